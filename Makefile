@@ -29,7 +29,6 @@ faults: setup
 # Licences of what is installed, then known vulnerabilities, for which PyPI has to be reached.
 audit: setup
 	$(BIN)/python tests/audit.py licences
-	$(BIN)/python tests/audit.py service
 	$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/python -m pip install --quiet \
 	  --disable-pip-version-check --retries 0 --timeout 10 -c constraints.txt -e '.[audit]'
 	$(BIN)/python tests/audit.py vulnerabilities
@@ -38,6 +37,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 demo: setup
 	$(BIN)/python demo.py

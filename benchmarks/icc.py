@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from benchmarks.arithmetic import against_limit, encoder_flops
 from benchmarks.measure import Case, finish
 from tamis.data import Device
-from tamis.math.per_length import LEAST, PerLength, inverse_logit
+from tamis.math.normalise import LEAST, PerLength, inverse_logit
 from tamis.models.device import device_for
 from tamis.models.texts.regression import load_text_regression
 from tamis.train.agreement import spearman

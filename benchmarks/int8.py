@@ -33,7 +33,7 @@ from benchmarks.measure import Case, finish, processor
 from benchmarks.sieve import save_checkpoint
 from tamis.data import Device
 from tamis.lab import make_pool
-from tamis.math.ranks import auc
+from tamis.math.statistics import auc
 from tamis.models.captioner import FastCaptioner, load_captioner
 from tamis.models.nucleus import Sampling
 from tamis.models.packed import Linear, for_inference

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,20 +22,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else they do so at full s
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `tools`
 sys.path.insert(0, str(Path(__file__).parent))
 
+import factories
 from command_line import Done, Tamis
-from factories import (
-    bridge_folder,
-    captioner_folder,
-    clip_folder,
-    diffusion_folder,
-    dual_folder,
-    epochs_folder,
-    language_model_folder,
-    regression_folder,
-    sentences_folder,
-    siglip_folder,
-    write_pool,
-)
 
 from tamis import cli
 
@@ -51,36 +40,9 @@ settings.load_profile("tamis")
 
 #: The files that take longest, from the longest on. They are begun with: one that begins last is run alone.
 LONG = (
-    "evaluate/test_bench.py",
-    "explore/test_browser.py",
-    "run/test_failures.py",
-    "test_contracts.py",
-    "store/test_runs_at_urls.py",
-    "lab/test_training_of_built_in_models.py",
-    "train/test_clip.py",
-    "test_docs.py",
-    "signals/test_tmars.py",
-    "models/test_convert.py",
-    "run/test_resume.py",
-    "run/test_ray.py",
-    "test_import.py",
-    "evaluate/test_zero_shot.py",
-    "lab/test_built_in_models.py",
-    "pool/test_faults.py",
-    "lab/test_hard.py",
-    "features/test_captions.py",
-    "models/test_text_detector.py",
-    "train/test_distill.py",
-    "signals/test_teachers.py",
-    "run/test_device_process.py",
-    "models/test_nucleus.py",
-    "lab/test_pool.py",
-    "cli/test_bench.py",
-    "cli/test_errors.py",
-    "evaluate/test_concreteness.py",
-    "run/test_engines.py",
-    "run/test_claims.py",
-    "signals/test_c_ssft.py",
+    *("evaluate/test_bench.py", "explore/test_browser.py", "run/test_failures.py", "test_contracts.py"),
+    *("store/test_runs_at_urls.py", "lab/test_training_of_built_in_models.py", "train/test_clip.py", "test_docs.py"),
+    *("signals/test_tmars.py", "models/test_convert.py", "run/test_resume.py", "run/test_ray.py", "test_import.py"),
 )
 
 
@@ -91,98 +53,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path, len(LONG)))
 
 
-@pytest.fixture(scope="session")
-def clip_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random CLIP checkpoint."""
-    return str(clip_folder(tmp_path_factory.mktemp("models") / "tiny-clip"))
+def model(make: Callable[..., Path], *settings: Any, package: str = "", of: Sequence[str] = ()) -> Any:
+    """A fixture: the folder of a tiny random checkpoint, made once.
+
+    Args:
+        make, settings: what makes it in a folder.
+        package: without it, tests are skipped.
+        of: fixtures of the models that it is made of.
+    """
+
+    @pytest.fixture(scope="session")
+    def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> str:
+        if package:
+            pytest.importorskip(package, reason=f"{package} is not installed")
+        parts = [request.getfixturevalue(name) for name in of]
+        return str(make(tmp_path_factory.mktemp("models") / "tiny", *settings, *parts))
+
+    return folder
 
 
-@pytest.fixture(scope="session")
-def siglip_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random SigLIP checkpoint."""
-    return str(siglip_folder(tmp_path_factory.mktemp("models") / "tiny-siglip"))
-
-
-@pytest.fixture(scope="session")
-def epochs_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of two tiny random CLIP checkpoints, as the epochs of a fine-tuning."""
-    return str(epochs_folder(tmp_path_factory.mktemp("models") / "tiny-epochs"))
-
-
-@pytest.fixture(scope="session")
-def blip_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random BLIP captioner."""
-    return str(captioner_folder(tmp_path_factory.mktemp("models") / "tiny-blip"))
-
-
-@pytest.fixture(scope="session")
-def git_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random GIT captioner."""
-    return str(captioner_folder(tmp_path_factory.mktemp("models") / "tiny-git", "git"))
-
-
-@pytest.fixture(scope="session")
-def blip2_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random BLIP-2 with an OPT, as the one that ICC's authors took."""
-    return str(captioner_folder(tmp_path_factory.mktemp("models") / "tiny-blip-2", "blip-2"))
-
-
-@pytest.fixture(scope="session")
-def vit_gpt2_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random captioner that only transformers' own `generate` decodes."""
-    return str(captioner_folder(tmp_path_factory.mktemp("models") / "tiny-vit-gpt2", "vit-gpt2"))
-
-
-@pytest.fixture(scope="session")
-def regression_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random text regression, a RoBERTa as the released ICC."""
-    return str(regression_folder(tmp_path_factory.mktemp("models") / "tiny-regression"))
-
-
-@pytest.fixture(scope="session")
-def sentence_model(tmp_path_factory: pytest.TempPathFactory, regression_model: str) -> str:
-    """A sentence-transformers folder around the tiny RoBERTa."""
-    return str(sentences_folder(tmp_path_factory.mktemp("models") / "tiny-sentences", regression_model))
-
-
-@pytest.fixture(scope="session")
-def dual_model(tmp_path_factory: pytest.TempPathFactory, regression_model: str) -> str:
-    """The folder of a tiny image tower beside the tiny RoBERTa."""
-    return str(dual_folder(tmp_path_factory.mktemp("models") / "tiny-dual", regression_model))
-
-
-@pytest.fixture(scope="session")
-def diffusion_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random Stable Diffusion pipeline."""
-    pytest.importorskip("diffusers")
-    return str(diffusion_folder(tmp_path_factory.mktemp("models") / "tiny-diffusion"))
-
-
-@pytest.fixture(scope="session")
-def llama_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random Llama."""
-    return str(language_model_folder(tmp_path_factory.mktemp("models") / "tiny-llama"))
-
-
-@pytest.fixture(scope="session")
-def sba_model(tmp_path_factory: pytest.TempPathFactory, clip_model: str, llama_model: str) -> str:
-    """The folder of a random linear layer between the tiny CLIP and the tiny Llama."""
-    return str(bridge_folder(tmp_path_factory.mktemp("models") / "tiny-sba", clip_model, llama_model))
-
-
-@pytest.fixture(scope="session")
-def spacy_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a spaCy pipeline that parses everything alike; skips where spaCy is not installed."""
-    from factories import spacy_folder
-
-    pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
-    return str(spacy_folder(tmp_path_factory.mktemp("models") / "tiny-spacy"))
+clip_model = model(factories.clip_folder)
+siglip_model = model(factories.siglip_folder)
+epochs_model = model(factories.epochs_folder)
+blip_model = model(factories.captioner_folder)
+git_model = model(factories.captioner_folder, "git")
+blip2_model = model(factories.captioner_folder, "blip-2")
+vit_gpt2_model = model(factories.captioner_folder, "vit-gpt2")  # decoded by transformers' own `generate` alone
+regression_model = model(factories.regression_folder)
+sentence_model = model(factories.sentences_folder, of=["regression_model"])
+dual_model = model(factories.dual_folder, of=["regression_model"])
+diffusion_model = model(factories.diffusion_folder, package="diffusers")
+llama_model = model(factories.language_model_folder)
+sba_model = model(factories.bridge_folder, of=["clip_model", "llama_model"])
+spacy_model = model(factories.spacy_folder, package="spacy")
 
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
     """A pool of three shards of seven good pairs."""
-    return write_pool(tmp_path / "pool")
+    return factories.write_pool(tmp_path / "pool")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -23,26 +23,14 @@ from tamis.store.writers import IndexWriter
 from tamis.uid import content_uid
 
 WORDS = [
-    "a",
-    "red",
-    "blue",
-    "green",
-    "dog",
-    "cat",
-    "boat",
-    "tree",
-    "house",
-    "on",
-    "under",
-    "near",
-    "the",
-    "of",
-    "beach",
-    "two",
-    "three",
-    "old",
-    "small",
+    *("a", "red", "blue", "green", "dog", "cat", "boat", "tree", "house", "on", "under", "near", "the", "of", "beach"),
+    *("two", "three", "old", "small"),
 ]
+
+#: Sizes, marks and words of every tiny network below.
+SIZE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+VOCABULARY = {"vocab_size": len(WORDS) + 4}
 
 
 def image_bytes(seed: int = 0, size: tuple[int, int] = (48, 32), format: str = "JPEG", mode: str = "RGB") -> bytes:
@@ -177,14 +165,8 @@ def tokenizer_folder(folder: Path, length: int = 16) -> Path:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        model_max_length=length,
-    ).save_pretrained(folder)
+    marks = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks, model_max_length=length).save_pretrained(folder)
     return folder
 
 
@@ -194,41 +176,35 @@ def safetensors_bytes(content: bytes = b"weights") -> bytes:
     return len(header).to_bytes(8, "little") + header + content
 
 
+def _save(model: Any, folder: Path, processor: str, **size: Any) -> Path:
+    """Saves a network with the preprocessing of its images, and the tokenizer of `WORDS`."""
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": processor, **size}))
+    return tokenizer_folder(folder)
+
+
+def _spread(model: Any) -> Any:
+    """Makes random weights large enough that different inputs give clearly different embeddings."""
+    import torch
+
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(6)
+    return model
+
+
 def clip_folder(folder: Path, seed: int = 0, size: int = 24) -> Path:
     """Saves a tiny random CLIP checkpoint: 32-pixel images, 16 tokens, `size` dimensions."""
     import torch
     from transformers import CLIPConfig, CLIPModel
 
     torch.manual_seed(seed)
-    text = {
-        "vocab_size": len(WORDS) + 4,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 16,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    vision = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "image_size": 32,
-        "patch_size": 8,
-    }
-    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=size))
-    _spread(model)
-    model.save_pretrained(folder)
-    preprocessor = {
-        "image_processor_type": "CLIPImageProcessor",
-        "size": {"shortest_edge": 32},
-        "crop_size": {"height": 32, "width": 32},
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
-    return tokenizer_folder(folder)
+    text = SIZE | MARKS | VOCABULARY | {"max_position_embeddings": 16}
+    vision = SIZE | {"image_size": 32, "patch_size": 8}
+    model = _spread(CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=size)))
+    square = {"height": 32, "width": 32}
+    return _save(model, folder, "CLIPImageProcessor", size={"shortest_edge": 32}, crop_size=square)
 
 
 def epochs_folder(folder: Path, epochs: int = 2) -> Path:
@@ -244,14 +220,9 @@ def siglip_folder(folder: Path, seed: int = 0) -> Path:
     from transformers import SiglipConfig, SiglipModel
 
     torch.manual_seed(seed)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    text = size | {"vocab_size": len(WORDS) + 4, "max_position_embeddings": 16, "pad_token_id": 0}
-    model = SiglipModel(SiglipConfig(text_config=text, vision_config=size | {"image_size": 32, "patch_size": 8}))
-    _spread(model)
-    model.save_pretrained(folder)
-    preprocessor = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 32, "width": 32}}
-    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
-    return tokenizer_folder(folder)
+    text = SIZE | VOCABULARY | {"max_position_embeddings": 16, "pad_token_id": 0}
+    model = SiglipModel(SiglipConfig(text_config=text, vision_config=SIZE | {"image_size": 32, "patch_size": 8}))
+    return _save(_spread(model), folder, "SiglipImageProcessor", size={"height": 32, "width": 32})
 
 
 def siglip2_folder(folder: Path) -> Path:
@@ -270,85 +241,55 @@ def siglip2_folder(folder: Path) -> Path:
 
 
 def captioner_folder(folder: Path, kind: str = "blip", seed: int = 0) -> Path:
-    """Saves a tiny random captioner of 32-pixel images and the words of `WORDS`.
-
-    Args:
-        folder: where.
-        kind: "blip", "blip-2" (with an OPT), "git" or "vit-gpt2".
-        seed: of its weights.
-    """
+    """Saves a tiny random captioner of 32-pixel images: "blip", "blip-2" (with an OPT), "git" or "vit-gpt2"."""
     import torch
-    from transformers import (
-        Blip2Config,
-        Blip2ForConditionalGeneration,
-        BlipConfig,
-        BlipForConditionalGeneration,
-        GitConfig,
-        GitForCausalLM,
-        GPT2Config,
-        VisionEncoderDecoderConfig,
-        VisionEncoderDecoderModel,
-        ViTConfig,
-    )
+    import transformers as hf
 
     torch.manual_seed(seed)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    vision = size | {"hidden_size": 24, "image_size": 32, "patch_size": 8, "initializer_range": 0.3}
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    words = {"vocab_size": len(WORDS) + 4}
+    vision = SIZE | {"hidden_size": 24, "image_size": 32, "patch_size": 8, "initializer_range": 0.3}
     model: Any
     if kind == "blip":
-        text = size | ids | words | {"sep_token_id": 2, "encoder_hidden_size": 24, "max_position_embeddings": 24}
+        text = SIZE | MARKS | VOCABULARY | {"sep_token_id": 2, "encoder_hidden_size": 24, "max_position_embeddings": 24}
         text |= {"projection_dim": 16, "initializer_range": 0.5}
-        config = BlipConfig(text_config=text, vision_config=vision, projection_dim=16, image_text_hidden_size=16)
-        model = BlipForConditionalGeneration(config)
+        config = hf.BlipConfig(text_config=text, vision_config=vision, projection_dim=16, image_text_hidden_size=16)
+        model = hf.BlipForConditionalGeneration(config)
     elif kind == "blip-2":
         opt = {"model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
         # The last number stands for the image, and is no word.
-        opt |= ids | {"vocab_size": len(WORDS) + 5, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
-        model = Blip2ForConditionalGeneration(
-            Blip2Config(
-                vision_config=vision,
-                qformer_config=size | {"encoder_hidden_size": 24, "vocab_size": 30, "initializer_range": 0.3},
-                text_config=opt | {"init_std": 0.5},
-                num_query_tokens=4,
-                image_token_index=len(WORDS) + 4,
-            )
+        opt |= MARKS | {"vocab_size": len(WORDS) + 5, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
+        config = hf.Blip2Config(
+            vision_config=vision,
+            qformer_config=SIZE | {"encoder_hidden_size": 24, "vocab_size": 30, "initializer_range": 0.3},
+            text_config=opt | {"init_std": 0.5},
+            num_query_tokens=4,
+            image_token_index=len(WORDS) + 4,
         )
+        model = hf.Blip2ForConditionalGeneration(config)
     elif kind == "git":
-        model = GitForCausalLM(
-            GitConfig(vision_config=vision, **size, **ids, **words, max_position_embeddings=48, initializer_range=0.5)
-        )
+        sizes = SIZE | MARKS | VOCABULARY | {"max_position_embeddings": 48, "initializer_range": 0.5}
+        model = hf.GitForCausalLM(hf.GitConfig(vision_config=vision, **sizes))
     else:
-        gpt2 = GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=24, **ids, **words, initializer_range=0.5)
-        config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(ViTConfig(**vision), gpt2)
+        sizes = MARKS | VOCABULARY | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24}
+        gpt2 = hf.GPT2Config(**sizes, initializer_range=0.5)
+        config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(hf.ViTConfig(**vision), gpt2)
         config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 1, 0, 2
-        model = VisionEncoderDecoderModel(config)
-    model.save_pretrained(folder)
-    preprocessor = {"image_processor_type": "BlipImageProcessor", "size": {"height": 32, "width": 32}}
-    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
-    return tokenizer_folder(folder)
+        model = hf.VisionEncoderDecoderModel(config)
+    return _save(model, folder, "BlipImageProcessor", size={"height": 32, "width": 32})
 
 
 def regression_folder(folder: Path, kind: str = "roberta", seed: int = 0, labels: int = 1, spread: float = 0.3) -> Path:
     """Saves a tiny random text regression of the words of `WORDS`: "roberta" (as the released ICC) or "bert"."""
     import torch
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        RobertaConfig,
-        RobertaForSequenceClassification,
-    )
+    import transformers as hf
 
     torch.manual_seed(seed)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    settings = size | {"vocab_size": len(WORDS) + 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    settings = SIZE | MARKS | VOCABULARY
     settings |= {"max_position_embeddings": 40, "num_labels": labels, "initializer_range": spread}
     model: Any
     if kind == "roberta":
-        model = RobertaForSequenceClassification(RobertaConfig(**settings))
+        model = hf.RobertaForSequenceClassification(hf.RobertaConfig(**settings))
     else:
-        model = BertForSequenceClassification(BertConfig(**settings))
+        model = hf.BertForSequenceClassification(hf.BertConfig(**settings))
     model.save_pretrained(folder)
     return tokenizer_folder(folder, length=39)
 
@@ -369,51 +310,35 @@ def sentences_folder(folder: Path, regression: str) -> Path:
 def dual_folder(folder: Path, regression: str) -> Path:
     """Saves what `tamis train clip` writes of an image tower beside an encoder of texts."""
     import torch
-    from transformers import (
-        AutoModel,
-        CLIPVisionConfig,
-        CLIPVisionModel,
-        VisionTextDualEncoderConfig,
-        VisionTextDualEncoderModel,
-    )
+    import transformers as hf
 
     from tamis.train.towers import preprocessing
 
     torch.manual_seed(0)
     shutil.copytree(regression, folder)
-    text = AutoModel.from_pretrained(regression)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
-    vision = CLIPVisionModel(CLIPVisionConfig(**size, image_size=32, patch_size=8))
-    config = VisionTextDualEncoderConfig.from_vision_text_configs(vision.config, text.config, projection_dim=8)
-    VisionTextDualEncoderModel(config, vision_model=vision, text_model=text).save_pretrained(folder)
+    text = hf.AutoModel.from_pretrained(regression)
+    vision = hf.CLIPVisionModel(hf.CLIPVisionConfig(**SIZE | {"num_hidden_layers": 1}, image_size=32, patch_size=8))
+    config = hf.VisionTextDualEncoderConfig.from_vision_text_configs(vision.config, text.config, projection_dim=8)
+    hf.VisionTextDualEncoderModel(config, vision_model=vision, text_model=text).save_pretrained(folder)
     looks = preprocessing("CLIPImageProcessor", 32, crop=True, mean=(0.5,) * 3, std=(0.5,) * 3)
     (folder / "preprocessor_config.json").write_text(looks)
     return folder
 
 
 def diffusion_folder(folder: Path, seed: int = 0) -> Path:
-    """Saves a tiny random Stable Diffusion pipeline of 16-pixel pictures."""
+    """Saves a tiny random Stable Diffusion pipeline of 16-pixel images."""
+    import diffusers
     import torch
-    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel
 
     from tamis.train.tokenizer import clip_tokenizer
 
     torch.manual_seed(seed)
     tokenizer = clip_tokenizer(WORDS, 16)
-    text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=16,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    pipeline = StableDiffusionPipeline(
-        vae=AutoencoderKL(
+    marks = {name: getattr(tokenizer, name) for name in MARKS}
+    text = CLIPTextConfig(**SIZE | marks, vocab_size=len(tokenizer), max_position_embeddings=16)
+    diffusers.StableDiffusionPipeline(
+        vae=diffusers.AutoencoderKL(
             block_out_channels=(8, 8),
             down_block_types=("DownEncoderBlock2D",) * 2,
             up_block_types=("UpDecoderBlock2D",) * 2,
@@ -422,7 +347,7 @@ def diffusion_folder(folder: Path, seed: int = 0) -> Path:
         ),
         text_encoder=CLIPTextModel(text),
         tokenizer=tokenizer,
-        unet=UNet2DConditionModel(
+        unet=diffusers.UNet2DConditionModel(
             sample_size=8,
             in_channels=4,
             out_channels=4,
@@ -434,12 +359,11 @@ def diffusion_folder(folder: Path, seed: int = 0) -> Path:
             attention_head_dim=4,
             norm_num_groups=4,
         ),
-        scheduler=DDIMScheduler(set_alpha_to_one=False, steps_offset=1, clip_sample=False),
+        scheduler=diffusers.DDIMScheduler(set_alpha_to_one=False, steps_offset=1, clip_sample=False),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
-    )
-    pipeline.save_pretrained(folder)
+    ).save_pretrained(folder)
     return folder
 
 
@@ -449,10 +373,8 @@ def language_model_folder(folder: Path, seed: int = 0) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    ids = {"vocab_size": len(WORDS) + 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    config = LlamaConfig(**size, **ids, num_key_value_heads=4, max_position_embeddings=32, initializer_range=0.3)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    sizes = SIZE | MARKS | VOCABULARY | {"num_key_value_heads": 4, "max_position_embeddings": 32}
+    LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.3)).save_pretrained(folder)
     return tokenizer_folder(folder, length=32)
 
 
@@ -482,33 +404,23 @@ def spacy_folder(folder: Path) -> Path:
     nlp = spacy.blank("en")
     nlp.add_pipe("tagger")
     nlp.add_pipe("parser", config={"min_action_freq": 1})  # or rare labels, all of them here, would be dropped
-    texts = {
-        "a dog chases a cat near the old house": (
-            [1, 2, 2, 4, 2, 2, 8, 8, 5],
-            ["det", "nsubj", "ROOT", "det", "dobj", "prep", "det", "amod", "pobj"],
-            ["DT", "NN", "VBZ", "DT", "NN", "IN", "DT", "JJ", "NN"],
-        ),
-        "two red boat": ([2, 2, 2], ["nummod", "amod", "ROOT"], ["CD", "JJ", "NN"]),
-    }
     examples = [
-        Example.from_dict(nlp.make_doc(text), {"heads": heads, "deps": deps, "tags": tags})
-        for text, (heads, deps, tags) in texts.items()
+        Example.from_dict(nlp.make_doc(text), {"heads": heads, "deps": deps.split(), "tags": tags.split()})
+        for text, heads, deps, tags in (
+            (
+                "a dog chases a cat near the old house",
+                [1, 2, 2, 4, 2, 2, 8, 8, 5],
+                "det nsubj ROOT det dobj prep det amod pobj",
+                "DT NN VBZ DT NN IN DT JJ NN",
+            ),
+            ("two red boat", [2, 2, 2], "nummod amod ROOT", "CD JJ NN"),
+        )
     ]
     optimizer = nlp.initialize(lambda: examples)
     for _ in range(20):
         nlp.update(examples, sgd=optimizer)
     nlp.to_disk(folder)
     return folder
-
-
-def _spread(model: Any) -> None:
-    """Makes random weights large enough that different inputs give clearly different embeddings."""
-    import torch
-
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                weight.mul_(6)
 
 
 def score_batch(node: Node, samples: Sequence[Sample]) -> Any:

@@ -1,7 +1,8 @@
-"""Web servers on this machine that fail as stores do: 500s, resets, answers that break off, stall or never come.
+"""Web servers on this machine that fail as stores do.
 
 `FaultyServer` answers what a function says, or what another server does (`passed_on`: a proxy), and spoils a share of
-the answers, chosen by a seed.
+the answers, chosen by a seed: "500", "503", "reset", "truncated", "stalled" after half of the body, "silent", "trickle"
+(a byte now and then), and "lost": the request is carried out and its answer never comes.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ from urllib.parse import urlsplit
 
 import fsspec
 
-#: "slow" answers are right, and come in drops; of those that "trickle" a byte comes now and then, and no end. Beside
-#: these there is "lost": the request is carried out, and its answer never comes.
-FAULTS = ("500", "503", "reset", "truncated", "stalled", "silent", "slow", "trickle")
+FAULTS = ("500", "503", "reset", "truncated", "stalled", "silent", "trickle")
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,7 @@ Answers = Callable[[Request], Answer]
 
 
 def files(content: Mapping[str, bytes], *, ranges: bool = True, lists: bool = True) -> Answers:
-    """Returns a server of some files, by path, with pages that list folders.
-
-    Args:
-        content: what lies where ("/pool/0.tar").
-        ranges: whether requests for a part are answered with that part, or with the whole file.
-        lists: whether folders have a page.
-    """
+    """Returns a server of files by path ("/pool/0.tar"), which answers ranges and lists folders if it is to."""
 
     def answer(request: Request) -> Answer:
         path = request.path.partition("?")[0]
@@ -89,11 +82,8 @@ def passed_on(url: str) -> Answers:
             connection.request(request.method, request.path, request.body or None, headers)
             reply = connection.getresponse()
             length = reply.headers.get("Content-Length")
-            kept = {
-                name: value
-                for name, value in reply.headers.items()
-                if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server")
-            }
+            hop = ("content-length", "transfer-encoding", "connection", "date", "server")
+            kept = {name: value for name, value in reply.headers.items() if name.lower() not in hop}
             body = reply.read()
             return Answer(reply.status, body, kept, int(length) if length and request.method == "HEAD" else None)
         finally:
@@ -103,13 +93,10 @@ def passed_on(url: str) -> Answers:
 
 
 class FaultyServer:
-    """A server of which a share of the answers is spoiled: one, chosen by chance, of each `round(1 / rate)` requests.
+    """Spoils one answer, chosen by chance, of each `round(1 / rate)` requests, after those that `first` names.
 
-    Attributes:
-        url: where it is.
-        requests: what was asked, in order.
-        faults: how many answers were spoiled, and how.
-        first: what goes wrong with the next answers, before the share is looked at.
+    `requests` has what was asked, in order; `faults` how many answers were spoiled, and how. "" in `first` is a good
+    answer.
     """
 
     def __init__(
@@ -121,12 +108,7 @@ class FaultyServer:
         faults: Sequence[str] = ("500", "503", "reset", "truncated"),
         first: Sequence[str] = (),
     ) -> None:
-        """Args:
-        answer: what is answered where nothing goes wrong.
-        rate, seed, faults: which share goes wrong, and how.
-        first: what goes wrong with the first answers, one after the other; "" is a good answer.
-        """
-        self._answer, self._kinds = answer, tuple(faults)
+        self.answer, self._kinds = answer, tuple(faults)
         self.first = list(first)
         self._every = round(1 / rate) if rate else 0
         self._random, self._lock = random.Random(seed), threading.Lock()
@@ -164,12 +146,9 @@ class FaultyServer:
                 self.faults[kind] += 1
             return kind
 
-    def answer(self, request: Request) -> Answer:
-        return self._answer(request)
-
-    def hang(self, seconds: float = 30.0) -> None:
-        """Waits until the server is closed, or for so long."""
-        self._over.wait(seconds)
+    def hang(self, seconds: float = 30.0) -> bool:
+        """Waits until the server is closed, or for so long; returns whether it is."""
+        return self._over.wait(seconds)
 
 
 class _Server(ThreadingHTTPServer):
@@ -214,21 +193,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer.body) if answer.length is None else answer.length))
         self.end_headers()
         body = b"" if self.command == "HEAD" else answer.body
-        half = len(body) // 2
-        if kind == "slow":
-            for start in range(0, len(body), max(1, len(body) // 5)):
-                self.wfile.write(body[start : start + max(1, len(body) // 5)])
-                self.wfile.flush()
-                self.server.faulty._over.wait(0.02)
-        elif kind == "trickle":
+        if kind == "trickle":
             for start in range(len(body)):
                 self.wfile.write(body[start : start + 1])
                 self.wfile.flush()
-                if self.server.faulty._over.wait(0.05):
+                if self.server.faulty.hang(0.05):
                     break
             self.close_connection = True
         elif kind in ("truncated", "stalled"):
-            self.wfile.write(body[:half])
+            self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
             if kind == "stalled":
                 self.server.faulty.hang()

@@ -17,7 +17,7 @@ from tamis import choosing, recipe
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.models.class_names import class_vectors, templates_of
-from tamis.selectors import ClipCov, clustering
+from tamis.selectors import ClipCov, clusters
 from tamis.selectors.vectors import present
 from tamis.store import Run, manifest
 from tamis.store.claims import claimed, locked
@@ -128,12 +128,12 @@ def test_classes_that_a_run_lacks_say_which_signal_makes_them(tmp_path: Path, sc
     with pytest.raises(
         RunError,
         match=r"unknown score column 'zero_shot_class'.*\n.* To score it:\ntamis score .*pool --run .*bare --signals "
-        r"zero_shot_class --set scores\.zero_shot_class\.model=openai/clip-vit-base-patch32\nBuilt-in .*=lab/clip$",
+        r"zero_shot_class --set signals\.zero_shot_class\.model=openai/clip-vit-base-patch32\nBuilt-in .*=lab/clip$",
     ):
         tamis.select(bare, {"columns": {"image_embedding": "width", "text_embedding": "height"}, **CLIPCOV})
-    with pytest.raises(RecipeError, match=r"add its signal under 'scores'\. The signal zero_shot_class makes it"):
+    with pytest.raises(RecipeError, match=r"the signal zero_shot_class makes it"):
         choosing.check_columns(recipe.load({"signals": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
-    with pytest.raises(RunError, match=r"--set scores\.zero_shot_class\.label=birds\n"):
+    with pytest.raises(RunError, match=r"--set signals\.zero_shot_class\.label=birds\n"):
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
 
 
@@ -173,8 +173,15 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     with pytest.raises(RecipeError, match="99 clusters of 22 rows"):
         tamis.cluster(done, clusters=99)
     assert set(Run(done.path).scores) == before  # no columns without values stand in the run
-    with pytest.raises(RecipeError, match="'clip' is a column of numbers, expected stored embeddings"):
+    with pytest.raises(RecipeError, match="'clip' holds numbers, expected vectors"):
         tamis.cluster(done, embedding="clip")
+
+
+def test_the_check_refuses_what_select_refuses(scored: Any) -> None:
+    chosen = recipe.load({"select": [{"all_of": [[{"at_least": {"score": "status*2", "value": 1}}]]}]})
+    for refuses in (lambda: choosing.check_run(chosen, scored), lambda: tamis.select(scored, chosen)):
+        with pytest.raises(RecipeError, match="at_least: the column 'status' holds words, expected numbers"):
+            refuses()
 
 
 def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
@@ -183,7 +190,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
     """The folder's lock is free while centres are sought, so that a shard may be read anew."""
     run = Run(shutil.copytree(scored.path, tmp_path / "run"))
     before = set(run.scores)
-    real = clustering.assign
+    real = clusters.assign
 
     def assign(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -192,7 +199,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
             manifest.forget(run.path, ["00001"])
         return found
 
-    monkeypatch.setattr(clustering, "assign", assign)
+    monkeypatch.setattr(clusters, "assign", assign)
     with pytest.raises(RunError, match="shard 00001 has other rows now"):
         tamis.cluster(run, clusters=1)
     assert set(Run(run.path, partial=True).scores) == before
@@ -219,9 +226,9 @@ def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp
         tamis.cluster(bare)
     scores: list[Any] = [{"clip": {"model": clip_model}}]
     steps = [{"semdedup": {"epsilon": 0.1}}]
-    choosing.check_columns(recipe.load({"scores": scores, "keep": ["embeddings"], "select": steps}))
+    choosing.check_columns(recipe.load({"signals": scores, "keep": ["embeddings"], "select": steps}))
     with pytest.raises(RecipeError, match=r"add 'keep: \[embeddings\]' and a signal that makes them"):
-        choosing.check_columns(recipe.load({"scores": scores, "select": steps}))
+        choosing.check_columns(recipe.load({"signals": scores, "select": steps}))
 
 
 def test_files_of_the_steps_that_are_not_there_are_told_before_any_work(

@@ -18,8 +18,8 @@ from tamis import recipe as recipes
 from tamis.catalogue import CATALOGUES
 from tamis.errors import RecipeError
 from tamis.exporters import EXPORTERS, exporter_class, exporters
-from tamis.selectors import SELECTORS, selector_class, selectors
-from tamis.signals import SIGNALS, signal_class, signals
+from tamis.selectors import selector_class, selectors
+from tamis.signals import signal_class, signals
 
 #: A package as somebody else writes it: one of each, and things that are none.
 PACKAGE = '''
@@ -95,7 +95,7 @@ class Lines(Exporter):
 
 @dataclass
 class Loose:
-    name: ClassVar[str] = "loose"
+    name: ClassVar[str] = "plain"
 
 
 @dataclass(frozen=True)
@@ -104,34 +104,18 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Blind(Plain):
-    reads = frozenset()
-
-
-@dataclass(frozen=True)
-class Odd(Blind):
-    def select(self, table, run):
-        return None
-
-
-@dataclass(frozen=True)
 class Half(Signal):
     name: ClassVar[str] = "plain"
-    version: ClassVar[int] = 1
-    columns: ClassVar[tuple[Column, ...]] = ()
 
     def needs(self):
         return {}
 
 
 @dataclass(frozen=True)
-class Bare(Signal):
-    name: ClassVar[str] = "plain"
+class Odd(Plain):
+    reads = frozenset()
 
-    def needs(self):
-        return {}
-
-    def load(self, device):
+    def select(self, table, run):
         return None
 
 
@@ -150,6 +134,14 @@ GOOD = {
 }
 
 
+#: How one is found by name, how all are, the word in recipes, and the name of theirs, by kind.
+KINDS: dict[str, tuple[Any, Any, str, str]] = {
+    "signals": (signal_class, signals, "signals", "shouting"),
+    "selectors": (selector_class, selectors, "steps", "quiet"),
+    "exporters": (exporter_class, exporters, "exports", "lines"),
+}
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that Python imports from, as site-packages."""
@@ -160,25 +152,17 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("theirs", None)
 
 
-def test_another_packages_signal_selector_and_exporter_serve_a_recipe(site: Path, tmp_path: Path) -> None:
-    install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
-    pool = write_pool(tmp_path / "pool", shards=2, rows=3)
-    recipe = {"signals": ["shouting"], "select": [{"quiet": {"limit": 0.1}}]}
-    run = tamis.score(pool, run=tmp_path / "run", recipe=recipe, quiet=True)
-    assert run.to_numpy("shouting").tolist() == [0.0] * 6
-    subset = tamis.select(run, recipe)
-    assert (subset.funnel[0]["step"], subset.funnel[0]["kept"]) == ("quiet", 6)
-    assert tamis.export(subset, "lines", tmp_path / "lines.txt", word="pair") == 6
-    assert (tmp_path / "lines.txt").read_text().splitlines()[5] == "pair 5 of 2 shards"
+def environment(site: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
 
 
-def test_the_command_line_lists_checks_and_runs_what_another_package_brings(site: Path, tmp_path: Path) -> None:
+def test_what_another_package_brings_is_listed_and_serves_a_recipe(site: Path, tmp_path: Path) -> None:
     install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
     broken = {"tamis.signals": {"lost": "nowhere_at_all:Lost"}, "tamis.selectors": {"quite": "theirs:Object"}}
     install_package(site, "broken-package", broken)
-    write_pool(tmp_path / "pool", shards=2, rows=3)
+    pool = write_pool(tmp_path / "pool", shards=2, rows=3)
     everything = {
-        "pool": str(tmp_path / "pool"),
+        "pool": str(pool),
         "run": str(tmp_path / "run"),
         "signals": ["shouting"],
         "select": [{"quiet": {"limit": 0.1}}],
@@ -186,35 +170,34 @@ def test_the_command_line_lists_checks_and_runs_what_another_package_brings(site
     }
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(yaml.safe_dump(everything))
-    env = {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
-    for what, name, about in (
-        ("signals", "shouting", "marks=('!',)"),
-        ("steps", "quiet", "limit=0.5"),
-        ("exports", "lines", "word=row"),
-    ):
-        done = command("list", what, env=env)
-        assert done.returncode == 0, done.stderr
-        assert any(line.startswith(f"{name} ") for line in done.stdout.splitlines())
-        assert about in command("list", what, name, env=env).stdout
-        assert ("'lost' of the package 'broken-package' cannot be loaded" in done.stderr) == (what == "signals")
-        assert ("'quite' of the package 'broken-package' cannot be used" in done.stderr) == (what == "steps")
+    env = environment(site)
     done = command("run", recipe, "--quiet", env=env)
     assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "lines.txt").read_text().splitlines()) == 6
-    done = command("score", tmp_path / "pool", "--run", tmp_path / "other", "--signals", "lost", env=env)
-    assert done.returncode == 2
-    assert "the signal 'lost' of the package 'broken-package' cannot be loaded (ModuleNotFoundError" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (tmp_path / "lines.txt").read_text().splitlines()[5] == "pair 5 of 2 shards"
+    run = tamis.open_run(tmp_path / "run")
+    assert run.to_numpy("shouting").tolist() == [0.0] * 6
+    subset = tamis.Subset.load(run.path / "subsets" / "mine.parquet", run)
+    assert (subset.funnel[0]["step"], subset.funnel[0]["kept"]) == ("quiet", 6)
+    for what, name, setting, unusable in (
+        ("signals", "shouting", "marks=('!',)", "'lost' of the package 'broken-package'"),
+        ("steps", "quiet", "limit=0.5", "'quite' of the package 'broken-package'"),
+        ("exports", "lines", "word=row", ""),
+    ):
+        done = command("list", what, env=env)
+        assert (done.returncode, f"\n{name} " in done.stdout, unusable in done.stderr) == (0, True, True), done.stderr
+        assert setting in command("list", what, name, env=env).stdout
+    done = command("score", pool, "--run", tmp_path / "other", "--signals", "lost", env=env)
+    assert (done.returncode, "ModuleNotFoundError" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
 @pytest.mark.parametrize(
     ("where", "code", "message"),
     [
-        ("def shares(*, captions):", 1, "shard 00000 failed: shouting: RuntimeError: it raised SystemExit(0)"),
-        ("def load(self, device):", 2, "shouting' (theirs.Shouting) cannot be loaded (SystemExit: 0)"),
-        ("def needs(self):", 2, ", ended the command: SystemExit(0)"),
-        ("def select(self, table):", 2, ", ended the command: SystemExit(0)"),
-        ("import numpy as np", 2, "'shouting' of the package 'their-package' cannot be loaded (SystemExit: 0)"),
+        ("def shares(*, captions):", 1, "shard 00000 failed: shouting"),
+        ("def load(self, device):", 2, "'shouting'"),
+        ("def needs(self):", 2, "theirs.py, line "),
+        ("def select(self, table):", 2, "theirs.py, line "),
+        ("import numpy as np", 2, "'shouting' of the package 'their-package'"),
     ],
 )
 def test_no_plug_in_ends_a_command_as_if_all_were_done(
@@ -223,124 +206,100 @@ def test_no_plug_in_ends_a_command_as_if_all_were_done(
     indent = " " * 12 if "shares" in where else " " * 8 if "def" in where else ""
     package = PACKAGE.replace(where, f"{where}\n{indent}raise SystemExit(0)", 1)
     install_package(site, "their-package", GOOD, {"theirs": package})
+    pool, run = write_pool(tmp_path / "pool", shards=2, rows=3), tmp_path / "run"
     recipe = tmp_path / "mine.yaml"
-    write_pool(tmp_path / "pool", shards=2, rows=3)
-    pool, run = tmp_path / "pool", tmp_path / "run"
     recipe.write_text(f"pool: {pool}\nrun: {run}\nsignals: [shouting, caption_length]\nselect: [quiet]\n")
-    env = {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
-    if code == 1:  # nothing to choose by
-        done = command("score", pool, "--run", run, "--signals", "shouting,caption_length", "--quiet", env=env)
-        assert "0 of 2 shards are complete." in done.stderr
-        assert len(tamis.open_run(run).to_numpy("words")) == 6
-    else:
-        done = command("run", recipe, "--quiet", env=env)
+    words = ["score", pool, "--run", run, "--recipe", recipe] if code == 1 else ["run", recipe]
+    done = command(*words, "--quiet", env=environment(site))
     assert done.returncode == code, done.stderr
     assert message in done.stderr
-    assert "ended the command" not in message or f"tamis: {site / 'theirs.py'}, line " in done.stderr
+    assert "SystemExit" in done.stderr
     assert "Traceback" not in done.stderr
+    if code == 1:
+        assert len(tamis.open_run(run).to_numpy("words")) == 6  # the other signal is there
 
 
 def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
     site: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entries = {group: {"broken": "nowhere_at_all:Thing"} for group in GOOD}
     install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
-    install_package(site, "broken-package", entries)
-    asked: list[tuple[Any, Any, Any, str]] = [
-        (signals, signal_class, SIGNALS, "shouting"),
-        (selectors, selector_class, SELECTORS, "quiet"),
-        (exporters, exporter_class, EXPORTERS, "lines"),
-    ]
-    for every, one, ours, theirs in asked:
+    install_package(site, "broken-package", {group: {"broken": "nowhere_at_all:Thing"} for group in GOOD})
+    for one, every, _, theirs in KINDS.values():
         caplog.clear()
         assert one(theirs).__module__ == "theirs"
-        assert one(next(iter(ours))) is next(iter(ours.values()))
         assert caplog.text == ""
-        assert list(every()) == sorted({*ours, theirs})
-        assert "'broken' of the package 'broken-package' cannot be loaded (ModuleNotFoundError" in caplog.text
-        with pytest.raises(
-            RecipeError, match=r"'broken' of the package 'broken-package' cannot be loaded .Mod.*repair"
-        ):
-            one("broken")
-        with pytest.raises(RecipeError, match=r"unknown .* 'broke' .did you mean 'broken'."):
+        assert theirs in every()
+        assert "broken" not in every()
+        assert "'broken' of the package 'broken-package'" in caplog.text
+        with pytest.raises(RecipeError, match="did you mean 'broken'"):
             one("broke")
-    with pytest.raises(RecipeError, match=r"recipe 'recipe', scores\[0\]: the signal 'broken' of the package"):
-        recipes.load({"signals": ["broken"]})
-    with pytest.raises(RecipeError, match=r"select\[0\]: the step 'broken' of the package"):
-        recipes.load({"select": ["broken"]})
-    with pytest.raises(RecipeError, match=r"export\[0\]: the export format 'broken' of the package"):
-        recipes.load({"select": [], "export": [{"broken": "x"}]})
+    for key, entry in (("signals", "broken"), ("select", "broken"), ("export", {"broken": "x"})):
+        with pytest.raises(RecipeError, match=rf"{key}\[0\].*'broken' of the package 'broken-package'"):
+            recipes.load({"select": [], key: [entry]})
 
 
-def test_no_package_is_imported_for_names_of_ours(site: Path) -> None:
-    install_package(site, "their-package", GOOD, {"theirs": "raise RuntimeError('imported')"})
-    loaded = recipes.load({"signals": ["caption_length"], "select": [{"top_n": {"score": "words", "n": 1}}]})
-    assert loaded.steps[0].name == "top_n"
-    assert "theirs" not in sys.modules
-
-
-def test_a_name_of_ours_stays_ours(site: Path, caplog: pytest.LogCaptureFixture) -> None:
-    install_package(site, "their-package", {"tamis.exporters": {"npy": "theirs:Lines"}}, {"theirs": PACKAGE})
+def test_no_package_is_imported_for_names_of_ours(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    groups = GOOD | {"tamis.exporters": {"npy": "theirs:Lines"}}
+    install_package(site, "their-package", groups, {"theirs": "raise RuntimeError('imported')"})
+    recipes.load({"signals": ["caption_length"], "select": [{"top_n": {"score": "words", "n": 1}}]})
     assert exporter_class("npy") is EXPORTERS["npy"]
+    assert "theirs" not in sys.modules
     assert exporters() == dict(EXPORTERS)
-    assert "Tamis has its own export format 'npy': that of the package 'their-package' is not used" in caplog.text
-
-
-def test_two_packages_with_one_name_are_told_and_neither_is_taken(site: Path, caplog: pytest.LogCaptureFixture) -> None:
-    install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
-    install_package(site, "another-package", {"tamis.signals": {"shouting": "theirs:Shouting"}})
-    with pytest.raises(RecipeError, match=r"another-package, their-package each register a signal 'shouting'"):
-        signal_class("shouting")
-    assert "shouting" not in signals()
-    assert "uninstall all but one" in caplog.text
+    assert "'npy'" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("group", "name", "place", "reason"),
+    ("kind", "name", "place", "reason"),
     [
-        ("signals", "plain", "Plain", "theirs:Plain does not derive from tamis.data.Signal"),
-        ("signals", "plain", "Half", "theirs:Half does not define load()"),
-        ("signals", "plain", "Bare", "theirs:Bare has no version and no columns"),
-        ("signals", "loud", "Shouting", "theirs:Shouting has the name 'shouting': entry point and class attribute"),
-        ("signals", "x", "Object", "theirs:Object is no class, but Quiet(limit=0.5)"),
-        ("signals", "loose", "Loose", "theirs:Loose is no frozen dataclass"),
-        ("signals", "x", "Nothing", "cannot be loaded (AttributeError"),
-        ("selectors", "plain", "Plain", "theirs:Plain has no reads"),
-        ("selectors", "plain", "Blind", "theirs:Blind has no select(table)"),
-        ("selectors", "plain", "Odd", "theirs:Odd has a select() that does not take a table alone"),
-        ("exporters", "plain", "Plain", "theirs:Plain does not derive from tamis.exporters.Exporter"),
-        ("exporters", "plain", "Mute", "theirs:Mute does not define write()"),
+        ("signals", "plain", "Plain", "tamis.data.Signal"),
+        ("signals", "plain", "Half", "version"),
+        ("signals", "loud", "Shouting", "'shouting'"),
+        ("signals", "x", "Object", "Quiet(limit=0.5)"),
+        ("signals", "plain", "Loose", "frozen dataclass"),
+        ("signals", "x", "Nothing", "AttributeError"),
+        ("selectors", "plain", "Plain", "reads"),
+        ("selectors", "plain", "Odd", "select()"),
+        ("exporters", "plain", "Plain", "tamis.exporters.Exporter"),
+        ("exporters", "plain", "Mute", "write()"),
     ],
 )
-def test_a_class_of_the_wrong_kind_is_told_with_its_package(
-    site: Path, caplog: pytest.LogCaptureFixture, group: str, name: str, place: str, reason: str
+def test_a_class_of_the_wrong_kind_is_named_with_its_package(
+    site: Path, caplog: pytest.LogCaptureFixture, kind: str, name: str, place: str, reason: str
 ) -> None:
-    install_package(site, "their-package", {f"tamis.{group}": {name: f"theirs:{place}"}}, {"theirs": PACKAGE})
-    find = {"signals": signal_class, "selectors": selector_class, "exporters": exporter_class}[group]
+    install_package(site, "their-package", {f"tamis.{kind}": {name: f"theirs:{place}"}}, {"theirs": PACKAGE})
+    one, _, listed, _ = KINDS[kind]
     with pytest.raises(RecipeError) as error:
-        find(name)
-    assert f"{name!r} of the package 'their-package' cannot be" in str(error.value)
+        one(name)
+    assert f"{name!r} of the package 'their-package'" in str(error.value)
     assert reason in str(error.value)
-    listed = {"signals": "signals", "selectors": "steps", "exporters": "exports"}[group]
     assert name not in [next(iter(row.values())) for row in CATALOGUES[listed]()]
     assert reason in caplog.text
 
 
+def test_two_packages_with_one_name_are_named_and_neither_is_taken(
+    site: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
+    install_package(site, "another-package", {"tamis.signals": {"shouting": "theirs:Shouting"}})
+    with pytest.raises(RecipeError, match="another-package, their-package"):
+        signal_class("shouting")
+    assert "shouting" not in signals()
+    assert "another-package, their-package" in caplog.text
+
+
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("body", "names"),
     [
-        ("need_pool = True", "unknown class attribute 'need_pool' (did you mean 'needs_pool'?)"),
-        ("needs_pool = 1", "needs_pool must be a bool, got 1"),
-        ("out: str = 'x'", "a setting cannot be called out"),
-        ("needs_pool = True", "needs_pool is True, so write() must take subset, out, pool"),
-        ("def write(self, subset, out, pool): ...", "needs_pool is False, so write() must take subset, out"),
+        ("need_pool = True", "'need_pool' 'needs_pool'"),
+        ("needs_pool = 1", "needs_pool bool"),
+        ("out: str = 'x'", "out"),
     ],
 )
-def test_a_faulty_exporter_is_told_where_its_class_is_made(site: Path, body: str, reason: str) -> None:
+def test_a_faulty_exporter_is_reported_where_its_class_is_made(site: Path, body: str, names: str) -> None:
     write = "" if "def write" in body else "    def write(self, subset, out): ...\n"
     code = f"from tamis.exporters import Exporter\nclass Lines(Exporter):\n    name = 'lines'\n    {body}\n{write}"
     install_package(site, "their-package", {"tamis.exporters": {"lines": "theirs:Lines"}}, {"theirs": code})
     with pytest.raises(RecipeError) as error:
         exporter_class("lines")
-    assert "the export format 'lines' of the package 'their-package' cannot be loaded (TypeError" in str(error.value)
-    assert reason in str(error.value)
+    expected = f"'lines' 'their-package' TypeError {names}".split()
+    assert [word for word in expected if word not in str(error.value)] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -15,19 +16,14 @@ import numpy as np
 import pytest
 
 from tamis.data import Column, Device, Node, Sample, Samples, Signal
-from tamis.errors import DependencyError, ModelError
+from tamis.errors import ModelError
 from tamis.exporters import Exporter, KeysExport
 from tamis.selectors import AtLeast, Equals, Selection
 from tamis.selectors.outcome import verdict
 from tamis.storage import writing
 from tamis.store.subset import Subset
 from tamis.store.table import Table
-from tamis.testing import (
-    check_exporter,
-    check_selector,
-    check_signal,
-    pairs,
-)
+from tamis.testing import check_exporter, check_selector, check_signal, pairs
 
 Values = dict[str, Any]
 
@@ -112,8 +108,7 @@ def spoil(samples: Sequence[Sample]) -> Any:
     return lengths(samples)
 
 
-SEEN: list[int] = []
-BEFORE: list[str] = [""]
+BEFORE, TURN = [""], itertools.count()
 
 
 def after_the_first(samples: Sequence[Sample]) -> Any:
@@ -121,19 +116,6 @@ def after_the_first(samples: Sequence[Sample]) -> Any:
     keys = [*BEFORE, *(one.key for one in samples)]
     BEFORE[:] = keys[-1:]
     return lengths(samples) + np.array([key == "drawn-0" for key in keys[:-1]], np.float32)
-
-
-def remembering(samples: Sequence[Sample]) -> Any:
-    SEEN.append(len(samples))
-    return lengths(samples) + len(SEEN)
-
-
-class Unlike(Good):
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,34 +146,24 @@ def column(**changes: Any) -> tuple[Column, ...]:
 
 FAULTY_SIGNALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: signal(name="Loud!"), "'Loud!'"),
-    (lambda: signal(version=0), "got 0"),
     (lambda: signal(columns=()), "no column"),
-    (lambda: signal(columns=column() * 2), "good, good"),
-    (lambda: signal(columns=column(name="reason")), "called reason"),
+    (lambda: signal(columns=column() * 2), "['good', 'good']"),
+    (lambda: signal(columns=column(name="reason")), "['reason']"),
     (lambda: signal(columns=column(kind="vector")), "not vectors"),
     (lambda: signal(columns=column(beside="x")), "beside='x'"),
     (lambda: signal(__annotations__={"label": "str"}, label=""), "called label"),
-    (lambda: Unlike(), "not equal to a copy"),
     (lambda: loose(Good, Signal), "frozen=True"),
     (lambda: signal(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")), "JSON"),
-    (lambda: signal(__annotations__={"scale": "float"}, scale=float("inf")), "JSON"),
     (lambda: Drifting(), "fingerprint"),
     (lambda: signal(score=lambda self, *, samples: {"godo": lengths(samples)}), "it emits 'godo'"),
     (lambda: scores(lambda samples: lengths(samples).astype(np.float64)), "got float64"),
     (lambda: scores(lambda samples: lengths(samples) * np.float32("inf")), "infinite in the rows [0, 1, 2, 3, 4, 5, 7"),
-    (lambda: scores(lambda samples: np.ma.masked_invalid(lengths(samples))), "masked array"),
-    (lambda: scores(lambda samples: lengths(samples).astype(np.float64) * 1e300), "2.9e+301"),
-    (lambda: scores(lambda samples: sys.exit()), "SystemExit()"),
     (lambda: scores(lambda samples: lengths(samples) * np.float32("nan")), "any of 5 good pairs"),
-    (lambda: scores(remembering), "in a second run"),
-    (
-        lambda: scores(lambda samples: lengths(samples) - np.fmax.reduce(lengths(samples), initial=0)),
-        "in batches of 1 0.0",
-    ),
+    (lambda: scores(lambda samples: lengths(samples) + next(TURN)), "in a second run"),
     (lambda: scores(lambda samples: lengths(samples) + (len(samples) == 4)), "in batches of 4 30.0"),
     (lambda: scores(after_the_first), "'drawn-4' is 29.0, and in another place 30.0"),
     (lambda: scores(lambda samples: np.stack([lengths([one])[0] for one in samples])), "at least one array to stack"),
-    (lambda: scores(lambda samples: np.nan_to_num(lengths(samples))), "without image and caption"),
+    (lambda: scores(lambda samples: np.nan_to_num(lengths(samples))), "without caption and image"),
     (
         lambda: signal(score=lambda self, *, samples: {"good": lengths(samples), "reason": [""] * len(samples)}),
         "a reason must be None or a sentence",
@@ -224,13 +196,13 @@ def test_a_good_signal_passes() -> None:
     check_signal(scores(lambda samples: np.array([s.given["similarity"] for s in samples], np.float32)), looks_at=())
     rounding = scores(lambda samples: lengths(samples) + np.float32(1e-4) * (len(samples) == 4))
     check_signal(rounding, tolerance=1e-3)
-    assert "tolerance 1e-05" in broken(lambda: check_signal(rounding, tolerance=1e-5))
+    assert "tolerance=1e-05" in broken(lambda: check_signal(rounding, tolerance=1e-5))
 
 
 def test_what_a_signal_looks_at_is_checked_both_ways() -> None:
-    assert "without its image" in broken(lambda: check_signal(Good(), looks_at=["image", "caption"]))
+    assert "for a pair without image" in broken(lambda: check_signal(Good(), looks_at=["image", "caption"]))
     both = scores(lambda samples: np.where([s.pixels is None for s in samples], np.nan, lengths(samples)).astype("f4"))
-    assert "without the image" in broken(lambda: check_signal(both, looks_at=["caption"]))
+    assert "missing without image" in broken(lambda: check_signal(both, looks_at=["caption"]))
     check_signal(both, looks_at=["image", "caption"])
 
 
@@ -245,14 +217,6 @@ def test_a_signal_can_bring_pairs_that_it_judges() -> None:
     check_signal(digits, good=good)
 
 
-def test_a_signal_that_cannot_be_pickled_is_caught() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Local(Good):
-        pass
-
-    assert "Local" in broken(lambda: check_signal(Local()))
-
-
 @pytest.mark.parametrize(
     ("check", "cls"), [(check_signal, Good), (check_selector, AtLeast), (check_exporter, KeysExport)]
 )
@@ -261,12 +225,11 @@ def test_a_class_is_not_an_object(check: Callable[[Any], None], cls: type[Any]) 
         check(cls)
 
 
-@pytest.mark.parametrize("error", [ModelError("fetch it"), DependencyError("install it")])
-def test_a_model_or_package_that_is_missing_breaks_no_promise(error: Exception) -> None:
+def test_a_model_that_is_missing_breaks_no_promise() -> None:
     def load(self: Any, device: Device) -> Any:
-        raise error
+        raise ModelError("fetch it")
 
-    with pytest.raises(type(error), match=str(error)):
+    with pytest.raises(ModelError, match="fetch it"):
         check_signal(signal(load=load))
 
 
@@ -338,35 +301,25 @@ def first_alone(table: Table) -> Any:
     return lambda a: (a > 0.1) & (np.arange(len(table)) > 3)
 
 
-TURN: list[int] = []
-
-
-def every_other_time(self: Any, table: Table, found: Selection) -> Selection:
-    TURN.append(1)
-    return self.judged(table, lambda a: a > 0.1 + len(TURN) % 2)
-
-
 FAULTY_STEPS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: step(name="Top!"), "'Top!'"),
     (lambda: step(reads=property(lambda self: ["a"])), "frozenset of column names"),
     (lambda: step(described="two\nlines"), "one line"),
-    (lambda: step(__annotations__={"also": "frozenset[str]"}, also=frozenset("a")), "JSON"),
     (lambda: selects(lambda s, t, f: f.keep), "not a ndarray"),  # type: ignore[arg-type,return-value]
     (lambda: selects(lambda s, t, f: replace(f, keep=f.keep[:-1])), "must be (23,) bool, got (22,) bool"),
     (lambda: selects(lambda s, t, f: replace(f, keep=np.ones(len(t), bool))), "[0, 2, 8, 18, 20, 22]"),
-    (lambda: selects(lambda s, t, f: counted(f, more=1)), "add up to 17"),
-    (lambda: selects(lambda s, t, f: replace(f, counts={"kept": 17})), "'kept' and 'missing'"),
-    (lambda: selects(lambda s, t, f: counted(f, kept=f.counts["kept"] + 1)), "its counts are"),
+    (lambda: selects(lambda s, t, f: counted(f, more=1)), "do not add up"),
+    (lambda: selects(lambda s, t, f: replace(f, counts={"kept": 17})), "do not add up"),
+    (lambda: selects(lambda s, t, f: counted(f, kept=f.counts["kept"] + 1)), "do not add up"),
     (lambda: step(reads=property(lambda self: frozenset({"a", "b"}))), "names ['a', 'b']"),
     (lambda: selects(lambda s, t, f: (list(t.map(["unread"], lambda *x: 0)), f)[1]), "reads ['a', 'unread']"),
     (lambda: selects(lambda s, t, f: s.judged(t, first_alone(t))), "in another order"),
     (lambda: selects(shrink), "in question"),
-    (lambda: selects(every_other_time), "a second time"),
+    (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > 0.1 + next(TURN) % 2)), "a second time"),
     (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a >= a[t.living()].max())), "zero-size array"),
     (lambda: step(select=lambda self, table: replace(self, missing="drop").judged(table, lambda a: a > 0.1)), "error`"),
     (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > vars(s).get("more", 0)), **FORGETFUL), "pickling"),
     (lambda: selects(lambda s, t, f: replace(f, facts={"rows": f.keep})), "JSON"),
-    (lambda: selects(lambda s, t, f: replace(f, cut="high")), "cut must be a number"),  # type: ignore[arg-type]
+    (lambda: selects(lambda s, t, f: replace(f, cut="high")), "JSON"),  # type: ignore[arg-type]
     (lambda: loose(Above), "frozen=True"),
 ]
 
@@ -427,14 +380,12 @@ def writes_into_the_run(self: Any, subset: Subset, out: Path) -> int:
 
 
 FAULTY_EXPORTERS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: exporter(name="web dataset"), "'web dataset'"),
     (lambda: AtLeast(score="a", value=1), "does not derive from tamis.exporters.Exporter"),
-    (lambda: exporter(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")), "JSON"),
     (lambda: exporter(lambda self, subset, out: self.text(subset, out) and None), "returns None"),
-    (lambda: exporter(lambda self, subset, out: len(subset) and self.text(subset, out)), "writes nothing"),
+    (lambda: exporter(lambda self, subset, out: len(subset) and self.text(subset, out)), "wrote []"),
     (lambda: exporter(lambda self, subset, out: self.text(subset, out, str(out))), "differently"),
     (lambda: exporter(lambda self, subset, out: self.text(subset, out, "again" * out.exists())), "differently"),
-    (lambda: exporter(logs), "leaves log"),
+    (lambda: exporter(logs), "['log', 'out']"),
     (lambda: exporter(writes_into_the_run), "run/mine"),
     (lambda: exporter(plain), "NotADirectoryError"),
 ]
@@ -443,10 +394,6 @@ FAULTY_EXPORTERS: list[tuple[Callable[[], Any], str]] = [
 @pytest.mark.parametrize(("made", "names"), FAULTY_EXPORTERS, ids=lambda value: "" if callable(value) else value)
 def test_a_faulty_exporter_is_caught(made: Callable[[], Any], names: str) -> None:
     assert names in broken(lambda: check_exporter(made()))
-
-
-def test_a_good_exporter_passes() -> None:
-    check_exporter(Rows())
 
 
 # ---- the package

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import tamis
 from tamis.evaluate.bench import compare, truth_of
 from tamis.lab import make_pool
-from tamis.math.intervals import Estimate, mean
+from tamis.math.statistics import Estimate, mean
 from tamis.models.device import device_for
 from tamis.store.reasons import Verdict
 from tamis.train.scales import at_scale

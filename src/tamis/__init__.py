@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tamis.first_look import look
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.scoring import score
-    from tamis.selectors.clustering import cluster
+    from tamis.selectors.clusters import cluster
     from tamis.store import Run, open_run
     from tamis.store.stream import samples_of
     from tamis.store.subset import Subset
@@ -30,7 +30,7 @@ _PLACES = {
     "plan": "tamis.api",
     "score": "tamis.scoring",
     "select": "tamis.choosing",
-    "cluster": "tamis.selectors.clustering",
+    "cluster": "tamis.selectors.clusters",
     "bench": "tamis.evaluate.bench",
     "check": "tamis.api",
     "export": "tamis.api",

@@ -14,7 +14,7 @@ from tamis.errors import RecipeError
 from tamis.graph import topological
 from tamis.models.registry import BUILT_IN, stand_in
 from tamis.recipe import Recipe
-from tamis.signals import SIGNALS
+from tamis.signals import maker_of
 from tamis.store import Run, parts
 
 
@@ -100,16 +100,15 @@ def how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
 
 def _maker(column: str) -> tuple[str, Signal] | None:
     """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
-    label, _, name = column.rpartition(".")
-    for cls in SIGNALS.values():
-        if name in {one.name for one in cls.columns}:
-            required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
-            values = {setting: next(iter(recipes.usual(cls.name, setting)), None) for setting in required}
-            try:
-                return label, recipes.signal_from({cls.name: values})[1]
-            except RecipeError:
-                return None
-    return None
+    cls = maker_of(column)
+    if cls is None:
+        return None
+    required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
+    values = {setting: next(iter(recipes.usual(cls.name, setting)), setting.upper()) for setting in required}
+    try:
+        return column.rpartition(".")[0], recipes.signal_from({cls.name: values})[1]
+    except RecipeError:  # a setting that is no word
+        return None
 
 
 def _stand_ins(entries: Sequence[tuple[str, Signal]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the commands do, as functions: those that join several rooms. `tamis.__init__` lists where all of them are."""
+"""The functions behind the commands, where they join several packages; `tamis.__init__` lists where the others are."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis import recipe as recipes
 from tamis.choosing import check_columns, check_files, select
+from tamis.data import Compute
 from tamis.errors import PoolError, RecipeError, RunError, ShardError
 from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
@@ -38,12 +39,9 @@ def plan(
     recipe: RecipeLike | None = None,
     settings: Sequence[str] = (),
     keep: Sequence[str] = (),
-    device: str | None = None,
-    precision: str | None = None,
-    batch_size: int | None = None,
-    threads: int | None = None,
     grow: bool = False,
     overwrite: bool = False,
+    **compute: Unpack[Compute],
 ) -> Planned:
     """Returns what would be done, without doing it: no file is written, no model is loaded.
 
@@ -51,8 +49,7 @@ def plan(
     `run_recipe`, after the same checks.
 
     Args:
-        pool, run, signals, keep, device, precision, batch_size, threads, grow: as `score` takes them; without a pool,
-            the recipe's pool and run.
+        pool, run, signals, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and run.
         recipe: a recipe whose signals (and kept features) are included.
         settings: overrides of the recipe, as `--set` takes them.
         overwrite: as `run_recipe` takes it.
@@ -71,8 +68,7 @@ def plan(
         pool, path = _checked_recipe(chosen, recipe, overwrite)
     else:
         path = location(run)
-    where = device_for(device, precision, batch_size, threads)
-    return planned(pool, path, device=where, signals=signals, recipe=chosen, keep=keep, grow=grow)
+    return planned(pool, path, device=device_for(**compute), signals=signals, recipe=chosen, keep=keep, grow=grow)
 
 
 def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, **settings: Any) -> int:
@@ -252,16 +248,13 @@ def run_recipe(
     *,
     settings: Sequence[str] = (),
     workers: int | None = None,
-    device: str | None = None,
-    precision: str | None = None,
-    batch_size: int | None = None,
-    threads: int | None = None,
     engine: Engine | None = None,
     partial: bool = False,
     grow: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
     on_result: Callable[[Run | Subset | Exported | Path], object] | None = None,
+    **compute: Unpack[Compute],
 ) -> RecipeDone:
     """Scores, selects, exports and reports, as one recipe says. The same call continues an interrupted one.
 
@@ -272,7 +265,7 @@ def run_recipe(
     Args:
         recipe: a file, a mapping, or a loaded recipe; it names `pool` and `run`.
         settings: overrides, as `--set` takes them; ignored for a loaded recipe.
-        workers, device, precision, batch_size, threads, engine, grow: as `score` takes them.
+        workers, engine, grow, compute: as `score` takes them.
         partial: choose from the finished shards if others cannot be read.
         overwrite: replace files that the same formats wrote earlier.
         quiet: show no progress.
@@ -290,8 +283,7 @@ def run_recipe(
     spec, path = _checked_recipe(chosen, recipe, overwrite)
     report_result = on_result or (lambda result: None)
     run = score(
-        spec, run=path, recipe=chosen, device=device, precision=precision, batch_size=batch_size, workers=workers,
-        threads=threads, engine=engine, grow=grow, quiet=quiet,
+        spec, run=path, recipe=chosen, workers=workers, engine=engine, grow=grow, quiet=quiet, **compute
     )  # fmt: skip
     report_result(run)
     subset: Subset | None = None

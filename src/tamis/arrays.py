@@ -1,4 +1,4 @@
-"""Names for kinds of arrays, and reading them. Shapes stand where arrays are taken and given, in docstrings."""
+"""Names for kinds of arrays, and reading `.npy` files. Docstrings of functions give the shapes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]
 
 @contextmanager
 def array_errors() -> Iterator[None]:
-    """A block that reads an array: whatever NumPy raises there is an OSError or a ValueError.
+    """Turns what NumPy raises while it reads an array into ValueError; OSErrors pass.
 
     NumPy 2.4 lets errors of tokenize and zipfile through.
     """

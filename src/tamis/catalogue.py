@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,6 @@ Rows = list[dict[str, Any]]
 
 
 def _signals() -> Rows:
-    from tamis.signals import signals
-
     return [
         {
             "signal": name,
@@ -25,29 +24,22 @@ def _signals() -> Rows:
             "cost": _cost(cls),
             "about": _first_line(cls),
         }
-        for name, cls in signals().items()
+        for name, cls in _classes("signals").items()
     ]
 
 
 def _steps() -> Rows:
-    from tamis.selectors import AllOf, AnyOf, NoneOf, selectors
-
-    groups = (AllOf, AnyOf, NoneOf)  # written as a list, not as settings
+    listed = dict.fromkeys(("all_of", "any_of", "none_of"), "a list of recipes, steps or lists of steps")
     return [
-        {
-            "step": name,
-            "settings": "a list of recipes, steps or lists of steps" if cls in groups else _settings(cls),
-            "about": _first_line(cls),
-        }
-        for name, cls in selectors().items()
+        {"step": name, "settings": listed.get(name) or _settings(cls), "about": _first_line(cls)}
+        for name, cls in _classes("steps").items()
     ]
 
 
 def _exports() -> Rows:
-    from tamis.exporters import exporters
-
     return [
-        {"format": name, "settings": _settings(cls), "about": _first_line(cls)} for name, cls in exporters().items()
+        {"format": name, "settings": _settings(cls), "about": _first_line(cls)}
+        for name, cls in _classes("exports").items()
     ]
 
 
@@ -58,62 +50,36 @@ def _recipes() -> Rows:
 def _models() -> Rows:
     from tamis.models.registry import BUILT_IN, HUB, job_of
 
-    rows = []
+    rows: Rows = []
+
+    def add(model: str, kind: str, job: str | None, size: float | None, licence: str, **more: Any) -> None:
+        rows.append({"model": model, "kind": kind, "job": job, "size_mb": size, "licence": licence, **more})
+
     for name, model in BUILT_IN.items():
         path = model.find()
-        rows.append(
-            {
-                "model": name,
-                "kind": "built-in",
-                "job": model.job,
-                "size_mb": _megabytes(path) if path else None,
-                "licence": model.licence,
-                "download": path is None and model.extra is not None,
-                "command": None if path else model.remedy,
-                "about": model.about,
-            }
-        )
+        add(
+            name, "built-in", model.job, _megabytes(path) if path else None, model.licence,
+            download=path is None and model.extra is not None, command=None if path else model.remedy,
+            about=model.about,
+        )  # fmt: skip
     here = _in_the_cache()
     for name, path in here.items():
-        rows.append(
-            {
-                "model": name,
-                "kind": "local",
-                "job": job_of(name),
-                "size_mb": _megabytes(path),
-                "licence": _licence(path) or (HUB[name].licence if name in HUB else "see its card"),
-                "download": False,
-                "command": None,
-                "about": f"in the hub's cache: {path}",
-            }
-        )
+        licence = _licence(path) or (HUB[name].licence if name in HUB else "see its card")
+        add(
+            name, "local", job_of(name), _megabytes(path), licence,
+            download=False, command=None, about=f"in the hub's cache: {path}",
+        )  # fmt: skip
     for name, known in HUB.items():
-        if name in here:
-            continue
-        rows.append(
-            {
-                "model": name,
-                "kind": "hub" if known.revision else "hub, pickled",
-                "job": known.job,
-                "size_mb": known.size_mb,
-                "licence": known.licence,
-                "download": True,
-                "command": f"hf download {name}",
-                "about": "fetched at its first use" if known.revision else f"pickles: tamis convert {name} OUT",
-            }
-        )
-    rows.append(
-        {
-            "model": "path/to/folder",
-            "kind": "folder",
-            "job": None,
-            "size_mb": None,
-            "licence": "its own",
-            "download": False,
-            "command": None,
-            "about": "any folder of save_pretrained, and any owner/name of the hub",
-        }
-    )
+        if name not in here:
+            add(
+                name, "hub" if known.revision else "hub, pickled", known.job, known.size_mb, known.licence,
+                download=True, command=f"hf download {name}",
+                about="fetched at its first use" if known.revision else f"pickles: tamis convert {name} OUT",
+            )  # fmt: skip
+    add(
+        "path/to/folder", "folder", None, None, "its own",
+        download=False, command=None, about="any folder of save_pretrained, and any owner/name of the hub",
+    )  # fmt: skip
     return rows
 
 
@@ -214,7 +180,7 @@ def _cost(cls: type[Any]) -> str:
 
 
 def brief_rows(what: str, rows: Rows) -> Rows:
-    """Returns the rows of a list for people: what tells them apart; `in_full` says the rest of one."""
+    """Returns the columns of a list that people need to choose by; `in_full` shows all of one row."""
     left_out = {"signals": ("columns", "settings"), "recipes": ("source",), "steps": ("settings",)}.get(what, ())
     return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
@@ -233,7 +199,7 @@ def in_full(what: str, name: str) -> str:
     if name not in rows:
         raise RecipeError(unknown(what.removesuffix("s"), name, rows))
     if what == "recipes":
-        return _recipe_in_full(name)
+        return (files("tamis.recipes") / f"{name}.yaml").read_text(encoding="utf-8").rstrip()
     if what == "models":
         return "\n".join(f"{key:<9} {value}" for key, value in rows[name].items() if value is not None)
     cls = _classes(what)[name]
@@ -245,12 +211,6 @@ def in_full(what: str, name: str) -> str:
         users = [one.name for one in _loaded() if name in {signal.name for _, signal in one.signals}]
         lines += ["Recipes: " + (", ".join(users) or "none that comes with Tamis")]
     return "\n".join(lines)
-
-
-def _recipe_in_full(name: str) -> str:
-    from importlib.resources import files
-
-    return (files("tamis.recipes") / f"{name}.yaml").read_text(encoding="utf-8").rstrip()
 
 
 def _of_column(column: Any) -> str:
@@ -282,24 +242,10 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
 }
 
 
-def _signal_names() -> list[str]:
-    return list(_classes("signals"))
-
-
-def _recipe_names() -> list[str]:
+def names(what: str) -> Iterable[str]:
+    """Returns the names that a shell completes ("signals", "recipes", "exports", "lists") without loading recipes."""
     from tamis.recipe import shipped
 
-    return shipped()
-
-
-def _export_names() -> list[str]:
-    return list(_classes("exports"))
-
-
-#: The names that a shell completes, by list: without the cost of reading what they stand for.
-NAMES: Mapping[str, Callable[[], list[str]]] = {
-    "signals": _signal_names,
-    "recipes": _recipe_names,
-    "exports": _export_names,
-    "lists": lambda: list(CATALOGUES),
-}
+    if what == "lists":
+        return CATALOGUES
+    return shipped() if what == "recipes" else _classes(what)

@@ -1,4 +1,4 @@
-"""`select`: the rows of a run that a recipe keeps. Also checks that a run has, or will have, what a recipe reads."""
+"""`select`, and the checks that a run has, or will have, the columns that a recipe reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tamis.errors import RecipeError, RunError, brief, unknown
 from tamis.graph import topological
 from tamis.pool import Pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
-from tamis.signals import made_by
+from tamis.signals import maker_of
 from tamis.storage import location
 from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
@@ -48,8 +48,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
-    columns = {**_scored_columns(chosen, opened), **chosen.columns}
-    _check_columns_of(opened, chosen, columns)
+    columns = _checked_columns(chosen, opened)
     outcome = run_steps(opened.table(columns), chosen.steps)
     return Subset(
         run=opened,
@@ -63,12 +62,13 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
 
 
 def check_run(recipe: Recipe, run: PathLike | Run) -> None:
-    """Checks that a run has the columns that a recipe's steps read.
+    """Checks that a run has the columns that a recipe's steps read, of the kinds that they need, as `select` does.
 
     Raises:
         RunError: the folder is not a run, or lacks a column.
+        RecipeError: a step cannot use a column, such as `top_language*2`.
     """
-    _check_columns_of(open_run(run), recipe, recipe.columns)
+    _checked_columns(recipe, open_run(run))
 
 
 def check_files(recipe: Recipe) -> None:
@@ -82,8 +82,16 @@ def check_files(recipe: Recipe) -> None:
     check_steps(recipe.steps)
 
 
-def _check_columns_of(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> None:
-    """Raises RunError if a run lacks columns that a recipe reads; the message ends with the command that makes them."""
+def _checked_columns(recipe: Recipe, run: Run) -> dict[str, str]:
+    """Maps the names that a recipe reads to columns of a run, where they differ.
+
+    Raises:
+        RunError: the run lacks columns; the message ends with the command that makes them.
+        RecipeError: a step cannot use a column.
+    """
+    from tamis.selectors.outcome import check_columns as check_kinds
+
+    columns = {**_scored_columns(recipe, run), **recipe.columns}
     lacking: dict[str, RunError] = {}
     known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
     for column in (columns.get(name, name) for name in recipe.reads):
@@ -94,8 +102,10 @@ def _check_columns_of(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> N
                 raise
             lacking[column] = error
     if lacking:
-        column, first = next(iter(lacking.items()))
-        raise RunError(f"{first}{how_to_make(list(lacking), run, recipe) or made_by(column)}") from first
+        first = next(iter(lacking.values()))
+        raise RunError(f"{first}{how_to_make(list(lacking), run, recipe)}") from first
+    check_kinds(recipe.steps, run.table(columns))
+    return columns
 
 
 def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
@@ -168,7 +178,8 @@ def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None
                 f"recipe {recipe.name!r} reads the stored embeddings {column_name!r}, which will not be there: add "
                 "'keep: [embeddings]' and a signal that makes them, such as clip"
             )
+        maker = maker_of(column_name)
         raise RecipeError(
-            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}; add it under 'signals'"
-            f"{made_by(column_name)}"
+            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}"
+            + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
         )

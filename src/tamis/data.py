@@ -1,8 +1,8 @@
-"""The words of the code: samples, columns, nodes, devices.
+"""The data types of the code: samples, columns, nodes, devices.
 
-A *node* is a small frozen record of settings that turns a batch into something. It names the nodes it needs;
-equal nodes are the same node, which is all the sharing there is. *Features* are nodes whose value other nodes
-use (pixels, embeddings, text boxes). *Signals* are nodes whose value is named columns.
+A *node* is a frozen dataclass of settings that computes something for a batch. It names the nodes it needs; equal
+nodes are computed once. *Features* are nodes whose value other nodes use (pixels, embeddings, text boxes). *Signals*
+are nodes whose value is named columns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args, get_type_hints
 
 from tamis.arrays import Pixels
 from tamis.errors import unknown
@@ -49,16 +49,16 @@ class Sample:
     Attributes:
         uid: halves of the 128-bit id.
         key: the sample's name in its shard.
-        caption: None where there is none that can be judged (missing, empty, not UTF-8).
-        shown_caption: what there is of a caption, for people to look at.
-        no_caption: why there is none; None where there is one.
+        caption: None if it is missing, empty or not UTF-8.
+        shown_caption: what can be shown of it to people.
+        no_caption: why there is none; None if there is one.
         image: the image file's bytes; None where there is none, or where nobody asked for it.
         pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
-        hidden: (height, width) opacity of an image that is of one colour without its transparency, as a black drawing
-            on no ground is; None for others, and where the pool lays images on white.
+        hidden: (height, width) opacity of an image that has one colour without its transparency, such as a black
+            drawing on a transparent ground; None for others, and where the pool puts images on white.
         width, height: of the stored image after EXIF rotation; 0 where unknown.
         original_width, original_height: as the sample's json gives them; 0 where it does not.
-        given: further values that came with the sample (precomputed scores, embeddings, json fields).
+        given: other values that came with the sample (precomputed scores, embeddings, json fields).
         status, reason: see `STATUSES`; the reason is None exactly where the status is "ok".
     """
 
@@ -81,7 +81,7 @@ class Sample:
     reason: str | None = None
 
     def mark(self, status: str, reason: str) -> None:
-        """Records what is wrong; the first thing found stays."""
+        """Records what is wrong; the first record stays."""
         if status not in STATUSES:
             raise ValueError(f"{status!r} is not a status; known: {', '.join(STATUSES)}")
         if self.status == "ok":
@@ -99,7 +99,7 @@ class Column:
         kind: "number" is stored as float32, "word" as a dictionary-coded string. "vector": a stored embedding, which
             selectors can read; no signal emits one.
         about: one sentence for lists and the report.
-        beside: another column of the signal that explains a value to whoever looks at the pair; "" for none.
+        beside: another column of the signal that explains a value when one looks at the pair; "" for none.
     """
 
     name: str
@@ -124,9 +124,26 @@ class Device:
     batch_size: int = 64
 
 
+class Compute(TypedDict, total=False):
+    """Where and how networks run; what is missing or None is chosen for this machine.
+
+    Attributes:
+        device: "cpu", "cuda", "cuda:1"; by default a GPU if there is one.
+        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); by default bf16 if the hardware multiplies
+            it. Part of the fingerprint.
+        batch_size: samples per batch; by default 64 on a CPU, 256 on a GPU. Changes results by rounding only.
+        threads: for the models of each worker; by default what the cores allow.
+    """
+
+    device: str | None
+    precision: str | None
+    batch_size: int | None
+    threads: int | None
+
+
 @dataclass(frozen=True)
 class _Contents:
-    """Marks a setting that names a model or a file: what is in it counts for fingerprints, not how it is called."""
+    """Marks a setting that names a model or a file: its contents count for fingerprints, not its name."""
 
     of: Literal["model", "file", "parser"]
 
@@ -151,16 +168,16 @@ OptionalFileRef = Annotated[str | None, _Contents("file")]
 
 
 def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
-    """Checks what a class that others write says of itself, so that a misspelt word is an error and not a silence.
+    """Checks the class attributes of a plug-in, so that a misspelt one is an error.
 
-    Settings are annotated fields, constants have capitals or begin with "_": any other value must be a known one.
+    Settings are annotated, constants are in capitals or begin with "_"; any other value must be a known attribute.
 
     Args:
         cls: the class, not yet a dataclass.
-        known: the class attributes there are, with their types; None where any will do.
+        known: the class attributes there are, with their types; None for any type.
 
     Raises:
-        TypeError: it has a value of another name, or of another type.
+        TypeError: an attribute is unknown, or has another type.
     """
     hints = vars(cls).get("__annotations__", {})
     fields = {name for name, hint in hints.items() if not str(hint).startswith(("ClassVar", "typing.ClassVar"))}
@@ -178,7 +195,7 @@ def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
             raise TypeError(f"{cls.__qualname__}: {name} must be a {wanted.__name__}, got {value!r}")
 
 
-#: What nodes may say of themselves.
+#: The class attributes of nodes.
 _OF_NODES: Mapping[str, type | None] = {
     "name": str,
     "version": int,
@@ -190,14 +207,14 @@ _OF_NODES: Mapping[str, type | None] = {
 
 
 class Node(ABC):
-    """What features and signals have in common. Derive frozen dataclasses of settings from it.
+    """The base of features and signals. Derive frozen dataclasses of settings from it.
 
     Attributes:
         name: in folders, recipes and fingerprints.
-        version: raised when the same settings would give other numbers.
-        host: runs beside the model, in the reading threads, and must not touch torch.
-        in_index: of the samples it uses only what the index holds, so that no shard need be read again.
-        stored_as: the value can be kept on disk, row-aligned, when a run asks for it; None: it cannot.
+        version: raise it when the same settings give other numbers.
+        host: it runs in the reading threads, beside the model, and must not use torch.
+        in_index: it uses only what the index holds, so no shard has to be read again.
+        stored_as: the kind of stored feature that its value can be kept as, if a run asks for it; None: it cannot.
     """
 
     name: ClassVar[str]
@@ -218,14 +235,13 @@ class Node(ABC):
 
     @abstractmethod
     def load(self, device: Device) -> Callable[..., Any]:
-        """Loads whatever is heavy and returns the function of one batch."""
+        """Loads what is heavy, such as a model, and returns the function that computes one batch."""
 
     def arithmetic(self, device: Device) -> str:
-        """Returns what its networks compute in on a device: one word where results are the same, for fingerprints.
+        """Returns the arithmetic of its networks on a device, for fingerprints: one word where results are the same.
 
-        int8 is one word for every CPU: its sums are exact, and all else is float32.
-        torch adds up in another order on a GPU than on a CPU, and convolutions there are TF32 in float32: embeddings
-        differ in their last bits, and drawn captions in whole words.
+        A GPU adds up in another order than a CPU, and its float32 convolutions are TF32: embeddings differ in their
+        last bits, and sampled captions in whole words.
         """
         kind = device.kind.partition(":")[0]
         return device.precision if kind == "cpu" else f"{device.precision} on {kind}"
@@ -234,8 +250,9 @@ class Node(ABC):
 class Signal(Node):
     """A node that turns a batch into columns: a mapping of column name to (n,) values.
 
-    Numbers are NaN, and words None, where a sample is not judged. The mapping may also hold "reason": a list of
-    n sentences or None, for samples that can be read but not judged by this signal.
+    Numbers are NaN, and words None, where a sample is not judged. They are stored as float32: a larger number than it
+    holds is an error, a smaller one than 1e-45 becomes 0. The mapping may also hold "reason": a list of n sentences or
+    None, for samples that can be read but not judged by this signal.
 
     Attributes:
         columns: what it emits, no others.
@@ -244,7 +261,7 @@ class Signal(Node):
     columns: ClassVar[tuple[Column, ...]]
 
     def side_files(self, device: Device) -> Mapping[str, Any]:
-        """What is kept once beside the parts of all shards, by file name (store/side_files.py): nothing by default."""
+        """Files that are stored once beside the parts of all shards, by name (store/side_files.py)."""
         return {}
 
 
@@ -260,7 +277,7 @@ class Samples(Node):
         return {}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        raise AssertionError("the batch itself is handed to the plan, never computed")
+        raise AssertionError("the samples are given, never computed")
 
 
 def model_refs(node: Node) -> dict[str, str]:

@@ -1,17 +1,17 @@
 """Everything that Tamis raises on purpose, sorted by what happens next.
 
 TamisError
-├── StopError          the command ends at once, exit code 2; nothing on disk is half-written
-│   ├── PoolError          the pool is not there, or is not what it was said to be
+├── StopError          the command stops with exit code 2; nothing on disk is half-written
+│   ├── PoolError          the pool is missing, or is not what the settings say
 │   ├── RecipeError        a recipe, an option or a score expression is wrong
 │   ├── RunError           the run folder cannot be used (in use, unwritable, another pool's)
-│   │   └── DamageError        a file of it is not as it was written; while scoring, it costs its shard alone
+│   │   └── DamageError        a file of the run is damaged; while scoring, only its shard fails
 │   ├── ModelError         a model is not on this machine, or is of a kind we cannot load
-│   ├── SignalError        a signal, or a feature, breaks its promise: no shard would go better
+│   ├── SignalError        a signal or a feature is faulty, so every shard would fail
 │   ├── DependencyError    an optional package is not installed
-│   └── DiskFullError      no space is left where the run folder lies
-├── ShardError         this shard is left as it is and reported; the others go on; exit code 1
-│   └── UnreachedError     its store or disk did not answer: nothing of it is kept, and the next command tries it again
+│   └── DiskFullError      the disk of the run folder is full
+├── ShardError         this shard failed and is reported; the others go on; exit code 1
+│   └── UnreachedError     its store or disk did not answer; the next command tries it again
 └── SampleError        this sample becomes a row with a status and a reason; the shard goes on
 """
 
@@ -37,7 +37,7 @@ class StopError(TamisError):
 
 
 class PoolError(StopError):
-    """The pool is not where it should be, or not what it was said to be."""
+    """The pool is missing, or is not what the settings say."""
 
 
 class RecipeError(StopError):
@@ -49,10 +49,10 @@ class RunError(StopError):
 
 
 class DamageError(RunError):
-    """A file of a run is not as it was written, or is not the one that belongs in its place.
+    """A file of a run is damaged, or belongs to another shard or run.
 
     Attributes:
-        what: what is wrong with it, without its path and what to do; "" where the message is all.
+        what: what is wrong, without the path and the advice; "" if the message says it all.
     """
 
     def __init__(self, message: str, what: str = "") -> None:
@@ -73,15 +73,15 @@ class DependencyError(StopError):
 
 
 class DiskFullError(StopError):
-    """No space is left where the run folder lies; what is complete stays."""
+    """The disk of the run folder is full; complete files stay."""
 
 
 class ShardError(TamisError):
-    """One shard cannot be done. The others go on, and the exit code tells."""
+    """One shard failed. The others go on, and the exit code is 1."""
 
 
 class UnreachedError(ShardError):
-    """A shard lies on a store that could not be read (further); the file itself may be as it should be."""
+    """A shard could not be read because its store or disk did not answer; the file itself may be fine."""
 
 
 class SampleError(TamisError):
@@ -99,12 +99,12 @@ class SampleError(TamisError):
 
 
 def shown(text: str) -> str:
-    """Returns a text for a terminal: control characters, which file names and keys may hold, made visible."""
+    """Returns a text with its control characters escaped, for a terminal: file names and keys may hold some."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
 
 
 def brief(value: Any) -> str:
-    """Returns a value for a message, however large it is, and whether or not Python can write it in full."""
+    """Returns the repr of a value, shortened for a message."""
     try:
         told = _BRIEF.repr(value)
         return told if len(told) <= _MOST_BRIEF else f"{told[:_MOST_BRIEF]}..."
@@ -113,7 +113,7 @@ def brief(value: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the start of an error of a library, which may hold pages of advice."""
+    """Returns the type and the first 300 characters of a library's error."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
@@ -160,19 +160,19 @@ def at_least_one(**settings: int) -> None:
             raise ValueError(f"{setting} must be at least 1, got {value}")
 
 
-#: The types of a record's settings, which are written as text and compiled anew each time that they are asked for.
+#: The types of a record's fields, by name. Cached, because resolving annotations is slow.
 # To mypy no class is hashable.
 hints_of: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints)  # type: ignore[assignment]
 
 
 def check_words(record: Any) -> None:
-    """Checks every setting of a record whose type is a set of words. Recipes are checked by their types; Python is not.
+    """Checks the settings of a record whose type is a Literal, for records that are made in Python.
 
     Args:
         record: a dataclass.
 
     Raises:
-        ValueError: one of them is none of its words; with the nearest.
+        ValueError: a value is not one of the words; the message names the nearest.
     """
     hints = hints_of(type(record))
     for setting in dataclasses.fields(record):
@@ -182,14 +182,14 @@ def check_words(record: Any) -> None:
 
 
 def without_effect(record: Any, *names: str, because: str) -> None:
-    """Checks settings that other ones make meaningless: whoever gives one expects something of it.
+    """Refuses settings that another setting makes meaningless.
 
-    A setting that is given its default cannot be told from one that is not given, and passes.
+    A setting with its default value passes: nobody can tell whether it was given.
 
     Args:
         record: a dataclass.
         names: of settings with defaults.
-        because: which other setting leaves them without effect, and why.
+        because: which other setting makes them meaningless, and why.
 
     Raises:
         ValueError: one of them is not its default. The message names all of them with their values.
@@ -201,7 +201,7 @@ def without_effect(record: Any, *names: str, because: str) -> None:
 
 
 def require(*packages: str, extra: str) -> None:
-    """Imports optional packages, so that a missing one is told before any work.
+    """Imports optional packages, so that a missing one is reported before any work.
 
     Raises:
         DependencyError: one of them, or something that it imports, is not installed.
@@ -219,7 +219,7 @@ def needs_extra(package: str, extra: str) -> DependencyError:
 
 
 def install(extra: str) -> str:
-    """Returns the command that installs an extra: of the checkout that this is, else of the published package."""
+    """Returns the command that installs an extra, from this checkout or else from PyPI."""
     root = Path(__file__).parents[2]
     if not (root / "pyproject.toml").is_file() or not (root / "constraints.txt").is_file():
         return f"pip install 'tamis[{extra}]'"

@@ -1,6 +1,6 @@
 """Fingerprints: a short hash of whatever would change a result.
 
-A score part lies in a folder named for its fingerprint, so parts made under other settings, other weights or
+The folder of a score part has its fingerprint in its name, so parts made with other settings, other weights or
 another precision can never be mixed up, and a changed setting never reuses an old part.
 """
 

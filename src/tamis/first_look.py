@@ -13,22 +13,23 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import Any, cast
 
 import xxhash
 
 from tamis.advice import hidden_contents
 from tamis.choosing import select
-from tamis.data import Member, Sample
+from tamis.data import Sample
 from tamis.errors import RunError, at_least_one
 from tamis.graph import Identities
-from tamis.math.intervals import share
+from tamis.math.statistics import share
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
-from tamis.pool.source import PoolSpec, ShardReader
+from tamis.pool.source import PoolSpec
 from tamis.recipe import PathLike, Recipe, load
-from tamis.reporting.in_words import status_words
+from tamis.reporting.formats import status_words
 from tamis.run.local import Local
-from tamis.run.scoring import execute, prepare
+from tamis.run.scoring import fill
 from tamis.scoring import assembled
 from tamis.storage import output_path
 from tamis.store import Run, open_run
@@ -47,40 +48,17 @@ _CAPTIONS, _IMAGES = ("caption_length", "language"), ("image_size", "image_hash"
 MEASURED = ("basic", "distinct")
 
 
-@dataclass(frozen=True)
 class FirstRows:
-    """The first rows of a shard, under its name.
+    """The first rows of a shard; everything else about it is the shard's."""
 
-    Attributes:
-        shard: the whole of it.
-        rows: how many.
-    """
-
-    shard: Shard
-    rows: int
-
-    @property
-    def name(self) -> str:
-        return self.shard.name
-
-    @property
-    def url(self) -> str:
-        return self.shard.url
-
-    def stamp(self) -> str:
-        return self.shard.stamp()
+    def __init__(self, shard: Shard, rows: int) -> None:
+        self._shard, self._rows = shard, rows
 
     def samples(self) -> Iterator[Sample]:
-        return islice(self.shard.samples(), self.rows)
+        return islice(self._shard.samples(), self._rows)
 
-    def image_member(self, members: Sequence[Member]) -> Member | None:
-        return self.shard.image_member(members)
-
-    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
-        return self.shard.text_members(members)
-
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
-        return self.shard.reader(whole=whole, keep_open=keep_open)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +142,9 @@ def look(
         path = Path(folder) / run_name(spec.paths[0])
         plan = partial(
             assembled, sample, path, signals=cheap_signals(sample), recipe=Recipe(), keep=(),
-            identities=Identities(device_for("cpu", None, None, None)),
+            identities=Identities(device_for("cpu")),
         )  # fmt: skip
-        run = open_run(execute(prepare(path, plan, {}), Local(1), quiet=quiet), partial=True)
+        run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)
         if not len(run):
             why = next(iter(run.failures.values()), "it has no pairs")
             raise RunError(f"nothing of {', '.join(spec.paths)} can be read: {why}")
@@ -190,7 +168,7 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
     ordered = sorted(pool.shards, key=lambda shard: xxhash.xxh3_64_intdigest(shard.name.encode(), seed))
     taken = sorted(ordered[: min(shards, pairs)], key=lambda shard: shard.name)
     each = -(-pairs // len(taken)) if taken else 0
-    return replace(pool, shards=tuple(FirstRows(shard, each) for shard in taken))
+    return replace(pool, shards=tuple(cast(Shard, FirstRows(shard, each)) for shard in taken))
 
 
 def run_name(pool: str) -> str:

@@ -292,18 +292,22 @@ def check_columns(signal: Signal, found: Any, count: int) -> None:
             raise SignalError(f"{title(signal)} emits what it does not declare: {unknown('column', name, names)}")
     for column in signal.columns:
         values, where = found[column.name], f"the column {column.name!r}"
-        if not hasattr(values, "__len__") or len(values) != count:
-            size = f"{len(values)} values" if hasattr(values, "__len__") else f"a {_kind(values)}"
-            raise SignalError(f"{title(signal)} gave {size} for {count} samples in {where}")
+        _check_count(signal, where, values, count)
         if column.kind == "word":
             _check_words(signal, where, values)
         else:
             _check_numbers(signal, where, values)
     reasons = found.get("reason")
     if reasons is not None:
-        if len(reasons) != count:
-            raise SignalError(f"{title(signal)} gave {len(reasons)} reasons for {count} samples")
+        _check_count(signal, "'reason'", reasons, count)
         _check_words(signal, "'reason'", reasons)
+
+
+def _check_count(signal: Signal, where: str, values: Any, count: int) -> None:
+    several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a text is no list of its letters
+    if not several or len(values) != count:
+        size = f"{len(values)} values" if several else f"a {_kind(values)}"
+        raise SignalError(f"{title(signal)} gave {size} for {count} samples in {where}, expected a value for each")
 
 
 def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
@@ -351,9 +355,10 @@ def _check_texts(node: Node, found: Any, count: int) -> None:
 
 
 def _array(node: Node, where: str, values: Any, kinds: str, what: str) -> NDArray[Any]:
-    if np.ma.isMaskedArray(values):
+    if np.ma.isMaskedArray(values) or (isinstance(values, list | tuple) and any(map(np.ma.isMaskedArray, values))):
         raise SignalError(
-            f"{title(node)}: {where} is a masked array, whose mask would be lost: return values.filled(np.nan)"
+            f"{title(node)}: {where} is a masked array or holds masked values, and the mask would be lost: return NaN "
+            "there, for an array values.filled(np.nan)"
         )
     try:
         array = np.asarray(values)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import re
 import types
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
 KEYS = ("name", "about", "source", "pool", "run", "signals", "keep", "columns", "select", "export", "report")
 
 _MOST_BYTES = 256 << 10  # the longest shipped recipe has 3 kB
-# Not octal (010), sexagesimal (1:30), 0x1F, 0b1 or 1_000, which YAML 1.1 also reads as numbers.
-_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|[0-9]*\.[0-9]*)(e[-+]?[0-9]+)?|[-+]?\.(inf|nan)", re.IGNORECASE)
+# Decimal numbers alone: YAML 1.1 also reads 010, 0x1F, 1_000 and 1:30 as numbers.
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,30})$")
+_FLOAT = re.compile(
+    r"[-+]?((0|[1-9][0-9]{0,30})(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+)
 _DEEPEST = 20  # levels of --set: no recipe has more
 
 #: Checks values against the types of a record's settings; slow to make.
@@ -104,8 +108,7 @@ def load(recipe: PathLike | Mapping[str, Any], settings: Sequence[str] = (), *, 
     Args:
         recipe: the name of a shipped one, a file, or a mapping of the same form.
         settings: overrides as the command line writes them: "select.0.top_fraction.fraction=0.3".
-        signals: names of signals to add to its scores, before the overrides, unless the recipe scores them without a
-            label.
+        signals: names of signals to add, before the overrides, unless the recipe has them without a label.
 
     Raises:
         RecipeError: there is none, or something in it is wrong; the message says where.
@@ -152,13 +155,9 @@ def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if text in shipped():
         return _yaml((files("tamis.recipes") / f"{text}.yaml").read_bytes(), text), text
     path = Path(text)
-    try:
-        known = path.is_file()
-    except OSError:  # too long a name
-        known = False
-    if not known and path.suffix in (".yaml", ".yml"):
-        raise RecipeError(f"there is no recipe file {text!r}")
-    if not known:
+    if not os.path.isfile(text):
+        if path.suffix in (".yaml", ".yml"):
+            raise RecipeError(f"there is no recipe file {text!r}")
         raise RecipeError(f"{unknown('recipe', text, shipped())}; a file of your own ends in .yaml")
     try:
         with path.open("rb") as file:
@@ -166,12 +165,12 @@ def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     except OSError as error:
         raise RecipeError(f"the recipe {text!r} cannot be read: {error.strerror}") from error
     if len(content) > _MOST_BYTES:
-        raise RecipeError(f"the recipe {text!r} has {path.stat().st_size:,} bytes, at most {_MOST_BYTES:,} are read")
+        raise RecipeError(f"the recipe {text!r} has more than {_MOST_BYTES:,} bytes")
     return _yaml(content, text), path.stem
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases, repeated keys, and numbers that are not decimal; dates are words."""
+    """YAML without aliases, repeated keys and dates, and with decimal numbers only: anything else is a word."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -188,25 +187,18 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
-    def construct_number(self, node: Any) -> int | float:
-        integer = node.tag.endswith(":int")
-        number: int | float = self.construct_yaml_int(node) if integer else self.construct_yaml_float(node)
-        if not _DECIMAL.fullmatch(node.value):
-            raise RecipeError(
-                f"line {node.start_mark.line + 1}: {node.value!r} is not a decimal number (YAML reads it as {number}): "
-                "write it as a decimal number, or in quotes if it is a word"
-            )
-        return number
 
-
+_TAG = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
-    first: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
+    first: [rule for rule in rules if rule[0] in (f"{_TAG}null", f"{_TAG}bool")]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "str", "seq", "map")}  # no sets, bytes or dates
+_Loader.add_implicit_resolver(f"{_TAG}int", _INTEGER, list("-+0123456789"))
+_Loader.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("-+.0123456789"))
 _Loader.yaml_constructors = {
-    **{tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag in _KINDS},
-    **dict.fromkeys(("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), _Loader.construct_number),
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.removeprefix(_TAG) in ("null", "bool", "int", "float", "str", "seq", "map")
 }
 
 
@@ -236,7 +228,9 @@ def _yaml(content: bytes, name: str) -> dict[str, Any]:
     except RecipeError as error:
         raise RecipeError(f"the recipe {name!r} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
-        raise RecipeError(f"the recipe {name!r} holds a {type(data).__name__}, expected keys such as scores and select")
+        raise RecipeError(
+            f"the recipe {name!r} holds a {type(data).__name__}, expected keys such as signals and select"
+        )
     return data
 
 
@@ -306,12 +300,12 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         run=_place(data["run"]) if data.get("run") is not None else None,
         signals=tuple(signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)),
         keep=keep,
-        columns=_words(data.get("columns"), f"{where}, columns"),
+        columns=_columns(data.get("columns") or {}, f"{where}, columns"),
         steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
         selects="select" in data,
         exports=written,
         report=_place(data["report"]) if data.get("report") is not None else None,
-        text={key: _shown(value) if key in ("pool", "run") else value for key, value in data.items()},
+        text={key: _shown(value) if key in ("pool", "run") else _finite(value) for key, value in data.items()},
     )
 
 
@@ -322,6 +316,15 @@ def _shown(value: Any) -> Any:
     if isinstance(value, list):
         return [_shown(one) for one in value]
     return hide(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
+
+
+def _finite(value: Any) -> Any:
+    """Returns a value with infinite numbers as words, which recipes read as numbers: JSON has none."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _place(path: Any) -> str:
@@ -337,9 +340,7 @@ def _list(value: Any, where: str) -> list[Any]:
     return value
 
 
-def _words(value: Any, where: str) -> dict[str, str]:
-    if value is None:
-        return {}
+def _columns(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, dict):
         raise RecipeError(f"{where}: expected 'name: column' lines, got {brief(value)}")
     return {str(name): str(column) for name, column in value.items()}
@@ -350,9 +351,8 @@ def _pool(value: Any, where: str) -> PoolSpec:
         value = {"path": value}
     if not isinstance(value, dict):
         raise RecipeError(f"{where}: expected a path or settings, got {brief(value)}")
-    made = build(PoolSpec, value, where)
-    assert isinstance(made, PoolSpec)
-    return made
+    spec: PoolSpec = build(PoolSpec, value, where)
+    return spec
 
 
 def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
@@ -483,7 +483,7 @@ def _for_example(cls: type[Any], setting: str) -> str:
         return ""
     from tamis.models.registry import stand_in
 
-    (value, names), path = next(iter(examples.items())), f"--set scores.{cls.name}.{setting}"
+    (value, names), path = next(iter(examples.items())), f"--set signals.{cls.name}.{setting}"
     built_in = stand_in(value)
     more = f" Built in, for the lab's drawn world only: {path}={built_in}" if built_in else ""
     return f". As the recipe {names[0]!r} has it: {path}={value}.{more}"

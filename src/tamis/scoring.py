@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis import recipe as recipes
-from tamis.data import Device, Signal
+from tamis.data import Compute, Device, Signal
 from tamis.errors import RunError
 from tamis.graph import Identities
 from tamis.models.device import device_for
@@ -34,15 +34,12 @@ def score(
     signals: Sequence[SignalLike] = (),
     recipe: RecipeLike | None = None,
     keep: Sequence[str] = (),
-    device: str | None = None,
-    precision: str | None = None,
-    batch_size: int | None = None,
     workers: int | None = None,
-    threads: int | None = None,
     engine: Engine | None = None,
     max_error_rate: float | None = None,
     grow: bool = False,
     quiet: bool = False,
+    **compute: Unpack[Compute],
 ) -> Run:
     """Scores every pair of a pool. Computes only what is missing, so the same call continues an interrupted one.
 
@@ -52,17 +49,13 @@ def score(
         signals: signals by name, as objects, or as recipes write them: `{"clip": {"model": ...}}`.
         recipe: a recipe whose signals (and kept features) are computed too.
         keep: features to store: "embeddings", "captions" (generated ones), "texts" (read in images).
-        device: "cpu", "cuda", "cuda:1"; None: a GPU if there is one.
-        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); None: bf16 if the hardware multiplies it.
-            Part of the fingerprint.
-        batch_size: samples per batch; None: 64 on a CPU, 256 on a GPU. Changes results by rounding only.
         workers: processes, each doing one shard at a time; 1 works in this one. None: one per GPU, or 1. With more than
             one worker, each imports your script: put the call under `if __name__ == "__main__":`.
-        threads: for the models of each worker; None: what the cores allow.
         engine: distributes the shards (`tamis.run`); None: `workers` processes on this machine.
         max_error_rate: stop if more than this fraction of the shards fail. None: never.
         grow: add the shards of another pool to a run. Its own pool may grow without it.
         quiet: show no progress.
+        compute: device, precision, batch_size and threads; see `tamis.data.Compute`.
 
     Returns:
         The run; its `failures` are the shards that could not be read completely.
@@ -74,7 +67,7 @@ def score(
         ValueError: `max_error_rate` is not in [0, 1].
     """
     from tamis.run.local import Local
-    from tamis.run.scoring import execute, prepare
+    from tamis.run.scoring import fill
     from tamis.store.claims import PREPARING_SECONDS
 
     if max_error_rate is not None and not 0 <= max_error_rate <= 1:
@@ -83,15 +76,14 @@ def score(
     chosen = Recipe() if recipe is None else read(recipe)
     path = location(run)
     opened = open_pool(_with_fields_of_run(pool, path), manifest.shards_of(path))
-    identities = Identities(device_for(device, precision, batch_size, threads, away=engine.away))
+    identities = Identities(device_for(**compute, away=engine.away))
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
-    plan_again = partial(
+    assemble = partial(
         assembled, opened, path, signals=signals, recipe=chosen, keep=keep, identities=identities, grow=grow
     )
     # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
     patience = PREPARING_SECONDS if engine.suffix else None
-    prepared = prepare(path, plan_again, about, patience=patience)
-    return execute(prepared, engine, quiet=quiet, max_error_rate=max_error_rate)
+    return fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, patience=patience)
 
 
 @dataclass(frozen=True)

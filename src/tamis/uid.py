@@ -54,7 +54,7 @@ def content_uid(image: bytes | None, caption: bytes | None) -> tuple[int, int]:
 
 
 def image_hash(image: bytes) -> int:
-    """Returns the xxh3-64 of an image file's bytes, by which a run knows its images again where uids were given."""
+    """Returns the xxh3-64 of an image file's bytes: how a run recognises its images if the pool brings the uids."""
     return xxhash.xxh3_64_intdigest(image)
 
 
@@ -66,9 +66,9 @@ def _mix(x: U64) -> U64:
 
 
 def scramble(high: U64, low: U64, seed: int = 0) -> U64:
-    """Returns a pseudo-random number for each uid: the order in which ties fall and random subsets are drawn.
+    """Returns a pseudo-random number for each uid: it breaks ties and draws random subsets.
 
-    It depends on the uid and the seed alone, so neither row order nor worker count changes an outcome.
+    It depends on the uid and the seed alone, so row order and worker count change nothing.
 
     Args:
         high, low: (n,) halves of the uids.
@@ -85,13 +85,12 @@ def scramble(high: U64, low: U64, seed: int = 0) -> U64:
 def uniforms(high: U64, low: U64, *, seed: int, counters: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
     """Returns pseudo-random numbers that are a function of (uid, seed, counters) alone.
 
-    Whoever draws for a sample (a token of a caption, say) gets the same number in every batch, order, worker and
-    repetition.
+    A draw for a sample, such as a token of a caption, is the same in every batch, order, worker and repetition.
 
     Args:
         high, low: (n,) halves of the uids.
         seed: another seed gives other, unrelated numbers.
-        counters: arrays (n,) that say what is drawn: of which caption, at which step.
+        counters: (n,) arrays that say what is drawn: which caption, which step.
 
     Returns:
         (n,) float64 in [0, 1), uniform, 53 bits.

@@ -24,13 +24,12 @@ import tamis
 from tamis import recipe
 from tamis.errors import PoolError, RecipeError, RunError, SampleError, ShardError
 from tamis.pool import PoolSpec
-from tamis.pool.captions_file import read_captions_file
 from tamis.pool.images import decode, is_image, pixels_in
 from tamis.pool.npz import embedding_shapes, npz_rows
 from tamis.pool.source import TABLES as ENDINGS
 from tamis.pool.table import table_shards
 from tamis.pool.tar import TarShard
-from tamis.pool.texts import read_texts
+from tamis.pool.texts import read_captions_file, read_texts
 from tamis.run.status import read_status, render_status
 from tamis.selectors.expression import parse
 from tamis.store import Run

@@ -41,10 +41,3 @@ def test_a_folder_of_other_files_is_refused_before_anything_is_written(
     assert done.code == 2
     assert "photos holds no results but other files (cat-2024.json, ...): name another folder (--out)" in done.err
     assert [path.name for path in (tmp_path / "photos").rglob("*")] == ["cat-2024.json"]
-
-
-def test_tasks_that_are_not_there_end_the_command(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
-    done = tamis("evaluate", "zero-shot", clip_model, "--tasks", str(tmp_path / "none"), "--out", str(tmp_path / "out"))
-    assert done.code == 2
-    assert "none" in done.err
-    assert not (tmp_path / "out").exists()

@@ -11,7 +11,6 @@ import pytest
 from command_line import Tamis, commands
 
 import tamis as package
-from tamis import cli
 
 
 def test_the_commands_are_these() -> None:
@@ -60,18 +59,6 @@ def test_what_stands_before_a_command_changes_nothing_and_a_wrong_name_is_compar
         done = tamis(*wrong.split())
         assert done.code == 2
         assert f"'{meant}'" in done.err
-
-
-def test_an_old_name_does_the_same_says_the_new_one_and_stands_in_no_help(tamis: Tamis) -> None:
-    assert cli.RENAMED == {"icc distill": "train icc"}
-    old, new = (
-        tamis(*name.split(), "lost.csv", "--weights", "1,x", "--out", "x") for name in ("icc distill", "train icc")
-    )
-    assert (old.code, old.out) == (new.code, new.out) == (2, "")
-    assert new.err == "tamis: --weights takes numbers with commas between them, got '1,x'\n"
-    assert old.err == "`tamis icc distill` is now `tamis train icc`\n" + new.err
-    assert "icc" not in tamis("--help").out
-    assert re.search(r"^  icc  ", tamis("train", "--help").out, re.MULTILINE)
 
 
 def test_the_version_goes_to_stdout(tamis: Tamis) -> None:

@@ -102,9 +102,6 @@ def named(line: str) -> str:
 def test_commands_that_texts_name_exist_with_the_options_they_name(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for line in in_backticks(text):
-        if line in cli.RENAMED:
-            assert f"`tamis {cli.RENAMED[line]}`" in text  # where the old name is explained
-            continue
         command = named(line)
         assert command in cli.COMMANDS or line in cli.GROUPS, f"{path.name}: there is no command `tamis {line}`"
         known = {name for one in commands()[command].params for name in one.opts} if command in cli.COMMANDS else set()
@@ -126,7 +123,6 @@ def test_a_wrong_name_or_option_in_a_text_is_found(tmp_path: Path) -> None:
         "Use `tamis slect`.",
         "Use `tamis train\nsbaa`.",
         "`tamis select RUN --recipee x`",
-        "`tamis icc distill`",
     ):
         wrong.write_text(text)
         with pytest.raises(AssertionError):

@@ -44,7 +44,7 @@ def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis
         assert {group.facts["settings"].get("of") for group in groups.values()} == {None, "stored"}
     given = ["score", "pool", "--run", "new", "--recipe", "mine.yaml", "--signals", "image_size", "--dry-run"]
     assert "2 entries are called 'image_size': use a number" in tamis(*given, *setting).err
-    assert tamis(*given, "--set", "scores.2.image_size.of=stored").code == 0
+    assert tamis(*given, "--set", "signals.2.image_size.of=stored").code == 0
     assert "no entry is called 'language'" in tamis(*given, "--set", "signals.language.model=lid176").err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +72,6 @@ def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, sc
         none = tamis(*command, *words, "--out", "unused")
         assert none.code == 2
         assert message in none.err
-
-
-@pytest.mark.parametrize(("asked", "said"), [("float32", "fp32"), ("bf16", "amp_bf16"), (None, "amp_bf16")])
-def test_the_command_for_open_clip_has_the_precision_that_is_asked_for(
-    tamis: Tamis, scored: Path, asked: str | None, said: str
-) -> None:
-    more = ("--precision", asked) if asked else ()
-    done = tamis("train", "clip", scored, "--scale", "small", "--open-clip", "it's.tar", "--out", "unused", *more)
-    assert done.code == 0, done.err
-    words = shlex.split(done.out.replace("\\\n", ""))
-    assert words[words.index("--precision") + 1] == said
-    assert words[words.index("--train-data") + 1] == "it's.tar"
 
 
 @pytest.mark.parametrize("command", ["clip", "c_ssft", "c_rho"])

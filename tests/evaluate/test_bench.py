@@ -25,16 +25,14 @@ from faulty_server import Answer, FaultyServer, Request, files  # noqa: E402
 
 import tamis  # noqa: E402
 from tamis.data import Device  # noqa: E402
-from tamis.errors import DamageError, DiskFullError, PoolError, RecipeError, RunError  # noqa: E402
+from tamis.errors import DiskFullError, PoolError, RecipeError, RunError  # noqa: E402
 from tamis.evaluate import cells  # noqa: E402
 from tamis.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_up, truth_of  # noqa: E402
 from tamis.evaluate.cells import CellResult, identity  # noqa: E402
 from tamis.evaluate.tasks import find_tasks  # noqa: E402
 from tamis.store import Run  # noqa: E402
-from tamis.store.checked import write_array  # noqa: E402
 from tamis.store.claims import locked  # noqa: E402
 from tamis.store.records import with_hash  # noqa: E402
-from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train.clip import Trained, train_clip  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
@@ -165,19 +163,6 @@ def test_what_is_done_is_not_done_again_and_more_seeds_train_only_those(
     assert list(more.contenders[0].scores) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", "no scores", "another score"])
-def test_a_damaged_result_of_a_cell_is_named(
-    content: str, bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
-) -> None:
-    shutil.copytree(bench[1], tmp_path, dirs_exist_ok=True)
-    path = min((tmp_path / "cells").iterdir())
-    facts = json.loads(path.read_text())
-    other = {"no scores": {}, "another score": dict.fromkeys(facts["scores"], 0.5)}
-    path.write_text(json.dumps({**facts, "scores": other[content]}) if content in other else content)
-    with pytest.raises(DamageError, match=path.name):
-        compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
-
-
 def test_an_error_fails_its_cell_and_a_full_disk_stops_everything(
     subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,11 +193,11 @@ def test_what_cannot_be_compared_is_refused_before_any_training(
     other = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert truth_of(other) is None
     for change, kind, message in (
-        ({"seeds": 1}, ValueError, "at least 2, got 1"),
+        ({"seeds": 1}, ValueError, "got 1"),
         ({"only": ["fuond"]}, RecipeError, "did you mean 'found'"),
         ({"tasks": "nowhere"}, PoolError, "nowhere"),
-        ({"subsets": [subsets[1], subsets[1]]}, RecipeError, "two subsets are called 'half'"),
-        ({"subsets": []}, RecipeError, "no subset"),
+        ({"subsets": [subsets[1], subsets[1]]}, RecipeError, "half"),
+        ({"subsets": []}, RecipeError, "one or more"),
         ({"subsets": [chosen(run, "nothing", [])]}, RunError, "nothing to train on"),
         ({"subsets": [subsets[0], chosen(other, "other", [0])]}, RecipeError, "of different runs"),
     ):
@@ -248,18 +233,12 @@ def test_a_bench_that_was_stopped_goes_on_with_what_is_missing(
     assert {one.name: one.scores for one in again.contenders} == before
 
 
-def test_recipes_that_keep_the_same_pairs_share_their_models(
-    run: Run, subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path,
-    trainings: list[tuple[Subset, Trained]],
-) -> None:  # fmt: skip
-    twin = chosen(run, "twin", list(range(8)))
-    done = compare([subsets[1], twin], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2)
-    assert len(trainings) == 2
-    assert {one.name: one.gain and one.gain.value for one in done.contenders} == {"half": None, "twin": 0.0}
-
-
-def test_what_decides_a_result_is_in_its_name(subsets: list[Subset], tasks: Path, tiny: ClipTraining) -> None:
+def test_what_decides_a_result_is_in_its_name(
+    run: Run, subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
+) -> None:
     found, _ = find_tasks(tasks)
+    spec = tamis.PoolSpec(path=run.facts["pool"]["path"], caption="json:truth")
+    other = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     names = {
         identity(subsets[2], tiny, found, "float32"),
         identity(subsets[1], tiny, found, "float32"),
@@ -268,8 +247,9 @@ def test_what_decides_a_result_is_in_its_name(subsets: list[Subset], tasks: Path
         identity(subsets[2], replace(tiny, samples=12), found, "float32"),
         identity(subsets[2], tiny, [replace(found[0], templates=("a {c}",))], "float32"),
         identity(subsets[2], tiny, found, "bf16"),
+        identity(chosen(other, "few", [1, 9, 14], [1, 2, 1]), tiny, found, "float32"),  # other captions
     }
-    assert len(names) == 7
+    assert len(names) == 8
     assert identity(replace(subsets[2], recipe={"name": "other"}), tiny, found, "float32") in names
 
 
@@ -307,7 +287,7 @@ def test_cells_in_processes_of_their_own_give_the_same_and_one_that_dies_costs_i
         killer.join()
     ((name, why),) = done.failed.items()
     assert name.startswith("no-filter, seed ")
-    assert "killed by signal 9" in why
+    assert "exit code -9" in why
     ((seed, score),) = done.contenders[0].scores.items()
     before = next(one for one in bench[0].contenders if one.name == "no-filter")
     assert score == before.scores[seed]
@@ -363,49 +343,3 @@ def test_a_frozen_text_tower_reads_each_caption_once_for_all_trainings(
     alone = train_clip(few, pool=tamis.open_pool(next(iter(run.urls.values())).rpartition("/")[0]), out=tmp_path / "a",
                        training=frozen, how=how)  # fmt: skip
     assert trainings[0][1].losses == pytest.approx(alone.losses, abs=1e-6)
-
-
-@pytest.fixture(scope="module")
-def other_captions(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The pool of `run` with other captions."""
-    spec = tamis.PoolSpec(path=run.facts["pool"]["path"], fields=("truth",), caption="json:truth")
-    return tamis.score(spec, run=tmp_path_factory.mktemp("other") / "run", signals=["caption_length"], quiet=True)
-
-
-def test_other_captions_of_the_same_rows_are_another_cell(run: Run, other_captions: Run, tiny: ClipTraining) -> None:
-    here, there = (chosen(one, "few", [1, 9]) for one in (run, other_captions))
-    assert here.uids()[0].tolist() == there.uids()[0].tolist()
-    assert identity(here, tiny, [], "float32") != identity(there, tiny, [], "float32")
-
-
-def test_text_states_are_kept_for_their_captions_alone_and_with_a_hash(
-    run: Run, other_captions: Run, tiny: ClipTraining, tmp_path: Path
-) -> None:
-    frozen = replace(tiny, freeze_text=True)
-    here = cells.shared_text_states(run, frozen, DEVICE, tmp_path)
-    there = cells.shared_text_states(other_captions, frozen, DEVICE, tmp_path)
-    assert here is not None
-    assert there is not None
-    assert not np.array_equal(np.load(here), np.load(there))
-
-    def train(states: Path) -> None:
-        how = cells.How(device=DEVICE, text_states=states)
-        train_clip(run, pool=pool_of(run), out=tmp_path / "out", training=frozen, how=how)
-
-    whole = bytearray(here.read_bytes())
-    for content, message in (
-        (bytes([*whole[:200], whole[200] ^ 1, *whole[201:]]), "its bytes are not those that were written"),
-        (there.read_bytes(), "it was written for the shard"),
-    ):
-        here.write_bytes(content)
-        with pytest.raises(RunError, match=f"{message}.*; delete it and repeat the command"):
-            train(here)
-    np.save(here, np.zeros((len(run), 3), np.float32))
-    with pytest.raises(RunError, match="no hash"):
-        train(here)
-    write_array(here, np.zeros((len(run), 3), np.float32))
-    with pytest.raises(RunError, match="has 3 numbers for each caption"):
-        train(here)
-    write_array(here, np.zeros((len(run), 3), np.int64))
-    with pytest.raises(RunError, match="not a row of floats"):
-        train(here)

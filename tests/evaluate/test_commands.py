@@ -28,24 +28,6 @@ def test_evaluating_prints_three_correlations_with_intervals(tamis: Tamis, tmp_p
     assert facts["spearman"]["value"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--signal", "icd"], "unknown signal 'icd' (did you mean 'icc'?)"),
-        (["--signal", "caption_length", "--rating", "ratng"], "no column 'ratng' (did you mean 'rating'?)"),
-        (["--signal", "caption_length", "--set", "modl=x"], "unknown setting"),
-        (["--model", "norm"], "unknown model 'norm' (did you mean 'norms'?)"),
-    ],
-)
-def test_slips_of_the_pen_are_told_with_the_nearest_name(
-    tamis: Tamis, arguments: list[str], message: str, tmp_path: Path
-) -> None:
-    done = tamis("evaluate", "concreteness", rated(tmp_path), *arguments)
-    assert done.code == 2
-    assert message in done.err
-    assert "Traceback" not in done.err
-
-
 def test_training_scoring_and_distilling_in_a_row(
     tamis: Tamis, tmp_path: Path, clip_model: str, llama_model: str, regression_model: str
 ) -> None:
@@ -96,13 +78,3 @@ def test_training_scoring_and_distilling_in_a_row(
     done = tamis("train", "icc", scores, "--out", tmp_path / "other")
     assert done.code == 2
     assert "say how to combine the teachers" in done.err
-
-
-def test_captions_alone_are_no_pool_for_signals_of_images(tamis: Tamis, tmp_path: Path) -> None:
-    table = rated(tmp_path)
-    done = tamis("score", table, "--image", "none", "--run", tmp_path / "run", "--signals", "image_size,text_area")
-    assert done.code == 2
-    assert "text_area needs images" in done.err
-    done = tamis("score", table, "--run", tmp_path / "run", "--signals", "caption_length")
-    assert done.code == 2
-    assert "captions alone are a pool with image: none" in done.err

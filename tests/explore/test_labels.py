@@ -160,11 +160,11 @@ def test_a_threshold_by_hand() -> None:
     label = np.array([1, 1, 1, 1, 0, 0, 0, 1], np.float32)
     found = best_threshold(score, label)
     assert found is not None
-    assert (found.keeps, found.value, found.good, found.bad, found.n) == ("at_least", 2.5, 0.75, 0.0, 7)
-    assert found.low <= 2.5 <= found.high
+    assert [found[name] for name in ("keeps", "value", "good", "bad", "n")] == ["at_least", 2.5, 0.75, 0.0, 7]
+    assert found["low"] <= 2.5 <= found["high"]
     turned = best_threshold(-score, label)
     assert turned is not None
-    assert (turned.keeps, turned.value, turned.good, turned.bad) == ("at_most", -2.5, 0.75, 0.0)
+    assert [turned[name] for name in ("keeps", "value", "good", "bad")] == ["at_most", -2.5, 0.75, 0.0]
 
 
 def test_there_is_no_threshold_without_two_of_both_or_without_a_difference() -> None:
@@ -186,4 +186,4 @@ def test_no_threshold_separates_better(pairs: list[tuple[int, bool]]) -> None:
         for value in np.arange(-5, 5.5, 0.5)
         for keep in (score >= value, score <= value)
     )
-    assert found.good - found.bad == pytest.approx(best)
+    assert found["gain"] == pytest.approx(best)

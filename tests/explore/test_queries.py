@@ -25,7 +25,7 @@ from tamis.explore import pair as pair_module
 from tamis.explore import view as view_module
 from tamis.explore import words
 from tamis.explore.columns import HeldRun
-from tamis.explore.images import Images, NoImage
+from tamis.explore.images import LARGE, Images, NoImage, encoded
 from tamis.explore.pair import copies, pair_facts
 from tamis.explore.queries import Explorer, as_yaml
 from tamis.explore.view import View
@@ -133,12 +133,12 @@ def test_the_bars_of_kept_and_dropped_add_up_to_the_pool(explorer: Explorer) -> 
     bins = explorer.bins("words")
     keep = explorer.choose(RECIPES[1]).keep
     values = explorer.run.to_numpy("words")
-    assert bins.pool.sum() == np.isfinite(values).sum()
-    assert np.array_equal(bins.count(keep) + bins.count(~keep), bins.pool)
+    assert bins.facts.pool.sum() == np.isfinite(values).sum()
+    assert np.array_equal(bins.count(keep) + bins.count(~keep), bins.facts.pool)
     assert bins.count(keep).sum() == np.isfinite(values[keep]).sum()
     heat = explorer.heat("words", "characters", RECIPES[1])
     assert np.sum(heat["kept"]) == np.isfinite(values[keep]).sum()
-    assert np.array_equal(np.sum(heat["pool"], axis=0), bins.pool)
+    assert np.array_equal(np.sum(heat["pool"], axis=0), bins.facts.pool)
 
 
 def test_orders_are_what_they_say(explorer: Explorer) -> None:
@@ -269,7 +269,7 @@ def test_images_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None:
     assert list(images._kept) == list(range(8, 20))
     assert Image.open(io.BytesIO(images.small(4))).size == (48, 32)
     assert list(images._kept)[-1] == 4
-    assert Image.open(io.BytesIO(images.large(4))).size == (48, 32)
+    assert Image.open(io.BytesIO(encoded(images.pixels(4), LARGE))).size == (48, 32)
     with pytest.raises(NoImage, match="not decodable"):
         images.small(13)
     with pytest.raises(NoImage, match="files are not here"):

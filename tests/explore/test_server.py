@@ -92,8 +92,8 @@ def test_a_link_from_elsewhere_opens_the_page_with_the_right_token_only(page: Pa
     "path",
     [
         "web/../server.py", "web/%2e%2e/server.py", "web/..%2f..%2fapi.py", "web/__init__.py", "web/index.html",
-        "web//etc/passwd", "web/", "picture/small/-1", "picture/small/60", "picture/small/1e9", "picture/../1",
-        "picture/other/1", "picture/small/" + "9" * 5_000, "picture/small/1.0", "picture/small/%C2%B2",
+        "web//etc/passwd", "web/", "image/small/-1", "image/small/60", "image/small/1e9", "image/../1",
+        "image/other/1", "image/small/" + "9" * 5_000, "image/small/1.0", "image/small/%C2%B2",
         "ask/__class__", "ask/nothing",
     ],
 )  # fmt: skip
@@ -209,7 +209,7 @@ def test_pairs_are_found_by_words_and_by_a_picture(clip_page: Page) -> None:
     assert [card["row"] for card in found["cards"]] == [card["row"] for card in by_row["cards"]]
     by_words = clip_page.ask("rows", **order, near={"text": "a red square"})
     assert sorted(card["row"] for card in by_words["cards"]) == list(range(12))
-    asked = json.dumps({**order, "near": {"picture": "0" * 24}}).encode()
+    asked = json.dumps({**order, "near": {"image": "0" * 24}}).encode()
     status, _, body = clip_page.request(f"/{clip_page.token}/ask/rows", asked)
     assert status == 422
     assert b"choose it again" in body

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -139,13 +138,10 @@ def test_shards_that_were_scored_later_do_not_move_the_scores(tmp_path: Path) ->
 def test_a_subset_without_reasons_or_scores_is_an_error_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     subset = tamis.select(run, RECIPE)
     subset.save(tmp_path / "old.parquet")
-    table = pq.read_table(tmp_path / "old.parquet")
-    facts = json.loads(table.schema.metadata[b"tamis.subset"])
-    del facts["reasons"], facts["cuts"], facts["hash"]
-    pq.write_table(table.replace_schema_metadata({"tamis.subset": json.dumps(facts)}), tmp_path / "old.parquet")
+    pq.write_table(pq.read_table(tmp_path / "old.parquet"), tmp_path / "old.parquet")  # as another program would
     by_hand = Subset(run=run, keep=subset.keep, recipe={"name": "mine"})
     for each in (Subset.load(tmp_path / "old.parquet", run), by_hand):
-        with pytest.raises(RunError, match=r"'mine'.*again with `tamis select`"):
+        with pytest.raises(RunError, match="again with `tamis select`"):
             tamis.export(each, "dropped", tmp_path / "out")
     small = write_run(tmp_path / "run", {"a": [1.0, 2.0]})
     tamis.select(small, {"select": [{"at_least": {"score": "a", "value": 2}}]}).save(tmp_path / "mine.parquet")

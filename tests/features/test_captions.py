@@ -17,7 +17,7 @@ from processes import command, die_at_file
 
 import tamis
 from tamis.errors import RecipeError, StopError
-from tamis.pool.captions_file import read_captions_file
+from tamis.pool.texts import read_captions_file
 from tamis.store import Run
 from tamis.uid import format_uid
 

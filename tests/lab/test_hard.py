@@ -22,7 +22,7 @@ from tamis.lab.hard import HARD_KINDS
 from tamis.lab.large_text import paint_watermark
 from tamis.lab.samples import DEFECT_KINDS, MAIN_KINDS, LabSample, _kind, _rng, own_shares
 from tamis.lab.world import COLOURS, COUNTS, GROUPS, INDOORS, NEAR_COLOURS, OBJECTS, PLACES, RELATIONS
-from tamis.math.area import quad_mask
+from tamis.math.regions import quad_mask
 
 WRONG = [kind for kind in HARD_KINDS if kind.startswith("wrong_")]
 

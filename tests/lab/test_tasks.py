@@ -45,8 +45,8 @@ def test_tasks_are_a_function_of_their_arguments_and_a_larger_set_begins_with_a_
     other = digests(make_tasks(tmp_path / "other", size=FEW, seed=7))
     assert not any(name.endswith(".tar") for name in before if other[name] == before[name])
     for task in find_tasks(tmp_path / "one")[0]:
-        few = [(image.image, image.label, image.captions) for image in task.source.images()]
-        many = [(image.image, image.label, image.captions) for image in tasks[task.name].source.images()]
+        few = [(image.image, image.label, image.captions) for image in task.images()]
+        many = [(image.image, image.label, image.captions) for image in tasks[task.name].images()]
         assert few == many[:FEW]
     assert TASKS_SEED not in {TRAINING_SEED, *range(HELD_OUT_SEED, HELD_OUT_SEED + 10)}
 
@@ -54,16 +54,16 @@ def test_tasks_are_a_function_of_their_arguments_and_a_larger_set_begins_with_a_
 def test_every_class_is_as_frequent_as_any_other_and_images_differ(tasks: dict[str, Task]) -> None:
     classes = {"lab-objects": len(OBJECTS), "lab-colours": len(COLOURS), "lab-places": len(PLACES), "lab-reading": 48}
     for name, count in classes.items():
-        labels = [image.label for image in tasks[name].source.images()]
+        labels = [image.label for image in tasks[name].images()]
         assert (len(tasks[name].classes), len(labels)) == (count, SIZE)
         often = np.bincount(labels, minlength=count)
         assert often.max() - often.min() <= 1
-    images = [image.image for task in tasks.values() for image in task.source.images()]
+    images = [image.image for task in tasks.values() for image in task.images()]
     assert len(set(images)) == 5 * SIZE
     for data in images[:: SIZE // 2]:
         assert data is not None
         assert Image.open(io.BytesIO(data)).size == (128, 128)
-    captions = [image.captions for image in tasks["lab-retrieval"].source.images()]
+    captions = [image.captions for image in tasks["lab-retrieval"].images()]
     assert {len(some) for some in captions} == {5}
     assert len({caption.lower() for some in captions for caption in some}) == 5 * SIZE
 

@@ -38,15 +38,6 @@ def test_it_is_the_definition_with_and_without_special_tokens() -> None:
         assert [found.precision, found.recall, found.f1] == pytest.approx(slow(one, other, counts, others), abs=1e-6)
 
 
-def test_equal_texts_are_1_and_turning_them_round_swaps_precision_and_recall() -> None:
-    rng = np.random.default_rng(1)
-    one, other = rng.normal(size=(4, 6)), rng.normal(size=(7, 6))
-    assert bertscore(one, one).f1 == pytest.approx(1, abs=1e-6)
-    there, back = bertscore(one, other), bertscore(other, one)
-    assert (there.precision, there.recall) == pytest.approx((back.recall, back.precision))
-    assert there.f1 == pytest.approx(back.f1)
-
-
 def test_a_candidate_of_special_tokens_only_has_0_and_beside_such_a_reference_nothing_has_a_score() -> None:
     nothing, ones = np.array([False, False]), np.ones((2, 3))
     found = bertscore(ones, ones, nothing)
@@ -54,8 +45,3 @@ def test_a_candidate_of_special_tokens_only_has_0_and_beside_such_a_reference_no
     for counts in (None, nothing):
         found = bertscore(ones, ones, counts, nothing)
         assert np.isnan([found.precision, found.recall, found.f1]).all()
-
-
-def test_embeddings_of_two_sizes_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"got shapes \(2, 3\) and \(2, 4\)"):
-        bertscore(np.ones((2, 3)), np.ones((2, 4)))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tamis.arrays import Mask, Rows
 from tamis.math import hashing
-from tamis.math.hashing import distance, image_hash, leaders
+from tamis.math.hashing import image_hash, leaders
 
 Array = np.ndarray[Any, Any]
 
@@ -84,21 +84,6 @@ def test_images_of_few_waves_have_one_hash_on_every_kernel_of_the_blas() -> None
     assert outputs == {f"{[image_hash(each) for each in few_waves()]}\n"}
 
 
-def test_the_bit_of_a_wave_that_equals_the_median_is_0() -> None:
-    # In a image that is its own transpose two waves each are equal, and rounding alone would say which is larger.
-    for seed in range(50):
-        hashed = image_hash(smooth(seed) + smooth(seed).T)
-        bit = [[hashed >> 63 - (8 * row + column) & 1 for column in range(8)] for row in range(8)]
-        assert bit == [list(column) for column in zip(*bit, strict=True)]
-
-
-def test_distance_counts_bits() -> None:
-    left = np.array([0, 2**64 - 1, 0b1011, 5], np.uint64)
-    right = np.array([0, 0, 0b0110, 5 + 2**63], np.uint64)
-    assert distance(left, right).tolist() == [0, 64, 3, 1]
-    assert hashing._added(left ^ right).tolist() == [0, 64, 3, 1]  # as NumPy before 2.0 needs it
-
-
 def slow_leaders(hashes: list[list[int]], radius: int, same: Callable[[int, int], bool]) -> list[int]:
     """One row after the other: it repeats the first kept one near it as a whole, else near its inside."""
     head: list[int] = []
@@ -131,7 +116,6 @@ def test_leaders_are_those_of_all_pairs(seed: int, radius: int, bands: int, toge
         patch.setattr(hashing, "_FIRST", together)
         patch.setattr(hashing, "_PAIRS", 20)
         patch.setattr(hashing, "_CHUNK", 7)
-        patch.setattr(hashing, "_FEW", 2)
         hashes = np.array(rows, np.uint64)
         assert leaders(hashes, radius).tolist() == slow_leaders(rows, radius, lambda *_: True)
         kind = rng.integers(0, 2, len(rows))
@@ -174,18 +158,3 @@ def test_copies_are_compared_with_the_kept_one_only() -> None:
     head = leaders(hashes[:, None], 8, counted)
     assert head.tolist() == [*range(500), *[500] * 12_000]
     assert asked < 200_000
-
-
-def test_thumbnails_are_compared_once_for_each_pair() -> None:
-    """It compares 256 fields of lightness, and a pair of near hashes is found by several bands and several hashes."""
-    rng = np.random.default_rng(1)
-    pairs = [(1 << one) | (1 << other) for one in range(64) for other in range(one)]
-    hashes = np.uint64(0xF0F0F0F0F0F0F0F0) ^ rng.choice(np.array(pairs, np.uint64), (300, 3), replace=False)
-    asked: list[tuple[int, int]] = []
-
-    def different(left: Rows, right: Rows) -> Mask:
-        asked.extend(zip(left.tolist(), right.tolist(), strict=True))
-        return np.zeros(left.size, bool)
-
-    assert leaders(hashes, 8, different).tolist() == list(range(300))
-    assert sorted(asked) == [(left, right) for left in range(300) for right in range(left + 1, 300)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,18 +24,6 @@ from tamis.math.order import keep_top, kth_largest, round_half_up
 )
 def test_fractions_are_rounded_half_up(fraction: float, of: int, expected: int) -> None:
     assert round_half_up(fraction, of) == expected
-
-
-@given(st.integers(0, 1000), st.integers(0, 10**6))
-def test_a_fraction_in_thousandths_is_rounded_as_on_paper(thousandths: int, of: int) -> None:
-    exact = Fraction(thousandths, 1000) * of
-    assert round_half_up(thousandths / 1000, of) == (exact + Fraction(1, 2)).__floor__()
-
-
-@given(st.lists(st.sampled_from([-1.5, 0.0, 0.25, 0.5, np.inf, -np.inf]), min_size=1, max_size=40), st.data())
-def test_kth_largest_equals_sorting(values: list[float], data: st.DataObject) -> None:
-    k = data.draw(st.integers(1, len(values)))
-    assert kth_largest(np.array(values), k) == sorted(values, reverse=True)[k - 1]
 
 
 @pytest.mark.parametrize("k", [0, 3, -1])

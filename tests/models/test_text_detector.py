@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tamis.data import Device, Sample
 from tamis.features.text_boxes import TextBoxes
-from tamis.math.area import quad_mask
+from tamis.math.regions import quad_mask
 from tamis.models.ocr import detector
 from tamis.models.ocr.detector import Regions, regions_of, small_size
 from tamis.models.ocr.recogniser import load_legible

@@ -19,8 +19,8 @@ from tamis.pool.npz import EMBEDDINGS
 from tamis.store import Run
 
 
-def score(path: Path, run: Path, *scores: Any) -> Run:
-    return tamis.score(path, run=run, quiet=True, **({"scores": list(scores)} if scores else {}))
+def score(path: Path, run: Path, *signals: Any) -> Run:
+    return tamis.score(path, run=run, quiet=True, **({"signals": list(signals)} if signals else {}))
 
 
 def test_published_scores_become_columns_and_embeddings_are_stored(tmp_path: Path) -> None:

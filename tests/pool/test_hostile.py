@@ -14,11 +14,11 @@ from PIL import Image
 from tamis.data import Sample
 from tamis.errors import PoolError, RecipeError, SampleError
 from tamis.pool import PoolSpec
-from tamis.pool.captions_file import read_captions_file
 from tamis.pool.files import kind_of
 from tamis.pool.images import decode, weighed
 from tamis.pool.rows import listed_columns
 from tamis.pool.table import table_shards
+from tamis.pool.texts import read_captions_file
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:

@@ -54,7 +54,7 @@ def three(run: Run) -> list[Subset]:
         {"equals": {"score": "top_language", "value": "en"}},
         {"at_least": {"score": "shorter_side", "value": 200}},
     ]
-    half = [{"name": name, "select": [{"top_n": {"score": name, "n": 20}}]} for name in ("clip", "tmars")]
+    half = [{"name": f"by {name}", "select": [{"top_n": {"score": name, "n": 20}}]} for name in ("clip", "tmars")]
     return [tamis.select(run, each) for each in ({"name": "clean", "select": clean}, *half)]
 
 
@@ -71,13 +71,17 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
     ]
     by_clip, by_tmars = (set(np.flatnonzero(each.keep)) for each in subsets[1:])
     first = said["disagreements"][0]
-    assert (first["one"]["label"], first["two"]["label"], first["both"]) == ("clip", "tmars", len(by_clip & by_tmars))
+    assert (first["one"]["label"], first["two"]["label"], first["both"]) == (
+        "by clip",
+        "by tmars",
+        len(by_clip & by_tmars),
+    )
     assert [first[side]["rows"] for side in ("only_one", "only_two")] == [len(by_clip - by_tmars)] * 2
     assert [first[side]["anchor"] for side in ("only_one", "only_two")] == ["only-1-2", "only-2-1"]
     html, text = shown(forty, subsets, "findings")
     assert all(f'href="#{place}"' in html for place in ("found-language", "drop-0-1", "drop-1-1", "only-1-2"))
     assert "Among 40 pairs: 4 captions probably not in English, 4 tiny images." in text
-    assert f"clip and tmars disagree on {2 * len(by_clip - by_tmars)}: " in text
+    assert f"by clip and by tmars disagree on {2 * len(by_clip - by_tmars)}: " in text
 
 
 def test_a_subset_that_is_part_of_another_is_said_to_be(forty: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -28,6 +29,9 @@ from tamis.store.records import write_record
 
 
 def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
+    """Its pairs are known up front from files next to the tars, those of another signal from the index."""
+    for number in range(3):
+        (pool / f"0000{number}_stats.json").write_text(json.dumps({"count": 9, "successes": 7}))
     found: list[dict[str, Any]] = []
     shown: list[subprocess.CompletedProcess[str]] = []
 
@@ -37,33 +41,42 @@ def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
 
     CALLS.append(look)
     signal = Faulty(key="000010003", how="call")
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length", signal], quiet=True)
-    assert found[0]["state"] == "running"
-    assert found[0]["shards"] == {"total": 3, "indexed": 1, "failed": 0}
-    assert found[0]["rows"] == 7
-    assert found[0]["statuses"] == {"ok": 7}
-    assert {label: group["done"] for label, group in found[0]["scores"].items()} == {"caption_length": 1, "faulty": 1}
-    assert shown[0].returncode == 0, shown[0].stderr
-    other = json.loads(shown[0].stdout)
-    assert {key: other[key] for key in ("state", "shards", "rows", "scores")} == {
-        key: found[0][key] for key in ("state", "shards", "rows", "scores")
-    }
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length", signal], quiet=True)
+    (status,), (done,) = found, shown
+    assert (status["state"], status["rows"], status["statuses"]) == ("running", 7, {"ok": 7})
+    assert status["shards"] == {"total": 3, "indexed": 1, "failed": 0}
+    assert {label: group["done"] for label, group in status["scores"].items()} == {"caption_length": 1, "faulty": 1}
+    assert status["pairs"] in [{"done": done, "total": 21, "exact": True} for done in (0, 7)]  # written once a second
+    assert f" %, {status['pairs']['done']} of 21 pairs" in render_status(status)
+    other = json.loads(done.stdout)
+    assert [other[key] for key in ("state", "shards", "rows")] == [status[key] for key in ("state", "shards", "rows")]
+    shutil.rmtree(run.scores["faulty"].folder)
+    for path in pool.glob("*.json"):
+        path.unlink()
+    tamis.score(pool, run=tmp_path / "run", signals=[signal], quiet=True)
+    assert found[1]["pairs"]["total"] == 21
+    assert "faulty" in read_status(tmp_path / "run")["took"]
 
 
-def test_a_run_that_is_done_says_so(pool: Path, tmp_path: Path) -> None:
+def test_sizes_of_shards_are_read_from_files_next_to_them(pool: Path) -> None:
+    for number in range(3):
+        (pool / f"0000{number}_stats.json").write_text(json.dumps({"successes": 7}))
+    for sizes, counts in (({"00000.tar": 10, "00001.tar": 20}, [10, 20]), ([], [7, 7, 7])):
+        (pool / "sizes.json").write_text(json.dumps(sizes))
+        assert list(pairs_told(open_pool(pool).shards).values()) == counts
+
+
+def test_a_run_that_is_done_says_so_and_names_what_failed(pool: Path, tmp_path: Path) -> None:
+    (pool / "00001.tar").write_bytes(b"")
     tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     done = command("status", tmp_path / "run")
-    assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert lines[:3] == [
-        f"{tmp_path / 'run'}: done",
-        "  index      3/3 shards, 21 pairs",
-        "  caption_length 3/3 shards",
-    ]
-    took = [line.split(":")[0].split(maxsplit=1) for line in lines[3:]]
-    assert [head for head, _ in took] == ["slowest", *["then"] * (len(took) - 1)]
-    assert {"caption_length", "reading and decoding"} <= {name for _, name in took}
-    assert lines[3].endswith(" pairs/s of one worker")
+    assert (done.returncode, lines[0]) == (1, f"{tmp_path / 'run'}: failed")
+    assert lines[1:3] == ["  index      2/3 shards, 14 pairs", "  caption_length 2/3 shards"]
+    assert [line.endswith(" pairs/s of one worker") for line in lines if "slowest" in line] == [True]
+    assert lines[-1].startswith(f"  failed     00001: {pool / '00001.tar'}: the file has no bytes")
+    (tmp_path / "run" / "status.json").unlink()
+    assert render_status(read_status(tmp_path / "run")).startswith(f"{tmp_path / 'run'}: unknown")
 
 
 def test_a_run_whose_process_has_died_says_so(pool: Path, tmp_path: Path) -> None:
@@ -81,40 +94,29 @@ def test_a_run_whose_process_has_died_says_so(pool: Path, tmp_path: Path) -> Non
     assert parts_of(tmp_path / "run") == before
 
 
-def test_a_run_on_another_machine_is_dead_when_its_status_is_old(pool: Path, tmp_path: Path) -> None:
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    path = tmp_path / "run" / "status.json"
-    facts = json.loads(path.read_text())
-    for age, state in ((0, "running"), (3600, "died")):
-        write_record(path, {**facts, "state": "running", "host": "elsewhere", "updated": facts["updated"] - age})
-        assert read_status(tmp_path / "run")["state"] == state
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"host": "elsewhere"}, "running"),
+        ({"host": "elsewhere", "updated": 0}, "died"),
+        ({"process": 999_999_999}, "died"),
+        # Containers may share the machine's name, and not its process numbers.
+        ({"process": 999_999_999, "numbered_in": f"{processes.MACHINE} pid:[1]"}, "running"),
+    ],
+)
+def test_a_command_is_dead_when_its_process_is_or_elsewhere_when_its_status_is_old(
+    changes: dict[str, Any], state: str, pool: Path, tmp_path: Path
+) -> None:
+    def stop() -> None:
+        raise tamis.errors.StopError("enough")
 
-
-def test_a_run_in_a_container_beside_this_one_is_not_dead_for_its_number(pool: Path, tmp_path: Path) -> None:
-    """Containers may share the machine's name, and not its process numbers."""
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    path = tmp_path / "run" / "status.json"
-    facts = json.loads(path.read_text()) | {"state": "running", "process": 999_999_999}
-    beside = facts | {"numbered_in": f"{processes.MACHINE} pid:[1]"}
-    for told, state in ((facts, "died"), (beside, "running")):
-        write_record(path, told)
-        assert read_status(tmp_path / "run")["state"] == state
-
-
-def test_failed_shards_are_named_and_change_the_exit_code(pool: Path, tmp_path: Path) -> None:
-    (pool / "00001.tar").write_bytes(b"")
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    done = command("status", tmp_path / "run")
-    assert done.returncode == 1
-    assert f"  failed     00001: {pool / '00001.tar'}: the file has no bytes" in done.stdout
-    assert read_status(tmp_path / "run")["shards"] == {"total": 3, "indexed": 2, "failed": 1}
-
-
-def test_a_stopped_run_says_so(pool: Path, tmp_path: Path) -> None:
-    CALLS.append(lambda: (_ for _ in ()).throw(tamis.errors.StopError("enough")))
+    CALLS.append(stop)
     with pytest.raises(tamis.errors.StopError, match="enough"):
         tamis.score(pool, run=tmp_path / "run", signals=[Faulty(key="000010003", how="call")], quiet=True)
     assert read_status(tmp_path / "run")["state"] == "stopped"
+    path = tmp_path / "run" / "status.json"
+    write_record(path, {**json.loads(path.read_text()), "state": "running", **changes})
+    assert read_status(tmp_path / "run")["state"] == state
 
 
 def test_an_interrupted_run_says_so(pool: Path, tmp_path: Path) -> None:
@@ -127,35 +129,31 @@ def test_an_interrupted_run_says_so(pool: Path, tmp_path: Path) -> None:
     assert 0 < read_status(tmp_path / "run")["shards"]["indexed"] < 3
 
 
-def test_a_status_of_no_run_is_an_error(tmp_path: Path) -> None:
-    done = command("status", tmp_path)
-    assert done.returncode == 2
-    assert "is not a run folder" in done.stderr
-
-
 @pytest.mark.parametrize("terminal", [True, False])
-def test_an_error_is_shown_as_it_is_written(terminal: bool, tmp_path: Path) -> None:
+def test_progress_is_a_bar_or_plain_lines_and_errors_are_shown_as_written(terminal: bool, tmp_path: Path) -> None:
     shown = io.StringIO()
     console = Console(force_terminal=terminal, file=shown, width=200, color_system=None)
-    with Reporter(tmp_path, Tally(1), console=console) as reporter:
-        reporter.finish(ShardReport(shard="s", error="no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone"))
-    assert r"shard s: no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone" in shown.getvalue()
+    tally = Tally(2, expected={"a": 40, "b": 60})
+    with Reporter(tmp_path, tally, console=console) as reporter:
+        reporter.advance("a", 10)
+        time.sleep(0.25)
+        reporter.advance("a", 15)
+        reporter.finish(ShardReport(shard="a", rows=40, took={"sieve": 2.0, "clip": 1.0}))
+        assert str(tally).startswith("40 of 100 pairs · ")
+        assert " left · slowest: sieve" in str(tally)
+        reporter._write("running")
+        live = json.loads((tmp_path / "status.json").read_text())
+        reporter.finish(ShardReport(shard="b", rows=5, error="no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone"))
+    assert live["pairs"] == {"done": 40, "total": 100, "exact": True}
+    assert live["took"] == {"sieve": 2.0, "clip": 1.0}
+    assert r"shard b: no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone" in shown.getvalue()
     assert "\x1b[2J" not in shown.getvalue()
-
-
-def test_progress_beside_a_terminal_is_plain_lines(tmp_path: Path) -> None:
-    with open(tmp_path / "out", "w+") as file:
-        reporter = Reporter(tmp_path, Tally(2), console=Console(file=file))
-        with reporter:
-            for name, error in (("a", None), ("b", "it is [bold]broken")):
-                reporter.advance(name, 5)
-                reporter.finish(ShardReport(shard=name, rows=5, error=error))
-        file.seek(0)
-        lines = file.read().splitlines()
-    assert lines[0] == "shard b: it is [bold]broken"
-    assert lines[1].startswith("2/2 shards · 10 pairs")
-    assert lines[1].endswith("1 failed")
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+    if terminal:
+        assert " 10%" in shown.getvalue()
+    else:
+        last = shown.getvalue().splitlines()[-1]
+        assert (last.startswith("2/2 shards · 25 pairs"), "1 failed" in last) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +162,6 @@ def test_progress_beside_a_terminal_is_plain_lines(tmp_path: Path) -> None:
 )
 def test_times_are_said_as_people_say_them(seconds: float, words: str) -> None:
     assert duration(seconds) == words
-
-
-def test_a_status_that_was_never_written_is_unknown(pool: Path, tmp_path: Path) -> None:
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    (tmp_path / "run" / "status.json").unlink()
-    assert render_status(read_status(tmp_path / "run")).startswith(f"{tmp_path / 'run'}: unknown")
 
 
 def test_the_tally_takes_the_mean_for_shards_of_unknown_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,53 +180,8 @@ def test_the_tally_takes_the_mean_for_shards_of_unknown_size(monkeypatch: pytest
     assert tally.pairs == 50 + 90 + 260 + 300
     tally.finish(ShardReport(shard="d", rows=100))
     assert (tally.total, tally.seconds_left, tally.exact) == (800, 0.0, True)
-
-
-def test_without_any_size_the_total_is_unknown_until_the_first_shard_is_done() -> None:
-    tally = Tally(2, expected={"a": None, "b": None})
-    tally.advance("a", 5)
-    assert (tally.total, tally.seconds_left) == (None, None)
-    tally.finish(ShardReport(shard="a", rows=7))
-    assert tally.total == 14
-
-
-def test_pairs_are_counted_up_front_by_what_lies_beside_the_tars(pool: Path, tmp_path: Path) -> None:
-    found: list[dict[str, Any]] = []
-    for number in range(3):
-        facts = {"count": 9, "successes": 7, "failed_to_download": 2}
-        (pool / f"0000{number}_stats.json").write_text(json.dumps(facts))
-    CALLS.append(lambda: found.append(read_status(tmp_path / "run")))
-    tamis.score(pool, run=tmp_path / "run", signals=[Faulty(key="000010003", how="call")], quiet=True)
-    assert found[0]["pairs"] in [{"done": done, "total": 21, "exact": True} for done in (0, 7)]  # written once a second
-    assert f" %, {found[0]['pairs']['done']} of 21 pairs" in render_status(found[0])
-    (pool / "sizes.json").write_text(json.dumps({"00000.tar": 10, "00001.tar": 20}))
-    assert pairs_told(open_pool(pool).shards) == {"00000": 10, "00001": 20}
-    (pool / "sizes.json").write_text("[]")
-    assert pairs_told(open_pool(pool).shards) == {"00000": 7, "00001": 7, "00002": 7}
-
-
-def test_another_signal_knows_from_the_index_how_much_there_is_to_do(pool: Path, tmp_path: Path) -> None:
-    found: list[dict[str, Any]] = []
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    CALLS.append(lambda: found.append(read_status(tmp_path / "run")))
-    tamis.score(pool, run=tmp_path / "run", signals=[Faulty(key="000010003", how="call")], quiet=True)
-    assert found[0]["pairs"]["total"] == 21
-    assert "faulty" in read_status(tmp_path / "run")["took"]
-
-
-def test_the_bar_shows_percent_time_left_and_what_is_slowest(tmp_path: Path) -> None:
-    shown = io.StringIO()
-    console = Console(force_terminal=True, file=shown, width=200, color_system=None)
-    tally = Tally(2, expected={"a": 40, "b": 60})
-    with Reporter(tmp_path, tally, console=console) as reporter:
-        reporter.advance("a", 10)
-        time.sleep(0.25)
-        reporter.advance("a", 15)
-        reporter.finish(ShardReport(shard="a", rows=40, took={"sieve": 2.0, "clip": 1.0}))
-        assert str(tally).startswith("40 of 100 pairs · ")
-        assert " left · slowest: sieve" in str(tally)
-        reporter._write("running")
-        live = json.loads((tmp_path / "status.json").read_text())
-    assert live["pairs"] == {"done": 40, "total": 100, "exact": True}
-    assert live["took"] == {"sieve": 2.0, "clip": 1.0}
-    assert " 40%" in shown.getvalue()
+    unknown = Tally(2, expected={"a": None, "b": None})
+    unknown.advance("a", 5)
+    assert (unknown.total, unknown.seconds_left) == (None, None)
+    unknown.finish(ShardReport(shard="a", rows=7))
+    assert unknown.total == 14

@@ -54,7 +54,7 @@ def test_what_another_setting_leaves_without_effect_is_an_error(make: Callable[[
 
 
 def test_a_recipe_with_them_is_an_error_before_any_work() -> None:
-    with pytest.raises(RecipeError, match=r"scores\[0\], sieve: captions_from .*mask_text=True"):
+    with pytest.raises(RecipeError, match=r"signals\[0\], sieve: captions_from .*mask_text=True"):
         load({"signals": [{"sieve": {"captions_from": "captions.csv", "mask_text": True}}]})
 
 

@@ -16,7 +16,7 @@ from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.models.class_names import class_names, class_vectors
 from tamis.selectors.latent_classes import classes_of
-from tamis.signals import ZeroShotClass, made_by
+from tamis.signals import ZeroShotClass
 from tamis.store import Run
 
 NAMES = "dog\ncat, kitten\nboat\ndog, hound\n"
@@ -169,20 +169,6 @@ def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:
     assert not (tmp_path / "run").exists()
     assert len(class_names("imagenet")) == 1000
     assert class_names("imagenet")[:2] == ("tench", "goldfish")
-
-
-@pytest.mark.parametrize(
-    ("column", "advice"),
-    [
-        ("zero_shot_class", "--signals zero_shot_class --set signals.zero_shot_class.model=MODEL`"),
-        ("birds.class_margin", ".model=MODEL --set signals.zero_shot_class.label=birds`"),
-        ("words", "--signals caption_length`"),
-        ("unknown", ""),
-    ],
-)
-def test_a_missing_column_says_which_signal_makes_it(column: str, advice: str) -> None:
-    assert made_by(column).endswith(advice)
-    assert bool(made_by(column)) == bool(advice)
 
 
 def wrong(folder: Path) -> dict[str, str]:

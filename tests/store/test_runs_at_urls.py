@@ -170,7 +170,9 @@ def test_commands_of_learning_take_the_url(pool: Path, tamis: Tamis, machine: Ca
     ],
 )
 def test_where_a_path_is_wanted_a_url_stops_the_command(words: str, tamis: Tamis) -> None:
-    Path("whole.yaml").write_text(f"{{pool: pool, run: '{RUN}', scores: [caption_length], report: 's3://pool/p.html'}}")
+    Path("whole.yaml").write_text(
+        f"{{pool: pool, run: '{RUN}', signals: [caption_length], report: 's3://pool/p.html'}}"
+    )
     done = tamis(*words.split())
     assert (done.code, done.out) == (2, "")
     assert re.fullmatch(r"tamis: s3:/pool/\S+: a path on a disk is wanted here, not the URL of a store.*\n", done.err)

@@ -128,7 +128,7 @@ def reported(run: tamis.Run, row: int, folder: Path) -> None:
 def explored(run: tamis.Run, row: int, folder: Path) -> None:
     with closing(Images(run, pool_of(run))) as pictures:
         pictures.small(row)
-        pictures.large(row)
+        pictures.pixels(row)
 
 
 def trained(run: tamis.Run, row: int, folder: Path) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 
 from tamis.data import Device
 from tamis.errors import PoolError
-from tamis.math.intervals import mean
+from tamis.math.statistics import mean
 from tamis.models.texts.regression import load_text_regression
 from tools import norms, utility
 from tools.utility import PAPER, Pool, pools, study, utilities

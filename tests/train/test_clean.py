@@ -163,8 +163,8 @@ def test_faults_of_the_second_training_are_found_before_the_first_starts(
         Part(source=source, pool=pool_of(one), epochs=1) for source, one in ((run, run), (small, run), (gone, gone))
     ]
     Path(gone.urls[gone.shards[0]]).unlink()
-    for second, message in ((pools[1], "5 pairs to train on, less than one batch of 8"), (pools[2], r"00000\.tar")):
-        with pytest.raises(RunError, match=message):
+    for second, kind in ((pools[1], RunError), (pools[2], FileNotFoundError)):
+        with pytest.raises(kind):
             train_c_rho(pools[0], second, out=tmp_path / "out", training=training, how=CPU)
         assert not (tmp_path / "out").exists()
     (tmp_path / "out" / "pool").mkdir(parents=True)
@@ -174,6 +174,6 @@ def test_faults_of_the_second_training_are_found_before_the_first_starts(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["pool"]
     two_trained(run, tmp_path / "other", training, epochs=1)
     shutil.rmtree(tmp_path / "other" / "clean")
-    with pytest.raises(RunError, match="holds another training: its learning_rate"):
+    with pytest.raises(RunError, match="learning_rate"):
         two_trained(run, tmp_path / "other", replace(training, learning_rate=0.1))
     assert not (tmp_path / "other" / "clean").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
 import os
 from collections import Counter
@@ -19,12 +18,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from factories import WORDS, clip_folder, pair, tokenizer_folder, write_tar  # noqa: E402
-from safetensors import safe_open  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 import tamis  # noqa: E402
 from tamis.data import Device  # noqa: E402
-from tamis.errors import DamageError, DiskFullError, ModelError, RunError, StopError  # noqa: E402
+from tamis.errors import ModelError, RunError, StopError  # noqa: E402
 from tamis.models.clip import load_clip  # noqa: E402
 from tamis.models.tokens import load_tokenizer  # noqa: E402
 from tamis.processes import temporary_name  # noqa: E402
@@ -174,8 +172,7 @@ def test_the_loss_falls_and_the_folder_loads_with_transformers_and_with_our_sign
     assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["metrics.jsonl", "training.json"]
 
 
-def test_metrics_and_log(run: Run, tmp_path: Path, tiny: ClipTraining, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "tamis.train")
+def test_metrics_have_the_losses_the_rates_and_the_speed(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
     done = trained(run, tmp_path, tiny)
     lines = metrics(tmp_path)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
@@ -185,12 +182,9 @@ def test_metrics_and_log(run: Run, tmp_path: Path, tiny: ClipTraining, caplog: p
     assert [lines[step]["learning_rate"] for step in (0, 1, 5)] == pytest.approx(rates)
     assert all(line["samples_per_second"] > 0 and line["utilisation"] > 0 for line in lines)
     assert (lines[5]["samples"], lines[5]["epoch"]) == (48, 3.0)
-    caplog.clear()
     losses = trained(run, tmp_path / "fewer", tiny, replace(CPU, report_every=4)).losses
-    assert [line.partition(", scale")[0] for line in caplog.messages if " of 6: " in line] == [
-        f"step 4 of 6: mean loss of the last 4 steps {np.mean(losses[:4]):.3f}",
-        f"step 6 of 6: mean loss of the last 2 steps {np.mean(losses[4:]):.3f}",
-    ]
+    wanted = [np.mean(losses[:4]), np.mean(losses[4:])]
+    assert [line["loss"] for line in metrics(tmp_path / "fewer")] == pytest.approx(wanted)
 
 
 def test_the_temperature_stays_within_its_bounds(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
@@ -214,16 +208,13 @@ def test_a_killed_training_resumes_to_the_same_losses_and_weights_to_the_bit(
             trained(run, out, tiny, how)
     assert [line["step"] for line in metrics(out)] == [1, 2, 3, 4, 5]
     state = out / "training"
-    with safe_open(state / "checkpoint.safetensors", "pt") as file:
-        before_the_kill = json.loads(file.metadata()["tamis.training"])["seconds"]
     ours = temporary_name(state / "checkpoint.safetensors").name
     dead = ours.replace(f"-{os.getpid()}-", "-4194305-")  # above the highest number of a process
     for name in (".tmpXy12Zw", dead):  # safetensors' own, and ours
         (state / name).write_bytes(b"half a checkpoint")
-    with open(state / "metrics.jsonl", "ab") as metric_lines:
-        metric_lines.write(b'\xff\xfe\nnull\n5\n{}\n[1]\n"x"\n{"step": "2"}\n{"step": 2, "lo')
+    with open(state / "metrics.jsonl", "a") as metric_lines:
+        metric_lines.write('{"step": 2, "lo')  # the kill cut it
     rest = trained(run, out, tiny, how)
-    assert rest.seconds > before_the_kill > 0
     assert list(rest.losses) == list(whole.losses)[4:]  # the checkpoint was that of step 4
     assert [line["loss"] for line in metrics(out)] == list(whole.losses)
     assert_same_model(tmp_path / "whole", out)
@@ -292,29 +283,6 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
     assert not (tmp_path / "config.json").exists()
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(
-    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import safetensors.torch
-
-    plain = safetensors.torch.save_file
-    calls = iter(range(1, 1000))
-
-    def save_file(tensors: Any, path: Any, **more: Any) -> None:
-        if next(calls) == 2:
-            Path(path).write_bytes(b"half of it")
-            raise safetensors.SafetensorError(f"Error while serializing: I/O error: ... (os error {errno.ENOSPC})")
-        plain(tensors, path, **more)
-
-    monkeypatch.setattr(safetensors.torch, "save_file", save_file)
-    with pytest.raises(DiskFullError):
-        trained(run, tmp_path, tiny)
-    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == [
-        "checkpoint.safetensors", "metrics.jsonl", "training.json",
-    ]  # fmt: skip
-    assert len(trained(run, tmp_path, tiny).losses) == 4  # after the checkpoint of step 2
-
-
 def test_a_checkpoint_with_a_flipped_bit_is_refused(
     run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,28 +297,6 @@ def test_a_checkpoint_with_a_flipped_bit_is_refused(
         path.write_bytes(data)
         with pytest.raises(RunError, match=r"checkpoint\.safetensors is damaged"):
             trained(run, tmp_path, tiny)
-
-
-def test_a_checkpoint_and_the_model_are_on_the_disk_before_they_count(
-    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: set[int] = set()
-    renamed: dict[str, bool] = {}
-    sync, move = os.fsync, os.replace
-
-    def noted(handle: int) -> None:
-        synced.add(os.fstat(handle).st_ino)
-        sync(handle)
-
-    def seen(source: Path, target: Path) -> None:
-        renamed[Path(target).name] = os.stat(source).st_ino in synced
-        move(source, target)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(os, "replace", seen)
-    trained(run, tmp_path, tiny)
-    for name in ("training.json", "checkpoint.safetensors", "model.safetensors", "config.json"):
-        assert renamed[name], name
 
 
 # ---- batches
@@ -444,9 +390,8 @@ def test_a_process_leaves_unreadable_pairs_out_and_a_batch_without_any_readable_
     assert (two["loss"], two["unreadable"]) == (pytest.approx(alone["loss"], abs=1e-4), 4)
 
 
-@pytest.mark.parametrize("fault", ["gone", "cut"])
 def test_a_shard_that_is_lost_meanwhile_stops_the_training_which_resumes_when_it_is_back(
-    fault: str, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path)
     shard = Path(run.urls[run.shards[1]])
@@ -454,7 +399,7 @@ def test_a_shard_that_is_lost_meanwhile_stops_the_training_which_resumes_when_it
     how, longer = replace(CPU, save_every=1, cache=0), replace(tiny, samples=160)
     with monkeypatch.context() as patch:
         # An epoch has two steps.
-        after(2, lambda _: shard.unlink() if fault == "gone" else os.truncate(shard, 600), patch)
+        after(2, lambda _: os.truncate(shard, 600), patch)
         with pytest.raises(RunError, match="00001"):
             trained(run, tmp_path / "out", longer, how)
     shard.write_bytes(data)
@@ -552,16 +497,6 @@ def test_a_clip_from_scratch_learns_its_tokenizer_from_the_captions(run: Run, tm
     assert (ids[0], ids[-1], config.hidden_act) == (config.bos_token_id, config.eos_token_id, "gelu")
 
 
-@pytest.mark.parametrize("end", [2, 7])
-def test_a_tokenizer_whose_end_clip_would_not_find_is_refused(tmp_path: Path, end: int) -> None:
-    folder = tokenizer_folder(tmp_path / "tokens")  # its end mark, number 2, is RoBERTa's
-    if end != 2:
-        config = json.loads((folder / "tokenizer_config.json").read_text())
-        (folder / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "dog"}))
-    with pytest.raises(ModelError, match="end mark"):
-        build(ClipTraining(model="ViT-tiny", samples=16, batch=8), tokenizer=folder)
-
-
 # ---- epochs and held-out pairs
 
 
@@ -647,10 +582,10 @@ def test_a_batch_is_cut_to_fit_into_free_memory_and_resumes_in_the_same_pieces(
 ) -> None:
     caplog.set_level("INFO", "tamis.train")
     whole = trained(run, tmp_path / "whole", tiny)
-    assert "a batch of 8 is computed in one piece: a pair takes " in caplog.text
+    assert "pieces of at most 8 pairs" in caplog.text
     free(1_100_000, monkeypatch)
     cut = trained(run, tmp_path / "cut", tiny, SPARE)
-    assert "a batch of 8 is cut into 4 pieces of at most 2: a pair takes " in caplog.text
+    assert "pieces of at most 2 pairs" in caplog.text
     assert cut.losses == pytest.approx(whole.losses, abs=1e-4)
     with monkeypatch.context() as patch:
         killed_at(4, patch)
@@ -672,10 +607,10 @@ def test_what_does_not_fit_into_memory_is_refused(
 ) -> None:
     for amount in (500_000, 720_000):  # without any pair, and with one
         free(amount, monkeypatch)
-        with pytest.raises(StopError, match=r"clip does not fit into memory: .*80% of the free memory"):
+        with pytest.raises(StopError, match=r"clip does not fit into memory"):
             trained(run, tmp_path / "tiny", tiny, SPARE)
     free(30_000_000, monkeypatch)
-    with pytest.raises(StopError, match=r"a batch of 8 does not fit into memory: .* take at most \d"):
+    with pytest.raises(StopError, match=r"resnet-64 does not fit into memory: .* cannot be cut into pieces"):
         trained(run, tmp_path / "residual", residual, SPARE)
 
 
@@ -689,61 +624,39 @@ def test_another_training_does_not_resume_in_the_folder(run: Run, tmp_path: Path
     other = tamis.score(pool, run=tmp_path / "other", signals=["caption_length"], quiet=True)
     half = Subset(run=run, keep=np.arange(len(run)) < 8)
     for what, call in (
-        ("its batch was 8 and is now 4", lambda: trained(run, out, replace(tiny, batch=4))),
-        ("its pairs are others", lambda: trained(run, out, tiny, source=half)),
-        ("'caption': 'json:uid'", lambda: trained(other, out, tiny)),
+        (r"batch \(then 8, now 4\)", lambda: trained(run, out, replace(tiny, batch=4))),
+        ("pairs", lambda: trained(run, out, tiny, source=half)),
+        ("pool .*json:uid", lambda: trained(other, out, tiny)),
     ):
-        with pytest.raises(RunError, match=f"holds another training: .*{what}"):
+        with pytest.raises(RunError, match=f"a training with other {what}"):
             call()
     with locked(tmp_path / "busy" / "training"), pytest.raises(RunError, match="is in use by process"):
         trained(run, tmp_path / "busy", tiny)
 
 
-def test_a_damaged_manifest_and_a_missing_model_are_reported(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+def test_a_done_training_without_its_models_is_reported(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
     short = replace(tiny, samples=16)
     trained(run, tmp_path, short)
     with pytest.raises(RunError, match="no model of its epoch 1"):
         trained(run, tmp_path, short, replace(CPU, keep_epochs=True))
-    path = tmp_path / "training" / "training.json"
-    whole = path.read_text()
-    changed = whole.replace('"samples": 16', '"samples": 17')
-    for content in ("", "[]", "{}", '{"settings": 1}', '{"settings": {}, "result": {"steps": 1}}', changed):
-        path.write_text(content)
-        with pytest.raises(DamageError, match=r"training\.json is damaged"):
-            trained(run, tmp_path, short)
-    path.write_text(whole)
-    clip_folder(tmp_path / "epoch-1")  # another model's weights in the folder are none of its own
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(RunError, match="its model is missing or incomplete"):
+    with pytest.raises(RunError, match="its model is incomplete"):
         trained(run, tmp_path, short)
 
 
-def test_a_training_begun_without_keeping_epochs_does_not_resume_with_it(
-    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        killed_at(4, patch)
-        with pytest.raises(Killed):
-            trained(run, tmp_path, tiny)
-    with pytest.raises(RunError, match="at step 2 and has no model of its epoch 1"):
-        trained(run, tmp_path, tiny, replace(CPU, keep_epochs=True))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_models_that_do_not_fit_leave_no_trace(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
+    for change, name in (
         ({"model": "./lost"}, "lost"),
         ({"model": "ViT-B32"}, "did you mean 'ViT-B-32'"),
-        ({"model": "convnet"}, "an image tower alone"),
-        ({"text": "minilm"}, "brings its text tower"),
-        ({"model": "ViT-tiny", "freeze_text": True}, "cannot be frozen"),
-    ],
-)
-def test_models_that_do_not_fit_leave_no_trace(
-    run: Run, tmp_path: Path, tiny: ClipTraining, change: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ModelError, match=message):
-        trained(run, tmp_path / "out", replace(tiny, **change))
+        ({"model": "convnet"}, "convnet"),
+        ({"text": "minilm"}, "--text"),
+        ({"model": "ViT-tiny", "freeze_text": True}, "ViT-tiny"),
+    ):
+        with pytest.raises(ModelError, match=name):
+            trained(run, tmp_path / "out", replace(tiny, **change))  # type: ignore[arg-type]
+    tokens = tokenizer_folder(tmp_path / "tokens")  # its end mark, number 2, is RoBERTa's
+    with pytest.raises(ModelError, match="end mark"):
+        build(ClipTraining(model="ViT-tiny", samples=16, batch=8), tokenizer=tokens)
     assert not (tmp_path / "out").exists()
 
 
@@ -760,14 +673,3 @@ def test_other_requests_that_make_no_sense_are_refused(run: Run, tmp_path: Path,
         train_clip(
             Subset(run=other, keep=np.ones(18, bool)), pool=pool_of(run), out=tmp_path / "out", training=tiny, how=CPU
         )
-
-
-@pytest.mark.parametrize("place", ["thesis.txt", "training/marathon.csv"])
-def test_a_folder_with_other_files_is_not_written_into(
-    place: str, run: Run, tmp_path: Path, tiny: ClipTraining
-) -> None:
-    (tmp_path / place).parent.mkdir(exist_ok=True)
-    (tmp_path / place).touch()
-    with pytest.raises(RunError, match="holds no training but other files"):
-        trained(run, tmp_path, tiny)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [Path(place).name]

@@ -37,15 +37,6 @@ def test_the_order_is_a_function_of_uid_seed_and_epoch_and_not_of_the_rows_order
         assert np.mean(other == places) < 0.1
 
 
-def test_all_orders_of_three_pairs_come_about_equally_often() -> None:
-    high, low = uids(3)
-    found = Counter(
-        tuple(epoch_order(high, low, np.ones(3, np.int64), seed=0, epoch=epoch)[0].tolist()) for epoch in range(3000)
-    )
-    assert len(found) == 6
-    assert all(400 < count < 600 for count in found.values())  # 500 +- 20 each
-
-
 def test_positions_fall_into_epochs() -> None:
     assert list(positions(7, 5, 16)) == [(0, 5, 7), (1, 0, 7), (2, 0, 2)]
     assert list(positions(7, 7, 9)) == [(1, 0, 2)]

@@ -128,5 +128,3 @@ def test_a_loss_that_is_not_finite_stops_the_training() -> None:
     net = Net()
     with pytest.raises(FloatingPointError, match="step 1"):
         fit(net, lambda batch: net(batch[0]).sum() * float("nan"), batches(), Settings(steps=2))
-    with pytest.raises(ValueError, match="int8"):
-        trained(1, precision="int8")

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tamis.data import Precision
-from tamis.train.scales import ARCHITECTURES, SCALES, ClipTraining, at_scale, open_clip_command
+from tamis.train.scales import SCALES, ClipTraining, at_scale, open_clip_command
 
 #: The options of `open_clip_train/params.py` at the commit `scales.OPEN_CLIP` that a CLIP's training has a use for,
 #: and whether a value follows.
@@ -48,22 +47,16 @@ def test_every_setting_can_be_changed_and_a_slip_is_told() -> None:
     assert at_scale("lab", model="my/clip").text == ""
     with pytest.raises(ValueError, match=r"unknown scale 'smal' \(did you mean 'small'\?\)"):
         at_scale("smal")
-    with pytest.raises(ValueError, match=r"unknown setting of a training 'batch_size'"):
-        at_scale("small", batch_size=4)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"batch": 1}, {"samples": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"beta2": 1.0}),
-        *({"warmup": -1}, {"weight_decay": -0.1}, {"crop": 0.0}, {"clip_norm": 0.0}, {"learning_rate": math.inf}),
-        *({"weight_decay": math.nan}, {"epsilon": math.inf}, {"hold_out": 0.6}, {"keep_best": True}, {"seed": 10**20}),
-    ],
-)
-def test_settings_out_of_range_are_refused(change: dict[str, float]) -> None:
-    ((name, value),) = change.items()
-    with pytest.raises(ValueError, match=f"{name}.*{value}"):
-        at_scale("small", **change)
+def test_settings_out_of_range_are_refused() -> None:
+    for name, value in (
+        *(("batch", 1), ("samples", 0), ("learning_rate", 0.0), ("learning_rate", math.nan), ("beta2", 1.0)),
+        *(("warmup", -1), ("weight_decay", math.nan), ("crop", 0.0), ("clip_norm", 0.0), ("epsilon", math.inf)),
+        *(("hold_out", 0.6), ("keep_best", True), ("seed", 10**20)),
+    ):
+        with pytest.raises(ValueError, match=name):
+            at_scale("small", **{name: value})
 
 
 def options_of(command: str) -> dict[str, str | None]:
@@ -78,7 +71,7 @@ def options_of(command: str) -> dict[str, str | None]:
     return options
 
 
-@pytest.mark.parametrize("scale", ["small", "medium", "large", "xlarge"])
+@pytest.mark.parametrize("scale", ["small", "xlarge"])
 def test_the_open_clip_command_trains_the_same(scale: str) -> None:
     of = replace(SCALES[scale], learning_rate=0.00051234567)
     options = options_of(open_clip_command(of, "shards/{00000..00009}.tar", precision="bf16", processes=8, pieces=2))
@@ -100,39 +93,10 @@ def test_a_frozen_text_tower_keeps_its_projection_free_in_open_clip_too() -> Non
     assert not any(name.startswith("lock-text") for name in free)
 
 
-@pytest.mark.parametrize(("precision", "said"), [("bf16", "amp_bf16"), ("float32", "fp32")])
-def test_open_clip_multiplies_in_the_same_precision(precision: Precision, said: str) -> None:
-    options = options_of(open_clip_command(SCALES["small"], "0.tar", precision=precision, processes=8))
-    assert options["precision"] == said
-
-
-@pytest.mark.parametrize("shards", ["it's here/{0..9}.tar", '$HOME/`ls`;"x".tar', "pipe:cat 'a b'.tar"])
-def test_paths_reach_open_clip_as_they_are(shards: str) -> None:
-    of = at_scale("small", crop=0.5)
-    options = options_of(open_clip_command(of, shards, precision="bf16", processes=8))
-    assert options["train-data"] == shards
-    assert options["aug-cfg"] == "scale=(0.5, 1.0)"
-
-
-def test_what_open_clip_cannot_train_is_told() -> None:
-    with pytest.raises(ValueError, match="open_clip has no model like resnet-64 with the text tower minilm"):
-        open_clip_command(SCALES["lab"], "shards/0.tar", precision="bf16")
-    with pytest.raises(ValueError, match="a batch of 4096 does not divide into 3 x 1 parts"):
-        open_clip_command(SCALES["small"], "shards/0.tar", precision="bf16", processes=3)
-
-
-def test_architectures_are_open_clips() -> None:
-    # Facts: open_clip, model_configs/ViT-B-32.json, ViT-B-16.json, ViT-L-14.json.
-    found = {
-        name: (one.size, one.side, one.vision["hidden_size"], one.vision["num_hidden_layers"], one.vision["patch_size"])
-        for name, one in ARCHITECTURES.items()
-        if one.open_clip
-    }
-    assert found == {
-        "ViT-B-32": (512, 224, 768, 12, 32),
-        "ViT-B-16": (512, 224, 768, 12, 16),
-        "ViT-L-14": (768, 224, 1024, 24, 14),
-    }
-    texts = [one.text for one in ARCHITECTURES.values() if one.open_clip and one.text]
-    assert [(text["hidden_size"], text["num_attention_heads"]) for text in texts] == [(512, 8), (512, 8), (768, 12)]
-    assert all(text["num_hidden_layers"] == 12 and text["max_position_embeddings"] == 77 for text in texts)
+def test_paths_reach_open_clip_unchanged_and_what_it_cannot_train_is_refused() -> None:
+    shards = "it's here/$HOME/{0..9}.tar"
+    options = options_of(open_clip_command(at_scale("small", crop=0.5), shards, precision="float32", processes=8))
+    assert (options["train-data"], options["aug-cfg"], options["precision"]) == (shards, "scale=(0.5, 1.0)", "fp32")
+    for training, processes in ((SCALES["lab"], 1), (SCALES["small"], 3), (at_scale("small", hold_out=0.1), 1)):
+        with pytest.raises(ValueError, match=r"open_clip|4096"):
+            open_clip_command(training, "0.tar", precision="bf16", processes=processes)

@@ -21,10 +21,9 @@ from tamis.lab.hard import HARD_KINDS
 from tamis.lab.samples import MAIN_KINDS, Kind
 from tamis.lab.scenes import sample_scene
 from tamis.lab.world import COLOURS, OBJECTS
-from tamis.math.intervals import Estimate, bootstrap, share
-from tamis.math.masking import fill_around
-from tamis.math.ranks import auc
+from tamis.math.regions import fill_around
 from tamis.math.similarity import unit_rows
+from tamis.math.statistics import Estimate, auc, bootstrap, share
 from tamis.models.clip import Clip, load_clip
 from tamis.models.loading import load_tokenizer_in, load_whole
 from tamis.models.preprocess import load_preprocess

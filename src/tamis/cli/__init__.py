@@ -60,9 +60,6 @@ GROUPS: Mapping[str, str] = {
     "evaluate": "How good a model is; how far scores agree with what people say.",
 }
 
-#: Old names: they work for one more version, print the new name, and are not in the help.
-RENAMED: Mapping[str, str] = {"icc distill": "train icc"}  # to be dropped in 0.2.0
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -88,15 +85,6 @@ class _Group(TyperGroup):
             print(ctx.get_help())
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
-
-
-def _under_an_old_name(old: str, new: str) -> Callable[..., None]:
-    @functools.wraps(COMMANDS[new])
-    def command(**options: Any) -> None:
-        say(f"`tamis {old}` is now `tamis {new}`")
-        COMMANDS[new](**options)
-
-    return command
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
@@ -133,26 +121,20 @@ def _app(commands: Iterable[str], *, options: bool = True) -> typer.Typer:
     app.callback()(_start)
     groups = {"": app}
 
-    def add(typed: str, function: Callable[..., None], hidden: bool = False) -> None:
-        function = with_fields(function, build=options)
+    for typed in commands:
+        function = with_fields(COMMANDS[typed], build=options)
         group, _, name = typed.rpartition(" ")
         if group not in groups:
-            groups[group] = typer.Typer(help=GROUPS.get(group), hidden=hidden, **plain)
+            groups[group] = typer.Typer(help=GROUPS[group], **plain)
             app.add_typer(groups[group], name=group)
         short = (inspect.getdoc(function) or "").partition("\n\n")[0]  # otherwise Typer cuts it to one line
-        groups[group].command(name=name, short_help=short, hidden=hidden)(_guarded(function))
-
-    for typed in commands:
-        if typed in RENAMED:
-            add(typed, _under_an_old_name(typed, RENAMED[typed]), hidden=True)
-        else:
-            add(typed, COMMANDS[typed])
+        groups[group].command(name=name, short_help=short)(_guarded(function))
     return app
 
 
 def __getattr__(name: str) -> Any:
     if name == "app":  # the whole command line, which takes long to build
-        return _app([*COMMANDS, *RENAMED])
+        return _app(COMMANDS)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -162,8 +144,8 @@ def _app_for(words: Sequence[str]) -> typer.Typer:
     Building all options takes a quarter of the time that the program needs to start.
     """
     first = list(itertools.dropwhile(("-v", "--verbose").__contains__, words))[:2]
-    named = [typed for typed in (*COMMANDS, *RENAMED) if first[: typed.count(" ") + 1] == typed.split()]
-    return _app(named or [*COMMANDS, *RENAMED], options=bool(named))
+    named = [typed for typed in COMMANDS if first[: typed.count(" ") + 1] == typed.split()]
+    return _app(named or COMMANDS, options=bool(named))
 
 
 def main() -> None:

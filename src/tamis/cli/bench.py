@@ -1,4 +1,4 @@
-"""`tamis bench`: which recipe suits a pool, told by models that are trained on what each keeps."""
+"""`tamis bench`: which recipe suits a pool, by models trained on what each keeps."""
 
 from __future__ import annotations
 
@@ -7,55 +7,53 @@ from typing import Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, Device, Partial, Precision, Quiet, Threads, completing, split
+from tamis.cli.options import AsJson, Partial, Quiet, TrainingCompute, completing, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stopping_at
 
 _USUAL_RECIPES = "no-filter,random,clip-50,tmars"
 
 
 def bench(
-    source: Annotated[str, typer.Argument(metavar="RUN|POOL|lab", help="A run, a pool, or lab: a pool is drawn.")],
+    source: Annotated[str, typer.Argument(metavar="RUN|POOL|lab", help="A run, a pool, or lab for a drawn pool.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the results; what is done stays.")
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the results; a repeated command resumes.")
     ],
+    compute: TrainingCompute,
     recipes: Annotated[
         list[str] | None,
         typer.Option(
-            help="Names or .yaml files, separated by commas; may be repeated. Else no-filter,random,clip-50,tmars.",
+            help="Names or .yaml files with commas; repeatable. Default: no-filter,random,clip-50,tmars.",
             autocompletion=completing("recipes"),
         ),
     ] = None,
     tasks: Annotated[
-        str, typer.Option(help="A task's folder, a folder of tasks, or lab: small ones are drawn.")
+        str, typer.Option(help="A task's folder, a folder of tasks, or lab for small drawn ones.")
     ] = "lab",
     only: Annotated[
-        list[str] | None, typer.Option(help="Tasks that count, separated by commas; may be repeated; else all.")
+        list[str] | None, typer.Option(help="Tasks that count, with commas; repeatable. Default: all.")
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Of a pool: its run folder, or an fsspec URL, new or not; else DIR/run."),
+        typer.Option(metavar="RUN", help="Run folder or URL for a pool. Default: DIR/run."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="signals.A.B=VALUE", help="Setting of a signal, for every recipe that has it."),
     ] = None,
     field: Annotated[
-        list[str] | None, typer.Option(help="Of a pool: json field for the index; truth tells true kinds.")
+        list[str] | None, typer.Option(help="Of a pool: json field for the index; truth is the true kind.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=2, help="Models trained on each subset; at least 3 for a fair answer.")] = 3,
     scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
     samples: Annotated[int | None, typer.Option(min=1, help="Pairs that each model sees, repeats counted.")] = None,
-    model: Annotated[str | None, typer.Option(help="Another architecture, or a checkpoint to go on from.")] = None,
+    model: Annotated[str | None, typer.Option(help="Another architecture, or a checkpoint to start from.")] = None,
     batch: Annotated[int | None, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = None,
-    pairs: Annotated[int | None, typer.Option(min=1, help="Of the lab's pool, where it is drawn.")] = None,
+    pairs: Annotated[int | None, typer.Option(min=1, help="Pairs of the lab's pool.")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Images of each of the lab's tasks.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The smallest honest size: 10 minutes on 2 idle cores.")
+        bool, typer.Option("--quick", help="The smallest useful size: 10 minutes on 2 idle cores.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Models that are trained at a time.")] = 2,
-    device: Device = None,
-    precision: Precision = None,
-    threads: Threads = None,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep the trained models.")] = False,
     partial: Partial = False,
     as_json: AsJson = False,
@@ -63,7 +61,7 @@ def bench(
 ) -> None:
     """Rank recipes by models trained on what each keeps: equal samples seen, several seeds, 95 % intervals.
 
-    What is missing is scored first. The same command again goes on where it stopped.
+    Missing scores are computed first. The same command again resumes.
 
     Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
@@ -80,8 +78,7 @@ def bench(
         found = tamis.bench(
             source, names, tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
             pairs=pairs or usual.pairs, training=training, seeds=seeds, only=split(only), size=size or usual.images,
-            workers=workers, device=device, precision=precision, threads=threads, keep_models=keep_models,
-            partial=partial, quiet=quiet,
+            workers=workers, keep_models=keep_models, partial=partial, quiet=quiet, **compute,
         )  # fmt: skip
     if as_json:
         print_json(found.facts())

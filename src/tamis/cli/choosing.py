@@ -1,4 +1,4 @@
-"""Commands that read what was measured, and run no model: select, cluster, export, report."""
+"""Commands that read scores and run no model: select, cluster, export, report."""
 
 from __future__ import annotations
 

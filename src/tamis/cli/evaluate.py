@@ -1,4 +1,4 @@
-"""`tamis evaluate`: how good a model is, and how far scores agree with what people say."""
+"""`tamis evaluate`: how good a model is, and how well scores agree with people's ratings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tamis.cli.options import AsJson, BatchSize, Device, Precision, Quiet, Threads, assigned, split
+from tamis.cli.options import AsJson, BatchSize, Compute, Device, Quiet, Threads, assigned, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def concreteness(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table of words or captions with ratings.")],
+    compute: Compute,
     model: Annotated[str | None, typer.Option(help="The signal's model; of icc: norms, a folder, a hub id.")] = None,
     signal: Annotated[str, typer.Option(help="The signal of captions.")] = "icc",
     settings: Annotated[
@@ -26,10 +27,6 @@ def concreteness(
     held_out: Annotated[
         bool, typer.Option("--held-out", help="Of a list of words only the tenth that norms was not fitted on.")
     ] = False,
-    device: Device = None,
-    precision: Precision = None,
-    batch_size: BatchSize = None,
-    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Correlate a score of texts with people's ratings: Pearson, Spearman, Kendall's tau-b, with 95 % intervals.
@@ -40,12 +37,10 @@ def concreteness(
     from tamis.evaluate.concreteness import evaluate_concreteness
     from tamis.models.device import device_for
 
-    given = assigned(settings)
-    if model is not None:
-        given["model"] = model
-    _, chosen = recipes.signal_from({signal: given}, "--signal")
+    chosen_settings = assigned(settings) | ({} if model is None else {"model": model})
+    _, chosen = recipes.signal_from({signal: chosen_settings}, "--signal")
     found = evaluate_concreteness(
-        file, chosen, device_for(device, precision, batch_size, threads),
+        file, chosen, device_for(**compute),
         text=text, rating=rating, only_held_out=held_out,
     )  # fmt: skip
     if as_json:
@@ -58,12 +53,12 @@ def concreteness(
 
 def zero_shot(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A CLIP or SigLIP: hub id, folder, or built-in name.")],
-    tasks: Annotated[str, typer.Option(help="A task's folder, a folder of tasks, or lab: a small set that is drawn.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results; what is done there stays.")] = Path(
+    tasks: Annotated[str, typer.Option(help="A task's folder, a folder of tasks, or lab for small drawn ones.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results; a repeated command resumes.")] = Path(
         "zero-shot"
     ),
     only: Annotated[
-        list[str] | None, typer.Option(help="Some of the tasks, separated by commas; may be repeated; else all.")
+        list[str] | None, typer.Option(help="Names of tasks, with commas; repeatable. Default: all.")
     ] = None,
     which: Annotated[str, typer.Option("--split", help="Which split of WebDataset tasks.")] = "test",
     size: Annotated[int, typer.Option(min=1, help="Images of each of the lab's tasks.")] = 480,
@@ -88,7 +83,7 @@ def zero_shot(
     where = device_for(device, precision, batch_size, threads)
     found = evaluate_zero_shot(model, tasks, where, out=out, only=split(only), split=which, size=size)
     for name, reason in found.others.items():
-        say(f"left alone: {name}: {reason}")
+        say(f"skipped {name}: {reason}")
     if as_json:
         print_json(found.facts())
     else:
@@ -96,7 +91,7 @@ def zero_shot(
         for group in found.groups()[-1:]:  # of all 38: the others' absent ones are among them
             if group.absent:
                 say(f"DataComp's tasks that are not here: {', '.join(group.absent)}")
-    if found.failed:  # each was told when it happened
+    if found.failed:  # each was logged when it happened
         say(f"{len(found.failed)} tasks could not be run: {', '.join(found.failed)}")
         raise typer.Exit(1)
 

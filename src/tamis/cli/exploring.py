@@ -1,4 +1,4 @@
-"""`tamis look` and `tamis explore`: the first page about a pool, and the page on which one looks at a run."""
+"""`tamis look` and `tamis explore`: a first page about a pool, and the interactive page of a run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import typer
 
 from tamis.cli.options import (
     AsJson,
-    Caption,
-    Format,
-    Image,
-    MaxPixels,
     Overwrite,
     Partial,
+    PoolSettings,
     Quiet,
     RunPath,
     Subsets,
-    Transparency,
     in_a_folder,
 )
 from tamis.cli.printing import print_json, print_table, say
@@ -26,16 +22,13 @@ from tamis.cli.printing import print_json, print_table, say
 
 def look(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="Folder, glob, brace range, file or fsspec URL.")],
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("look.html"),
     pairs: Annotated[int, typer.Option(min=1, help="How many are looked at.")] = 2000,
     shards: Annotated[int, typer.Option(min=1, help="Of how many shards at most.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed takes other shards.")] = 0,
+    reading: PoolSettings,
     overwrite: Overwrite = False,
-    caption: Caption = None,
-    image: Image = None,
-    format: Format = "auto",
-    max_pixels: MaxPixels = 100_000_000,
-    transparency: Transparency = "drop",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -51,8 +44,7 @@ def look(
     from tamis import recipe as recipes
     from tamis.pool import PoolSpec
 
-    settings = {"path": pool, "format": format, "caption": caption, "image": image, "max_pixels": max_pixels}
-    spec = recipes.build(PoolSpec, {**settings, "transparency": transparency}, "look")
+    spec = recipes.build(PoolSpec, {**reading, "path": pool}, "look")
     found = tamis.look(
         spec, out=in_a_folder(out), pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet
     )
@@ -77,13 +69,13 @@ def look(
 def explore(
     run: RunPath,
     subsets: Subsets = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0 takes a free one.")] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, but open no browser.")] = False,
     partial: Partial = False,
 ) -> None:
-    """Open a page on which one looks at a run: move a cut, see what falls, label pairs, compare recipes.
+    """Explore a run in the browser: move a threshold, see which pairs go, label pairs, compare recipes.
 
-    It serves this machine only, to whoever has the address that it prints; Ctrl-C ends it.
+    Only this machine can open the page, with the address that the command prints. Ctrl-C stops it.
 
     Example: tamis explore runs/mine basic.parquet
     """
@@ -91,7 +83,7 @@ def explore(
 
     server = api.explore(run, subsets or [], port=port, partial=partial)
     print(server.address, flush=True)
-    say("Ctrl-C ends it")
+    say("Ctrl-C stops it")
     if not no_browser:
         server.open_browser()
     server.serve()

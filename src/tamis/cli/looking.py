@@ -64,7 +64,7 @@ def check(
     delete: Annotated[bool, typer.Option("--delete", help="Of a run, delete what is damaged or left over.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a recipe without doing anything, or look a run through to its last byte.
+    """Check a recipe without running it, or verify every byte of a run.
 
     A recipe: with --run also whether the run has the columns that it reads. A run: what is damaged, left over or
     missing, and which command completes it. What --delete deletes, tamis score makes again.

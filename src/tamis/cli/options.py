@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -17,13 +17,13 @@ from tamis.cli.printing import stop
 
 
 def completing(what: str) -> Callable[[str], list[str]]:
-    """Returns the shell completion of a list of names, separated by commas; `what` is of `tamis.catalogue.NAMES`."""
+    """Returns the shell completion of a list of names, separated by commas; see `tamis.catalogue.names`."""
 
     def complete(incomplete: str) -> list[str]:
-        from tamis.catalogue import NAMES
+        from tamis.catalogue import names
 
         before, comma, word = incomplete.rpartition(",")
-        matches = [name for name in NAMES[what]() if name.startswith(word)]
+        matches = [name for name in names(what) if name.startswith(word)]
         if what == "recipes" and "*" not in word:
             matches += [str(path) for path in sorted(Path().glob(f"{word}*.yaml"))]
         return [f"{before}{comma}{name}" for name in matches]
@@ -36,13 +36,6 @@ RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or 
 PoolPath = Annotated[
     list[str],
     typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
-]
-Caption = Annotated[str | None, typer.Option(help="Where the caption is: txt, json:FIELD, or a table's column.")]
-Image = Annotated[str | None, typer.Option(help="Tables: the column of image paths or bytes; none: captions alone.")]
-Format = Annotated[str, typer.Option(help="auto, webdataset, table or datacomp.")]
-MaxPixels = Annotated[int, typer.Option(help="Images of more pixels are reported, not decoded.")]
-Transparency = Annotated[
-    str, typer.Option(help="drop: as trainers' loaders do; white: transparent images lie on white.")
 ]
 Subsets = Annotated[list[Path] | None, typer.Argument(metavar="[SUBSET]...", help="Subset files.")]
 
@@ -64,12 +57,10 @@ OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default a GPU where there is one.")]
 Precision = Annotated[
-    str | None,
-    typer.Option(
-        help="float32 or bf16; by default bf16 where the hardware multiplies it. Scoring on a CPU also takes int8."
-    ),
+    str | None, typer.Option(help="float32 or bf16; by default bf16 where the hardware multiplies it.")
 ]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
 Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Processes or actors, a shard each; by default as many as the machine feeds."),
@@ -78,15 +69,6 @@ Engine = Annotated[str, typer.Option(help="Who does which shard: local, ray or s
 Address = Annotated[
     str | None, typer.Option(help="Of a running Ray cluster (auto); by default Ray is started on this machine.")
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
-
-CleanRun = Annotated[
-    str, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool that has none yet.")
-]
-CleanSubset = Annotated[
-    Path | None, typer.Option("--subset", metavar="FILE", help="A subset of the clean set; else all its pairs.")
-]
-CleanEpochs = Annotated[int, typer.Option("--epochs", min=1, help="Times through the clean pairs.")]
 
 Partial = Annotated[bool, typer.Option("--partial", help="Go on though shards of the run are missing, and say so.")]
 Overwrite = Annotated[
@@ -100,19 +82,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 @dataclass(frozen=True)
 class Fields:
-    """Marks a parameter of a command that takes fields of a settings record, each of which is an option.
+    """Marks a parameter of a command that takes fields of a settings record. Each of them is an option.
 
     Types and defaults are the record's.
 
     Attributes:
         record: "module:Class", imported when the command is built.
-        help: of each option, by the field's name.
+        names: of the fields, with the help of each; or separated by spaces, if the record has the help:
+            `threads: Annotated[int, "The help."] = 2`.
         optional: every default is None, for "as the scale says".
         renamed: options with other names than their fields.
     """
 
     record: str
-    help: Mapping[str, str]
+    names: Mapping[str, str] | str
     optional: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
 
@@ -120,14 +103,15 @@ class Fields:
         """Returns the options as parameters of a function."""
         module, _, name = self.record.partition(":")
         record = getattr(import_module(module), name)
-        hints, defaults = get_type_hints(record), {one.name: one.default for one in fields(record)}
+        hints = get_type_hints(record, include_extras=True)
+        defaults = {one.name: one.default for one in fields(record)} if is_dataclass(record) else {}
         options = []
-        for name, about in self.help.items():
-            kind = hints[name]
+        for name in self._names():
+            kind, about = get_args(hints[name]) if isinstance(self.names, str) else (hints[name], self.names[name])
             if get_origin(kind) in (Union, UnionType):
                 kind = next(one for one in get_args(kind) if one is not type(None))
             kind = str if get_origin(kind) is Literal else kind
-            default = None if self.optional else defaults[name]
+            default = None if self.optional else defaults.get(name)
             hint: Any = Annotated[kind | None if default is None else kind, typer.Option(help=about)]
             keyword = inspect.Parameter.KEYWORD_ONLY
             options.append(inspect.Parameter(self.renamed.get(name, name), keyword, default=default, annotation=hint))
@@ -135,7 +119,40 @@ class Fields:
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Takes the fields' values out of a command's options."""
-        return {name: options.pop(self.renamed.get(name, name)) for name in self.help}
+        return {name: options.pop(self.renamed.get(name, name)) for name in self._names()}
+
+    def _names(self) -> list[str]:
+        return self.names.split() if isinstance(self.names, str) else list(self.names)
+
+
+_COMPUTE = {
+    "device": "cpu, cuda, cuda:1; by default a GPU where there is one.",
+    "precision": "float32, bf16, or on a CPU int8; by default bf16 where the hardware multiplies it.",
+    "threads": "Threads for the models of each worker.",
+}
+#: How networks are trained, and how they score.
+TrainingCompute = Annotated[dict[str, Any], Fields("tamis.data:Compute", _COMPUTE)]
+Compute = Annotated[
+    dict[str, Any],
+    Fields(
+        "tamis.data:Compute", {**_COMPUTE, "batch_size": "Samples per batch; by default 64 on a CPU, 256 on a GPU."}
+    ),
+]
+
+#: How a pool is read, besides its path.
+PoolSettings = Annotated[
+    dict[str, Any],
+    Fields(
+        "tamis.pool.source:PoolSpec",
+        {
+            "format": "auto, webdataset, table or datacomp.",
+            "caption": "Where the caption is: txt, json:FIELD, or a table's column.",
+            "image": "Tables: the column of image paths or bytes; none: captions alone.",
+            "max_pixels": "Images of more pixels are reported, not decoded.",
+            "transparency": "drop: as trainers' loaders do; white: transparent images lie on white.",
+        },
+    ),
+]
 
 
 def with_fields(function: Callable[..., None], *, build: bool = True) -> Callable[..., None]:

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Tells the user something that is not a result."""
+    """Prints a message, which is not a result, to standard error."""
     print(shown(text), file=sys.stderr)
 
 
 def stop(text: str) -> NoReturn:
-    """Ends the command with one line: it could not be carried out."""
+    """Ends the command with a message and exit code 2."""
     say(f"tamis: {text}")
     raise typer.Exit(2)
 
 
 @contextmanager
 def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
-    """Turns errors of these kinds, which say what is wrong with what the user gave, into the command's end."""
+    """Ends the command with the message of an error of these kinds, which is about the user's input."""
     try:
         yield
     except kinds as error:
@@ -38,7 +38,7 @@ def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def follow_the_work() -> None:
-    """Shows what the library logs of its progress; for commands that take long and have no bar of their own."""
+    """Shows the library's log of its progress, for long commands without a progress bar."""
     logging.getLogger("tamis").setLevel(logging.INFO)
 
 
@@ -53,7 +53,7 @@ def print_json(result: Any) -> None:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Prints rows of the same keys below a line of these keys."""
+    """Prints rows with the same keys as a table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -91,7 +91,7 @@ def print_funnel(subset: Subset) -> None:
 
 
 def print_statuses(statuses: Iterator[dict[str, Any]]) -> None:
-    """Prints each status of a run as it comes: in place on a terminal, one below the other elsewhere."""
+    """Prints each status of a run as it comes: in place on a terminal, else one below the other."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Commands that measure, and tell how far the measuring is: score, run, status."""
+"""Commands that score and report progress: score, run, status."""
 
 from __future__ import annotations
 
@@ -11,26 +11,19 @@ import typer
 from tamis.cli.options import (
     Address,
     AsJson,
-    BatchSize,
-    Caption,
-    Device,
+    Compute,
     DryRun,
     Engine,
-    Format,
     Grow,
-    Image,
-    MaxPixels,
     OptionalRecipeOption,
     Overwrite,
     Partial,
     PoolPath,
-    Precision,
+    PoolSettings,
     Quiet,
     RunOption,
     RunPath,
     SetOption,
-    Threads,
-    Transparency,
     Workers,
     completing,
     split,
@@ -46,6 +39,7 @@ if TYPE_CHECKING:
 def score(
     pool: PoolPath,
     run: RunOption,
+    *,
     recipe: OptionalRecipeOption = None,
     signals: Annotated[
         list[str] | None,
@@ -58,19 +52,12 @@ def score(
     keep: Annotated[
         list[str] | None, typer.Option(help="Features to store: embeddings, captions, texts; may be repeated.")
     ] = None,
-    caption: Caption = None,
-    image: Image = None,
     field: Annotated[
         list[str] | None, typer.Option(help="Json field to carry along, also of a run that is there; may be repeated.")
     ] = None,
-    format: Format = "auto",
-    max_pixels: MaxPixels = 100_000_000,
-    transparency: Transparency = "drop",
-    device: Device = None,
-    precision: Precision = None,
-    batch_size: BatchSize = None,
+    reading: PoolSettings,
+    compute: Compute,
     workers: Workers = None,
-    threads: Threads = None,
     engine: Engine = "local",
     address: Address = None,
     rank: Annotated[
@@ -85,7 +72,7 @@ def score(
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a pool. The same command again goes on where it stopped; new signals are added to what is there.
+    """Score a pool. The same command continues where it stopped; new signals are added to the run.
 
     Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
     """
@@ -98,41 +85,27 @@ def score(
         stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
     # Signals become scores of the recipe, also where there is none: --set reaches them all by the same path.
     chosen = recipes.load({} if recipe is None else recipe, settings or [], signals=split(signals))
-    spec = recipes.build(
-        PoolSpec,
-        {
-            "path": tuple(pool) if len(pool) > 1 else pool[0],
-            "format": format,
-            "caption": caption,
-            "image": image,
-            "fields": tuple(field or ()),
-            "max_pixels": max_pixels,
-            "transparency": transparency,
-        },
-        "score",
-    )
-    where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
+    path = tuple(pool) if len(pool) > 1 else pool[0]
+    spec = recipes.build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
     if dry_run:
-        print(tamis.plan(spec, run=run, recipe=chosen, keep=split(keep), grow=grow, **where))
+        print(tamis.plan(spec, run=run, recipe=chosen, keep=split(keep), grow=grow, **compute))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
     done = tamis.score(
         spec, run=run, recipe=chosen, keep=split(keep), engine=who, max_error_rate=max_error_rate,
-        grow=grow, quiet=quiet, **where,
+        grow=grow, quiet=quiet, **compute,
     )  # fmt: skip
-    _say_scored(done, where)
+    _say_scored(done, compute)
     if done.failures and max_error_rate is None:
         raise typer.Exit(1)
 
 
 def run_recipe(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file with pool and run.")],
+    *,
     settings: SetOption = None,
+    compute: Compute,
     workers: Workers = None,
-    device: Device = None,
-    precision: Precision = None,
-    batch_size: BatchSize = None,
-    threads: Threads = None,
     engine: Annotated[str, typer.Option(help="Who does which shard: local or ray.")] = "local",
     address: Address = None,
     partial: Partial = False,
@@ -150,14 +123,13 @@ def run_recipe(
 
     if engine == "static":
         stop("ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once")
-    where = dict[str, Any](device=device, precision=precision, batch_size=batch_size, threads=threads)
     if dry_run:
-        print(tamis.plan(recipe=recipe, settings=settings or [], grow=grow, overwrite=overwrite, **where))
+        print(tamis.plan(recipe=recipe, settings=settings or [], grow=grow, overwrite=overwrite, **compute))
         return
     who = engine_named(engine, workers=workers, address=address)
     done = tamis.run_recipe(
         recipe, settings=settings or [], engine=who, partial=partial, grow=grow, overwrite=overwrite, quiet=quiet,
-        on_result=_telling(where), **where,
+        on_result=_telling(compute), **compute,
     )  # fmt: skip
     if done.run.failures:
         raise typer.Exit(1)
@@ -168,7 +140,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show again every 2 seconds, until the run ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how far a run is, by reading its files only: works from any shell, while it runs and after.
+    """Show how far a run is. Reads its files only, so it works from any shell, during the run and after.
 
     Example: tamis status runs/mine --watch
     """
@@ -186,14 +158,14 @@ def status(
         raise typer.Exit(1)
 
 
-def _telling(where: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path], None]:
-    """Returns what tells each result of a recipe as soon as it is there: an export may take hours after the funnel."""
+def _telling(compute: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path], None]:
+    """Returns a function that prints each result of a recipe at once: an export may take hours after the funnel."""
     from tamis.store import Run
     from tamis.store.subset import Subset
 
     def tell(result: Run | Subset | Exported | Path) -> None:
         if isinstance(result, Run):
-            _say_scored(result, where)
+            _say_scored(result, compute)
         elif isinstance(result, Subset):
             print_funnel(result)
         elif isinstance(result, Path):
@@ -204,12 +176,12 @@ def _telling(where: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path]
     return tell
 
 
-def _say_scored(run: Run, where: dict[str, Any]) -> None:
+def _say_scored(run: Run, compute: dict[str, Any]) -> None:
     from tamis.advice import hidden_contents
     from tamis.models.device import device_for
 
     # It was found to be there, here or on the machines of a cluster.
-    device = device_for(where["device"], where["precision"], where["batch_size"], where["threads"], away=True)
+    device = device_for(**compute, away=True)
     say(f"{len(run):,} pairs in {len(run.shards)} shards, {device.precision} on {device.kind}: {counted(run.statuses)}")
     if hidden := hidden_contents(run):
         say(hidden)

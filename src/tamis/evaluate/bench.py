@@ -1,8 +1,8 @@
 """Which filter for this pool? The same small model trained on each subset, several seeds, at equal samples seen.
 
-Two lines of the result differ in the subset alone: model, samples seen, batch, schedule and seeds are the same, so a
-small subset is seen more often. Intervals are Student's over the seeds; the gain over the baseline is the mean of
-differences between runs of one seed, which share their first weights.
+Model, samples seen, batch, schedule and seeds are equal, so a small subset is seen more often. Intervals are Student's
+over the seeds. The gain over the baseline is the mean difference between trainings of one seed, which share their
+initial weights.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from tamis import recipe as recipe_module
 from tamis.choosing import check_columns, check_files, select
-from tamis.data import Device
+from tamis.data import Compute, Device
 from tamis.errors import RecipeError, RunError, require
 from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
-from tamis.evaluate.tasks import Task, find_tasks
+from tamis.evaluate.tasks import find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.intervals import Estimate, mean
+from tamis.math.statistics import Estimate, mean
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
@@ -53,10 +53,10 @@ RESULT = "bench.json"
 #: Version of that file's layout.
 FORMAT = 1
 
-#: The subset that the others are compared with, if it is among them.
+#: The baseline, if it is among the subsets.
 BASELINE = "no-filter"
 
-#: Present where the lab's pool is complete.
+#: Exists once the lab's pool is complete.
 _DRAWN = "drawn.json"
 
 #: The reasons of a subset are not sent to another process.
@@ -68,61 +68,60 @@ TRUTH = "truth"
 
 @dataclass(frozen=True)
 class Size:
-    """How large a bench on the lab's world is."""
+    """The size of a bench on the lab's world."""
 
     pairs: int  # of the drawn pool
     samples: int | None  # that each model sees, repeats counted; None: the scale's
     images: int  # of each of the lab's tasks
 
 
-#: For an answer, and for a first look: docs/bench.md says how they were chosen.
+#: See docs/bench.md.
 FULL, QUICK = Size(10_000, None, 480), Size(2_000, 12_288, 240)
 
-#: Models for recipes' signals in the lab's world, of which the checkpoints that they name know nothing.
+#: Models for the signals of recipes in the lab's world, in place of those for photographs.
 LAB_MODELS = ("signals.clip.model=lab/clip", "signals.tmars.model=lab/clip", "signals.sieve.captioner=lab/captioner")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One subset: what it keeps, and what models trained on it score."""
+    """One subset and the scores of the models trained on it."""
 
     name: str  # the recipe's
     kept: int  # pairs that it keeps, repeats counted
-    usable: int  # distinct ones among them that can be trained on: image and caption can be read
+    usable: int  # distinct ones among them whose image and caption can be read
     epochs: float  # how often a training sees each of them on average
-    scores: Mapping[int, float]  # the mean over the tasks of each seed that is done, by seed
+    scores: Mapping[int, float]  # the mean over the tasks, by seed
     score: Estimate | None  # their mean with its interval; None of fewer than two seeds
     tasks: Mapping[str, Estimate]  # the same for each task
-    #: score minus the baseline's, seed by seed; None for the baseline, or where fewer than two seeds are shared
+    #: score minus the baseline's, seed by seed; None for the baseline, or with fewer than two common seeds
     gain: Estimate | None
-    #: of each true kind of pair how many are kept, and how many there are; empty where it is unknown
-    kinds: Mapping[str, tuple[int, int]]
-    scoring_seconds: float | None  # of all processes, for the scores it reads, where that is known
-    training_seconds: float | None  # of one training, on average; None where there is none
+    kinds: Mapping[str, tuple[int, int]]  # of each true kind of pair how many are kept and exist; {} if unknown
+    scoring_seconds: float | None  # of all processes, for the scores it reads; None if unknown
+    training_seconds: float | None  # of one training, on average; None if there is none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """Subsets of one pool, compared by models trained on them."""
 
-    contenders: tuple[Contender, ...]  # the highest mean first; those without a result last
-    baseline: str  # the one that `gain` is measured from
+    contenders: tuple[Contender, ...]  # by their mean, the highest first; those without a result last
+    baseline: str  # see `Contender.gain`
     rows: int  # pairs of the pool
-    training: ClipTraining  # the model and how it learned; the seed of each run is its own
-    seeds: tuple[int, ...]  # of the runs
+    training: ClipTraining  # with the first seed
+    seeds: tuple[int, ...]
     tasks: tuple[str, ...]  # names of the tasks whose mean counts
     #: of each two subsets, by name, intersection over union in [0, 1]; None of two empty ones
     overlap: Mapping[str, Mapping[str, float | None]]
-    failed: Mapping[str, str]  # runs without a result, with the reason
+    failed: Mapping[str, str]  # trainings without a result, with the reason
 
     @property
     def better(self) -> tuple[str, ...]:
-        """Those whose gain over the baseline is above 0 in its whole interval."""
+        """Those whose gain is above 0 in its whole interval."""
         return tuple(one.name for one in self.contenders if one.gain and one.gain.low > 0)
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """Those whose gain over the baseline is below 0 in its whole interval."""
+        """Those whose gain is below 0 in its whole interval."""
         return tuple(one.name for one in self.contenders if one.gain and one.gain.high < 0)
 
     @property
@@ -131,7 +130,7 @@ class Bench:
         return tuple(one.name for one in self.contenders if one.gain and one.gain.low <= 0 <= one.gain.high)
 
     def verdict(self) -> list[str]:
-        """Which subsets differ from the baseline, in sentences."""
+        """Sentences that say which subsets differ from the baseline."""
         kinds = {"better than": self.better, "worse than": self.worse, "not significantly different from": self.unclear}
         return [f"{how} {self.baseline}: {', '.join(names)}" for how, names in kinds.items() if names]
 
@@ -153,7 +152,7 @@ class Bench:
         ]
 
     def rows_of_kinds(self) -> list[dict[str, str]]:
-        """What each subset keeps of each true kind of pair; [] where it is unknown."""
+        """The share that each subset keeps of each true kind of pair; [] if it is unknown."""
         kinds = self.contenders[0].kinds
         return [
             {
@@ -175,14 +174,8 @@ class Bench:
 
     def facts(self) -> dict[str, Any]:
         """Everything for JSON."""
-        return {
-            "kind": "tamis bench",
-            "format": FORMAT,
-            **asdict(self),
-            "better": self.better,
-            "worse": self.worse,
-            "unclear": self.unclear,
-        }
+        verdicts = {"better": self.better, "worse": self.worse, "unclear": self.unclear}
+        return {"kind": "tamis bench", "format": FORMAT, **asdict(self), **verdicts}
 
 
 def bench(
@@ -200,38 +193,35 @@ def bench(
     only: Sequence[str] = (),
     size: int = SIZE,
     workers: int = 1,
-    device: str | None = None,
-    precision: str | None = None,
-    threads: int | None = None,
     keep_models: bool = False,
     partial: bool = False,
     quiet: bool = False,
+    **compute: Unpack[Compute],
 ) -> Bench:
     """Ranks recipes for a pool: the same small model trained on what each keeps, at equal samples seen.
 
-    Nothing is trained before every recipe is read and its pairs are chosen. Given a pool, what its run lacks is scored
-    first. The same call continues an interrupted one.
+    Training starts once every recipe is read and its pairs are chosen. Given a pool, missing scores are computed first.
+    The same call continues an interrupted one.
 
     Args:
-        source: a run; or a pool (as `score` takes it); or "lab", a pool that is drawn and scored by built-in models.
+        source: a run; or a pool (as `score` takes it); or "lab" for a drawn pool, scored by built-in models.
         recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ.
-        tasks: a zero-shot task's folder, a folder of tasks, or "lab" for the small ones that are drawn.
+        tasks: a zero-shot task's folder, a folder of tasks, or "lab" for small drawn ones.
         out: the folder for results and subsets.
         run: of a pool, the run folder, new or not; None: `run` in `out`.
         settings: of signals, for every recipe that has them, as `--set` takes them: "signals.clip.model=lab/clip".
         fields: of a pool, json fields to carry into the index; "truth" is the true kind of each pair.
         pairs: of the lab's pool.
         training: the model and how it learns; None: the scale `lab`.
-        seeds: runs of each recipe, at least 2.
+        seeds: trainings of each recipe, at least 2.
         only: names of the tasks that count; empty: all.
         size: images of each of the lab's tasks.
         workers: trainings at a time, each in its own process (and processes that score); 1 works in this one.
-        device: as `score` takes it.
-        precision: of scoring and training, "float32" or "bf16"; tasks are evaluated in float32.
-        threads: of each training; None: the cores divided by the workers.
         keep_models: keep the trained models.
         partial: use the finished shards of an incomplete run.
         quiet: show no progress of scoring.
+        compute: device, precision, batch_size and threads of scoring and training; see `tamis.data.Compute`. Threads
+            are those of each training; by default the cores divided by the workers. Tasks are evaluated in float32.
 
     Returns:
         The ranking with its intervals, and facts of the subsets. Also written to bench.json, in `out` and in the run
@@ -239,42 +229,36 @@ def bench(
 
     Raises:
         RecipeError: a recipe is wrong.
-        RunError: a recipe keeps nothing that can be trained on (before any training); or `out` is in use, or holds
-            something else.
+        RunError: a recipe keeps nothing that can be trained on; or `out` is in use, or holds something else.
         StopError: nothing could be done; see `tamis.errors`.
     """
     folder = Path(out).expanduser()
     drawn = isinstance(source, str) and source == LAB
     chosen = _with_settings(recipes, settings, LAB_MODELS if drawn else ())
     training = training or at_scale("lab")
-    check(training, tasks, only, seeds)
-    each = threads or max(1, (os.cpu_count() or 1) // workers)
-    where = device_for(device, precision, None, each, training=True)
+    _check(training, tasks, only, seeds)
+    each = compute.get("threads") or max(1, (os.cpu_count() or 1) // workers)
+    device = device_for(compute.get("device"), compute.get("precision"), threads=each, training=True)
     costs: dict[str, float] = {}
     if not drawn and not isinstance(source, PoolSpec | Run):
-        there = (Path(source) / "run.json").is_file() or is_run(source)
-        source = Run(source) if there else PoolSpec(path=os.fspath(source), fields=tuple(fields))
+        source = Run(source) if is_run(source) else PoolSpec(path=os.fspath(source), fields=tuple(fields))
     if isinstance(source, PoolSpec):
         open_pool(source)  # a wrong path must not leave a folder
     own = None if run is None else location(run)
     read = source.paths if isinstance(source, PoolSpec) else [source.path if isinstance(source, Run) else source]
-    with bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
+    with _bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
         if isinstance(source, Run):
             opened = open_run(source, partial=partial)
         else:
             if not isinstance(source, PoolSpec):
                 source = PoolSpec(path=str(lab_pool(folder, pairs, workers)), fields=("truth", *fields))
             opened, costs = _scored(
-                source, chosen, own or folder / "run", folder / "scoring.json",
-                device=device, precision=precision, workers=workers, threads=threads, quiet=quiet,
-            )  # fmt: skip
+                source, chosen, own or folder / "run", folder / "scoring.json", workers, quiet, compute
+            )
         subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
         for subset in subsets:
             subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
-        done = compare(
-            subsets, tasks=tasks, out=folder, training=training, device=where, seeds=seeds, only=only,
-            size=size, workers=workers, scoring=costs, keep_models=keep_models, held=True,
-        )  # fmt: skip
+        done = _compare(subsets, tasks, folder, training, device, seeds, only, size, workers, costs, keep_models)
     try:
         write_record(opened.path / RESULT, done.facts())
     except RunError as error:
@@ -283,25 +267,21 @@ def bench(
 
 
 def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
-    """Loads recipes, each with the settings of its signals. Those in `usual` need not concern any recipe.
-
-    Raises:
-        RecipeError: one is wrong or has no `select`, two have one name, or a setting concerns none of their signals.
-    """
+    """Loads recipes, each with the settings of its signals. Those in `usual` may match no recipe."""
     chosen = [recipe_module.read(recipe) for recipe in recipes]
     if not chosen:
         raise RecipeError("there is no recipe to compare: name some, such as no-filter,random,clip-50")
     names = [recipe.name for recipe in chosen]
     for recipe in chosen:
         if not recipe.selects:
-            raise RecipeError(f"the recipe {recipe.name!r} has no 'select': it says nothing about which pairs to keep")
+            raise RecipeError(f"the recipe {recipe.name!r} has no 'select': nothing says which pairs to keep")
         if names.count(recipe.name) > 1:
-            raise RecipeError(f"two recipes are called {recipe.name!r}: give one another name (its key 'name')")
+            raise RecipeError(f"two recipes are called {recipe.name!r}: change the key 'name' of one")
     of_recipe: list[list[str]] = [[] for _ in chosen]
     for setting in (*usual, *settings):
         path = recipe_module.assignment(setting)[0].split(".")
         if len(path) < 3 or path[0] != "signals":
-            raise RecipeError(f"--set {setting!r}: a bench sets signals only, as in signals.clip.model=lab/clip")
+            raise RecipeError(f"--set {setting!r}: a bench sets only signals, such as signals.clip.model=lab/clip")
         for recipe, its in zip(chosen, of_recipe, strict=True):
             its += [setting] if path[1] in {signal.name for _, signal in recipe.signals} else []
         if setting not in usual and not any(setting in its for its in of_recipe):
@@ -313,19 +293,18 @@ def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual
 
 
 def _scored(
-    spec: PoolSpec, recipes: Sequence[Recipe], path: Path, notes: Path, **compute: Any
+    spec: PoolSpec, recipes: Sequence[Recipe], path: Path, notes: Path, workers: int, quiet: bool, compute: Compute
 ) -> tuple[Run, dict[str, float]]:
     """Scores what recipes read, one recipe after the other, to learn what each costs.
 
-    Returns:
-        The run, and the seconds of scoring for each recipe whose scores were all computed here. Scores that two recipes
-        share count for both.
+    Returns the run, and the seconds of scoring for each recipe whose scores were all computed here. Scores that two
+    recipes share count for both.
     """
     pool = open_pool(spec)
     for recipe in recipes:
         check_columns(recipe, path, pool)
         check_files(recipe)
-    device = device_for(compute["device"], compute["precision"], None, compute["threads"])
+    device = device_for(**compute)
     steps: list[dict[str, Any]] = read_record(notes)["steps"] if notes.is_file() else []
     parts: dict[str, set[str]] = {}
     for recipe in recipes:
@@ -333,7 +312,7 @@ def _scored(
         parts[recipe.name] = {part.folder for part in missing if part.kind != "index"}
         if any(part.shards for part in missing):
             before = _seconds_of_events(path)
-            score(spec, run=path, recipe=recipe, **compute)
+            score(spec, run=path, recipe=recipe, workers=workers, quiet=quiet, **compute)
             new = sorted(part.folder for part in missing if part.shards and part.kind != "index")
             steps.append({"parts": new, "seconds": round(_seconds_of_events(path) - before, 2)})
             write_record(notes, {"steps": steps})
@@ -346,13 +325,13 @@ def _scored(
 
 
 def _seconds_of_events(run: Path) -> float:
-    """Returns the seconds that workers have spent on a run's shards."""
+    """The seconds that workers have spent on a run's shards."""
     files = sorted(run.glob("events*.jsonl"))  # one for each rank
     return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path)))
 
 
 def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
-    """Draws the lab's pool of a bench, unless it is there, and returns its folder."""
+    """Draws the lab's pool of a bench, unless it exists, and returns its folder."""
     folder = out / f"pool-{pairs}"
     if not (folder / _DRAWN).is_file():
         make_pool(folder, pairs=pairs, workers=workers)
@@ -361,7 +340,7 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
 
 
 @contextmanager
-def bench_folder(folder: Path, read: Sequence[Path] = ()) -> Iterator[None]:
+def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
     """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
     also += inside(folder, read)
@@ -371,10 +350,10 @@ def bench_folder(folder: Path, read: Sequence[Path] = ()) -> Iterator[None]:
         yield
 
 
-def check(training: ClipTraining, tasks: str | os.PathLike[str], only: Sequence[str], seeds: int) -> None:
-    """Raises what `compare` would before any training; for before a pool is scored."""
+def _check(training: ClipTraining, tasks: PathLike, only: Sequence[str], seeds: int) -> None:
+    """Raises, before a pool is scored, what would stop a bench later."""
     if seeds < 2:
-        raise ValueError(f"seeds must be at least 2, got {seeds}: one run does not show how much runs differ")
+        raise ValueError(f"seeds must be at least 2, got {seeds}: one training does not show how much seeds differ")
     require("scipy", extra="evaluate")  # for the intervals at the end
     pretrained(training)
     if str(tasks) != LAB:
@@ -384,8 +363,8 @@ def check(training: ClipTraining, tasks: str | os.PathLike[str], only: Sequence[
 def compare(
     subsets: Sequence[Subset],
     *,
-    tasks: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    tasks: PathLike,
+    out: PathLike,
     training: ClipTraining,
     device: Device,
     seeds: int = 3,
@@ -394,83 +373,69 @@ def compare(
     workers: int = 1,
     scoring: Mapping[str, float] | None = None,
     keep_models: bool = False,
-    held: bool = False,
 ) -> Bench:
-    """Trains a model on each of several subsets with each of several seeds, and compares what they score.
+    """Trains a model on each of several subsets with each of several seeds, and compares their scores.
 
-    The same call again does what is missing. A run's file is named for all that decides its result, so a changed
-    subset, training or task repeats its own runs only.
+    The same call again does what is missing; a changed subset, training or task repeats its own trainings only.
 
     Args:
-        subsets: of one run, each under a name of its own.
-        tasks: a task's folder, a folder of tasks, or "lab" for small drawn ones.
-        out: the folder for results.
+        subsets: of one run, with different names.
         training: the model and how it learns; its seed is the first, seeds - 1 follow.
-        device: where, in which precision; its threads are for one run.
-        seeds: runs of each subset, at least 2; three suffice for large differences.
-        only: names of the tasks that count; all where empty.
-        size: images of each of the lab's tasks, where they are drawn.
-        workers: runs at a time, each in a process of its own; 1 runs them in this one.
-        scoring: seconds that the scores of a subset took, by its name, where known.
-        keep_models: whether the trained models stay, in `models`.
-        held: whether the caller has called `check`, and is in the block of `bench_folder`.
-
-    Returns:
-        The comparison, with runs that failed named in `failed`; it is written to bench.json in `out` too.
+        device: where, in which precision; its threads are for one training.
+        scoring: seconds that the scores of a subset took, by its name, if known.
+        tasks, out, seeds, only, size, workers, keep_models: see `bench`.
 
     Raises:
         RecipeError: no subset, two of one name or of different runs; a task in `only` is none.
-        PoolError: there are no tasks, or one is incomplete.
-        RunError: a subset has nothing to train on; the folder is in use, or holds something else; the pool is gone.
-        ValueError: there are fewer than two seeds.
+        PoolError, RunError, ValueError: as `bench`.
     """
     names = [subset.name for subset in subsets]
     if not subsets or len(set(names)) < len(names):
-        twice = next((name for name in names if names.count(name) > 1), None)
-        raise RecipeError(f"two subsets are called {twice!r}: give one another name" if twice else "there is no subset")
+        raise RecipeError(f"expected one or more subsets with different names, got {names}")
     run = subsets[0].run
     if any(subset.run.path.resolve() != run.path.resolve() for subset in subsets):
         raise RecipeError("the subsets are of different runs: choose all of them from one")
-    if not held:
-        check(training, tasks, only, seeds)
+    _check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
-    with nullcontext() if held else bench_folder(folder, [run.path, Path(tasks)]):
-        place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
-        counting, _ = find_tasks(place, only=only)
-        numbers = tuple(range(training.seed, training.seed + seeds))
-        cells = {
-            (subset.name, seed): _cell(
-                subset, replace(training, seed=seed), place, counting, device, folder, keep_models
+    with _bench_folder(folder, [run.path, Path(tasks)]):
+        return _compare(
+            subsets, tasks, folder, training, device, seeds, only, size, workers, scoring or {}, keep_models
+        )
+
+
+def _compare(
+    subsets: Sequence[Subset], tasks: PathLike, folder: Path, training: ClipTraining, device: Device, seeds: int,
+    only: Sequence[str], size: int, workers: int, scoring: Mapping[str, float], keep_models: bool,
+) -> Bench:  # fmt: skip
+    """See `compare`; the folder is locked."""
+    place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
+    counting, _ = find_tasks(place, only=only)
+    numbers = tuple(range(training.seed, training.seed + seeds))
+    cells = {}
+    for seed in numbers:  # seed by seed: a bench that is stopped early has every subset
+        one = replace(training, seed=seed)
+        for subset in subsets:
+            cells[subset.name, seed] = Cell(
+                name=f"{subset.name}, seed {seed}",
+                subset=replace(subset, funnel=(), verdict=_NO_REASONS),
+                training=one,
+                tasks=place,
+                only=tuple(task.name for task in counting),
+                device=device,
+                folder=folder,
+                ident=identity(subset, one, counting, device.precision),
+                keep_model=keep_models,
             )
-            for seed in numbers  # seed by seed: a bench that is stopped early has every subset
-            for subset in subsets
-        }
-        if any(not cell.path.is_file() for cell in cells.values()):
-            states = shared_text_states(run, training, device, folder)
-            at_a_time = max(1, min(workers, len(cells)))
-            cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
-        problems = execute_all(cells.values(), workers)
-        results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
-        failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
-        done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
-        write_record(folder / RESULT, done.facts())
+    if any(not cell.path.is_file() for cell in cells.values()):
+        states = shared_text_states(subsets[0].run, training, device, folder)
+        at_a_time = max(1, min(workers, len(cells)))
+        cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
+    problems = execute_all(cells.values(), workers)
+    results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
+    failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
+    done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring)
+    write_record(folder / RESULT, done.facts())
     return done
-
-
-def _cell(
-    subset: Subset, training: ClipTraining, place: Path, tasks: Sequence[Task], device: Device, folder: Path, keep: bool
-) -> Cell:
-    return Cell(
-        name=f"{subset.name}, seed {training.seed}",
-        subset=replace(subset, funnel=(), verdict=_NO_REASONS),
-        training=training,
-        tasks=place,
-        only=tuple(task.name for task in tasks),
-        device=device,
-        folder=folder,
-        ident=identity(subset, training, tasks, device.precision),
-        keep_model=keep,
-    )
 
 
 def summed_up(
@@ -482,7 +447,7 @@ def summed_up(
     failed: Mapping[str, str],
     scoring: Mapping[str, float],
 ) -> Bench:
-    """The comparison of subsets of one run from the results of their runs, by (name, seed)."""
+    """The comparison of subsets of one run from the results of their cells, by (name, seed)."""
     run = subsets[0].run
     names = [subset.name for subset in subsets]
     baseline = BASELINE if BASELINE in names else names[0]
@@ -521,12 +486,12 @@ def summed_up(
 
 
 def gain(one: Mapping[int, CellResult], other: Mapping[int, CellResult]) -> Estimate | None:
-    """The mean difference between runs of one seed, with its interval; None of fewer than two."""
+    """The mean difference of cells with the same seed, with its interval; None for fewer than two."""
     return _mean([one[seed].score - other[seed].score for seed in one if seed in other])
 
 
 def truth_of(run: Run) -> NDArray[np.object_] | None:
-    """The true kind of every row, None where it is unknown; None where the run lacks the field."""
+    """The true kind of every row, or None if the run lacks the field or its values."""
     if TRUTH not in run.columns:
         return None
     table = run.table()
@@ -536,7 +501,7 @@ def truth_of(run: Run) -> NDArray[np.object_] | None:
 
 
 def shares_of_kinds(subset: Subset, truth: NDArray[np.object_] | None) -> dict[str, tuple[int, int]]:
-    """For each true kind how many distinct pairs a subset keeps, and how many there are."""
+    """For each true kind how many distinct pairs a subset keeps, and how many exist."""
     if truth is None:
         return {}
     kinds = sorted({kind for kind in truth if kind is not None})

@@ -1,7 +1,7 @@
-"""The cells of a bench: a model trained on one subset with one seed, and what it scores.
+"""The cells of a bench: a model trained on one subset with one seed, and its scores.
 
-A cell's result is a JSON file named for what decides it: the pairs with their multiplicity, the training with its seed,
-the tasks, the precision. Subsets of the same pairs share their cells, and the same command resumes.
+A cell's result is a JSON file whose name is the fingerprint of what decides it: pairs with their multiplicity, training
+with its seed, tasks, precision. So subsets of the same pairs share their cells, and the same command resumes.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from tamis.train.towers import build, needs_tokenizer, pretrained
 
 log = logging.getLogger(__name__)
 
-#: Raised when the same cell would come out otherwise.
+#: Increased when the same cell would give another result.
 VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One training to be done and evaluated."""
+    """One training with its evaluation."""
 
     name: str  # for messages: recipe and seed
     subset: Subset
@@ -56,10 +56,10 @@ class Cell:
     only: tuple[str, ...]  # names of the tasks that count
     device: Device
     folder: Path  # of the bench: results are in `cells`, models in `models`
-    ident: str  # fingerprint of what decides the result
+    ident: str  # see `identity`
     text_states: Path | None = None  # see `shared_text_states`
     keep_model: bool = False
-    at_a_time: int = 1  # cells that are trained on this machine
+    at_a_time: int = 1  # cells that are trained on this machine at a time
 
     @property
     def path(self) -> Path:
@@ -74,8 +74,8 @@ class CellResult:
     seed: int
     samples: int  # pairs seen, repeats counted
     pairs: int  # distinct ones
-    unreadable: int  # samples that could not be decoded when they were due
-    training_seconds: float  # of the steps of all its calls, whatever else ran meanwhile
+    unreadable: int  # samples that could not be decoded during the training
+    training_seconds: float  # of the steps of all its calls
     evaluation_seconds: float
     scores: Mapping[str, float]  # of each task
 
@@ -86,7 +86,7 @@ class CellResult:
 
 
 def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], precision: str) -> str:
-    """The fingerprint of what decides a cell's result; the places and names of files do not."""
+    """The fingerprint of what decides a cell's result."""
     rows, _ = training_rows(subset)
     pairs = xxhash.xxh3_128()
     for part in (rows.high, rows.low, rows.times):
@@ -106,9 +106,9 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], prec
 
 
 def shared_text_states(run: Run, training: ClipTraining, device: Device, folder: Path) -> Path | None:
-    """The file of a frozen text tower's states of all captions of a run, computed where it is not there yet.
+    """The file of a frozen text tower's states of all captions of a run, computed if it is missing.
 
-    All cells read the same captions with the same tower, which would be a quarter of a small training's time.
+    All cells read the same captions with the same tower, which would take a quarter of a small training's time.
     """
     if not training.freeze_text or needs_tokenizer(training):
         return None
@@ -119,7 +119,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
         "uids": run.uids,
         "caption": run.facts["pool"].get("caption"),
     }
-    # A folder of its own: the array's file has the folder's name in it, and the bench's folder may be renamed.
+    # In a folder of its own: the file contains its folder's name, and the bench's folder may be renamed.
     path = folder / "text-states" / f"{fingerprint(what)}.npy"
     if not path.is_file():
         use_threads(device)
@@ -137,7 +137,7 @@ def result_of(path: Path) -> CellResult:
 
 
 def execute(cell: Cell) -> None:
-    """Trains the cell's model, evaluates it, and writes the result; a training that stopped resumes."""
+    """Trains the cell's model (or resumes), evaluates it, and writes the result."""
     folder = cell.folder / "models" / cell.ident
     how = How(
         device=cell.device, threads=min(2, cell.device.threads or 2), text_states=cell.text_states,
@@ -145,28 +145,24 @@ def execute(cell: Cell) -> None:
     )  # fmt: skip
     trained = train_clip(cell.subset, pool=pool_of(cell.subset.run), out=folder, training=cell.training, how=how)
     start = time.perf_counter()
-    # In float32, as DataComp evaluates, whatever the training's precision was.
+    # In float32, as DataComp evaluates.
     evaluated = evaluate_zero_shot(str(folder), cell.tasks, replace(cell.device, precision="float32"), only=cell.only)
     scores = {one.task: one.score for one in evaluated.results if one.score is not None}
     if evaluated.failed or len(scores) < len(evaluated.results):
         why = "; ".join(f"{name}: {reason}" for name, reason in evaluated.failed.items()) or "a task has no score"
         raise StopError(f"it could not be evaluated: {why}")
     result = CellResult(
-        seed=cell.training.seed,
-        samples=trained.samples,
-        pairs=trained.pairs,
-        unreadable=trained.unreadable,
-        training_seconds=round(trained.seconds, 2),
-        evaluation_seconds=round(time.perf_counter() - start, 2),
+        seed=cell.training.seed, samples=trained.samples, pairs=trained.pairs, unreadable=trained.unreadable,
+        training_seconds=round(trained.seconds, 2), evaluation_seconds=round(time.perf_counter() - start, 2),
         scores=scores,
-    )
+    )  # fmt: skip
     write_record(cell.path, {"name": cell.name, **asdict(result), "training": asdict(cell.training)})
     if not cell.keep_model:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def execute_all(cells: Iterable[Cell], workers: int) -> dict[str, str]:
-    """Executes the cells without a result and returns why some failed; several workers are processes of their own."""
+    """Executes the cells without a result, several workers each in its own process; returns why some failed."""
     waiting = list({cell.ident: cell for cell in cells if not cell.path.is_file()}.values())
     started: list[BaseProcess] = []
     failed: dict[str, str] = {}
@@ -181,8 +177,7 @@ def execute_all(cells: Iterable[Cell], workers: int) -> dict[str, str]:
                 failed[cell.ident] = str(error)
                 log.warning("%d of %d: %s: failed: %s", number, len(waiting), cell.name, error)
             else:
-                score = result_of(cell.path).score
-                log.info("%d of %d: %s: %.4f", number, len(waiting), cell.name, score)
+                log.info("%d of %d: %s: %.4f", number, len(waiting), cell.name, result_of(cell.path).score)
     finally:
         for process in started:
             process.terminate()
@@ -205,28 +200,25 @@ def _execute_here(cell: Cell) -> Exception | None:
 def _execute_in_process(started: list[BaseProcess], cell: Cell) -> Exception | None:
     context = multiprocessing.get_context("spawn")  # fork and torch's threads do not mix
     here, there = context.Pipe(duplex=False)
-    # Ends with this process: the kernel watches the thread that starts it, and this thread waits for it.
+    # It ends with this process: the kernel watches the thread that started it, which waits for it.
     process = context.Process(target=_work, args=(there, cell, os.getpid(), secrets()), daemon=True)
     process.start()
     started.append(process)
     there.close()
     try:
         error: Exception | None = here.recv()
-    except EOFError:  # it died, or its script cannot be imported
+    except EOFError:
         process.join()
-        code = process.exitcode or 0
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        hint = "; signal 9 is usually the system running out of memory: use fewer --workers" if code == -9 else ""
-        if code == 1:
-            hint = "; a script that calls this with workers > 1 needs the call under `if __name__ == '__main__':`"
-        error = StopError(f"its process died ({how}){hint}")
-    here.close()
+        error = StopError(
+            f"its process died (exit code {process.exitcode}): -9 usually means too little memory, so use fewer "
+            "--workers; in a script, the call must be under `if __name__ == '__main__':`"
+        )
     process.join()
     return error
 
 
 def _work(pipe: Any, cell: Cell, parent: int, hidden: Mapping[str, str]) -> None:
-    """One cell, in a process that ends with its parent."""
+    """Executes one cell in a process that ends with its parent."""
     die_with(parent)
     remember(hidden)
     try:

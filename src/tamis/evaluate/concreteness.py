@@ -1,4 +1,4 @@
-"""Scoring texts without a pool, and how well such scores agree with people's ratings of concreteness."""
+"""Agreement of a signal of captions with people's ratings of concreteness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tamis.pool.texts import columns_of, read_texts
 from tamis.train.agreement import Agreement, agreement
 from tamis.uid import content_uid
 
-#: Usual names of columns of ratings, the likelier first.
+#: Usual names of columns of ratings.
 RATING_COLUMNS = ("rating", "concreteness", "concreteness_annotation", "Conc.M", "label")
 
 _AT_ONCE = 4096  # texts that go through the nodes
@@ -39,16 +39,16 @@ def evaluate_concreteness(
         file: a table of words or captions with ratings; see `read_texts`.
         signal: its first column of numbers is compared.
         device: where its networks run.
-        text, rating: the columns; None takes the first of a usual name.
-        only_held_out: of a list of words only the tenth that the built-in `norms` was not fitted on.
+        text, rating: the columns; None: the first with a usual name.
+        only_held_out: use only the tenth of a list of words that the built-in `norms` was not fitted on.
 
     Raises:
-        PoolError: the file cannot be read, fewer than three rows remain, or all ratings are the same.
+        PoolError: the file cannot be read, or fewer than three rows have a rating and a score.
         RecipeError: the signal looks at images, or gives no number.
     """
     column = next((column.name for column in signal.columns if column.kind == "number"), None)
     if column is None:
-        raise RecipeError(f"{signal.name} gives no number that could be compared with ratings: name another signal")
+        raise RecipeError(f"{signal.name} gives no number to compare with ratings: name another signal")
     chosen = choose_column("rating", rating, RATING_COLUMNS, columns_of(file), str(file))
     table = read_texts(file, text=text, numbers=[chosen])
     rows = [n for n, one in enumerate(table.texts) if not only_held_out or held_out(one)]
@@ -61,19 +61,13 @@ def evaluate_concreteness(
     judged = np.isfinite(scores)
     if judged.sum() < 3:
         raise PoolError(f"{file}: {judged.sum()} of {len(texts)} texts have a rating and a score; 3 are needed")
-    if np.ptp(ratings[judged]) == 0:
-        raise PoolError(f"{file}: every rating is {ratings[judged][0]:g}; nothing can agree with that")
     return agreement(scores[judged], ratings[judged], left_out=int((~judged).sum()))
 
 
 def score_texts(signal: Signal, texts: Sequence[str], device: Device) -> dict[str, list[Any]]:
-    """The columns of a signal of captions, a value for each of the texts.
-
-    Raises:
-        RecipeError: the signal looks at images.
-    """
+    """The columns of a signal of captions, one value per text; RecipeError if it needs images."""
     if DecodedImages() in topological([signal]):
-        raise RecipeError(f"{signal.name} looks at images, and there are only texts: name a signal of captions, as icc")
+        raise RecipeError(f"{signal.name} needs images: name a signal of captions, such as icc")
     executor = Executor(device)
     values: dict[str, list[Any]] = {column.name: [] for column in signal.columns}
     for start in range(0, len(texts), _AT_ONCE):

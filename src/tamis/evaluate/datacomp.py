@@ -1,8 +1,7 @@
-"""DataComp's 38 tasks: which they are, the metric that counts of each, and how they are averaged.
+"""DataComp's 38 tasks (datacomp.csv), their metrics and averages.
 
-Their table is datacomp.csv. Source: `tasklist.yml`, `aggregate_scores.py` and `eval_utils/` of mlfoundations/datacomp
-(Gadre et al. 2023, appendix on evaluation): 40 tasks are run there, two of which (FairFace, UTKFace) have no score of
-their own and are not part of any average.
+Source: `tasklist.yml`, `aggregate_scores.py` and `eval_utils/` of mlfoundations/datacomp (Gadre et al. 2023, appendix
+on evaluation). It runs 40 tasks, of which FairFace and UTKFace are in no average.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
-#: Groups that are averaged, in the order of DataComp's tables; the average over all 38 comes last.
+#: Groups of tasks, in the order of DataComp's tables.
 GROUPS = ("ImageNet", "ImageNet shifts", "VTAB", "Retrieval")
 
 #: Tasks in DataComp's folders that have no score of their own.
@@ -31,8 +30,7 @@ class Entry:
     metric: str  # that counts
     group: str  # one of `GROUPS`, or "" for a task that counts in the average over all only
     fields: tuple[str, ...]  # columns of the samples' `.npy` members
-    #: Metrics that are the accuracy of the worst group, to the field that forms the groups; acc_top5... counts the five
-    #: best classes.
+    #: metrics of worst groups, to the field that forms the groups; acc_top5... counts the five best classes
     worst: Mapping[str, str]
 
 
@@ -41,7 +39,7 @@ class Average:
     """The mean of some tasks' scores."""
 
     name: str  # of the group; where tasks are absent "VTAB: average of the 5 present of 13 tasks"
-    value: float | None  # over the tasks that are present; None where none is
+    value: float | None  # over the tasks that are present; None if none is
     tasks: int  # that were averaged
     absent: tuple[str, ...]
 
@@ -73,7 +71,7 @@ def entry_of(task: str) -> Entry | None:
 def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
     """Averages scores (the metric that counts, by DataComp's name) over each group and over all.
 
-    DataComp gives no number where tasks of a group are absent; here the name of the average says how many there are.
+    If tasks are absent, the average's name says how many are present; DataComp gives no number then.
     """
     groups = [(group, [entry.name for entry in entries() if entry.group == group]) for group in GROUPS]
     return tuple(_average(name, tasks, scores) for name, tasks in (*groups, ("all 38", [e.name for e in entries()])))

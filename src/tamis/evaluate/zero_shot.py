@@ -1,7 +1,7 @@
 """Zero-shot evaluation of a CLIP-like model: classification, retrieval and association, task by task.
 
-Each task's result is a JSON file named for what it depends on (model, task, precision), written when the task is done:
-the same command resumes, and a changed model or task never meets an old number.
+The result of each task is a JSON file whose name has the fingerprint of model, task and precision. So the same command
+resumes, and a changed model or task never reuses an old result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from tamis.evaluate import datacomp
 from tamis.evaluate.tasks import Task, TaskImage, find_tasks
 from tamis.fingerprint import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.classification import group_means, hits, top_classes
-from tamis.math.retrieval import recall_at
+from tamis.math.accuracy import group_means, hits, recall_at, top_classes
 from tamis.math.similarity import cosines, unit_rows
 from tamis.models.clip import load_clip
 from tamis.models.preprocess import load_preprocess
@@ -42,7 +41,7 @@ log = logging.getLogger(__name__)
 #: The value of `tasks` for the small set that is drawn.
 LAB = "lab"
 
-#: Raised when the same model and task would give other numbers.
+#: Increased when the same model and task would give other numbers.
 VERSION = 1
 
 _MAX_PIXELS = 100_000_000
@@ -62,24 +61,23 @@ Metrics = dict[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What a model scores on a task."""
+    """The scores of a model on a task."""
 
     task: str
     name: str  # DataComp's name for it, or the task's own
     kind: Literal["classification", "retrieval", "association"]
     metric: str  # that counts
-    #: all metrics by name, None where one has no value here (acc5 of fewer than five classes)
-    metrics: Mapping[str, float | None]
+    metrics: Mapping[str, float | None]  # by name; None if one has no value (acc5 of fewer than five classes)
     images: int  # that were used
-    unusable: int  # images that could not be used, and count in no metric
+    unusable: int  # images that could not be used
     reasons: Mapping[str, str]  # of the first few of them, by key
-    classes: int  # 0 where there are none
+    classes: int  # 0 if there are none
     #: field to group to (accuracy, images): the metrics of worst groups are the least of these
     groups: Mapping[str, Mapping[str, tuple[float, int]]]
 
     @property
     def score(self) -> float | None:
-        """The value of the metric that counts; None where it has none."""
+        """The value of the metric that counts; None if it has none."""
         return self.metrics.get(self.metric)
 
     def row(self) -> dict[str, str]:
@@ -104,23 +102,23 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShot:
-    """What a model scores on a set of tasks."""
+    """The scores of a model on a set of tasks."""
 
-    model: str  # as it was named
+    model: str  # its reference
     digest: str  # of the model's files
     precision: str  # that the networks ran in
-    results: tuple[TaskResult, ...]  # of the tasks that could be run, by name
-    failed: Mapping[str, str]  # tasks that could not, with the reason; no average hides them
-    others: Mapping[str, str]  # folders next to the tasks that are no tasks, with the reason
+    results: tuple[TaskResult, ...]  # by name
+    failed: Mapping[str, str]  # tasks that could not be run, with the reason
+    others: Mapping[str, str]  # folders that are no tasks, with the reason
 
     @property
     def average(self) -> float | None:
-        """The mean of the scores of all tasks here; None where one failed or has no score."""
+        """The mean of the scores of all tasks here; None if one failed or has no score."""
         scores = [one.score for one in self.results if one.score is not None]
         return sum(scores) / len(scores) if scores and len(scores) == len(self.results) and not self.failed else None
 
     def groups(self) -> tuple[datacomp.Average, ...]:
-        """DataComp's averages, with absent tasks listed; () where no task is one of its 38."""
+        """DataComp's averages, with absent tasks listed; () if no task is one of its 38."""
         scores = {one.name: one.score for one in self.results if datacomp.entry_of(one.task) and one.score is not None}
         return datacomp.averages(scores) if scores else ()
 
@@ -155,23 +153,22 @@ def evaluate_zero_shot(
     split: str = "test",
     size: int = SIZE,
 ) -> ZeroShot:
-    """Evaluates a model on tasks, one after the other, without training on any.
+    """Evaluates a model on tasks without training on them.
 
     Args:
-        model: a CLIP or SigLIP checkpoint, or whatever else `load_clip` loads.
+        model: a CLIP or SigLIP checkpoint, or another model that `load_clip` loads.
         tasks: a task's folder, a folder of tasks, or "lab" for a small set drawn from the lab.
         device: where the networks run. The batch size changes no result.
-        out: folder for the results, and for the lab's tasks; what is done there is not done again. None: nothing is
-            kept.
-        only: names of some of the tasks; all where empty.
+        out: folder for the results and the lab's tasks; finished ones are reused. None keeps nothing.
+        only: names of some of the tasks; empty for all.
         split: of WebDataset tasks.
-        size: images of each of the lab's tasks, where they are drawn.
+        size: images of each of the lab's tasks.
 
     Raises:
-        PoolError: there are no tasks, or one is incomplete in a way that shows before any work.
+        PoolError: there are no tasks, or one is incomplete.
         RecipeError: a name in `only` is not a task here, or `tasks` is "lab" without a folder to draw it in.
-        RunError: `out` holds other files and no results; nothing is written.
-        ModelError: the model is not here, or is of another kind.
+        RunError: `out` holds other files and no results.
+        ModelError: the model is missing, or is of another kind.
         DependencyError: scikit-learn is not installed.
     """
     require("sklearn", extra="evaluate")
@@ -215,7 +212,7 @@ def evaluate_zero_shot(
 
 
 class _Runner:
-    """A loaded model, and how it is measured on a task of each kind."""
+    """A loaded model and its measurement on each kind of task."""
 
     def __init__(self, model: str, device: Device) -> None:
         self._clip = load_clip(model, device)
@@ -226,27 +223,14 @@ class _Runner:
 
     def run(self, task: Task) -> TaskResult:
         """Measures the model on a task."""
-        twins = [name for name, count in Counter(task.classes).items() if count > 1]
-        if twins:
-            log.warning(
-                "%s: several classes are called %s; the first of them is always taken: give each a name of its own",
-                task.name, ", ".join(repr(name) for name in twins[:_SHOWN]),
-            )  # fmt: skip
         measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
         tally = _Tally()
         metrics, groups = measure[task.kind](task, tally)
         return TaskResult(
-            task=task.name,
-            name=task.entry.name if task.entry else task.name,
-            kind=task.kind,
-            metric=task.metric,
-            metrics=metrics,
-            images=sum(tally.used),
-            unusable=len(tally.used) - sum(tally.used),
-            reasons=tally.reasons,
-            classes=len(task.classes),
-            groups=groups,
-        )
+            task=task.name, name=task.entry.name if task.entry else task.name, kind=task.kind, metric=task.metric,
+            metrics=metrics, images=sum(tally.used), unusable=len(tally.used) - sum(tally.used), reasons=tally.reasons,
+            classes=len(task.classes), groups=groups,
+        )  # fmt: skip
 
     def _classify(self, task: Task, tally: _Tally) -> tuple[Metrics, dict[str, Any]]:
         from sklearn.metrics import f1_score, recall_score
@@ -254,16 +238,12 @@ class _Runner:
         classes = self._class_vectors(task)
         labels: list[int] = []
         parts: list[NDArray[np.int64]] = []
-        for images, vectors in self._embedded(task.source.images(), tally):
-            for image in images:
-                if image.label >= len(task.classes):
-                    raise PoolError(
-                        f"{task.folder}: {image.key} is of class {image.label}, and {len(task.classes)} classes are "
-                        f"named, 0 to {len(task.classes) - 1}: the names are of another task, or incomplete"
-                    )
+        for images, vectors in self._embedded(task.images(), tally):
             labels += [image.label for image in images]
             parts.append(top_classes(cosines(vectors, classes), _DEEPEST))
         tally.check(task)
+        if max(labels) >= len(task.classes):
+            raise PoolError(f"{task.folder} has images of class {max(labels)} and names of {len(task.classes)} classes")
         truth, ranked = np.array(labels, np.int64), np.concatenate(parts)
         best, five = ranked[:, 0], hits(ranked, truth)
         # Only classes with an image count, as in WILDS (Koh et al. 2021), from which DataComp takes iWildCam's F1.
@@ -279,7 +259,7 @@ class _Runner:
             metadata = task.metadata()
             if metadata.shape != (len(tally.used), len(task.fields)):
                 raise PoolError(
-                    f"{task.folder}: the .npy members hold {metadata.shape[-1]} fields, expected {len(task.fields)}: "
+                    f"{task.folder}: the .npy members have {metadata.shape[-1]} fields, expected {len(task.fields)}: "
                     f"{', '.join(task.fields)}"
                 )
             for name, field in task.worst.items():
@@ -293,7 +273,7 @@ class _Runner:
         parts: list[Vectors] = []
         captions: list[str] = []
         owners: list[int] = []
-        for images, vectors in self._embedded(task.source.images(), tally):
+        for images, vectors in self._embedded(task.images(), tally):
             for number, image in enumerate(images, sum(map(len, parts))):
                 captions += image.captions
                 owners += [number] * len(image.captions)
@@ -315,7 +295,7 @@ class _Runner:
         cues: dict[int, str] = {}
 
         def counted() -> Iterator[TaskImage]:
-            for image in task.source.images():
+            for image in task.images():
                 asked[image.label] += 1
                 cues[image.label] = _cue(image.captions[0])
                 yield image
@@ -343,7 +323,7 @@ class _Runner:
         return metrics, {}
 
     def _class_vectors(self, task: Task) -> Vectors:
-        """(K, d) unit rows: the mean of the unit vectors of a class's sentences, one for each template.
+        """(K, d) unit rows: for each class the mean of its sentences' unit vectors.
 
         Source: Radford et al. 2021 (CLIP), section 3.1.4; `zero_shot_classifier` of clip-benchmark.
         """
@@ -359,7 +339,7 @@ class _Runner:
         return _checked(self._clip.texts(self._tokenize(texts)), "one of the task's texts")
 
     def _embedded(self, images: Iterable[TaskImage], tally: _Tally) -> Iterator[tuple[list[TaskImage], Vectors]]:
-        """Yields usable images with their unit vectors, some at a time; all images go to the tally."""
+        """Yields batches of usable images with their unit vectors; all images go to the tally."""
         for chunk in self._prepared(images):
             present = [(image, pixels) for image, pixels in chunk if not isinstance(pixels, str)]
             for image, pixels in chunk:
@@ -369,10 +349,7 @@ class _Runner:
                 yield [image for image, _ in present], _checked(rows, f"{present[0][0].key} or one after it")
 
     def _prepared(self, images: Iterable[TaskImage]) -> Iterator[list[tuple[TaskImage, Pixels | str]]]:
-        """Yields batches of images as the model takes them, or why one cannot be used.
-
-        They are decoded in threads, one batch ahead of the model: Pillow lets other threads run meanwhile.
-        """
+        """Yields batches of pixels, or why an image cannot be used. Threads decode one batch ahead of the model."""
         everything = iter(images)
         ahead: deque[list[tuple[TaskImage, Future[Pixels | str]]]] = deque()
         with ThreadPoolExecutor(self._threads) as pool:
@@ -394,7 +371,7 @@ class _Runner:
 
 
 class _Tally:
-    """Which images of a task were used, and why others were not."""
+    """Which images of a task were used, and why the others were not."""
 
     def __init__(self) -> None:
         self.used: list[bool] = []
@@ -406,7 +383,7 @@ class _Tally:
             self.reasons[key] = problem
 
     def check(self, task: Task) -> None:
-        """Raises PoolError where no image could be used."""
+        """Raises PoolError if no image could be used."""
         if not any(self.used):
             why = "; ".join(f"{key}: {reason}" for key, reason in self.reasons.items()) or "it holds no images"
             raise PoolError(f"{task.folder}: no image can be used: {why}")
@@ -421,7 +398,7 @@ def _checked(rows: Vectors, what: str) -> Vectors:
 
 
 def _cue(word: str) -> str:
-    """The sentence of a cue, as WinoGAViL's authors and DataComp write it: "An owl", "A storm"."""
+    """The sentence of a cue as in WinoGAViL and DataComp: "An owl", "A storm"."""
     word = word.lower()
     return f"{'An' if word.startswith(tuple('aeiou')) else 'A'} {word}"
 
@@ -440,10 +417,8 @@ def _read(path: Path) -> TaskResult:
 def _row(
     task: str, metric: str, score: float | None, images: str = "", unusable: str = "", others: str = ""
 ) -> dict[str, str]:
-    score_shown = _shown(score)
-    return {
-        "task": task, "metric": metric, "score": score_shown, "images": images, "unusable": unusable, "others": others
-    }  # fmt: skip
+    shown = _shown(score)
+    return {"task": task, "metric": metric, "score": shown, "images": images, "unusable": unusable, "others": others}
 
 
 def _shown(value: float | None) -> str:

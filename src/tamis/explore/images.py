@@ -32,17 +32,12 @@ KIND = "webp" if features.check("webp") else "jpeg"
 #: Pages of a grid that are read at once, and that wait for it.
 _READERS, _WAITING = 2, 4
 
-#: Problems that may pass, with a disk or a network that comes back: such an image is tried again.
+#: Problems that may pass, when a disk or a network comes back: such an image is tried again.
 _PASSING = ("absent", "unread", "cut")
 
 
 class NoImage(Exception):
-    """There is no image of a pair; the message says why.
-
-    Args:
-        message: the reason.
-        passing: whether the image may be there later.
-    """
+    """There is no image of a pair; the message says why, `passing` whether it may be there later."""
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
@@ -91,11 +86,7 @@ class Images:
         self._readers.shutdown(wait=False, cancel_futures=True)
 
     def small(self, row: int) -> bytes:
-        """Returns the encoded small image of a row; waits if another thread is reading it.
-
-        Raises:
-            NoImage: there is none.
-        """
+        """Returns the encoded small image of a row, or raises `NoImage`; waits if another thread is reading it."""
         return self.read_ahead([row])[row].result()
 
     def read_ahead(self, rows: Sequence[int]) -> dict[int, Future[bytes]]:
@@ -124,13 +115,13 @@ class Images:
             problem = error
         except (TamisError, OSError) as error:
             problem = NoImage(str(error), passing=True)
-        finally:  # whatever happened, nobody waits for ever
+        finally:  # every future gets a result, so that no request waits forever
             for row, future in wanted.items():
                 if not future.done():
                     future.set_exception(problem)
-                error_of = future.exception()
+                failed = future.exception()
                 with self._guard:
-                    if isinstance(error_of, NoImage) and error_of.passing and self._kept.get(row) is future:
+                    if isinstance(failed, NoImage) and failed.passing and self._kept.get(row) is future:
                         del self._kept[row]
         return found
 
@@ -141,19 +132,11 @@ class Images:
         return samples_of(self._run, self._pool, order=order, fields={"pixels"}, errors="mark", threads=threads)
 
     def pixels(self, row: int) -> Pixels:
-        """Returns the image of a row.
-
-        Raises:
-            NoImage: there is none.
-        """
+        """Returns the image of a row, or raises `NoImage`."""
         (sample,) = self._samples([row], threads=1)
         if sample.pixels is None:
             raise _absence(sample.problem)
         return sample.pixels
-
-    def large(self, row: int) -> bytes:
-        """Returns the encoded image of a row, at most `LARGE` pixels on its longer side."""
-        return encoded(self.pixels(row), LARGE)
 
 
 def _absence(problem: Problem | None) -> NoImage:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tamis import __version__
-from tamis.arrays import Mask
+from tamis.arrays import Float32s, Float64s, Mask
 from tamis.data import Column
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
 from tamis.fingerprint import fingerprint
-from tamis.math.intervals import share
+from tamis.math.statistics import share
 from tamis.store import manifest, parts
 from tamis.store.claims import check_same_rows, held, locked
 
@@ -53,12 +51,12 @@ class Labels:
         group = run.scores.get(LABEL)
         if group is not None and group.folder.name != self._folder:
             raise RunError(f"{run.path} has another score that is called {LABEL!r}, so pairs cannot be labelled")
-        self.values: NDArray[np.float32] = np.full(len(run), np.nan, np.float32)
+        self.values: Float32s = np.full(len(run), np.nan, np.float32)
         self.version = 0
         self._lock = threading.Lock()
         self._undo: list[tuple[int, float]] = []  # rows labelled here, with their values before
         self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
-        for block, shard in enumerate(run.shards) if group is not None else ():
+        for block, shard in enumerate(run.shards):
             if group is not None and shard in group.shards:
                 self.values[self._place(block)] = self._read(shard)
 
@@ -68,7 +66,7 @@ class Labels:
     def _path(self, shard: str) -> Path:
         return self._run.path / "scores" / self._folder / f"{shard}.parquet"
 
-    def _read(self, shard: str) -> NDArray[np.float32]:
+    def _read(self, shard: str) -> Float32s:
         column = parts.read_columns(self._path(shard), [LABEL], self._run.owner(shard)).column(LABEL)
         return np.array(parts.numbers(column), np.float32)
 
@@ -81,7 +79,7 @@ class Labels:
         """Labels a row, or removes its label with None; returns the run's value before, NaN for none.
 
         Raises:
-            RunError: another command is writing to the run, the run is gone or has other rows, or the disk is full. The
+            RunError: another command is writing to the run, the run is gone or has other rows, or the disk is full; the
                 label is then not set.
         """
         with self._lock:
@@ -136,51 +134,35 @@ class Labels:
         self._run.forget(self._folder)
         return before
 
-    def _write(self, shard: str, values: NDArray[np.float32], uids: str) -> None:
+    def _write(self, shard: str, values: Float32s, uids: str) -> None:
         reasons = [None if there else "nobody has labelled it" for there in np.isfinite(values).tolist()]
         parts.write_scores(self._path(shard), [COLUMN], {LABEL: values}, reasons, uids=uids)
 
 
 def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:
     """Returns the share of the good and of the bad pairs that a subset keeps, with its 95 % interval."""
-    total, kept = labels.count(), labels.count(keep)
-    found: dict[str, Any] = {}
-    for kind, n in total.items():
+    kept, found = labels.count(keep), {}
+    for kind, n in labels.count().items():
         estimate = share(kept[kind], n) if n else None
-        interval = None if estimate is None else [estimate.value, estimate.low, estimate.high]
+        interval = estimate and [estimate.value, estimate.low, estimate.high]
         found[kind] = {"kept": kept[kind], "of": n, "share": interval}
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """The value of a score that separates good from bad pairs best, with its 95 % interval (`low`, `high`).
-
-    `good` and `bad` are the shares of the labelled pairs that it keeps, `n` the labelled pairs that have the score.
-    """
-
-    keeps: Literal["at_least", "at_most"]
-    value: float
-    low: float
-    high: float
-    good: float
-    bad: float
-    n: int
-
-
-def best_threshold(
-    values: NDArray[np.float32], labels: NDArray[np.float32], *, draws: int = 200, seed: int = 0
-) -> Threshold | None:
+def best_threshold(values: Float32s, labels: Float32s, *, draws: int = 200, seed: int = 0) -> dict[str, Any] | None:
     """Returns the threshold with the largest share of good pairs kept less the share of bad ones (Youden's J).
-
-    The interval is that of the bootstrap: the 2.5th and 97.5th percentiles of the threshold over draws with
-    replacement. None if fewer than two good or two bad pairs have the score, or all of them have the same.
 
     Args:
         values: (rows,) the score.
         labels: (rows,) 1 good, 0 bad, NaN neither.
         draws: of the bootstrap.
         seed: of its draws.
+
+    Returns:
+        Whether it `keeps` "at_least" or "at_most" the `value`; `low` and `high`, the 95 % interval of the bootstrap
+        (percentiles over draws with replacement); the shares of `good` and `bad` pairs kept and how much they differ
+        (`gain`), and `n`, the labelled pairs that have the score. None if fewer than two good or two bad pairs have the
+        score, or all of them have the same.
 
     Source: Youden 1950, "Index for rating diagnostic tests"; Efron and Tibshirani 1993, section 13.3.
     """
@@ -197,25 +179,21 @@ def best_threshold(
         drawn = random.integers(0, score.size, score.size)
         if 0 < np.count_nonzero(good[drawn]) < drawn.size:
             found.append(sign * _youden(sign * score[drawn], good[drawn])[0])
-    low, high = np.quantile(found, [0.025, 0.975])
+    low, high = np.quantile(found, [0.025, 0.975]).tolist()
     keep = sign * score >= sign * value
-    return Threshold(
-        keeps="at_least" if sign > 0 else "at_most",
-        value=float(value),
-        low=float(low),
-        high=float(high),
-        good=float(keep[good].mean()),
-        bad=float(keep[~good].mean()),
-        n=int(score.size),
-    )
+    kept = {"good": float(keep[good].mean()), "bad": float(keep[~good].mean())}
+    return {
+        "keeps": "at_least" if sign > 0 else "at_most", "value": float(value), "low": low, "high": high, **kept,
+        "n": int(score.size), "gain": kept["good"] - kept["bad"],
+    }  # fmt: skip
 
 
-def _youden(score: NDArray[np.float64], good: Mask) -> tuple[float, float]:
+def _youden(score: Float64s, good: Mask) -> tuple[float, float]:
     """Returns the threshold (half-way between two scores) that maximises Youden's J of `score >= threshold`, and J."""
     order = np.argsort(-score, kind="stable")
     ranked, hits = score[order], good[order]
     j = np.cumsum(hits) / np.count_nonzero(hits) - np.cumsum(~hits) / np.count_nonzero(~hits)
-    ends = np.append(ranked[1:] < ranked[:-1], True)  # a threshold cannot lie between equal scores
+    ends = np.append(ranked[1:] < ranked[:-1], True)  # no threshold separates equal scores
     best = int(np.argmax(np.where(ends, j, -np.inf)))
     below = ranked[best + 1] if best + 1 < ranked.size else ranked[best]
     return float((ranked[best] + below) / 2), float(j[best])

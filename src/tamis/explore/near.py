@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tamis.arrays import Rows
+from tamis.arrays import Float32s, Float64s, Mask, Rows
 from tamis.data import Device, Node
 from tamis.errors import RecipeError, SampleError
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
@@ -34,31 +32,20 @@ LARGEST, _IMAGES = 16 << 20, 64
 _CHUNK = 1 << 15
 
 
-@dataclass(frozen=True, kw_only=True)
-class Projection:
-    """A map of embeddings: the plane in which they differ most.
-
-    Attributes:
-        rows: (n,) which rows are on it.
-        points: (n, 2).
-        explained: the shares of the variance along its two axes.
-        of: the number of rows that have an embedding.
-    """
+class Projection(NamedTuple):
+    """A map of embeddings: the plane in which they differ most. `of` rows have an embedding, (n,) `rows` are on it."""
 
     rows: Rows
-    points: NDArray[np.float64]
-    explained: tuple[float, float]
+    points: Float64s  # (n, 2)
+    explained: tuple[float, float]  # share of the variance along each axis
     of: int
 
 
 class Near:
     """Search in a run's stored embeddings, block by block, without an index.
 
-    Args:
-        run: the run.
-
-    Attributes:
-        image: the name of its embeddings of images; None if it stores none.
+    `image` is the name of its embeddings of images; None if it stores none. Searches raise RecipeError if there are
+    none or their model has changed, ModelError if it is not on this machine, DependencyError without torch.
     """
 
     def __init__(self, run: Run) -> None:
@@ -67,7 +54,7 @@ class Near:
         whole = [name for name in stored if set(run.shards) <= files(run.embeddings[name], ".npy")]
         self.image: str | None = whole[0] if whole else None
         self._projections: dict[str, Projection] = {}
-        self._images: dict[str, NDArray[np.float32]] = {}
+        self._images: dict[str, Float32s] = {}
         self._executor: Executor | None = None
         self._guard = threading.Lock()
 
@@ -80,26 +67,14 @@ class Near:
         return self.image
 
     def to_text(self, text: str) -> Rows:
-        """Returns the rows whose images are nearest to words, by the model that embedded them; the nearest first.
-
-        Raises:
-            RecipeError: the run stores no embeddings, or its model has changed.
-            ModelError: the model is not on this machine.
-            DependencyError: torch is not installed.
-        """
+        """Returns the rows whose images are nearest to words, by the model that embedded them; the nearest first."""
         name = self._name()
         return self._nearest(name, self._embedded(name, TextEmbedding, Captions(), text))[0]
 
     def add_image(self, data: bytes) -> str:
-        """Embeds an image as the run's own were, keeps the embedding, and returns its key for `to_image`.
+        """Embeds the bytes of an image file as the run's own images were, and returns its key for `to_image`.
 
-        Args:
-            data: the bytes of an image file. It is decoded like the pool's images, with the same limit of pixels.
-
-        Raises:
-            RecipeError: it is not an image, it is too large, the run stores no embeddings, or its model has changed.
-            ModelError: the model is not on this machine.
-            DependencyError: torch is not installed.
+        It is decoded like the pool's images, with the same limit of pixels.
         """
         name = self._name()
         if len(data) > LARGEST:
@@ -119,19 +94,13 @@ class Near:
         return key
 
     def to_image(self, key: str) -> Rows:
-        """Returns the rows whose images are nearest to an image that was added; the nearest first.
-
-        Raises:
-            RecipeError: there is none of that key: it was added to another server, or too many were added since.
-        """
+        """Returns the rows whose images are nearest to an image that was added; the nearest first."""
         vector = self._images.get(key)
         if vector is None:
             raise RecipeError("the image that was searched by is no longer here: choose it again")
         return self._nearest(self._name(), vector)[0]
 
-    def _embedded(
-        self, name: str, kind: type[TextEmbedding | ImageEmbedding], source: Node, one: Any
-    ) -> NDArray[np.float32]:
+    def _embedded(self, name: str, kind: type[TextEmbedding | ImageEmbedding], source: Node, one: Any) -> Float32s:
         """Returns one text or image in the space of stored embeddings, by the model that made them."""
         about = self._run.table().about(name)
         node = kind(model=about["settings"]["model"])
@@ -146,7 +115,7 @@ class Near:
             vector = self._executor.run([node], {source: [one]})[node][0]
         return np.asarray(vector, np.float32)
 
-    def neighbours(self, row: int, most: int = NEAREST) -> tuple[Rows, NDArray[np.float32]]:
+    def neighbours(self, row: int, most: int = NEAREST) -> tuple[Rows, Float32s]:
         """Returns the rows whose images are nearest to a row's with their cosines, the row itself first."""
         name = self._name()
         vector = np.asarray(self._run.table().vectors(name, np.array([row]))[0], np.float32)
@@ -154,7 +123,7 @@ class Near:
             return np.array([row], np.int64), np.ones(1, np.float32)
         return self._nearest(name, vector, most)
 
-    def _nearest(self, name: str, vector: NDArray[np.float32], most: int = NEAREST) -> tuple[Rows, NDArray[np.float32]]:
+    def _nearest(self, name: str, vector: Float32s, most: int = NEAREST) -> tuple[Rows, Float32s]:
         """Returns the rows of the largest products with a vector; ties by the scrambled uid."""
         table = self._run.table()
         cosines = np.full(len(table), -np.inf, np.float32)
@@ -199,17 +168,15 @@ class Near:
             low = scramble(*table.uids(rows))
             rows = np.sort(rows[np.argpartition(low, SAMPLE)[:SAMPLE]])
         points, shares = components(lambda some: np.asarray(table.vectors(name, some), np.float32), rows)
-        return Projection(rows=rows, points=points, explained=shares, of=int(there.sum()))
+        return Projection(rows, points, shares, int(there.sum()))
 
     def inside(self, name: str, points: Sequence[tuple[float, float]]) -> Rows:
-        """Returns the rows of the map that lie inside a polygon."""
+        """Returns the rows of the map that are inside a polygon."""
         found = self.projection(name)
         return found.rows[inside_polygon(found.points, points)]
 
 
-def components(
-    read: Callable[[Rows], NDArray[np.float32]], rows: Rows
-) -> tuple[NDArray[np.float64], tuple[float, float]]:
+def components(read: Callable[[Rows], Float32s], rows: Rows) -> tuple[Float64s, tuple[float, float]]:
     """Returns the first two principal components of some rows' vectors, scaled into [-1, 1], and their shares.
 
     Args:
@@ -235,14 +202,13 @@ def components(
     return points / np.where(reach > 0, reach, 1), (float(values[-1]) / whole, float(values[-2]) / whole)
 
 
-def inside_polygon(points: NDArray[np.float64], polygon: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:
-    """Returns which points lie inside a closed polygon, by how often a ray to the right crosses it."""
+def inside_polygon(points: Float64s, polygon: Sequence[tuple[float, float]]) -> Mask:
+    """Returns which points are inside a closed polygon, by how often a ray to the right crosses it."""
     found = np.zeros(len(points), bool)
     corners = np.asarray(polygon, np.float64).reshape(-1, 2)
     x, y = points[:, 0], points[:, 1]
     for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-        if y1 == y2:
-            continue
-        crosses = (y1 > y) != (y2 > y)
-        found ^= crosses & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+        if y1 != y2:
+            crosses = (y1 > y) != (y2 > y)
+            found ^= crosses & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
     return found

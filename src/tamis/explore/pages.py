@@ -85,7 +85,7 @@ class Pages:
 
     def add_image(self, data: bytes) -> dict[str, Any]:
         """Takes an image of the user's to search by, and returns its key."""
-        return {"picture": self.explorer.near.add_image(data)}
+        return {"image": self.explorer.near.add_image(data)}
 
     def image(self, kind: str, row: int) -> bytes:
         """Returns an encoded image of a row: "small", "large", "outlined" or "painted" (its text painted over).
@@ -98,17 +98,11 @@ class Pages:
             return encoded(both[kind == "painted"], LARGE)
         if kind not in ("small", "large"):
             raise NoImage(f"there is no image called {kind[:20]!r}")
-        return self.images.large(row) if kind == "large" else self.images.small(row)
+        return encoded(self.images.pixels(row), LARGE) if kind == "large" else self.images.small(row)
 
 
 def view_of(asked: Mapping[str, Any]) -> View:
-    """Returns the view that the page asks for.
-
-    Raises:
-        TypeError: it has a key that views do not have, or a value of the wrong type.
-        ValueError: an unknown word.
-        RecipeError: the part of a caption is too long.
-    """
+    """Returns the view that the page asks for; a key or a value that views do not have raises."""
     settings = dict(asked)
     for name in ("ranges", "words"):
         settings[name] = tuple(tuple(entry) for entry in settings.get(name) or ())

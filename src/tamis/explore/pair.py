@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
+from tamis.reporting.histogram import whole_column
 from tamis.reporting.pairs import Painter, read_pairs
 from tamis.reporting.sections.text import painter
 from tamis.store.stream import samples_of
@@ -33,23 +33,17 @@ USUAL: Mapping[str, Any] = {"name": "copies", "select": [{"distinct": {"missing"
 class TextPainter:
     """Paints over the text of images as the run's T-MARS did. The detector is loaded with the first image.
 
-    Attributes:
-        problem: why there is nothing to paint; "" if there is.
+    `problem` is why there is nothing to paint, or "".
     """
 
     def __init__(self, run: Run) -> None:
-        groups = [group for group in run.scores.values() if group.facts["name"] == "tmars"]
-        self.problem = "" if groups else "the run has no T-MARS scores"
-        self._group = groups[0] if groups else None
+        self._group = next((group for group in run.scores.values() if group.facts["name"] == "tmars"), None)
+        self.problem = "" if self._group else "the run has no T-MARS scores"
         self._paint: Painter | None = None
         self._guard = threading.Lock()
 
     def paint(self, image: Pixels) -> tuple[Pixels, Pixels]:
-        """Returns an image with its text outlined, and with the text painted over.
-
-        Raises:
-            ModelError: it cannot be done here, or the detector failed.
-        """
+        """Returns an image with its text outlined, and with the text painted over; ModelError if it cannot be done."""
         if self._group is None:
             raise ModelError(self.problem)
         try:
@@ -97,16 +91,13 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
 
 def _percentiles(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, Any]]:
     """Returns scores with the share of judged pairs below, counting half of those that have the same score."""
-
-    def count(place: slice, columns: dict[str, Any]) -> NDArray[np.float64]:
-        below = [(columns[name] < value).sum() + (columns[name] == value).sum() / 2 for name, value in values.items()]
-        return np.array([below, [(~np.isnan(columns[name])).sum() for name in values]], np.float64)
-
-    below, judged = sum(explorer.run.table().map(list(values), count), np.zeros((2, len(values))))
     found = []
-    for number, (name, value) in enumerate(values.items()):
-        there = bool(np.isfinite(value))
-        percentile = float(below[number] / judged[number]) if there else None
+    for name, value in values.items():
+        there, percentile = bool(np.isfinite(value)), None
+        if there:
+            column = whole_column(explorer.run.table(), name)
+            below = np.count_nonzero(column < value) + np.count_nonzero(column == value) / 2
+            percentile = float(below / np.count_nonzero(~np.isnan(column)))
         found.append({"name": name, "value": float(value) if there else None, "percentile": percentile})
     return found
 
@@ -167,35 +158,25 @@ def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
     if usual:
         lines = steps(USUAL)
     groups = [(line["step"], group) for line in lines for group in line["facts"]["largest_groups"]]
-    rows = sorted({int(row) for _, group in groups for row in group["rows"]})
-    pairs = read_pairs(explorer.run, rows, [], hashed, None)
-
-    def member(row: int, keeper: int) -> dict[str, Any]:
-        pair = pairs[row]
-        differing = bits(pairs[keeper].words.get("image_hash"), pair.words.get("image_hash"))
-        caption = (pair.caption or "")[:300]
-        return {"row": row, "caption": caption, "status": pair.status, "key": pair.key, "bits": differing}
-
-    return {
-        "usual": usual,
-        "groups": sum(int(line["facts"]["groups"]) for line in lines),
-        "shown": [
-            {
-                "step": step,
-                "size": group["size"],
-                "members": [member(int(row), int(group["rows"][0])) for row in group["rows"]],
-            }
-            for step, group in groups
-        ],
-        "step": lines[0]["step"] if lines else "",
-    }
+    pairs = read_pairs(explorer.run, {row for _, group in groups for row in group["rows"]}, [], hashed, None)
+    shown = []
+    for step, group in groups:
+        members = [pairs[int(row)] for row in group["rows"]]
+        hashes = [pair.words.get("image_hash") for pair in members]
+        entries = [
+            {"row": pair.row, "caption": (pair.caption or "")[:300], "status": pair.status, "key": pair.key,
+             "bits": differing_bits(hashes[0], own)}
+            for pair, own in zip(members, hashes, strict=True)
+        ]  # fmt: skip
+        shown.append({"step": step, "size": group["size"], "members": entries})
+    total = sum(int(line["facts"]["groups"]) for line in lines)
+    return {"usual": usual, "groups": total, "shown": shown, "step": lines[0]["step"] if lines else ""}
 
 
-def bits(keeper: str | None, other: str | None) -> int | None:
+def differing_bits(keeper: str | None, other: str | None) -> int | None:
     """Returns in how many of 64 bits one image's whole hash differs from the nearest of the other; None without hashes.
 
-    Args:
-        keeper, other: hashes as `image_hash` emits them.
+    Hashes are written as `image_hash` emits them.
     """
     if keeper is None or other is None:
         return None

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import yaml
-from numpy.typing import NDArray
 
 from tamis import recipe as recipes
-from tamis.arrays import Mask, Rows
+from tamis.arrays import U64, Mask, Rows
 from tamis.errors import RecipeError
 from tamis.explore.columns import Binned, HeldRun, binned, heat
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
@@ -27,6 +25,7 @@ from tamis.explore.pair import TextPainter
 from tamis.explore.view import View, rows_of
 from tamis.explore.words import containing, counted, counted_among, most_frequent
 from tamis.pool import Pool
+from tamis.reporting.histogram import whole_column
 from tamis.reporting.pairs import read_pairs
 from tamis.reporting.picking import scrambled
 from tamis.storage import explained
@@ -39,6 +38,9 @@ Recipe = Mapping[str, Any]
 
 #: Answers that are kept, the most recently used: choices, orders of rows, searches, columns of counted words.
 _CHOICES, _ORDERS, _SEARCHES, _COUNTED = 12, 24, 8, 2
+
+#: Bytes of a subset's file name. File systems allow 255, and a file that is being written has a longer name.
+_LONGEST_NAME = 230
 
 #: Words of a column that are listed, characters of such a word, and of a caption in the grid.
 WORDS, _WORD, CAPTION = 200, 120, 400
@@ -60,7 +62,7 @@ class Explorer:
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
         self.labels = Labels(run)
-        self._given = tuple(subsets)
+        self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
         self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _whole(json.loads(key))))
@@ -79,7 +81,7 @@ class Explorer:
         return Near(self.run)
 
     @cached_property
-    def order(self) -> NDArray[np.uint64]:
+    def order(self) -> U64:
         """The random order: (rows,) scrambled uids."""
         return scrambled(self.run.table())
 
@@ -111,7 +113,7 @@ class Explorer:
             _, group, column = self.run.columns[name]
             facts = {field: getattr(column, field) for field in ("unit", "better", "about")}
             columns.append({"name": name, **facts, "score": group is not None})
-        given = [
+        opened = [
             {
                 "name": subset.name,
                 "recipe": {"name": subset.name, "saved": number},
@@ -119,7 +121,7 @@ class Explorer:
                 "from": "subset",
                 "kept": len(subset),
             }
-            for number, subset in enumerate(self._given)
+            for number, subset in enumerate(self._opened_with)
         ]
         return {
             "run": str(self.run.path),
@@ -129,12 +131,12 @@ class Explorer:
             "embeddings": sorted(self.run.vectors),
             "texts": sorted(self.run.texts),
             "statuses": dict(self.run.statuses),
-            "recipes": given + self._shipped(),
+            "recipes": opened + self._shipped(),
             "labels": self.label_facts(),
             "missing": len(self.run.missing),
             "hashes": "image_hash" in self.run.columns,
             "searchable": self.near.image is not None,
-            "largest_picture": LARGEST,
+            "largest_image": LARGEST,
             "compared": COMPARED,
         }
 
@@ -152,21 +154,18 @@ class Explorer:
     def choose(self, recipe: Recipe) -> Subset:
         """Returns what a recipe keeps, as `tamis select` would.
 
-        Args:
-            recipe: a recipe; or {"saved": the number of a subset that the page was opened with}, for the rows of its
-                file, because no recipe chooses those of a set operation over repeated rows again.
-
-        Raises:
-            RecipeError: the recipe is wrong.
-            RunError: the run lacks a column.
+        {"saved": N} stands for the rows of the N-th subset that the page was opened with, because no recipe chooses
+        those of a set operation over repeated rows again.
         """
         if "saved" not in recipe:
             with self._guard:  # several questions about one recipe come at once; it is applied once
                 return self._choice(json.dumps(recipe))
         number = recipe["saved"]
-        if not isinstance(number, int) or not 0 <= number < len(self._given):
-            raise RecipeError(f"the page was opened with {len(self._given)} subsets, there is no number {number!r}")
-        return self._given[number]
+        if not isinstance(number, int) or not 0 <= number < len(self._opened_with):
+            raise RecipeError(
+                f"the page was opened with {len(self._opened_with)} subsets, there is no number {number!r}"
+            )
+        return self._opened_with[number]
 
     def bins(self, column: str) -> Binned:
         """Returns a column cut into bars."""
@@ -197,16 +196,12 @@ class Explorer:
 
     def histograms(self, columns: Sequence[str]) -> dict[str, Any]:
         """Returns the bars of columns over the whole pool."""
-        return {
-            column: {
-                "edges": _reach(bins),
-                "pool": bins.pool.tolist(),
-                "ends": _ends(bins),
-                "null": bins.null,
-                "whole": bins.whole,
-            }
-            for column, bins in ((column, self.bins(column)) for column in columns)
-        }
+        found = {}
+        for column in columns:
+            bins = self.bins(column)
+            counts = {"pool": bins.facts.pool.tolist(), "null": bins.facts.null, "whole": bins.whole}
+            found[column] = {"edges": _reach(bins), "ends": _ends(bins), **counts}
+        return found
 
     def heat(self, x: str, y: str, recipe: Recipe) -> dict[str, Any]:
         """Returns the number of pairs of the pool, and of those kept, in each cell of two columns."""
@@ -237,7 +232,7 @@ class Explorer:
             for wanted, other in zip(asked.region, json.loads(compared), strict=True):
                 among &= self.choose(other).keep == bool(wanted)
         subset, rows = self.choose(json.loads(recipe)), self._found(search) if search else None
-        return rows_of(asked, self.run, self.run.table(), subset, self.labels.values, self.order, among, rows)
+        return rows_of(asked, self.run, subset, self.labels.values, self.order, among, rows)
 
     def _search(self, search: str) -> Rows:
         """Returns the rows of a search: near a text, an image or a row, or inside a lasso on the map."""
@@ -246,8 +241,8 @@ class Explorer:
             return self.near.inside(str(asked["embedding"]), [(float(x), float(y)) for x, y in asked["points"]])
         if "text" in asked:
             return self.near.to_text(str(asked["text"]))
-        if "picture" in asked:
-            return self.near.to_image(str(asked["picture"]))
+        if "image" in asked:
+            return self.near.to_image(str(asked["image"]))
         return self.near.neighbours(self.check_row(asked["row"]))[0]
 
     def check_row(self, number: Any) -> int:
@@ -262,24 +257,20 @@ class Explorer:
         subset = self.choose(recipe)
         pairs = read_pairs(self.run, rows, list(columns), [], None)
         codes, reasons = subset.verdict.dropped_by, subset.verdict.reasons
-        cards = []
-        for row in rows:
-            pair = pairs[row]
-            caption = pair.caption or ""
-            cards.append(
-                {
-                    "row": row,
-                    "caption": caption[:CAPTION],
-                    "cut_off": len(caption) > CAPTION,
-                    "no_caption": pair.caption is None,
-                    "status": pair.status,
-                    "kept": bool(subset.keep[row]),
-                    "reason": reasons[int(codes[row])] if codes is not None else "",
-                    "label": self.label_of(row),
-                    "scores": {name: _number(pair.numbers[name]) for name in columns},
-                }
-            )
-        return cards
+        return [
+            {
+                "row": row,
+                "caption": (pair.caption or "")[:CAPTION],
+                "cut_off": len(pair.caption or "") > CAPTION,
+                "no_caption": pair.caption is None,
+                "status": pair.status,
+                "kept": bool(subset.keep[row]),
+                "reason": reasons[int(codes[row])] if codes is not None else "",
+                "label": self.label_of(row),
+                "scores": {name: _number(pair.numbers[name]) for name in columns},
+            }
+            for row, pair in ((row, pairs[row]) for row in rows)
+        ]
 
     def label_of(self, row: int) -> str | None:
         label = self.labels.values[row]
@@ -306,35 +297,26 @@ class Explorer:
 
     def suggestions(self) -> list[dict[str, Any]]:
         """Returns for each score the threshold that separates good from bad best, the sharpest first."""
-        found = []
-        labels, names = self.labels.values, self.numbers
-
-        def read(place: slice, columns: dict[str, Any]) -> dict[str, Any]:
-            there = np.isfinite(labels[place])
-            return {name: columns[name][there] for name in names}
-
-        parts = list(self.run.table().map(names, read))
-        labelled = labels[np.isfinite(labels)]
-        for name in names:
-            best = best_threshold(np.concatenate([part[name] for part in parts]), labelled)
-            if best is not None:
-                found.append({"column": name, **vars(best), "gain": best.good - best.bad})
-        return sorted(found, key=lambda each: -float(each["gain"]))
+        labels, table = self.labels.values, self.run.table()
+        there = np.isfinite(labels)
+        found = [
+            {"column": name, **best}
+            for name in self.numbers
+            if (best := best_threshold(whole_column(table, name)[there], labels[there])) is not None
+        ]
+        return sorted(found, key=lambda each: -each["gain"])
 
     def regions(self, compared: Sequence[Recipe]) -> dict[str, Any]:
-        """Returns the number of pairs that each combination of 2 to 5 recipes keeps: an UpSet plot.
-
-        Raises:
-            RecipeError: there are fewer or more recipes.
-        """
+        """Returns the number of pairs that each combination of 2 to 5 recipes keeps: an UpSet plot."""
         if not 2 <= len(compared) <= COMPARED:
             raise RecipeError(f"between 2 and {COMPARED} recipes can be compared, got {len(compared)}")
+        keeps = [self.choose(recipe).keep for recipe in compared]
         pattern = np.zeros(len(self.run), np.uint8)
-        for number, recipe in enumerate(compared):
-            pattern |= self.choose(recipe).keep.astype(np.uint8) << number
+        for number, keep in enumerate(keeps):
+            pattern |= keep.astype(np.uint8) << number
         counts = np.bincount(pattern, minlength=1 << len(compared))
         return {
-            "sets": [int(np.count_nonzero(self.choose(recipe).keep)) for recipe in compared],
+            "sets": [int(np.count_nonzero(keep)) for keep in keeps],
             "regions": [
                 {"pattern": [code >> number & 1 for number in range(len(compared))], "rows": int(counts[code])}
                 for code in np.argsort(-counts, kind="stable").tolist()
@@ -351,14 +333,18 @@ class Explorer:
             pool: pa.Table = self._words(column)
             matches = containing(pool, part)
             top = most_frequent(matches, WORDS)
-        listed = top.column("word")
-        kept = counted_among(self.run.table(), column, listed, keep)
+        kept = counted_among(self.run.table(), column, top.column("word"), keep)
         return {
             "different": pool.num_rows,
             "found": matches.num_rows,
             "words": [
-                {"word": word[:_WORD], "whole": len(word) <= _WORD, "pool": count, "kept": int(those)}
-                for word, count, those in zip(listed.to_pylist(), top.column("n").to_pylist(), kept, strict=True)
+                {
+                    "word": each["word"][:_WORD],
+                    "whole": len(each["word"]) <= _WORD,
+                    "pool": each["n"],
+                    "kept": int(those),
+                }
+                for each, those in zip(top.to_pylist(), kept, strict=True)
             ],
         }
 
@@ -373,20 +359,17 @@ class Explorer:
         checked = recipes.load(_whole(recipe))
         subset = self.choose(recipe)
         path = self.run.path / "subsets" / f"{checked.name}.parquet"
-        try:
-            with explained(path):
-                path.parent.mkdir(exist_ok=True)
-                if not replace and path.exists():
-                    raise RecipeError(f"{path} exists already: choose another name, or replace it")
-                subset.save(path)
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
+        if len(path.name.encode()) > _LONGEST_NAME:
             raise RecipeError(
-                f"the name has {len(checked.name):,} characters, too many for a file name: choose a shorter one"
-            ) from error
+                f"the name has {len(checked.name):,} characters, too many for a file: choose a shorter one"
+            )
+        with explained(path):
+            path.parent.mkdir(exist_ok=True)
+            if not replace and path.exists():
+                raise RecipeError(f"{path} exists already: choose another name, or replace it")
+            subset.save(path)
         with self._guard:  # the page compares with what is saved now
-            self._given = tuple(subset if one.name == checked.name else one for one in self._given)
+            self._opened_with = tuple(subset if one.name == checked.name else one for one in self._opened_with)
             self._ordered.cache_clear()
         return {"subset": str(path), "kept": len(subset)}
 
@@ -401,11 +384,11 @@ def _whole(recipe: Recipe) -> dict[str, Any]:
 
 
 def _reach(bins: Binned) -> list[float]:
-    return [float(bins.edges[0]), float(bins.edges[-1])]
+    return [float(bins.facts.edges[0]), float(bins.facts.edges[-1])]
 
 
 def _ends(bins: Binned) -> list[float | None]:
-    return [_number(end) for end in bins.ends]
+    return [_number(bins.facts.low), _number(bins.facts.high)]
 
 
 def _number(value: float) -> float | None:

@@ -20,10 +20,9 @@ import math
 import secrets
 import socket
 import webbrowser
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 from tamis.errors import DiskFullError, RunError, TamisError, needs_extra
 from tamis.explore.images import KIND, NoImage
@@ -31,6 +30,7 @@ from tamis.explore.near import LARGEST
 from tamis.explore.pages import Pages
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -42,16 +42,7 @@ HOST = "127.0.0.1"
 _MOST_BYTES = 4 << 20
 
 #: What a malformed question may raise in the code that answers it.
-_UNREADABLE = (
-    KeyError,
-    TypeError,
-    ValueError,
-    IndexError,
-    AttributeError,
-    ArithmeticError,
-    NotImplementedError,
-    RecursionError,
-)
+_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError, RecursionError)
 
 #: Where an image to search by is sent.
 _SEARCH = "/near"
@@ -70,82 +61,50 @@ _HEADERS = {
     "cache-control": "no-store",
 }
 
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+def refusal(request: Request, token: str) -> tuple[int, str] | None:
+    """Returns status and reason for a request that is not answered: see the module."""
+    headers, path = request.headers, request.url.path
+    said = request.query_params.get("token", "") if path == "/" else path.lstrip("/").partition("/")[0]
+    host = headers.get("host", "")
+    if host.partition(":")[0] not in (HOST, "localhost"):
+        return 403, f"this page is served to {HOST} and localhost only"
+    known = hmac.compare_digest(said.encode(), token.encode())
+    # A browser opens a whole page: a click on the printed address in a terminal that is a web page itself, say.
+    page = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+    opened = known and page and request.method == "GET" and path == "/"
+    ours = headers.get("origin") in (None, f"http://{host}")
+    if not ours or (headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened):
+        return 403, "this page answers its own requests only"
+    length = headers.get("content-length", "0")
+    most = LARGEST if path.endswith(_SEARCH) else _MOST_BYTES
+    if not length.isdecimal() or int(length) > most or "transfer-encoding" in headers:
+        return 413, f"a request may have at most {most:,} bytes"
+    return None if known else (401, "the token is missing or wrong: open the address that `tamis explore` printed")
 
 
-class Guard:
-    """Lets requests of this page through, and adds the headers: see the module.
+def application(pages: Pages, token: str) -> Starlette:
+    """Returns the application that serves a run's page to those who know the token.
 
-    Args:
-        app: what answers.
-        token: that every address must have: `/?token=TOKEN`, and `/TOKEN/...` for all else.
-    """
-
-    def __init__(self, app: App, token: str) -> None:
-        self.app, self.token = app, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def answer(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                present = {name for name, _ in message["headers"]}
-                extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in present)]
-            await send(message)
-
-        refused = self._refused(scope) if scope["type"] == "http" else None
-        if refused is None:
-            await self.app(scope, receive, answer)
-            return
-        status, sentence = refused
-        headers = [(b"content-type", b"text/plain; charset=utf-8")]
-        await answer({"type": "http.response.start", "status": status, "headers": headers})
-        await answer({"type": "http.response.body", "body": sentence.encode()})
-
-    def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        """Returns status and reason for a request that is not answered."""
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        path: str = scope["path"]
-        token = path.lstrip("/").partition("/")[0]
-        if path == "/":
-            token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        host = headers.get("host", "")
-        if host.partition(":")[0] not in (HOST, "localhost"):
-            return 403, f"this page is served to {HOST} and localhost only"
-        known = hmac.compare_digest(token.encode(), self.token.encode())
-        # A browser opens a whole page: a click on the printed address in a terminal that is a web page itself, say.
-        page = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
-        opened = known and page and scope["method"] == "GET" and path == "/"
-        ours = headers.get("origin") in (None, f"http://{host}")
-        if not ours or (headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened):
-            return 403, "this page answers its own requests only"
-        length = headers.get("content-length", "0")
-        most = LARGEST if path.endswith(_SEARCH) else _MOST_BYTES
-        if not length.isdecimal() or int(length) > most or "transfer-encoding" in headers:
-            return 413, f"a request may have at most {most:,} bytes"
-        return None if known else (401, "the token is missing or wrong: open the address that `tamis explore` printed")
-
-
-def application(pages: Pages, token: str) -> Guard:
-    """Returns the application that serves a run's page.
-
-    Args:
-        pages: what it answers.
-        token: that every address must have.
-
-    Raises:
-        DependencyError: Starlette is not installed.
+    Every address has it: `/?token=TOKEN`, and `/TOKEN/...` for all else.
     """
     try:
         from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.base import BaseHTTPMiddleware
         from starlette.responses import JSONResponse, PlainTextResponse, Response
         from starlette.routing import Route
     except ImportError as error:
         raise needs_extra("starlette", "explore") from error
 
     web = {entry.name: entry.read_bytes() for entry in files("tamis.explore.web").iterdir() if entry.is_file()}
+
+    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        refused = refusal(request, token)
+        response = await answer(request) if refused is None else PlainTextResponse(refused[1], refused[0])
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
 
     def index(request: Request) -> Response:
         return Response(web["index.html"].decode().replace("{{token}}", token), media_type="text/html")
@@ -183,18 +142,14 @@ def application(pages: Pages, token: str) -> Guard:
             return PlainTextResponse(str(error), 404)
         return Response(data, media_type=f"image/{KIND}", headers={"cache-control": "private, max-age=3600"})
 
-    return Guard(
-        Starlette(
-            routes=[
-                Route("/", index),
-                Route(f"/{token}/web/{{name}}", file),
-                Route(f"/{token}/ask/{{name}}", ask, methods=["POST"]),
-                Route(f"/{token}{_SEARCH}", search, methods=["POST"]),
-                Route(f"/{token}/picture/{{kind}}/{{row}}", image),
-            ]
-        ),
-        token,
-    )
+    routes = [
+        Route("/", index),
+        Route(f"/{token}/web/{{name}}", file),
+        Route(f"/{token}/ask/{{name}}", ask, methods=["POST"]),
+        Route(f"/{token}{_SEARCH}", search, methods=["POST"]),
+        Route(f"/{token}/image/{{kind}}/{{row}}", image),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)])
 
 
 async def _body(request: Request) -> bytes:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from tamis.arrays import Mask, Rows
+from tamis.arrays import U64, Float32s, Mask, Rows
 from tamis.errors import RecipeError, check_words
+from tamis.reporting.histogram import whole_column
 from tamis.selectors.expression import parse
 from tamis.store.run import Run
 from tamis.store.subset import Subset
@@ -62,10 +62,9 @@ class View:
 def rows_of(
     view: View,
     run: Run,
-    table: Table,
     subset: Subset,
-    labels: NDArray[np.float32],
-    order: NDArray[np.uint64],
+    labels: Float32s,
+    order: U64,
     among: Mask | None = None,
     chosen: Rows | None = None,
 ) -> tuple[Rows, int]:
@@ -73,8 +72,7 @@ def rows_of(
 
     Args:
         view: what is asked.
-        run: for captions.
-        table: the run's columns.
+        run: the run.
         subset: what the recipe keeps, and why it drops the others.
         labels: (rows,) 1 good, 0 bad.
         order: (rows,) scrambled uids: the random order, which also decides ties.
@@ -85,6 +83,7 @@ def rows_of(
         RunError: a column does not exist.
         RecipeError: a column holds no numbers where numbers are needed, or the recipe has no threshold.
     """
+    table = run.table()
     mask = _shown(view, subset, labels)
     if among is not None:
         mask &= among
@@ -104,28 +103,22 @@ def rows_of(
         cut = subset.verdict.ranking
         if cut is None:
             raise RecipeError("the recipe has no threshold on a score, so nothing is near it")
-        values = np.abs(cut.distance(parse(cut.score).values(run.table(subset.verdict.names))))
-        return first(rows, values[rows], order), total
+        distance = np.abs(cut.distance(parse(cut.score).values(run.table(subset.verdict.names))))
+        return first(rows, distance[rows], order), total
     _check_kind(table, view.column, "number")
-    values = np.empty(len(table))
-
-    def read(place: slice, columns: dict[str, Any]) -> None:
-        values[place] = columns[view.column]
-
-    list(table.map([view.column], read))
+    values = whole_column(table, view.column)[rows]
     if view.sort == "score":
-        return first(rows, (-values if view.descending else values)[rows], order), total
-    lowest, highest = first(rows, values[rows], order), first(rows, -values[rows], order)
-    both = np.stack([lowest, highest], axis=1).reshape(-1)
+        return first(rows, -values if view.descending else values, order), total
+    both = np.stack([first(rows, values, order), first(rows, -values, order)], axis=1).reshape(-1)
     _, unique = np.unique(both, return_index=True)
     return both[np.sort(unique)[:MOST]], total
 
 
-def first(rows: Rows, keys: NDArray[Any], order: NDArray[np.uint64]) -> Rows:
+def first(rows: Rows, keys: Any, order: U64) -> Rows:
     """Returns at most `MOST` rows, those of the smallest keys first, ties by the scrambled uid, NaN last."""
     if rows.size > MOST:
         limit = np.partition(keys, MOST - 1)[MOST - 1]  # NaN sorts last
-        near = keys <= limit if not (keys.dtype.kind == "f" and np.isnan(limit)) else np.ones(keys.size, bool)
+        near = keys <= limit if limit == limit else np.ones(keys.size, bool)
         rows, keys = rows[near], keys[near]
     return rows[np.lexsort((order[rows], keys))[:MOST]]
 
@@ -135,7 +128,7 @@ def _check_kind(table: Table, column: str, kind: str) -> None:
         raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, {kind}s are needed here")
 
 
-def _shown(view: View, subset: Subset, labels: NDArray[np.float32]) -> Mask:
+def _shown(view: View, subset: Subset, labels: Float32s) -> Mask:
     if view.reason and subset.verdict.dropped_by is not None:
         return np.asarray(subset.verdict.dropped_by == view.reason)
     if view.show == "all":
@@ -149,19 +142,15 @@ def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: 
     _check_kind(table, column, "number")
     with np.errstate(over="ignore"):  # an end beyond float32's range is infinite
         bottom, top = np.float32(-np.inf if low is None else low), np.float32(np.inf if high is None else high)
-
-    def look(place: slice, columns: dict[str, Any]) -> None:
-        mask[place] &= (columns[column] >= bottom) & (columns[column] <= top)
-
-    list(table.map([column], look))
+    values = whole_column(table, column)
+    mask &= (values >= bottom) & (values <= top)
 
 
 def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
     _check_kind(table, column, "word")
 
     def look(place: slice, columns: dict[str, Any]) -> None:
-        words = columns[column]
-        words = words if words.type == pa.string() else words.cast(pa.string())
+        words = columns[column].cast(pa.string())
         mask[place] &= pc.equal(words, word).fill_null(False).to_numpy(zero_copy_only=False)
 
     list(table.map([column], look))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -40,9 +40,8 @@ _SCHEMA = parquet_schema(
 class DroppedExport(Exporter):
     """Writes every pair that a subset does not hold: uid, key, shard, the step that dropped it, why, and its score.
 
-    `step` is the number of the recipe's step, from 1. `score` is the value that the step judged by, null where it
-    judged by no score or where the parts of one step judged by several. Pairs that were scored after the subset was
-    chosen are listed with neither.
+    `step` is the number of the recipe's step, from 1. `score` is the value that the step judged by; null if it judged
+    by no score, or its parts by several. Pairs that were scored after the subset was chosen are listed with neither.
 
     Cost: reads the index and the scores that steps judged by, shard by shard. Memory: a shard's columns; for a score
         with rank(), eight bytes per row of the pool.
@@ -59,7 +58,7 @@ class DroppedExport(Exporter):
         """
         verdict, run, written = subset.verdict, subset.run, 0
         if verdict.dropped_by is None:
-            raise RunError(f"nobody knows why pairs were dropped from {subset.name!r}. {verdict.problem}")
+            raise RunError(f"it is not known why pairs were dropped from {subset.name!r}. {verdict.problem}")
         ends = np.cumsum(run.sizes, dtype=np.int64)[:-1]
         codes_of = np.split(verdict.dropped_by, ends)  # views, one per shard
         judged = _scores(subset, codes_of)
@@ -97,16 +96,16 @@ def _scores(subset: Subset, codes_of: list[Codes]) -> Callable[[int], Float64s]:
 
     minmax(), zscore() and rank() see the shards that the steps saw, without those that were scored later.
     """
-    run, why = subset.run, subset.verdict.why
-    later = [code for code, reason in enumerate(why, start=1) if reason.step is None]
+    verdict = subset.verdict
+    later = [code for code, reason in enumerate(verdict.why, start=1) if reason.step is None]
     seen = [block for block, codes in enumerate(codes_of) if codes.size and not np.isin(codes, later).all()]
+    table = subset.run.table(verdict.names).part(seen)
     place = {block: number for number, block in enumerate(seen)}
-    table = run.table(subset.verdict.names).part(seen)
     codes_by: dict[str, list[int]] = {}
-    for code, reason in enumerate(why, start=1):
+    for code, reason in enumerate(verdict.why, start=1):
         if reason.score is not None:
             codes_by.setdefault(reason.score, []).append(code)
-    values: Mapping[str, Callable[[int], Float64s]] = {text: parse(text).by_block(table) for text in codes_by}
+    values = {text: parse(text).by_block(table) for text in codes_by}
 
     def judged(block: int) -> Float64s:
         found = np.full(codes_of[block].size, np.nan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,13 +35,6 @@ class Exporter(ABC):
         check_class_attributes(cls, {"name": str, "needs_pool": bool, "ending": str})
         for name in {"out", "overwrite"} & vars(cls).get("__annotations__", {}).keys():
             raise TypeError(f"{cls.__qualname__}: a setting cannot be called {name}, which is an argument of export")
-        takes = ("subset", "out", "pool") if cls.needs_pool else ("subset", "out")
-        try:
-            inspect.signature(cls.write).bind("self", *takes)
-        except TypeError as error:
-            raise TypeError(
-                f"{cls.__qualname__}: needs_pool is {cls.needs_pool}, so write() must take {', '.join(takes)}: {error}"
-            ) from error
 
     @abstractmethod
     def write(self, subset: Subset, out: Path, *pool: Any) -> int:

@@ -37,7 +37,7 @@ class KeysExport(Exporter):
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file and returns the number of lines in it."""
         hashes = [np.empty(0, np.uint64)]  # 8 bytes per key; among 10^8 keys two collide with a chance of 1 in 3700
-        lines = broken = 0
+        broken = 0
         with writing(out) as temporary, open(temporary, "w", encoding="utf-8") as file:
             for shard, rows in subset.rows_by_shard():
                 keys = subset.run.index(shard, ["key"])["key"].take(pa.array(rows)).to_pylist()
@@ -48,19 +48,14 @@ class KeysExport(Exporter):
                 first = np.flatnonzero(np.diff(rows, prepend=-1))  # a pair that is kept k times counts once
                 digests = (xxhash.xxh3_64_intdigest(written[place].encode()) for place in first)
                 hashes.append(np.fromiter(digests, np.uint64, first.size))
-                lines += len(written)
                 file.writelines(f"{key}\n" for key in written)
         if broken:
             log.warning("%d keys hold line breaks, which are written as \\n and \\r", broken)
         every = np.concatenate(hashes)
-        repeated = every.size - np.unique(every).size
-        if repeated:
-            log.warning(
-                "%d keys are not unique: a loader that goes by key alone will take other samples too; export with "
-                "'shard: true', or by uid",
-                repeated,
-            )
-        return lines
+        if repeated := every.size - np.unique(every).size:
+            what = "a loader that goes by key alone takes other samples too; export with 'shard: true', or by uid"
+            log.warning("%d keys are not unique: %s", repeated, what)
+        return len(subset)
 
     def wrote(self, out: Path, run: Run | None) -> bool:
         """Whether the first ten lines of a file are keys of the run."""

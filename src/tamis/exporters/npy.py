@@ -1,4 +1,4 @@
-"""DataComp's subset file: sorted uids, as its resharder reads them by binary search."""
+"""DataComp's subset file: sorted uids, which its resharder reads by binary search."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NpyExport(Exporter):
         """Writes the file and returns the number of uids in it."""
         high, low, repeated = _uids(subset)
         if repeated:
-            log.warning("%d uids stand more than once in the pool; the file counts each once", repeated)
+            log.warning("%d uids occur more than once in the pool; the file counts each once", repeated)
         with writing(out) as temporary, open(temporary, "wb") as file:
             descr = np.lib.format.dtype_to_descr(SUBSET_DTYPE)
             header = {"descr": descr, "fortran_order": False, "shape": (high.size,)}
@@ -76,16 +76,11 @@ def _uids(subset: Subset) -> tuple[U64, U64, int]:
 def uid_order(high: U64, low: U64) -> Rows:
     """Returns the order that sorts uids by (high, low).
 
-    Sorting by the high half does nearly all: random halves rarely collide. Only runs of equal ones are sorted by both.
+    Sorting by the high half is enough unless some are equal, which random halves rarely are.
     """
     order = np.argsort(high)
-    sorted_high = high[order]
-    equal = sorted_high[1:] == sorted_high[:-1]
-    if equal.any():
-        tied = np.zeros(high.size, bool)
-        tied[1:] |= equal
-        tied[:-1] |= equal
-        places = np.flatnonzero(tied)
-        rows = order[places]
-        order[places] = rows[np.lexsort((low[rows], high[rows]))]
+    equal = high[order][1:] == high[order][:-1]
+    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((low[rows], high[rows]))]
     return order

@@ -76,7 +76,7 @@ class WebDatasetExport(Exporter):
         return (out / "export.json").is_file()
 
     def _begin(self, subset: Subset, out: Path) -> None:
-        """Writes the manifest that tells this export from others, and removes what a killed one left."""
+        """Writes the manifest that identifies this export, and removes what a killed one left."""
         digest = xxhash.xxh3_128()
         for values in (subset.rows(), *subset.uids()):
             digest.update(values.tobytes())
@@ -98,13 +98,10 @@ def _check_pool(subset: Subset, pool: Pool) -> None:
     kept = [name for name, _ in subset.rows_by_shard()]
     if absent := [name for name in kept if name not in shards]:
         raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
-    compressed = [name for name in kept if isinstance(s := shards[name], TarShard) and s.compression()]
+    compressed = [name for name in kept if isinstance(shard := shards[name], TarShard) and shard.compression()]
     if compressed:
-        log.warning(
-            "%d shards are compressed (%s, ...): each is read from its start to its last kept sample",
-            len(compressed),
-            compressed[0],
-        )
+        what = f"{len(compressed)} shards are compressed ({compressed[0]}, ...)"
+        log.warning("%s: each is read from its start to its last kept sample", what)
 
 
 def _complete(subset: Subset) -> Rows:

@@ -14,7 +14,7 @@ from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
 from tamis.features.embeddings import Fit, ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.models.nucleus import Sampling
-from tamis.pool.captions_file import read_captions_file
+from tamis.pool.texts import read_captions_file
 from tamis.uid import format_uid
 
 

@@ -14,7 +14,7 @@ from tamis.errors import check_words, require, without_effect
 from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
-from tamis.math.masking import fill_around, fill_inside, inpaint
+from tamis.math.regions import fill_around, fill_inside, inpaint
 from tamis.models.ocr.detector import Regions
 
 #: How text is painted over.

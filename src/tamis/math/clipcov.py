@@ -277,7 +277,7 @@ def double_greedy(images: Floats, texts: Floats, modular: Float64s, *, weight: f
     return stay if after >= before else np.ones(len(chosen), bool)
 
 
-def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int) -> tuple[Rows, Rows, Float64s]:
+def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int) -> Rows:
     """Merges the choices of all classes into the order of the greedy algorithm on the whole pool.
 
     Args:
@@ -286,21 +286,15 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
         count: highest number of choices.
 
     Returns:
-        Class, position among the choices of the class, and gain of each: three (m,) arrays, m = min(count, all).
+        (m,) positions in the choices of all classes, one class after another; m = min(count, all).
     """
-    empty = np.empty(0, np.int64)
     if not picks:
-        return empty, empty, np.empty(0)
-    classes = np.concatenate([np.full(len(each.rows), number, np.int64) for number, each in enumerate(picks)])
-    places = np.concatenate([np.arange(len(each.rows), dtype=np.int64) for each in picks])
-    gains = np.concatenate([each.gains for each in picks])
+        return np.empty(0, np.int64)
     # A choice follows those before it in its class: it is taken when the best gain has fallen to the least of theirs.
-    reach = np.concatenate([np.minimum.accumulate(each.gains) for each in picks])
-    turn = np.concatenate(
-        [_turns(each.gains, np.minimum.accumulate(each.gains), tie) for each, tie in zip(picks, ties, strict=True)]
-    )
-    order = np.lexsort((places, classes, turn, -reach))[:count]
-    return classes[order], places[order], gains[order]
+    reach = [np.minimum.accumulate(each.gains) for each in picks]
+    turn = [_turns(each.gains, least, tie) for each, least, tie in zip(picks, reach, ties, strict=True)]
+    order: Rows = np.lexsort((np.concatenate(turn), -np.concatenate(reach)))[:count]  # stable
+    return order
 
 
 def _turns(gains: Float64s, reach: Float64s, ties: NDArray[np.uint64]) -> NDArray[np.uint64]:

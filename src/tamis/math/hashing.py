@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
 from math import comb
@@ -24,7 +23,6 @@ _ABSENT, _TIE = 1e-2, 1e-9
 _FIRST, _MOST = 1 << 10, 1 << 16  # rows looked up together, at first and at most
 _PAIRS = 1 << 17  # limit on near pairs in memory; beyond it fewer rows are looked up together
 _CHUNK = 1 << 20  # pairs whose bits are compared together, for keys with many hashes
-_FEW = 16  # a key with more hashes is expanded at once, others hash by hash
 
 
 def image_hash(grey: NDArray[np.floating[Any]]) -> int:
@@ -68,20 +66,8 @@ def _cosines() -> NDArray[np.float64]:
 
 def distance(left: U64, right: U64) -> NDArray[np.uint8]:
     """Returns the number of bits in which each hash differs from its partner: (n,) uint8."""
-    return _ones(left ^ right)
-
-
-def _added(numbers: U64) -> NDArray[np.uint8]:
-    """Counts the set bits of each number by adding neighbours."""
-    pairs, fours, eights = (np.uint64(mask) for mask in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
-    ones = numbers - ((numbers >> np.uint64(1)) & pairs)
-    ones = (ones & fours) + ((ones >> np.uint64(2)) & fours)
-    ones = (ones + (ones >> np.uint64(4))) & eights
-    with np.errstate(over="ignore"):  # the sum of all bytes ends in the highest one
-        return np.asarray((ones * np.uint64(0x0101010101010101)) >> np.uint64(56), np.uint8)
-
-
-_ones: Callable[[U64], NDArray[np.uint8]] = getattr(np, "bitwise_count", _added)  # since NumPy 2.0
+    bits: NDArray[np.uint8] = np.bitwise_count(left ^ right)
+    return bits
 
 
 def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None = None) -> Rows:
@@ -135,52 +121,12 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
     return head
 
 
-def _drop(head: Rows, ahead: _Pairs, behind: _Pairs) -> None:
-    """Drops rows in `head`, which is final before the first query.
-
-    Args:
-        ahead: (query, later): each kept query drops the later rows that are still kept.
-        behind: (query, earlier): a query is dropped for the first earlier row that is still kept.
-    """
-    drops, dropped_by = ahead.by_row(), behind.by_row()
-    for row in sorted(drops.keys() | dropped_by.keys()):
-        if head[row] != row:
-            continue
-        earlier = dropped_by.get(row)
-        if earlier is not None:
-            earlier = earlier[head[earlier] == earlier]
-        if earlier is not None and earlier.size:
-            head[row] = earlier.min()
-        elif row in drops:
-            near = drops[row]
-            head[near[head[near] == near]] = row
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Query rows (p,), and a near row of each (p,)."""
-
-    query: Rows
-    near: Rows
-
-    def by_row(self) -> dict[int, Rows]:
-        """Returns the near rows of each query."""
-        order = np.argsort(self.query, kind="stable")
-        query, near = self.query[order], self.near[order]
-        starts = np.flatnonzero(np.diff(query, prepend=-1)).tolist()
-        return {int(query[start]): near[start:stop] for start, stop in pairwise([*starts, query.size])}
-
-    def those(self, which: Mask) -> _Pairs:
-        return _Pairs(self.query[which], self.near[which])
-
-
 def _near(
     index: _Index, queries: Rows, head: Rows, same: Callable[[Rows, Rows], Mask] | None, most: int | None
-) -> tuple[_Pairs, _Pairs] | None:
-    """Returns the near pairs of queries with kept rows: with later ones, and with earlier ones.
+) -> tuple[Rows, Rows] | None:
+    """Returns near pairs of queries and kept rows, without those that the earlier row's own look-up finds.
 
-    Pairs that the earlier row's own look-up finds are left out. Returns None, before the slow `same` is called, if more
-    than `most` pairs have near hashes.
+    Returns None, before the slow `same` is called, if more than `most` pairs have near hashes.
     """
     parts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     count = 0
@@ -193,11 +139,30 @@ def _near(
         count += parts[-1][0].size
         if most is not None and count > most:
             return None
-    pairs = _Pairs(np.concatenate([one for one, _ in parts]), np.concatenate([two for _, two in parts]))
-    if same is not None and pairs.query.size:
-        pairs = pairs.those(same(np.minimum(pairs.query, pairs.near), np.maximum(pairs.query, pairs.near)))
-    later = pairs.near > pairs.query
-    return pairs.those(later), pairs.those(~later)
+    query, near = (np.concatenate(side) for side in zip(*parts, strict=True))
+    if same is not None and query.size:
+        agree = same(np.minimum(query, near), np.maximum(query, near))
+        query, near = query[agree], near[agree]
+    return query, near
+
+
+def _drop(head: Rows, query: Rows, near: Rows) -> None:
+    """Drops rows in `head`, which is final before the first query.
+
+    A query is dropped for the first earlier row that is still kept; without one, it drops the later rows.
+    """
+    order = np.argsort(query, kind="stable")
+    query, near = query[order], near[order]
+    starts = np.flatnonzero(np.diff(query, prepend=-1)).tolist()
+    for start, stop in pairwise([*starts, query.size]):
+        row, others = query[start], near[start:stop]
+        if head[row] == row:
+            others = others[head[others] == others]
+            earlier = others[others < row]
+            if earlier.size:
+                head[row] = earlier.min()
+            else:
+                head[others] = row
 
 
 class _Index:
@@ -238,13 +203,7 @@ class _Index:
         return near
 
     def _found_before(self, rows: Rows, others: Rows, theirs: U64, number: int) -> Mask:
-        """Returns which pairs an earlier hash of the other row, or an earlier band, found already.
-
-        Args:
-            rows, others: the pairs.
-            theirs: the near hash of the other row.
-            number: of the band that found it.
-        """
+        """Returns which pairs, of near hash `theirs`, an earlier hash of the other row or an earlier band found."""
         first = self._hashes[rows, 0]
         before = np.zeros(rows.size, bool)
         for column in range(self._hashes.shape[1]):
@@ -252,7 +211,7 @@ class _Index:
             before |= earlier & (distance(first, self._hashes[others, column]) <= self._radius)
         differing = first ^ theirs
         for place, band in enumerate(self._bands[:number]):
-            bits = _ones(_band(differing, *band).astype(np.uint64))
+            bits = np.bitwise_count(_band(differing, *band))
             before |= bits <= (self._radius - place) // len(self._bands)
         return before
 
@@ -268,33 +227,22 @@ class _Table:
         counts = np.bincount(keys, minlength=1 << width)
         self._starts = np.zeros(counts.size + 1, np.uint32)
         np.cumsum(counts, out=self._starts[1:])
-        # Most look-ups find nothing: they read one byte. 255 means 255 or more.
-        self._counts = np.minimum(counts, 255).astype(np.uint8)
+        self._used = counts > 0  # most look-ups find nothing: they read one byte
 
     def near(self, hashes: U64, flips: tuple[np.int32, ...], radius: int) -> Iterator[tuple[Rows, Rows, U64]]:
         """Yields (position of the query, row, hash) for near hashes that differ in the band by one of the flips."""
         keys = _band(hashes, self._first, self._width).astype(np.intp)  # or NumPy would convert at each look-up
         for flip in flips:
             wanted = keys ^ flip
-            (query,) = self._counts.take(wanted).nonzero()
+            (query,) = self._used.take(wanted).nonzero()
             if not query.size:
                 continue
-            for place, hit in self._hits(query, wanted.take(query)):
-                (close,) = (_ones(hashes.take(place) ^ self._hashes.take(hit)) <= radius).nonzero()
+            wanted = wanted.take(query)
+            low = self._starts.take(wanted).astype(np.int64)
+            for place, hit in _expanded(query, low, self._starts.take(wanted + 1) - low):
+                (close,) = (distance(hashes.take(place), self._hashes.take(hit)) <= radius).nonzero()
                 if close.size:
                     yield place[close], self._rows[hit[close]].astype(np.int64), self._hashes[hit[close]]
-
-    def _hits(self, query: Rows, keys: Rows) -> Iterator[tuple[Rows, Rows]]:
-        """Yields (query, position in the table) of all entries under the key of each query."""
-        low, counts = self._starts.take(keys).astype(np.int64), self._counts.take(keys)
-        many = counts > _FEW
-        if many.any():
-            yield from _expanded(query[many], low[many], self._starts[keys[many] + 1] - low[many])
-            query, low, counts = query[~many], low[~many], counts[~many]
-        while query.size:
-            yield query, low
-            (more,) = (counts > 1).nonzero()
-            query, low, counts = query.take(more), low.take(more) + 1, counts.take(more) - 1
 
 
 def _expanded(query: Rows, low: Rows, counts: Rows) -> Iterator[tuple[Rows, Rows]]:

@@ -1,18 +1,19 @@
-"""Cosine similarities of embeddings."""
+"""Cosine similarities of embeddings, and near duplicates: rows that are too similar to an earlier one."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
-from tamis.arrays import Floats
+import numpy as np
+
+from tamis.arrays import Float32s, Floats, Mask, Rows
 
 #: `nearest_of` treats cosines within this distance as equal: a matrix product rounds equal rows differently by position
 #: and batch size, so the batch would decide between two names of one class.
 TIE = 1e-6
 
 
-def unit_rows(vectors: Floats) -> NDArray[np.float32]:
+def unit_rows(vectors: Floats) -> Float32s:
     """Returns each row divided by its Euclidean length.
 
     Args:
@@ -28,9 +29,7 @@ def unit_rows(vectors: Floats) -> NDArray[np.float32]:
     return rows
 
 
-def nearest_of(
-    rows: Floats, others: NDArray[np.float32]
-) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+def nearest_of(rows: Floats, others: Float32s) -> tuple[Rows, Float32s, Float32s]:
     """Returns the nearest of the others to each row by cosine, that cosine, and its margin over the second.
 
     Args:
@@ -59,7 +58,7 @@ def nearest_of(
     return which, cosine, margin
 
 
-def rowwise_dot(left: Floats, right: Floats) -> NDArray[np.float32]:
+def rowwise_dot(left: Floats, right: Floats) -> Float32s:
     """Returns the inner product of row i of `left` with row i of `right`; of unit rows, their cosine.
 
     This is CLIPScore without weight and clipping (Hessel et al. 2021, equation 1), as DataComp publishes it in
@@ -76,11 +75,11 @@ def rowwise_dot(left: Floats, right: Floats) -> NDArray[np.float32]:
     """
     if left.shape != right.shape or left.ndim != 2:
         raise ValueError(f"expected rows of the same shape (n, d), got {left.shape} and {right.shape}")
-    dots: NDArray[np.float32] = np.einsum("nd,nd->n", left.astype(np.float32), right.astype(np.float32))
+    dots: Float32s = np.einsum("nd,nd->n", left.astype(np.float32), right.astype(np.float32))
     return dots
 
 
-def cosines(left: Floats, right: Floats) -> NDArray[np.float32]:
+def cosines(left: Floats, right: Floats) -> Float32s:
     """Returns the cosine of every unit row of `left` with every one of `right`, rounded to six decimals.
 
     float32 sums differ by about a millionth between machines and batch sizes. Rounded, equal cosines tie everywhere,
@@ -92,5 +91,99 @@ def cosines(left: Floats, right: Floats) -> NDArray[np.float32]:
     Returns:
         (m, n) float32.
     """
-    dots: NDArray[np.float32] = np.round(left.astype(np.float32) @ right.astype(np.float32).T, 6)
+    dots: Float32s = np.round(left.astype(np.float32) @ right.astype(np.float32).T, 6)
     return dots
+
+
+#: Rows per block: 512 x 512 float32 are 1 MiB, which stays in the processor's cache, and little above the diagonal is
+#: multiplied in vain.
+BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest earlier row of every row.
+
+    Attributes:
+        cosine: (n,) float32; -inf for the first row.
+        row: (n,) its number, -1 for the first row. Ties go to the earliest.
+    """
+
+    cosine: Float32s
+    row: Rows
+
+
+def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
+    """Returns the largest cosine of each row with the rows before it, without the whole matrix.
+
+    One pass serves any number of thresholds: a row is dropped at epsilon if its cosine is above 1 - epsilon.
+
+    Args:
+        vectors: (n, d) unit rows, those to keep first.
+        block: rows per product; changes memory and time only.
+
+    Cost: n^2 d / 2 multiplications, block^2 floats of memory.
+
+    Source: Abbas et al. 2023, "SemDeDup" (arXiv 2303.09540), algorithm A7: the column maximum of the upper triangle.
+
+    Raises:
+        ValueError: a row holds NaN, which would hide the near ones of all rows after it.
+    """
+    n = len(vectors)
+    cosine, row = np.full(n, -np.inf, np.float32), np.full(n, -1, np.int64)
+    rows = np.asarray(vectors, np.float32)
+    if np.isnan(np.einsum("nd->n", rows)).any():
+        raise ValueError("a row holds NaN: leave out rows without an embedding")
+    side = min(block, n)
+    # On the diagonal, masks each row itself and those after it.
+    behind = np.where(np.arange(side)[:, None] <= np.arange(side)[None, :], np.float32(-np.inf), np.float32(0))
+    for start in range(0, n, block):
+        stop = min(start + block, n)
+        later = rows[start:stop]
+        for first in range(0, stop, block):
+            last = min(first + block, stop)
+            cosines = later @ rows[first:last].T  # (later, earlier)
+            if last > start:
+                cosines += behind[: stop - start, : stop - start]
+            best = cosines.argmax(1)
+            value = cosines[np.arange(len(cosines)), best]
+            better = value > cosine[start:stop]
+            cosine[start:stop][better] = value[better]
+            row[start:stop][better] = best[better] + first
+    return Nearest(cosine, row)
+
+
+def equal_before(vectors: Floats) -> Rows:
+    """Returns the first earlier row that equals each row: (n,), -1 where there is none.
+
+    Args:
+        vectors: (n, d) rows as stored. They are compared bit by bit, except for the sign of zeros.
+
+    Cost: a sort of the rows as bytes; a copy of them.
+    """
+    rows = np.ascontiguousarray(vectors + 0)  # + 0: no negative zeros
+    if not rows.size:
+        return np.full(len(rows), -1, np.int64)
+    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
+    _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
+    heads = first[which.reshape(-1)].astype(np.int64)
+    return np.where(heads < np.arange(len(rows)), heads, -1)
+
+
+def survivors(before: Rows, stays: Mask) -> Rows:
+    """Returns the kept row that each row repeats, itself where it is kept.
+
+    A row dropped for a dropped row belongs to the survivor of that one.
+
+    Args:
+        before: (n,) the nearest row before each (`Nearest.row`): -1 where there is none.
+        stays: (n,) bool, which rows are kept.
+
+    Returns:
+        (n,) row numbers; the row itself where no kept row leads to it (a budget can do that).
+    """
+    own = np.arange(len(before), dtype=np.int64)
+    head = np.where(stays | (before < 0), own, before)
+    while (head != (further := head[head])).any():  # each round doubles the steps taken
+        head = further
+    return np.where(stays[head], head, own)

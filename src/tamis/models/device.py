@@ -19,10 +19,10 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def device_for(
-    kind: str | None,
-    precision: str | None,
-    batch_size: int | None,
-    threads: int | None,
+    device: str | None = None,
+    precision: str | None = None,
+    batch_size: int | None = None,
+    threads: int | None = None,
     *,
     away: bool = False,
     training: bool = False,
@@ -30,19 +30,15 @@ def device_for(
     """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it.
 
     Args:
-        kind: "cpu", "cuda", "cuda:1"; None takes a GPU where there is one.
-        precision: "float32" or "bf16", and "int8" on a CPU; None: bf16 or float32, as the hardware allows.
-        batch_size: None: 64 on a CPU, 256 on a GPU.
-        threads: for the models; None leaves it to torch.
+        device, precision, batch_size, threads: see `tamis.data.Compute`.
         away: they run on other machines than this one, which need not have the device.
         training: networks are trained there.
 
     Raises:
         StopError: an argument is unknown, the device is not available, or the two do not go together.
     """
-    if kind is None:
-        kind = "cuda" if _cuda() else "cpu"
-    elif not _DEVICE.fullmatch(kind):
+    kind = device or ("cuda" if _cuda() else "cpu")
+    if not _DEVICE.fullmatch(kind):
         raise StopError(
             f"unknown device {kind!r}{nearest(kind, ['cpu', 'cuda'])}; known: cpu, cuda, cuda:0, cuda:1, ..."
         )
@@ -56,9 +52,10 @@ def device_for(
         raise StopError("int8 is for scoring: rounded weights cannot be trained; take --precision float32 or bf16")
     if precision == "int8" and kind != "cpu":
         raise StopError(f"int8 is for CPUs, and the device is {kind!r}; take --precision bf16, or --device cpu")
+    for name, value in (("batch size", batch_size), ("number of threads", threads)):
+        if value is not None and value < 1:
+            raise StopError(f"the {name} must be at least 1, got {value}")
     size = batch_size or (64 if kind == "cpu" else 256)
-    if size < 1:
-        raise StopError(f"the batch size must be at least 1, got {size}")
     return Device(kind=kind, precision=precision, batch_size=size, threads=threads)  # type: ignore[arg-type]
 
 

@@ -21,7 +21,7 @@ from tamis.errors import ShardError
 from tamis.pool.files import open_file, stamp
 from tamis.pool.npz import embedding_shapes, npz_rows
 from tamis.pool.rows import unopened
-from tamis.pool.source import PoolSpec, ShardReader, set_caption, set_identity
+from tamis.pool.source import PoolSpec, ShardReader, checked, set_caption, set_identity
 from tamis.pool.table import Cut, TableShard, piece_name, pieces_of
 from tamis.remote import unreached
 
@@ -111,6 +111,9 @@ class DataCompShard(TableShard):
 
     def columns(self) -> list[str]:
         return [*super().columns(), "url", *SCORES]
+
+    def samples(self) -> Iterator[Sample]:
+        return checked(self._samples(), self.url, marks_keys=False)
 
     def _samples(self) -> Iterator[Sample]:
         number = -1

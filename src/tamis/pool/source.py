@@ -90,21 +90,14 @@ def too_many_bytes(size: int, limit: int) -> str:
     return f"{size:,} bytes, more than the limit of {limit:,}"
 
 
-#: Why something of a sample cannot be read again; the statuses of images (`tamis.data.STATUSES`) are further reasons.
-PROBLEMS: Mapping[str, str] = {
-    "absent": "the pool has no shard of that name",
-    "unread": "the shard's file is not there, or cannot be read",
-    "changed": "the sample is not what it was when it was scored",
-    "cut": "the bytes of this sample cannot be read; those of others can",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Why something of a sample cannot be read again.
 
     Attributes:
-        kind: one of `PROBLEMS`, or image_missing, image_broken, image_too_large or image_refused.
+        kind: "absent" (the pool has no such shard), "unread" (its file cannot be read), "changed" (the sample is not
+            what it was when it was scored), "cut" (its bytes cannot be read), or image_missing, image_broken,
+            image_too_large or image_refused.
         reason: a sentence for a person.
     """
 
@@ -189,9 +182,10 @@ class Pool:
     features: tuple[Node, ...] = ()
 
 
-def bounded(samples: Iterable[Sample], url: str) -> Iterator[Sample]:
-    """Yields the samples of a shard while their keys, captions and carried fields fit into memory together."""
+def checked(samples: Iterable[Sample], url: str, *, marks_keys: bool = True) -> Iterator[Sample]:
+    """Yields the samples of a shard, repeated keys marked, while keys, captions and fields fit into memory together."""
     held = 0
+    seen: set[str] = set()
     for rows, sample in enumerate(samples, 1):
         texts = (sample.key, sample.shown_caption, sample.reason, *sample.given.values())
         held += sum(sys.getsizeof(text) for text in texts if isinstance(text, str))
@@ -201,12 +195,16 @@ def bounded(samples: Iterable[Sample], url: str) -> Iterator[Sample]:
                 f"{url}: the keys, captions and carried fields of its first {rows:,} samples take {held:,} bytes, far "
                 f"more than pools of captions have; the {rows - 1:,} before were read"
             )
+        if marks_keys:
+            if sample.key in seen:
+                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {sample.key[:200]!r} too")
+            seen.add(sample.key)
         yield sample
 
 
 @dataclass
 class Absence:
-    """What a run needs and no sample of a shard has had so far: most likely a name in the pool's settings is wrong."""
+    """What a run needs and no sample of a shard had so far: most likely a name in the pool's settings is wrong."""
 
     needed: Sequence[str]  # "image", "caption"
     rows: int = 0
@@ -223,12 +221,6 @@ class Absence:
         self.reasons = {what: found[what] for what in self.needed if what in found and what in lacks}
         self.rows += 1
         return bool(self.reasons)
-
-    def through(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yields the samples, each of them taken."""
-        for sample in samples:
-            self.add(sample)
-            yield sample
 
     def __str__(self) -> str:
         what = {"image": "an image", "caption": "a caption"}
@@ -253,7 +245,7 @@ def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
 
 
 def set_caption(sample: Sample, value: Any, where: str, absent: str | None = None) -> None:
-    """Fills the caption of a sample from what was read, and marks the sample if it cannot be judged."""
+    """Sets the caption of a sample from a cell, field or file; marks the sample if it has none that can be judged."""
     try:
         raw = text_in(value, where)
         if raw is None:
@@ -263,13 +255,8 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
         sample.mark(error.status, error.reason)
         return
     if isinstance(raw, str):
-        found = raw
-        try:  # lone surrogates are bytes that surrogateescape let through, or json escapes
-            raw = found.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            raw = found.encode("utf-8", "surrogatepass")
-    text = raw.decode("utf-8", "replace")
-    sample.shown_caption = text
+        raw = _encoded(raw)
+    text = sample.shown_caption = raw.decode("utf-8", "replace")
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -279,6 +266,13 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
         sample.mark("caption_empty", f"the caption has {len(text)} characters, all white space")
         return
     sample.caption = text
+
+
+def _encoded(text: str) -> bytes:
+    try:  # lone surrogates are bytes that surrogateescape let through, or json escapes
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def text_in(value: Any, where: str) -> str | bytes | None:
@@ -307,7 +301,7 @@ def _warn_of_lists(where: str) -> None:
 def set_identity(
     sample: Sample, meta: Mapping[str, Any], image: bytes | None, caption: bytes | None, fields: Sequence[str]
 ) -> None:
-    """Fills uid, original size and carried fields of a sample from its json (or its table row)."""
+    """Sets uid, original size and carried fields of a sample from its json (or its table row)."""
     sample.uid = parse_uid(meta.get("uid")) or content_uid(image, caption)
     sample.original_width = whole_number(meta.get("original_width"))
     sample.original_height = whole_number(meta.get("original_height"))

@@ -35,7 +35,7 @@ from tamis.pool.source import (
     Problem,
     SampleFiles,
     ShardReader,
-    bounded,
+    checked,
     set_caption,
     set_identity,
     too_many_bytes,
@@ -93,16 +93,7 @@ class TableShard:
         return stamp(self.url)
 
     def samples(self) -> Iterator[Sample]:
-        return bounded(self._samples(), self.url)
-
-    def _samples(self) -> Iterator[Sample]:
-        seen: set[str] = set()
-        for number, row in self.rows():
-            sample = self.sample(number, row)
-            if sample.key in seen:
-                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {sample.key[:200]!r} too")
-            seen.add(sample.key)
-            yield sample
+        return checked((self.sample(number, row) for number, row in self.rows()), self.url)
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields numbered rows of this shard: of a Parquet file from row `first` on, of others all."""

@@ -30,7 +30,7 @@ from tamis.pool.source import (
     Problem,
     SampleFiles,
     ShardReader,
-    bounded,
+    checked,
     read_json,
     set_caption,
     set_identity,
@@ -87,17 +87,13 @@ class TarShard:
         return next((name for magic, (name, _) in _OPENERS.items() if head.startswith(magic)), None)
 
     def samples(self) -> Iterator[Sample]:
-        return bounded(self._samples(), self.url)
+        return checked(self._samples(), self.url)
 
     def _samples(self) -> Iterator[Sample]:
-        seen: set[str] = set()
         for key, files, cut in self._groups():
             sample = self._sample(key, files)
             if cut and sample.status in ("image_missing", "caption_missing"):
                 sample.status, sample.reason = "shard_cut", _CUT
-            if key in seen:
-                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {key[:200]!r} too")
-            seen.add(key)
             yield sample
 
     def _groups(self) -> Iterator[tuple[str, dict[str, _File], bool]]:

@@ -1,20 +1,21 @@
-"""Files of texts with numbers: word norms, rated captions, captions with their teachers' scores."""
+"""Files of texts: word norms, rated captions, captions with their teachers' scores, captions made elsewhere."""
 
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tamis.errors import PoolError, SampleError
+from tamis.errors import PoolError, RecipeError, SampleError, UnreachedError
 from tamis.pool.files import open_file
 from tamis.pool.rows import (
     CAPTION_COLUMNS,
@@ -23,10 +24,12 @@ from tamis.pool.rows import (
     check_texts,
     choose_column,
     column_kinds,
+    listed_columns,
     table_rows,
     unopened,
 )
 from tamis.pool.source import text_in, utf8
+from tamis.uid import parse_uid
 
 log = logging.getLogger(__name__)
 
@@ -137,3 +140,50 @@ def _number(cell: Any) -> float:
     except (TypeError, ValueError):
         return math.nan
     return found if math.isfinite(found) else math.nan
+
+
+def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, list[str]]]:
+    """Reads captions made elsewhere: Parquet, CSV, TSV or JSON lines."""
+    if path.suffix not in (".parquet", ".csv", ".tsv", ".jsonl"):
+        raise RecipeError(f"captions_from: {path} is none of .parquet, .csv, .tsv, .jsonl")
+    try:
+        names = list(column_kinds(str(path)))
+        by: Literal["uid", "key"] = "uid" if "uid" in names else "key"
+        column = "captions" if "captions" in names else "caption"
+        if not {by, column} <= set(names):
+            raise RecipeError(
+                f"captions_from: {path} has the columns {listed_columns(names)}; it needs uid or key, and captions "
+                "(lists) or caption"
+            )
+        found: dict[str, list[str]] = {}
+        for number, row in enumerate(table_rows(str(path), [by, column]), 1):
+            value = row.get(column)
+            texts = _list_of_texts(value if column == "captions" else [value])
+            problem = row.get(PROBLEM)
+            if texts is None:
+                problem = f"{column} is not a list of texts"
+            if not isinstance(row.get(by), str):
+                problem = f"{by} is not text: write numbers as text, with their leading zeros"
+            elif by == "uid" and parse_uid(row[by].lower()) is None:
+                problem = "the uid is not one of 32 hex digits"
+            if problem or texts is None:
+                raise RecipeError(f"captions_from: {path}, row {number}: {problem}")
+            found.setdefault(row[by].lower() if by == "uid" else row[by], []).extend(text for text in texts if text)
+    except (OSError, ValueError, pa.ArrowException, csv.Error, PoolError, UnreachedError) as error:
+        # The message may quote a row.
+        cause = error.__cause__ or error
+        what = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(cause).__name__
+        raise RecipeError(f"captions_from: {path} cannot be read as {path.suffix[1:]}: {what}") from error
+    return by, found
+
+
+def _list_of_texts(value: Any) -> list[str | None] | None:
+    """Returns a list of texts, or one written as JSON; None for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value else None
+        except ValueError:
+            return None
+    if value is None:
+        return []
+    return value if isinstance(value, list) and all(text is None or isinstance(text, str) for text in value) else None

@@ -14,17 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from tamis.arrays import Mask, Rows
+from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.data import Column
 from tamis.pool import Pool
 from tamis.reporting.formats import clip
 from tamis.reporting.histogram import Histogram, histograms
 from tamis.reporting.names import names_of
 from tamis.reporting.pairs import Painter, Pair, read_pairs
-from tamis.reporting.picking import first_by, scrambled
-from tamis.reporting.repeats import Group, groups_of
+from tamis.reporting.picking import Group, first_by, scrambled, shown_groups
 from tamis.reporting.words import Tally, tallies
 from tamis.selectors.expression import parse
 from tamis.store import Run
@@ -36,10 +34,10 @@ from tamis.store.table import Table
 #: What a section says, as the page shows it and report.json holds it.
 Facts = dict[str, Any]
 
-#: So many subsets get galleries and groups of repeated images; the others get everything else.
+#: Number of subsets with galleries and groups of repeated images; the others get everything else.
 GALLERIES = 8
 
-#: So many reasons of one step have images.
+#: Number of reasons of one step that have images.
 REASONS = 12
 
 #: The length of captions, read from the index where the signal `caption_length` has not measured it.
@@ -48,17 +46,17 @@ CAPTION = "caption characters"
 #: All images of a page together, in characters of their data URLs, and all texts of its pairs, in bytes.
 BUDGET, TEXTS = 9_000_000, 3_000_000
 
-#: Characters that are left of each text of a pair once `TEXTS` is used up.
+#: Characters of each text of a pair once `TEXTS` is used up.
 _SHORTENED = 200
 
-#: The unit of columns of hashes, which mean nothing to a reader.
-_HASHES = "hex digits"
-
-#: Pairs that are looked at where the whole pool would take long: drawn by uid.
+#: Pairs that are sampled where the whole pool would take long: drawn by uid.
 SAMPLE = 100_000
 
 #: The order in which random pairs are drawn; selectors draw in the order of seed 0.
 _SEED = 2022
+
+#: Where each subset cuts a score.
+Marks = Sequence[Sequence[float]]
 
 #: A score that a recipe computes: the expression, and the recipe's own names for columns with those of the run.
 Computed = tuple[str, tuple[tuple[str, str], ...]]
@@ -71,7 +69,7 @@ class Context:
         run: the run.
         subsets: what was chosen from it.
         pool: where images come from; None: there are none.
-        budget: what the images may weigh together, in characters.
+        budget: maximum size of all images, in characters.
 
     Attributes:
         names: what the page calls each of the subsets, see `names_of`.
@@ -82,25 +80,18 @@ class Context:
 
     def __init__(self, run: Run, subsets: Sequence[Subset], pool: Pool | None, *, budget: int = BUDGET) -> None:
         self.run, self.subsets, self.pool = run, tuple(subsets), pool
-        self.names = names_of(subsets)
+        self.rows, self.names = len(run), names_of(subsets)
         self.keeps: tuple[Mask, ...] = tuple(subset.keep for subset in subsets)
-        self.incomplete: Mapping[str, int] = {
-            label: len(group.shards & set(run.shards))
-            for label, group in run.scores.items()
-            if not group.shards >= set(run.shards)
-        }
+        shards = set(run.shards)
+        have = {label: len(group.shards & shards) for label, group in run.scores.items()}
+        self.incomplete: Mapping[str, int] = {label: n for label, n in have.items() if n < len(shards)}
         self.painter: Painter | None = None
         self._budget, self._texts = budget, TEXTS
         self._asked: list[tuple[Pair, bool]] = []
 
     @cached_property
-    def rows(self) -> int:
-        """How many pairs the run has."""
-        return len(self.run)
-
-    @cached_property
     def statuses(self) -> Mapping[str, int]:
-        """How many pairs have which status."""
+        """The number of pairs of each status."""
         return self.run.statuses
 
     @cached_property
@@ -113,7 +104,7 @@ class Context:
         """Columns of words by name: fields that came with the pairs, then complete score columns but hashes."""
         columns, scores = self.run.columns, self._scores.items()
         fields = {name: columns[name][2] for name in self.run.facts["pool"]["fields"] if name in columns}
-        return fields | {name: each for name, each in scores if each.kind == "word" and each.unit != _HASHES}
+        return fields | {name: each for name, each in scores if each.kind == "word" and each.unit != "hex digits"}
 
     @cached_property
     def _scores(self) -> Mapping[str, Column]:
@@ -137,33 +128,36 @@ class Context:
         return Table(table.sizes, read, table.read_uids, lambda name: "number" if name == CAPTION else table.kind(name))
 
     @cached_property
-    def order(self) -> NDArray[np.uint64]:
+    def order(self) -> U64:
         """The order in which random pairs are drawn: (rows,) scrambled uids."""
         return scrambled(self.table, _SEED)
 
     @cached_property
     def sample(self) -> Rows:
-        """The rows that are looked at where the whole pool would take long, ascending: at most `SAMPLE`."""
+        """The rows that are sampled where the whole pool would take long, ascending: at most `SAMPLE`."""
         return np.sort(first_by(self.order, SAMPLE, np.ones(self.rows, bool)))
 
     @cached_property
     def groups(self) -> Mapping[int, Sequence[Group]]:
         """The largest groups of repeated images that steps of the first subsets found, by the subset's place."""
-        found = {place: groups_of(subset, self.table) for place, subset in enumerate(self.subsets[:GALLERIES])}
-        return {place: groups for place, groups in found.items() if groups}
+        found = {}
+        for place, subset in enumerate(self.subsets[:GALLERIES]):
+            steps = [line.get("facts") or {} for line in subset.funnel]
+            groups = shown_groups((each for step in steps for each in step.get("largest_groups", ())), self.table)
+            if groups:
+                found[place] = groups
+        return found
 
     @cached_property
     def fallen(self) -> Sequence[Sequence[int]]:
-        """Per subset: how many rows fell by each reason of its verdict, that of code 1 first."""
+        """Per subset: the number of rows dropped for each reason of its verdict, that of code 1 first."""
         found: list[Sequence[int]] = []
         for codes, why in ((verdict.dropped_by, verdict.why) for verdict in self.verdicts):
-            if codes is None:
-                found.append(())
-                continue
             counts = np.zeros(len(why) + 1, np.int64)
-            for part in blocks(self.rows):
-                counts += np.bincount(codes[part], minlength=counts.size)
-            found.append(counts[1:].tolist())
+            if codes is not None:
+                for part in blocks(self.rows):
+                    counts += np.bincount(codes[part], minlength=counts.size)
+            found.append(counts[1:].tolist() if codes is not None else ())
         return found
 
     def shown_reasons(self, place: int) -> Sequence[int]:
@@ -189,10 +183,9 @@ class Context:
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
         """Per subset: which step dropped which row, why, and the cuts that can be drawn on the run as it is now."""
-        return [self._verdict(subset) for subset in self.subsets]
+        return [self._verdict(subset.verdict) for subset in self.subsets]
 
-    def _verdict(self, subset: Subset) -> Verdict:
-        verdict = subset.verdict
+    def _verdict(self, verdict: Verdict) -> Verdict:
         grown = any(reason.step is None for reason in verdict.why)
 
         def is_current(cut: Cut) -> bool:
@@ -204,7 +197,7 @@ class Context:
         return replace(verdict, cuts=tuple(cut for cut in verdict.cuts if is_current(cut)))
 
     @cached_property
-    def marks(self) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[Computed, Sequence[Sequence[float]]]]:
+    def marks(self) -> tuple[Mapping[str, Marks], Mapping[Computed, Marks]]:
         """Where each subset cuts scores: by the page's name of a column, and by score that a recipe computes."""
         columns: dict[str, list[list[float]]] = {}
         computed: dict[Computed, list[list[float]]] = {}
@@ -228,7 +221,7 @@ class Context:
 
     @cached_property
     def histograms(self) -> Mapping[str, Histogram]:
-        """The distribution of each number column of scores and index, in two passes for all of them."""
+        """The distribution of each number column of scores and index."""
         columns, _ = self.marks
         cuts = {name: [mark for each in marks for mark in each] for name, marks in columns.items()}
         names = dict.fromkeys([*self.numbers, *self.lengths, *INDEX_NUMBERS])
@@ -246,15 +239,10 @@ class Context:
         """Returns the page's names of those columns that it shows: hashes are not among them."""
         return [short for short in map(self.short, names) if short in self.numbers or short in self.words]
 
-    def values(self, score: str, names: Mapping[str, str]) -> NDArray[np.float64] | None:
-        """Returns a score that a recipe writes, of every row: (rows,), NaN where it is missing.
+    def values(self, score: str, names: Mapping[str, str]) -> Float64s | None:
+        """Returns a recipe's expression for every row: (rows,), NaN where it is missing; None if a column is gone.
 
-        Args:
-            score: the expression.
-            names: the recipe's own names for columns, to those of the run.
-
-        Returns:
-            None where the run no longer has a column of it, or not of every shard.
+        `names` are the recipe's own names for columns, with those of the run.
         """
         for name in parse(score).columns:
             full = names.get(name, name)
@@ -263,11 +251,9 @@ class Context:
         return parse(score).values(self.run.table(names))
 
     def pair(self, row: int, *, painted: bool = False) -> Pair:
-        """Returns a pair for one card. `read_pairs` fills it, for all cards together: each shard is opened once.
+        """Returns a pair for one card, `painted` where the card shows the painted images instead of the plain one.
 
-        Args:
-            row: of the run.
-            painted: True where the card shows the painted images, if there are some, instead of the plain one.
+        `read_pairs` fills it, for all cards together: each shard is opened once.
         """
         pair = Pair(row=row)
         self._asked.append((pair, painted))

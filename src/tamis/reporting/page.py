@@ -1,7 +1,7 @@
 """The page and its facts: gathers the sections' dictionaries, shows them by templates, and writes them as JSON.
 
-A section is a file in `sections/` whose `gather` returns a dictionary (or None: nothing to say), a line in `SECTIONS`,
-and a template in `templates/` that shows the dictionary. Templates escape whatever they show, and each address in
+A section is a function in `sections/` that returns a dictionary (or None: nothing to say), a line in `SECTIONS`, and a
+template in `templates/` that shows the dictionary. Templates escape whatever they show, and each address in
 them goes through the filter `link`.
 """
 
@@ -34,11 +34,8 @@ from tamis.reporting.sections import (
     funnels,
     galleries,
     heading,
-    look,
     overlap,
     pool,
-    rejects,
-    run,
     scores,
     text,
     values,
@@ -47,19 +44,19 @@ from tamis.reporting.words import RARE
 
 #: By name (the anchor on the page, the key in `report.json`, the template), in the order of the page: title, gather.
 SECTIONS: Mapping[str, tuple[str, Callable[[Context], Facts | None]]] = {
-    "look": ("Recipes to try", look.gather),
+    "look": ("Recipes to try", bench.look),
     "funnels": ("Funnels", funnels.gather),
     "bench": ("Bench", bench.gather),
     "galleries": ("Galleries", galleries.gather),
     "overlap": ("Overlap", overlap.gather),
     "found": ("Found in the pool", found.gather),
-    "rejects": ("Rejects", rejects.gather),
+    "rejects": ("Rejects", found.rejects),
     "text": ("Written text", text.gather),
     "scores": ("Scores", scores.gather),
     "correlation": ("Correlation", correlation.gather),
     "values": ("Values and words", values.gather),
     "pool": ("Pool", pool.gather),
-    "run": ("Run", run.gather),
+    "run": ("Run", heading.run_facts),
 }
 
 #: The first section: it collects what the others say.
@@ -98,12 +95,7 @@ def gather(context: Context) -> Facts:
 
 
 def render(facts: Facts, *, now: float | None = None) -> str:
-    """Returns the whole page.
-
-    Args:
-        facts: what it says.
-        now: when the page is made, in seconds since 1970; None: now.
-    """
+    """Returns the whole page, made `now` (seconds since 1970; None: at this moment)."""
     titles = {FINDINGS: "Findings", **{name: title for name, (title, _) in SECTIONS.items()}}
     page = (
         environment()
@@ -163,12 +155,7 @@ def _entries(pair: Pair, names: Collection[str] | None = None) -> list[tuple[str
 def as_json(facts: Facts) -> str:
     """Returns facts as one JSON object on one line, for programs; the same facts give the same bytes.
 
-    Args:
-        facts: dictionaries, records, lists, arrays, numbers and texts by name. Pairs in them become their row numbers;
-            what is known of each pair is there once, under `pairs`, by row.
-
-    Returns:
-        Text that any JSON reader takes: NaN and infinities are null. It may be put into a page: `<` is escaped.
+    Pairs become their row numbers; what is known of each is there once, under `pairs`. NaN and infinities are null.
     """
     pairs: dict[int, Pair] = {}
     plain = _plain({"kind": "tamis report", "format": FORMAT, **facts}, pairs)

@@ -25,7 +25,7 @@ THUMBNAIL = 160
 
 _QUALITY = 62
 
-#: What the page says instead of an image, by the kind of problem (`tamis.pool.source.PROBLEMS` and statuses).
+#: What the page says instead of an image, by the kind of problem (`tamis.pool.source.Problem`).
 NO_IMAGE = {
     "absent": "the pool's files are not here",
     "unread": "the shard's file cannot be read",
@@ -86,15 +86,9 @@ def read_pairs(
     painted: Collection[int] = (),
     painter: Painter | None = None,
 ) -> dict[int, Pair]:
-    """Reads what the page shows of some rows.
+    """Reads what the page shows of some rows: columns of `numbers` and `words`, and the images if there is a `pool`.
 
-    Args:
-        run: the run.
-        rows: row numbers of the run, in any order.
-        numbers, words: columns to show.
-        pool: where the images are; None where they cannot be read.
-        painted: the rows whose images `painter` also paints.
-        painter: None: paint nothing.
+    The images of the rows `painted` are also painted, if there is a `painter`.
     """
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
@@ -107,19 +101,17 @@ def read_pairs(
         columns = table.read(block, [*numbers, *words])
         scores = {name: columns[name][here].tolist() for name in numbers}
         texts = {name: columns[name].take(here).to_pylist() for name in words}
-        found = []
-        for place, entry in enumerate(run.index(shard, _INDEX).take(here).to_pylist()):
-            uid = format_uid(entry.pop("uid_hi"), entry.pop("uid_lo"))
-            found.append(
-                Pair(
-                    row=int(table.starts[block] + here[place]),
-                    shard=shard,
-                    uid=uid,
-                    numbers={name: values[place] for name, values in scores.items()},
-                    words={name: values[place] for name, values in texts.items()},
-                    **entry,
-                )
+        found = [
+            Pair(
+                row=int(table.starts[block] + here[place]),
+                shard=shard,
+                uid=format_uid(entry.pop("uid_hi"), entry.pop("uid_lo")),
+                numbers={name: values[place] for name, values in scores.items()},
+                words={name: values[place] for name, values in texts.items()},
+                **entry,
             )
+            for place, entry in enumerate(run.index(shard, _INDEX).take(here).to_pylist())
+        ]
         _explain_nulls(run, shard, here, found)
         pairs |= {pair.row: pair for pair in found}
     _add_images(run, pairs, pool, painted, painter)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Mask, Rows
+from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.store.reasons import Cut, blocks
 from tamis.store.table import Table
-from tamis.uid import scramble
+from tamis.uid import format_uid, scramble
 
 K = TypeVar("K")
 
 #: A row and its value of a score.
 Scored = tuple[int, float]
 
+#: Pairs that stand for the same image: `size` of them, and some of their `rows`, the one that stays first.
+Group = dict[str, Any]
 
-def scrambled(table: Table, seed: int = 0) -> NDArray[np.uint64]:
+#: Groups of repeated images that are shown of a subset, and pairs of each.
+_GROUPS, _MEMBERS = 8, 4
+
+
+def scrambled(table: Table, seed: int = 0) -> U64:
     """Returns the scrambled uid of every row: (rows,) uint64, an order that does not depend on that of the rows.
 
     Selectors draw and break ties in the order of seed 0: the first of what they keep, in that order, are not random.
@@ -32,40 +38,29 @@ def scrambled(table: Table, seed: int = 0) -> NDArray[np.uint64]:
     return out
 
 
-def first_by(order: NDArray[np.uint64], n: int, among: Mask) -> Rows:
+def first_by(order: NDArray[Any], n: int, among: Mask) -> Rows:
     """Returns the n rows of lowest order among some, in that order; fewer where there are fewer."""
     best = np.empty(0, np.int64)
     for place in blocks(among.size):
         rows = np.flatnonzero(among[place]) + place.start
         if rows.size > n:
-            rows = rows[np.argpartition(order[rows], n)[:n]] if n else rows[:0]
+            rows = rows[np.argpartition(order[rows], n)[:n]]
         best = np.concatenate([best, rows])
         best = best[np.argsort(order[best], kind="stable")[:n]]
     return best
 
 
 def first_of_each(
-    table: Table,
-    columns: Sequence[str],
-    masks: Callable[[Mapping[str, Any]], Mapping[K, Mask]],
-    order: NDArray[np.uint64],
-    n: int,
+    table: Table, columns: Sequence[str], masks: Callable[[Mapping[str, Any]], Mapping[K, Mask]], order: U64, n: int
 ) -> dict[K, tuple[int, list[int]]]:
     """Returns of each kind of rows how many there are, and the n of lowest order, in one pass.
 
-    Args:
-        table: the pool's rows.
-        columns: what is read for it.
-        masks: gives, of a block's columns, the rows of each kind.
-        order: (rows,) as of `scrambled`.
-        n: how many rows of each kind.
+    `masks` gives, of a block's `columns`, the rows of each kind; `order` is as of `scrambled`.
     """
 
     def look(place: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
         kinds = masks(values).items()
-        return [
-            (kind, int(np.count_nonzero(mask)), first_by(order[place], n, mask) + place.start) for kind, mask in kinds
-        ]
+        return [(kind, int(mask.sum()), first_by(order[place], n, mask) + place.start) for kind, mask in kinds]
 
     found: dict[K, tuple[int, list[int]]] = {}
     for block in table.map(columns, look):
@@ -76,9 +71,9 @@ def first_of_each(
 
 
 def around(
-    table: Table, values: NDArray[np.float64], cut: Cut, keep: Mask, fell: Mask, n: int
+    table: Table, values: Float64s, cut: Cut, keep: Mask, fell: Mask, n: int
 ) -> tuple[list[Scored], list[Scored]]:
-    """Returns the pairs closest to a cut, those just kept and those just dropped, the nearest first.
+    """Returns the n pairs closest to a cut, those just kept and those just dropped, the nearest first.
 
     Args:
         table: the pool's rows.
@@ -94,13 +89,22 @@ def around(
     return [(row, float(values[row])) for row in inside], [(row, float(values[row])) for row in outside]
 
 
-def _nearest(table: Table, distance: NDArray[np.float64], among: Mask, n: int) -> list[int]:
-    best = np.empty(0)
-    for place in blocks(among.size):
-        here = distance[place][among[place]]
-        best = np.sort(np.concatenate([best, here if here.size <= n else np.partition(here, n)[:n]]))[:n]
+def _nearest(table: Table, distance: Float64s, among: Mask, n: int) -> list[int]:
+    best = first_by(distance, n, among)
     if not best.size:
         return []
-    rows = np.flatnonzero(among & (distance <= best[-1]))
+    rows = np.flatnonzero(among & (distance <= distance[best[-1]]))  # all that tie with the last one
     ties = scramble(*table.uids(rows))
     return [int(row) for row in rows[np.lexsort((ties, distance[rows]))][:n]]
+
+
+def shown_groups(groups: Iterable[Mapping[str, Any]], table: Table) -> list[Group]:
+    """Returns the first groups of repeated images that the run still has in the same rows."""
+    found = []
+    for group in groups:
+        rows = np.array(group["rows"][:_MEMBERS], np.int64)
+        if rows.size and rows.max() < len(table):
+            uids = [format_uid(*halves) for halves in zip(*table.uids(rows), strict=True)]
+            if uids == group["uids"][:_MEMBERS]:
+                found.append({"size": int(group["size"]), "rows": rows.tolist()})
+    return found[:_GROUPS]

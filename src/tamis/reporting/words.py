@@ -67,8 +67,8 @@ class Tally:
 
 def tallies(table: Table, names: Sequence[str], keeps: Sequence[Mask]) -> dict[str, Tally]:
     """Returns the counts of word columns, in one pass over the table's blocks."""
-    totals: dict[str, Counter[str | None] | dict[str | None, Any]] = {name: {} for name in names}
-    many: dict[str, float] = {}
+    totals: dict[str, dict[str | None, Any]] = {name: {} for name in names}
+    many: dict[str, Tally] = {}
 
     def look(place: slice, columns: dict[str, Any]) -> dict[str, dict[str | None, Any]]:
         return {name: _count(columns[name], [keep[place] for keep in keeps]) for name in names if name not in many}
@@ -79,18 +79,15 @@ def tallies(table: Table, names: Sequence[str], keeps: Sequence[Mask]) -> dict[s
             for word, numbers in counts.items():
                 total[word] = total[word] + numbers if word in total else numbers
             if len(total) > MOST:
-                many[name] = _mean_words(total)
+                many[name] = Tally(values=(), many=True, length=_mean_words(total))
                 total.clear()
-    found = {}
-    for name, total in totals.items():
+
+    def tally(total: dict[str | None, Any]) -> Tally:
         ordered = sorted(total.items(), key=lambda item: (-int(item[1][0]), item[0] is None, item[0] or ""))
         values = [(word, int(counts[0]), tuple(counts[1:].tolist())) for word, counts in ordered]
-        found[name] = (
-            Tally(values=(), many=True, length=many[name])
-            if name in many
-            else Tally(values=values, length=_mean_words(total))
-        )
-    return found
+        return Tally(values=values, length=_mean_words(total))
+
+    return {name: many[name] if name in many else tally(total) for name, total in totals.items()}
 
 
 def _mean_words(values: Iterable[str | None]) -> float:
@@ -110,16 +107,11 @@ def _count(column: Any, keeps: Sequence[Mask]) -> dict[str | None, Any]:
     return {word: stacked[place] for place, word in enumerate([*values, None]) if stacked[place, 0]}
 
 
-def words_of(caption: str) -> set[str]:
-    """Returns the words of a caption, each once, in lower case."""
-    return {word.casefold() for word in _WORD.findall(caption[:_READ]) if len(word) > 1}
-
-
-def frequencies(captions: Iterable[str | None], keeps: Sequence[Mask]) -> list[list[dict[str, Any]]]:
+def frequencies(captions: Sequence[str], keeps: Sequence[Mask]) -> list[list[dict[str, Any]]]:
     """Returns for each subset the words by how much more of their captions it keeps than of others, the most first.
 
     Args:
-        captions: None where a pair has none; it counts for nothing.
+        captions: (n,) texts.
         keeps: (n,) bool for each subset.
 
     Returns:
@@ -128,25 +120,14 @@ def frequencies(captions: Iterable[str | None], keeps: Sequence[Mask]) -> list[l
         subset of this size would keep of any pairs, (kept - n p) / sqrt(n p (1 - p)) for n captions with the word and
         p the share of all captions that is kept. Nothing for a subset that keeps all captions, or none.
     """
-    pool: Counter[str] = Counter()
-    kept: list[Counter[str]] = [Counter() for _ in keeps]
-    total, totals = 0, [0] * len(keeps)
-    for row, caption in enumerate(captions):
-        if caption is None:
-            continue
-        words = words_of(caption)
-        pool.update(words)
-        total += 1
-        for place, keep in enumerate(keeps):
-            if keep[row]:
-                kept[place].update(words)
-                totals[place] += 1
-    return [
-        _ranked(pool, mine, size / total) if 0 < size < total else [] for mine, size in zip(kept, totals, strict=True)
-    ]
+    words = [{w.casefold() for w in _WORD.findall(caption[:_READ]) if len(w) > 1} for caption in captions]
+    pool = Counter(word for each in words for word in each)
+    return [_ranked(pool, words, keep) if 0 < np.count_nonzero(keep) < len(words) else [] for keep in keeps]
 
 
-def _ranked(pool: Counter[str], kept: Counter[str], part: float) -> list[dict[str, Any]]:
+def _ranked(pool: Counter[str], words: Sequence[set[str]], keep: Mask) -> list[dict[str, Any]]:
+    kept = Counter(word for each, here in zip(words, keep.tolist(), strict=True) if here for word in each)
+    part = np.count_nonzero(keep) / len(words)
     found = [
         {
             "word": word,

@@ -45,11 +45,7 @@ _MOST_DEATHS = 100
 
 
 class DeviceProcess:
-    """Starts, restarts and ends the process of a device.
-
-    Attributes:
-        address: of its socket.
-    """
+    """Starts, restarts and ends the process of a device; `address` is that of its socket."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -94,8 +90,7 @@ class DeviceProcess:
 class RemoteExecutor:
     """Computes nodes like `Executor`: those that need no device here, the others in the device's process.
 
-    Attributes:
-        seconds: by node name, spent on this worker's batches in either process.
+    `seconds` are, by node name, spent on this worker's batches in either process.
     """
 
     def __init__(self, address: str, plan: Plan) -> None:
@@ -159,7 +154,7 @@ class RemoteExecutor:
             for name, seconds in took.items():
                 self.seconds[name] = self.seconds.get(name, 0.0) + seconds
             return made, new
-        raise ShardError(f"the device's process died {_MOST_DEATHS} times before it came to a batch of this shard")
+        raise ShardError(f"the device's process died {_MOST_DEATHS} times before it computed a batch of this shard")
 
     def _connected(self) -> Connection:
         end = time.monotonic() + _RESTART_SECONDS
@@ -169,8 +164,7 @@ class RemoteExecutor:
             except OSError as error:
                 if time.monotonic() > end:
                     raise ShardError(
-                        f"the device's process does not answer ({error}): it died and was not restarted within "
-                        f"{_RESTART_SECONDS:.0f} s"
+                        f"the device's process died and was not restarted in {_RESTART_SECONDS:.0f} s ({error})"
                     ) from error
                 time.sleep(_RETRY_SECONDS)
         return self._connection
@@ -184,10 +178,10 @@ class RemoteExecutor:
             handle = _unnamed_file(size)
             self._memory = mmap.mmap(handle, size)
         start = 0
-        for array in arrays:
-            if array.nbytes and self._memory is not None:
-                self._memory[start : start + array.nbytes] = array
-                start += array.nbytes
+        for array, size in zip(arrays, sizes, strict=True):
+            if size and self._memory is not None:
+                self._memory[start : start + size] = array
+                start += size
         connection.send((handle is not None, sizes))
         if handle is not None:
             send_handle(connection, handle, os.getpid())
@@ -248,10 +242,10 @@ def _reply(executor: Executor, request: bytes, arrays: Sequence[Any]) -> bytes:
     """Returns values, faults and seconds by node, or the error, pickled."""
     try:
         method, nodes, values, faults, wanted = pickle.loads(request, buffers=arrays)
+        known, before = set(faults), dict(executor.seconds)
         if method == "try_empty":
             executor.try_empty(nodes, values)
             return pickle.dumps(({}, {}, {}))
-        known, before = set(faults), dict(executor.seconds)
         executor.compute(nodes, values, faults)
         made = {node: values[node] for node in nodes if node in wanted or isinstance(values[node], Fault)}
         new = {node: fault for node, fault in faults.items() if node not in known}
@@ -262,7 +256,6 @@ def _reply(executor: Executor, request: bytes, arrays: Sequence[Any]) -> bytes:
 
 
 def _picklable(values: Mapping[Node, Any]) -> dict[Node, Any]:
-    """Returns values with the errors of faults replaced where they cannot be pickled."""
     return {
         node: Fault(value.node, _picklable_error(value.error), value.trace) if isinstance(value, Fault) else value
         for node, value in values.items()

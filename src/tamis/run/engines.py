@@ -40,17 +40,7 @@ class Engine(Protocol):
     def __call__(
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
     ) -> Iterator[ShardReport]:
-        """Does all tasks.
-
-        Args:
-            plan: what the run must hold.
-            run: its folder.
-            tasks: the shards and what they lack.
-            progress: called with a shard's name and a number of its samples that are done.
-
-        Raises:
-            StopError: no shard would go better.
-        """
+        """Does all tasks; raises StopError if no shard would go better."""
         ...
 
 
@@ -62,13 +52,7 @@ def engine_named(
     rank: int | None = None,
     world: int | None = None,
 ) -> Engine:
-    """Returns an engine for a command.
-
-    Args:
-        name: of `ENGINES`.
-        workers: processes or actors; None: as the engine chooses.
-        address: of a Ray cluster.
-        rank, world: of the static engine; None: from the environment.
+    """Returns one of `ENGINES` for a command.
 
     Raises:
         StopError: there is no such engine, an option belongs to another engine, or the rank is unknown.

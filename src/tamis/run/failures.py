@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,15 +24,14 @@ class ShardReport:
     """The result of working on a shard.
 
     Attributes:
-        rows: samples read.
-        statuses: number of rows by status.
+        rows, statuses: samples read, and how many have which status.
         seconds: total time.
+        took: seconds by node name, and of waiting for samples (`READING`).
         read: whether the shard's file was read to its end.
         cut: why the file could not be read to its end, where the rows before that were kept.
         error: what went wrong; None for nothing. Parts that could be made all the same are there.
         detail: the traceback of an unexpected error.
         elsewhere: nothing was done here: another process has the shard, or finished it.
-        took: seconds by node name, and of waiting for samples (`READING`).
         unreached: the pool's store did not answer, so the file's version is not asked for either.
     """
 
@@ -73,8 +72,8 @@ def error_of(run: Path, shard: str) -> str | None:
 
 def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
     """Returns the parts that an error record lists as missing and that still are. Deleted folders do not count."""
-    parts = [run / name for name in facts.get("lacking") or ()]
-    return [str(part.relative_to(run)) for part in parts if part.parent.is_dir() and not part.is_file()]
+    names: Sequence[str] = facts.get("lacking") or ()
+    return [name for name in names if (run / name).parent.is_dir() and not (run / name).is_file()]
 
 
 def record(run: Path, task: Task, report: ShardReport) -> None:
@@ -92,11 +91,11 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
         if not others:
             remove(path)
         return
-    parts = [str(output.path(run, shard.name).relative_to(run)) for output in task.outputs]
     stamp = ""
     if not report.unreached:
         with suppress(Exception):  # the file may be gone, which the error says already
             stamp = shard.stamp()
+    missing = [part for output in task.outputs if not (part := output.path(run, shard.name)).is_file()]
     facts = {
         "shard": shard.name,
         "url": shard.url,
@@ -105,7 +104,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
         "cut": report.cut,
         "stamp": stamp,
         "rows": report.rows,
-        "lacking": sorted({*others, *(name for name in parts if not (run / name).is_file())}),
+        "lacking": sorted({*others, *(str(part.relative_to(run)) for part in missing)}),
     }
     write_record(path, facts, durable=False)  # if it is lost, the next `tamis score` finds the error again
 

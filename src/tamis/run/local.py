@@ -1,8 +1,8 @@
 """The local engine: worker processes on this machine, each doing one shard at a time.
 
 With more workers than GPUs, the workers read, decode and write, and one process per GPU runs the networks for all of
-them (`tamis.run.device`). A worker that dies (out of memory, a crash in a native library) costs its shard, which is
-reported; a new one takes its place.
+them (`tamis.run.device`). If a worker dies (out of memory, a crash in a native library), its shard is reported as
+failed and a new worker takes its place.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import multiprocessing.connection
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tamis.errors import StopError
+from tamis.errors import StopError, TamisError
 from tamis.models.device import cores, memory, visible_devices
 from tamis.pool.files import is_remote, size_of
 from tamis.processes import die_with
@@ -33,16 +33,12 @@ if TYPE_CHECKING:
     from tamis.run.device import DeviceProcess
     from tamis.run.engines import EngineProgress
 
-#: What a worker sends first.
-_READY = "ready"
-
 #: The most memory that a worker which reads and decodes takes: see `tamis.run.shard`.
 _WORKER_BYTES = 1 << 30
 
-#: What is read and decoded in a few seconds. Starting processes takes about a second of a core each, and pays only for
-#: larger pools.
+#: Starting processes takes about a second of a core each, so it pays only for pools of more bytes.
 _SMALL_POOL = 200 << 20
-_LARGE_SHARD = 50 << 20  # assumed for a shard on a store, whose size would have to be asked for
+_LARGE_SHARD = 50 << 20  # assumed for a shard on a store: asking for its size takes a request
 
 #: More decoding threads do not help: part of their work needs the interpreter's lock.
 _MOST_DECODERS = 4
@@ -79,9 +75,10 @@ class Local:
     Attributes:
         workers: how many; 1 works in this process. None: one per GPU, or 1.
         place: of this engine among those on this machine.
-        command: a command started it. With `workers` None it then takes one worker per core, as far as memory allows,
-            where that makes a run faster: to feed GPUs, and if there is only reading and decoding to do. And plug-ins
-            run in a worker process even with one worker: one that ends its process must not end the command.
+        command: a command started it, not a caller of the library. With `workers` None it then takes one worker per
+            core, as far as memory allows, where that is faster: to feed GPUs, and if there is only reading and decoding
+            to do. And plug-ins run in a worker process even with one worker: one that ends its process must not end
+            the command.
         served: one process per device runs the networks for all workers, instead of each worker. None: for GPUs, if
             there are more workers than GPUs.
     """
@@ -104,7 +101,9 @@ class Local:
                     yield report
 
     @contextmanager
-    def started(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[Workers]:
+    def started(
+        self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress
+    ) -> Iterator[InProcess | WorkerProcesses]:
         """Provides workers that keep their models while the block runs, at most one for each task."""
         number, engines = self.place.local
         visible = visible_devices(plan.device)
@@ -117,16 +116,13 @@ class Local:
         if size == 1 and not (self.command and plan.plugins):
             yield InProcess(ShardWorker(plans[0], run, decoders=decoders(each)), progress)
             return
-        served = self.served
-        if served is None:
-            served = plan.device.kind != "cpu" and size > len(devices)
+        served = (plan.device.kind != "cpu" and size > len(devices)) if self.served is None else self.served
         with ExitStack() as stack:
             at_devices = [device_process(one, stack) for one in plans] if served else []
             workers = WorkerProcesses(plans, run, size, decoders(each), progress, at_devices)
             yield stack.enter_context(closing(workers))
 
     def _fitting(self, plan: Plan, devices: Sequence[str], available: int, tasks: Sequence[Task]) -> int:
-        """Returns the number of workers that makes the most of this machine."""
         on_cpu = plan.device.kind == "cpu"
         computes = any(not node.host for node in plan.nodes)
         if not self.command or (on_cpu and computes):  # torch uses all cores by itself
@@ -162,28 +158,17 @@ def device_process(plan: Plan, stack: ExitStack) -> DeviceProcess:
     return stack.enter_context(closing(DeviceProcess(plan.device)))
 
 
-class Workers(Protocol):
-    """What does shards."""
-
-    def do(self, waiting: deque[Task]) -> Iterator[ShardReport]:
-        """Does the tasks of a queue until it is empty. The caller may append more after each report.
-
-        A shard that another process is working on comes back at once, with `ShardReport.elsewhere`.
-        """
-        ...
-
-
-@dataclass
 class InProcess:
     """One worker, in this process."""
 
-    worker: ShardWorker
-    progress: EngineProgress
+    def __init__(self, worker: ShardWorker, progress: EngineProgress) -> None:
+        self._worker, self._progress = worker, progress
 
     def do(self, waiting: deque[Task]) -> Iterator[ShardReport]:
+        """Does the tasks of a queue until it is empty; see `WorkerProcesses.do`."""
         while waiting:
             task = waiting.popleft()
-            yield self.worker.do(task, partial(self.progress, task.shard.name))
+            yield self._worker.do(task, partial(self._progress, task.shard.name))
 
 
 @dataclass
@@ -223,6 +208,10 @@ class WorkerProcesses:
         self.heard = False  # whether any worker has ever sent anything
 
     def do(self, waiting: deque[Task]) -> Iterator[ShardReport]:
+        """Does the tasks of a queue until it is empty. The caller may append more after each report.
+
+        A shard that another process is working on comes back at once, with `ShardReport.elsewhere`.
+        """
         if waiting and not self.workers:
             self.workers = [self._start(number) for number in range(self.size)]
         for number in range(len(self.workers)):
@@ -233,7 +222,6 @@ class WorkerProcesses:
                 if isinstance(ready, int):
                     ended[ready].restart()
                 elif (report := self._receive(self.workers[busy[ready]])) is not None:  # type: ignore[index]
-                    self.workers[busy[ready]].task = None  # type: ignore[index]
                     yield report
                     self._assign(busy[ready], waiting)  # type: ignore[index]
 
@@ -248,7 +236,7 @@ class WorkerProcesses:
                 worker.process.join(timeout=5)
 
     def _start(self, number: int) -> _Worker:
-        # Not fork: it does not go with the threads of torch.
+        # Not fork, which does not work with torch's threads.
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         place = number % len(self.plans)
@@ -273,19 +261,22 @@ class WorkerProcesses:
     def _receive(self, worker: _Worker) -> ShardReport | None:
         """Takes one message; returns a report if the shard is finished."""
         assert worker.task is not None
+        task = worker.task
         try:
             message: Any = worker.pipe.recv()
+            self.heard = True
         except (EOFError, OSError):
-            worker.process.join(timeout=5)
-            return self._died(worker, worker.task)
-        self.heard = True
+            message = self._death(worker, task)
         if isinstance(message, BaseException):
             raise message
-        if isinstance(message, int):
-            self.progress(worker.task.shard.name, message)
-        return message if isinstance(message, ShardReport) else None
+        if isinstance(message, ShardReport):
+            worker.task = None
+            return message
+        self.progress(task.shard.name, message)
+        return None
 
-    def _died(self, worker: _Worker, task: Task) -> ShardReport:
+    def _death(self, worker: _Worker, task: Task) -> ShardReport:
+        worker.process.join(timeout=5)
         code = worker.process.exitcode
         if code == 1 and not self.heard:  # Python's exit after an error while importing the script
             raise StopError(
@@ -306,6 +297,18 @@ class WorkerProcesses:
         )
         record(self.run, task, report)
         return report
+
+
+def _outcome(worker: ShardWorker, task: Task, progress: Callable[[int], None]) -> ShardReport | StopError:
+    try:
+        return worker.do(task, progress)
+    except TamisError as error:
+        return as_stop(error)
+
+
+def as_stop(error: TamisError) -> StopError:
+    """Returns an error that ends the run, to be raised in another process."""
+    return error if isinstance(error, StopError) else StopError(str(error))
 
 
 def _work(
@@ -331,10 +334,10 @@ def _work(
             os._exit(1)
 
     try:
-        pipe.send(_READY)
+        pipe.send(0)  # it has started
         executor = RemoteExecutor(address, plan) if address is not None else None
         worker = ShardWorker(plan, run, decoders=decoders, executor=executor)
         while True:
-            pipe.send(worker.outcome(pipe.recv(), progress))
+            pipe.send(_outcome(worker, pipe.recv(), progress))
     except (EOFError, OSError, KeyboardInterrupt):
-        pass  # the parent is gone, or wants this process to end
+        pass  # the parent is gone or wants this process to end

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -35,8 +34,7 @@ class Tally:
     """Counts shards and pairs, and estimates the time left.
 
     Attributes:
-        shards: of the pool.
-        done: shards that are complete, including those of earlier commands.
+        shards, done: of the pool, and those that are complete, including those of earlier commands.
         failed: the error of each failed shard.
         rows: pairs that this command has scored.
         statuses: number of rows by status.
@@ -52,15 +50,9 @@ class Tally:
         pairs_done: int = 0,
         failed: Mapping[str, str] | None = None,
     ) -> None:
-        """Args:
-        shards, done: as the attributes.
-        expected: number of pairs of each shard to do; None if unknown.
-        pairs_done: pairs of all other shards.
-        failed: shards that failed earlier and are not tried again.
-        """
+        """`expected`: pairs of each shard to do, None if unknown; `pairs_done`: pairs of all other shards."""
         expected = expected or {}
-        self.shards, self.done = shards, done
-        self.failed = dict(failed or {})
+        self.shards, self.done, self.failed = shards, done, dict(failed or {})
         self.rows = 0
         self.statuses: Counter[str] = Counter()
         self.took: Counter[str] = Counter()
@@ -180,13 +172,7 @@ class Reporter:
     def __init__(
         self, run: Path, tally: Tally, *, quiet: bool = False, suffix: str = "", console: Console | None = None
     ) -> None:
-        """Args:
-        run: the run folder.
-        tally: what is counted.
-        quiet: show nothing; the files are written all the same.
-        suffix: of status.json and events.jsonl, where several commands were started for one run.
-        console: where to show; standard error by default.
-        """
+        """`suffix` is of the files' names, if several commands were started for one run; `console`: standard error."""
         self.run, self.tally, self.quiet, self.suffix = run, tally, quiet, suffix
         self._console = console or Console(stderr=True)
         self._live: Progress | None = None
@@ -205,9 +191,7 @@ class Reporter:
         self._write("running")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._live is not None:
             self._live.stop()
         state = "failed" if self.tally.failed else "done"
@@ -225,15 +209,14 @@ class Reporter:
 
     def finish(self, report: ShardReport) -> None:
         """Counts a shard, and writes it to events.jsonl unless another command did it."""
-        tally = self.tally
-        tally.finish(report)
+        self.tally.finish(report)
         if report.error is not None and not self.quiet:
             # A Text: in a string, brackets and colons of file names would count as markup or emoji.
             line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
             self._console.print(line, soft_wrap=self._live is None)
         if not report.elsewhere:
             self._events.append(event(report))
-        self._show(force=tally.done + len(tally.failed) == tally.shards)
+        self._show(force=self.tally.done + len(self.tally.failed) == self.tally.shards)
 
     def _show(self, force: bool = False) -> None:
         now, tally = time.time(), self.tally
@@ -251,16 +234,21 @@ class Reporter:
 
     def _write(self, state: str) -> None:
         self._status_at = time.time()
-        process = {"process": os.getpid(), "host": socket.gethostname(), "numbered_in": NUMBERED_IN}
-        command = [redacted(argument) for argument in sys.argv]
-        facts = {"state": state, **process, **self.tally.as_json(), "command": command}
+        facts = {
+            "state": state,
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "numbered_in": NUMBERED_IN,
+            **self.tally.as_json(),
+            "command": [redacted(argument) for argument in sys.argv],
+        }
         write_record(self.run / f"status{self.suffix}.json", facts, durable=False)
         if state != "running":
             self._events.flush()
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds as people say them: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
+    """Returns seconds in at most two units: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     whole = round(seconds)
     for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:

@@ -15,19 +15,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tamis.errors import DependencyError, StopError, needs_extra
+from tamis.errors import StopError, TamisError, needs_extra
 from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import remember, secrets
 from tamis.run.failures import ShardReport, record
-from tamis.run.local import WorkerProcesses, decoders, device_process, feeders
+from tamis.run.local import InProcess, WorkerProcesses, as_stop, decoders, device_process, feeders
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
@@ -87,11 +86,7 @@ def _ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise (
-            needs_extra("ray", "ray")
-            if error.name == "ray"
-            else DependencyError(f"ray cannot be imported ({error}); run: pip install 'tamis[ray]'")
-        ) from error
+        raise needs_extra("ray", "ray") from error
 
 
 @contextmanager
@@ -152,10 +147,10 @@ class Worker:
         self.plan = plan.on(plan.device.kind.partition(":")[0], threads)
         self.rows: dict[str, int] = {}
         self.at_once = min(feeders(available, gpus), _MOST_AT_ONCE) if served else 1
-        self.free: SimpleQueue[WorkerProcesses | ShardWorker] = SimpleQueue()
+        self.free: SimpleQueue[InProcess | WorkerProcesses] = SimpleQueue()
         self.processes = ExitStack()  # they end with the actor
         if self.at_once == 1:
-            self.free.put(ShardWorker(self.plan, run, decoders=available))
+            self.free.put(InProcess(ShardWorker(self.plan, run, decoders=available), self._count))
             return
         device, each = device_process(self.plan, self.processes), max(1, available // self.at_once)
         feeding = self.plan.on(self.plan.device.kind, plan.device.threads or each)
@@ -174,13 +169,10 @@ class Worker:
         """Makes the parts of a shard that belong in some folders of the run."""
         task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders))
         worker = self.free.get()
-        self.rows[shard.name] = 0
         try:
-            if isinstance(worker, ShardWorker):
-                return worker.outcome(task, partial(self._count, shard.name))
             return next(worker.do(deque([task])))
-        except StopError as error:
-            return error
+        except TamisError as error:
+            return as_stop(error)
         finally:
             self.free.put(worker)
             self.rows.pop(shard.name, None)
@@ -285,7 +277,6 @@ class _Fleet:
     def _report(self, actor: _Actor, ref: Any) -> ShardReport | None:
         """Takes the result of a shard; None if it has to be tried again."""
         task = actor.tasks.pop(ref)
-        counted = actor.counted.pop(task.shard.name, 0)
         try:
             report = self.ray.get(ref)
         except self.ray.exceptions.RayActorError as error:
@@ -302,7 +293,8 @@ class _Fleet:
             raise StopError(f"Ray gave no answer for the shard {task.shard.name}: {error}") from error
         if isinstance(report, StopError):
             raise report
-        self.progress(task.shard.name, max(0, report.rows - counted))
+        self._count(actor, task.shard.name, report.rows)
+        actor.counted.pop(task.shard.name)
         if report.elsewhere:
             self.waiting.append(task)
             return None
@@ -316,14 +308,16 @@ class _Fleet:
         self.asked_at = now
         for one in self.actors:
             if one.asked is not None and self.ray.wait([one.asked], timeout=0)[0]:
-                asked, one.asked = one.asked, None
-                try:
-                    rows = self.ray.get(asked)
-                except self.ray.exceptions.RayError:  # it died, as its shard will show
-                    continue
-                for shard in {task.shard.name for task in one.tasks.values()} & rows.keys():
-                    before = one.counted.get(shard, 0)
-                    self.progress(shard, max(0, rows[shard] - before))
-                    one.counted[shard] = max(rows[shard], before)
+                with suppress(self.ray.exceptions.RayError):  # it died, as its shard will show
+                    rows = self.ray.get(one.asked)
+                    for shard in {task.shard.name for task in one.tasks.values()} & rows.keys():
+                        self._count(one, shard, rows[shard])
+                one.asked = None
             if one.tasks and one.asked is None:
                 one.asked = one.actor.progress.options(concurrency_group=_ASIDE).remote()
+
+    def _count(self, actor: _Actor, shard: str, rows: int) -> None:
+        """Passes on how many samples of a shard are done."""
+        before = actor.counted.get(shard, 0)
+        self.progress(shard, max(0, rows - before))
+        actor.counted[shard] = max(rows, before)

@@ -1,11 +1,10 @@
-"""Scoring a pool: prepare the run (short, under the folder's lock), then let an engine do the work without a lock."""
+"""Fills a run: prepares its folder (short, under the folder's lock), then lets an engine make what is missing."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,38 +28,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A run folder that is ready to be worked on.
-
-    Attributes:
-        path: the folder.
-        plan: what it must hold.
-        tasks: the shards that lack parts.
-        failed: shards that failed earlier and have not changed since, with their errors.
-    """
-
-    path: Path
-    plan: Plan
-    tasks: Sequence[Task]
-    failed: Mapping[str, str]
-
-
-def prepare(
-    path: Path, assemble: Callable[[], Plan], recipe: Mapping[str, Any], *, patience: float | None = None
-) -> Prepared:
-    """Creates or extends a run folder: its manifest, the folders of parts, the list of what is missing.
+def fill(
+    path: Path,
+    assemble: Callable[[], Plan],
+    recipe: Mapping[str, Any],
+    engine: Engine,
+    *,
+    quiet: bool = False,
+    max_error_rate: float | None = None,
+    patience: float | None = None,
+) -> Run:
+    """Creates or extends a run, and makes every part that is missing.
 
     Args:
         path: the run folder, new or not.
         assemble: returns the plan, given the folder's current state.
         recipe: the rest of the run's recipe.
-        patience: seconds to wait for another command that holds the folder's lock; None: a moment. A command that
-            prepares the run is waited for in any case.
+        engine: distributes the shards.
+        quiet: show no progress.
+        max_error_rate: stop if more than this fraction of the pool's shards fail.
+        patience: seconds to wait for the folder's lock; None: a moment. A command that prepares the run is waited for
+            in any case.
 
     Raises:
         StopError: a model or a file is missing, the first shard has no image or caption at all, the folder belongs to
-            another pool, or cannot be written to.
+            another pool or cannot be written to, no shard would go better, or too many failed.
     """
     plan = assemble()  # finds a missing model before anything is written
     if not files(path / "index", ".parquet"):
@@ -69,33 +61,35 @@ def prepare(
         sweep_claims(path)
         plan = assemble()
         signals = [{signal.name: {**settings(signal), "label": label}} for label, signal in plan.signals]
-        resolved = {**recipe, "signals": signals, "keep": list(plan.keep)}
-        manifest.begin(path, plan.pool, resolved, plan.in_index)
+        manifest.begin(path, plan.pool, {**recipe, "signals": signals, "keep": list(plan.keep)}, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
-        changed, failed = _failed_before(path, plan.pool)
-        if changed:
-            log.info("%d shards that failed have changed since: they are read again", len(changed))
-            for name in changed:
-                with claimed(path, name) as acquired:  # otherwise another process is updating it
-                    if acquired:
-                        manifest.forget(path, [name])
-        return Prepared(path=path, plan=plan, tasks=plan.tasks(path), failed=failed)
+        failed = _failed_before(path, plan.pool)
+        tasks = plan.tasks(path)
+    before = Run(path)
+    _warn_of_changes(before, plan.pool)
+    tally = _tally(before, plan.pool.shards, tasks, failed)
+    with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
+        for report in engine(plan, path, tasks, reporter.advance):
+            reporter.finish(report)
+            if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
+                raise StopError(
+                    f"{len(tally.failed):,} of {tally.shards:,} shards failed, more than --max-error-rate "
+                    f"{max_error_rate:g} allows; the last is {report.shard}: {report.error}. Finished parts are kept: "
+                    "fix the problem and run the command again"
+                )
+    return Run(path) if tasks else before  # which has read the parts already
 
 
 def _check_first_shard(plan: Plan) -> None:
-    """Checks that some sample of the pool's first shard has the image and the caption that are needed.
-
-    Raises:
-        PoolError: none has, so a setting of the pool names a wrong member, field or column.
-    """
+    """Raises PoolError if no sample of the first shard has what is needed: a setting names a wrong member or column."""
     for shard in plan.pool.shards if plan.required else ():
         absence = Absence(plan.required)
         try:
             if not all(absence.add(sample) for sample in shard.samples()):
                 return
         except Exception as error:  # a store may raise anything; the shard's worker will report it
-            log.debug("%s cannot be looked at: %s", shard.url, error)
+            log.debug("%s cannot be checked: %s", shard.url, error)
             return
         if absence.rows:
             remedy = "'caption: WHERE' under 'pool', or --caption"
@@ -105,52 +99,20 @@ def _check_first_shard(plan: Plan) -> None:
             raise PoolError(f"{shard.url}: {absence}. Nothing was scored; name the right one with {remedy}")
 
 
-def execute(prepared: Prepared, engine: Engine, *, quiet: bool = False, max_error_rate: float | None = None) -> Run:
-    """Lets an engine do what is missing, shows the progress, and returns the run.
-
-    Args:
-        prepared: what is missing.
-        engine: distributes the shards.
-        quiet: show no progress.
-        max_error_rate: stop if more than this fraction of the pool's shards fail.
-
-    Raises:
-        StopError: no shard would go better, or too many failed.
-    """
-    path, tasks, pool = prepared.path, prepared.tasks, prepared.plan.pool
-    before = Run(path)
-    _warn_of_changes(before, pool)
-    tally = _tally(before, prepared)
-    with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
-        for report in engine(prepared.plan, path, tasks, reporter.advance):
-            reporter.finish(report)
-            if report.error is None or max_error_rate is None or len(tally.failed) <= max_error_rate * tally.shards:
-                continue
-            raise StopError(
-                f"{len(tally.failed):,} of {tally.shards:,} shards failed, more than --max-error-rate "
-                f"{max_error_rate:g} allows; the last is {report.shard}: {report.error}. Finished parts are kept: fix "
-                "the problem and run the command again"
-            )
-    return Run(path) if tasks else before  # which has read the parts already
-
-
-def _tally(run: Run, prepared: Prepared) -> Tally:
-    """Returns a counter that knows the size of shards from the index, or as the pool tells."""
-    shards, tasks = prepared.plan.pool.shards, prepared.tasks
+def _tally(run: Run, shards: Sequence[Shard], tasks: Sequence[Task], failed: Mapping[str, str]) -> Tally:
+    """Returns a counter that knows the sizes of shards from the index, or from files next to them."""
     missing = {task.shard.name: task.shard for task in tasks}
-    failed = {name: error for name, error in prepared.failed.items() if name not in missing}
-    expected: dict[str, int | None] = {}
-    pairs_done = 0
-    if tasks:
-        try:
-            indexed = dict(zip(run.shards, run.sizes, strict=True))
-        except RunError as error:  # a damaged part, which its shard's worker will report
-            log.debug("the pairs that are indexed cannot be counted: %s", error)
-            indexed = {}
-        told = pairs_told([shard for name, shard in missing.items() if name not in indexed])
-        expected = {name: indexed.get(name, told.get(name)) for name in missing}
-        pairs_done = sum(indexed.get(shard.name, 0) for shard in shards if shard.name not in missing)
-    done = len(shards) - len(tasks) - len(failed)
+    failed = {name: error for name, error in failed.items() if name not in missing}
+    done = len(shards) - len(missing) - len(failed)
+    if not tasks:
+        return Tally(len(shards), done, failed=failed)
+    try:
+        indexed = dict(zip(run.shards, run.sizes, strict=True))
+    except RunError:  # a damaged part, which its shard's worker will report
+        indexed = {}
+    told = pairs_told([shard for name, shard in missing.items() if name not in indexed])
+    expected = {name: indexed.get(name, told.get(name)) for name in missing}
+    pairs_done = sum(indexed.get(shard.name, 0) for shard in shards if shard.name not in missing)
     return Tally(len(shards), done, expected=expected, pairs_done=pairs_done, failed=failed)
 
 
@@ -160,8 +122,7 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         return  # asking a store for every file would take too long
     try:
         stamps = dict(zip(run.shards, run.stamps, strict=True))
-    except RunError as error:  # as above
-        log.debug("changed files cannot be found: %s", error)
+    except RunError:  # as above
         return
     changed = [one.name for one in pool.shards if stamps.get(one.name) and _stamp(one) not in ("", stamps[one.name])]
     if changed:
@@ -181,10 +142,11 @@ def _stamp(shard: Shard) -> str:
         return ""
 
 
-def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
-    """Returns shards that failed earlier: those whose file has changed since, and the errors of the others.
+def _failed_before(path: Path, pool: Pool) -> dict[str, str]:
+    """Returns the errors of shards that failed earlier and whose files have not changed since.
 
-    Removes the record of a shard whose file was deleted on purpose, and of one that lacks nothing any more.
+    Shards whose files have changed are forgotten, to be read again. The record of a shard whose file was deleted on
+    purpose is removed, and that of one that lacks nothing any more.
     """
     shards = {shard.name: shard for shard in pool.shards}
     changed, failed = [], {}
@@ -193,13 +155,16 @@ def _failed_before(path: Path, pool: Pool) -> tuple[list[str], dict[str, str]]:
         if name not in shards:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
                 remove(failure_path(path, name))
-            continue
-        if record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
+        elif record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
             remove(failure_path(path, name))  # another command made the parts, or a worker before it died
-            continue
-        stamp = _stamp(shards[name])
-        if stamp and record["stamp"] and stamp != record["stamp"]:
+        elif record["stamp"] and _stamp(shards[name]) not in ("", record["stamp"]):
             changed.append(name)
         else:
             failed[name] = record["error"]
-    return changed, failed
+    if changed:
+        log.info("%d shards that failed have changed since: they are read again", len(changed))
+    for name in changed:
+        with claimed(path, name) as acquired:  # otherwise another process is updating it
+            if acquired:
+                manifest.forget(path, [name])
+    return failed

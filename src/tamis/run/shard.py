@@ -1,6 +1,6 @@
 """One shard: read once, decoded once, and every missing part made from that.
 
-`ShardReader` reads and decodes batches in threads, a few ahead of the model; `ShardWorker` computes the nodes, those
+`ShardReader` reads and decodes batches in threads, a few ahead of the model. `ShardWorker` computes the nodes, those
 that use the model's device in the caller's thread, and writes the parts.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tamis.data import Device, Node, Sample, Samples, Signal
-from tamis.errors import DamageError, ShardError, SignalError, StopError, TamisError, UnreachedError
+from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
-from tamis.pool import PoolSpec, Shard
 from tamis.pool.images import fill_pixels, undisturbed, weighed
 from tamis.pool.source import Absence
 from tamis.processes import prefetched
@@ -64,25 +63,9 @@ class ShardWorker:
     def __init__(
         self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | RemoteExecutor | None = None
     ) -> None:
-        """Args:
-        plan: what the run must hold, and on which device.
-        run: its folder.
-        decoders: threads that decode images.
-        executor: computes the nodes; None: one in this process, with its own models.
-        """
-        self.plan = plan
-        self.run = run
-        self.decoders = decoders
+        """`decoders` is a number of threads; without an `executor` the worker computes nodes with its own models."""
+        self.plan, self.run, self.decoders = plan, run, decoders
         self.executor = executor or Executor(plan.device)
-
-    def outcome(self, task: Task, progress: Callable[[int], None]) -> ShardReport | StopError:
-        """Does a task and returns a `StopError` instead of raising it, for other processes."""
-        try:
-            return self.do(task, progress)
-        except StopError as error:
-            return error
-        except TamisError as error:
-            return StopError(str(error))
 
     def do(self, task: Task, progress: Callable[[int], None]) -> ShardReport:
         """Makes the missing parts of a shard.
@@ -153,7 +136,7 @@ class ShardWorker:
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
         kept = self._unfinished(task, stamp, stored, writers)
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
-        reader = self._reader(task, kept)
+        reader = ShardReader(self.plan, task, self._index(task), self.decoders, kept)
         if making_index:
             batches = reader.from_file(decodes=True, keeps_pixels=_reads_files(nodes))
         else:
@@ -161,7 +144,7 @@ class ShardWorker:
         faults: dict[Node, Fault] = {}
         prepare = self._preparing([node for node in nodes if node.host], stored, faults, report.rows)
         try:
-            for values, samples in _timed(ahead(batches, prepare), report):
+            for values, samples in _timed(_ahead(batches, prepare), report):
                 self.executor.compute(nodes, values, faults)
                 _add(writers, values, samples)
                 if not faults:  # a fault may be gone at the next try, which has to make these rows again
@@ -196,18 +179,6 @@ class ShardWorker:
         }
         by_path = {output.path(self.run, task.shard.name): writer for output, writer in writers.items()}
         return Unfinished(self.run, task.shard.name, stamp, what, by_path)
-
-    def _reader(self, task: Task, kept: Unfinished) -> ShardReader:
-        return ShardReader(
-            shard=task.shard,
-            spec=self.plan.pool.spec,
-            index=self._index(task),
-            batch_size=self.plan.device.batch_size,
-            has_images=self.plan.pool.has_images,
-            decoders=self.decoders,
-            required=self.plan.required,
-            skip=kept,
-        )
 
     def _preparing(
         self, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault], row: int
@@ -312,44 +283,24 @@ def _stamp(task: Task) -> str:
         raise kind(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error
 
 
-@dataclass(kw_only=True)
 class ShardReader:
-    """Reads one shard, from its file or from its index.
+    """Reads one shard, from its file or from its index, in batches.
 
-    Attributes:
-        shard, spec: what is read, and how.
-        index: the shard's index part, which need not exist.
-        batch_size: samples per batch.
-        has_images: whether the pool has any.
-        decoders: threads that decode. With one, the reading thread decodes: a handover would cost more than it gives.
-        required: what at least one sample must have, "image" and "caption".
-        skip: rows that an earlier process has finished: they are neither decoded nor yielded. None for nothing.
-        ending: why the file could not be read to its end; None so far.
+    Rows that `kept` has are neither decoded nor yielded. `ending` is why the file could not be read to its end.
     """
 
-    shard: Shard
-    spec: PoolSpec
-    index: Path
-    batch_size: int
-    has_images: bool
-    decoders: int = 4
-    required: Sequence[str] = ()
-    skip: Unfinished | None = None
-    ending: ShardError | None = field(default=None, init=False)
+    def __init__(self, plan: Plan, task: Task, index: Path, decoders: int, kept: Unfinished) -> None:
+        self.plan, self.shard, self.index, self.decoders, self.kept = plan, task.shard, index, decoders, kept
+        self.ending: ShardError | None = None
 
     def from_file(self, *, decodes: bool, keeps_pixels: bool = True) -> Iterator[list[Sample]]:
-        """Yields batches of samples; an error that ends the file early goes to `ending`.
-
-        Args:
-            decodes: whether images are decoded.
-            keeps_pixels: False if only their sizes and errors matter.
-        """
-        decodes = decodes and self.has_images
-        size = self.batch_size if decodes else max(_CAPTIONS, self.batch_size)
-        limits = {"size": _TOGETHER_BYTES, "max_pixels": self.spec.max_pixels}
+        """Yields batches of samples; with `keeps_pixels` False, only sizes and errors of images matter."""
+        decodes = decodes and self.plan.pool.has_images
+        size = self._batch_size(decodes)
+        limits = {"size": _TOGETHER_BYTES, "max_pixels": self.plan.pool.spec.max_pixels}
         with ExitStack() as stack:
             threads = None
-            if decodes and self.decoders > 1:
+            if decodes and self.decoders > 1:  # with one, a handover would cost more than it gives
                 threads = stack.enter_context(ThreadPoolExecutor(self.decoders, "tamis-decode"))
             batch: list[Sample] = []
             held = 0
@@ -360,28 +311,30 @@ class ShardReader:
                 if decodes:
                     self._decode(group, threads, keeps_pixels)
                 batch += group
-                held += weigh(group)
+                held += _weigh(group)
                 while len(batch) >= size:
                     yield batch[:size]
                     batch = batch[size:]
-                    held = weigh(batch)
+                    held = _weigh(batch)
                 if held >= _BATCH_BYTES:
                     yield batch
                     batch, held = [], 0
             if batch:
                 yield batch
 
+    def _batch_size(self, images: bool) -> int:
+        size = self.plan.device.batch_size
+        return size if images else max(_CAPTIONS, size)
+
     def _decode(self, samples: list[Sample], threads: ThreadPoolExecutor | None, keeps_pixels: bool) -> None:
+        spec = self.plan.pool.spec
+        how: dict[str, Any] = {"transparency": spec.transparency, "keeps_pixels": keeps_pixels}
+
         def fill(some: list[Sample]) -> None:
             for sample in some:
-                fill_pixels(
-                    sample,
-                    max_pixels=self.spec.max_pixels,
-                    transparency=self.spec.transparency,
-                    keeps_pixels=keeps_pixels,
-                )
+                fill_pixels(sample, max_pixels=spec.max_pixels, **how)
 
-        with undisturbed(self.spec.max_pixels):
+        with undisturbed(spec.max_pixels):
             if threads is None or len(samples) == 1:
                 fill(samples)
             else:
@@ -389,14 +342,14 @@ class ShardReader:
                 list(threads.map(fill, [samples[first::count] for first in range(count)]))
 
     def as_indexed(self, *, decodes: bool) -> Iterator[list[Sample]]:
-        """Yields batches from the file, checked against the index so that no score lands in a wrong row.
+        """Yields batches from the file, checked against the index so that no score gets into a wrong row.
 
         Raises:
             ShardError: the file now has other, fewer or more samples, or cannot be read as far as before.
         """
         names = ["uid_hi", "uid_lo", "key", "image_bytes", "image_xxh3", "caption"]
         rows = parts.read_columns(self.index, names).to_pylist()
-        start = self._done
+        start = len(self.kept.uids)
         for batch in self.from_file(decodes=decodes):
             for number, sample in enumerate(batch, start):
                 if number >= len(rows):
@@ -411,8 +364,10 @@ class ShardReader:
 
     def from_index(self) -> Iterator[list[Sample]]:
         """Yields batches of samples with everything but the image."""
-        samples = self._skipping(parts.read_samples(self.index, self.spec.fields))
-        while batch := list(islice(samples, max(_CAPTIONS, self.batch_size))):
+        samples = iter(parts.read_samples(self.index, self.plan.pool.spec.fields))
+        for number, sample in enumerate(islice(samples, len(self.kept.uids))):
+            self.kept.check(number, sample)
+        while batch := list(islice(samples, self._batch_size(images=False))):
             yield batch
 
     def _compare(self, number: int, sample: Sample, was: dict[str, Any]) -> None:
@@ -436,38 +391,31 @@ class ShardReader:
         )
 
     def _until_error(self) -> Iterator[Sample]:
-        absence = Absence(self.required)
+        absence, done = Absence(self.plan.required), len(self.kept.uids)  # these grow while the shard is read
         try:
-            yield from self._skipping(absence.through(self.shard.samples()))
+            for number, sample in enumerate(self.shard.samples()):
+                absence.add(sample)
+                if number < done:
+                    self.kept.check(number, sample)
+                else:
+                    yield sample
             if absence.reasons and absence.rows >= _ENOUGH_TO_JUDGE:
                 raise ShardError(f"{self.shard.url}: {absence}")
         except ShardError as error:
             self.ending = error
 
-    @property
-    def _done(self) -> int:
-        return 0 if self.skip is None else len(self.skip.uids)
 
-    def _skipping(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        done = self._done  # it grows while the shard is read
-        for number, sample in enumerate(samples):
-            if number >= done:
-                yield sample
-            elif self.skip is not None:
-                self.skip.check(number, sample)
-
-
-def ahead(batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], T]) -> Iterator[tuple[T, list[Sample]]]:
+def _ahead(batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], T]) -> Iterator[tuple[T, list[Sample]]]:
     """Yields prepared batches with their samples. A thread makes them a few ahead; its errors are raised here."""
     return prefetched(
         lambda: ((prepare(batch), batch) for batch in batches),
         depth=_AHEAD,
-        weigh=lambda made: weigh(made[1]),
+        weigh=lambda made: _weigh(made[1]),
         most=_HELD_BYTES,
     )
 
 
-def weigh(samples: list[Sample]) -> int:
+def _weigh(samples: list[Sample]) -> int:
     """Returns the size of the samples' images in bytes, as read and as decoded."""
     read = sum(len(sample.image) for sample in samples if sample.image is not None)
     return read + sum(sample.pixels.nbytes for sample in samples if sample.pixels is not None)

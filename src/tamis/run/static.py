@@ -30,21 +30,17 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 2.0
 _LONGEST_LOOK_SECONDS = 60.0
 
-#: Shards of others that a rank does before it lists the folders again.
-_HELPS_WITH = 16
+#: Shards of others that a rank does before it lists the folders again, and how many it looks at to find them.
+_HELPS_WITH, _LOOKS_AT = 16, 256
 
 
 def place_of(
     environment: Mapping[str, str] = os.environ, *, rank: int | None = None, world: int | None = None
 ) -> Place:
-    """Returns which rank this process is, from the options, else from the environment.
+    """Returns which rank this process is: from the options, else from torchrun's or Slurm's variables.
 
-    torchrun sets RANK and WORLD_SIZE, Slurm SLURM_PROCID and SLURM_NTASKS. The tasks of a Slurm array count too: each
-    may start several processes, and those of the second task follow those of the first.
-
-    Args:
-        environment: variables of the process.
-        rank, world: both or neither.
+    The tasks of a Slurm array count too: each may start several processes, and those of the second task follow those of
+    the first.
 
     Raises:
         StopError: nothing gives the rank, or the numbers make no sense.
@@ -93,11 +89,6 @@ def place_of(
     return place
 
 
-def share(names: Sequence[str], rank: int, world: int) -> list[str]:
-    """Returns the shards that a rank does first: every world-th of the pool."""
-    return list(names[rank::world])
-
-
 def helping_order(names: Iterable[str], rank: int) -> list[str]:
     """Returns the order in which a rank helps with the shards of others: each rank has its own."""
     return sorted(names, key=lambda name: (xxhash.xxh64_intdigest(f"{rank}/{name}".encode()), name))
@@ -124,12 +115,12 @@ class Static:
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
         rank, world = self.place.rank, self.place.world
-        own = set(share([shard.name for shard in plan.pool.shards], rank, world))
+        own = {shard.name for shard in plan.pool.shards[rank::world]}
         failed_before = recorded(run)
         pending = {task.shard.name for task in tasks}
+        batch = [task for task in tasks if task.shard.name in own]
         wait = _LOOK_SECONDS
         with Local(self.workers, self.place, self.command).started(plan, run, tasks, progress) as workers:
-            batch = [task for task in tasks if task.shard.name in own]
             while True:
                 for report in workers.do(deque(batch)):
                     if not report.elsewhere:
@@ -137,29 +128,17 @@ class Static:
                         yield report
                 if not pending or not takes_over(run):
                     return
-                left = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
-                failed = recorded(run)
-                for name in sorted(pending):  # what other ranks have finished
-                    new_error = name in failed and failed[name] != failed_before.get(name)
-                    if new_error or name not in left:
-                        pending.discard(name)
-                        left.pop(name, None)
-                        yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if new_error else None)
-                batch = [left[name] for name in _free(run, helping_order(left, rank))]
+                missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
+                failed = {name for name, tag in recorded(run).items() if tag != failed_before.get(name)}
+                for name in sorted(pending & failed | pending - missing.keys()):  # what other ranks have finished
+                    pending.discard(name)
+                    missing.pop(name, None)
+                    yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if name in failed else None)
+                some = helping_order(missing, rank)[:_LOOKS_AT]
+                busy = being_done(run, some)
+                batch = [missing[name] for name in some if name not in busy][:_HELPS_WITH]
                 if batch:
                     wait = _LOOK_SECONDS
                 elif pending:
                     time.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_LOOK_SECONDS)
-
-
-def _free(run: Path, names: Sequence[str]) -> list[str]:
-    """Returns the first shards that no process is working on; looking at each takes time on a shared disk."""
-    free: list[str] = []
-    for start in range(0, len(names), 4 * _HELPS_WITH):
-        some = names[start : start + 4 * _HELPS_WITH]
-        busy = being_done(run, some)
-        free += [name for name in some if name not in busy]
-        if len(free) >= _HELPS_WITH:
-            break
-    return free[:_HELPS_WITH]

@@ -17,16 +17,16 @@ from tamis.math import clipcov
 from tamis.math.clipcov import TERMS, Picks, check_terms
 from tamis.math.order import round_half_up
 from tamis.selectors.latent_classes import Products, by_class, classes_of
-from tamis.selectors.outcome import Selection, check_missing, verdict
+from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.selectors.steps import check_fraction
-from tamis.selectors.vectors import by_uid, check_vectors
+from tamis.selectors.vectors import by_uid
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 from tamis.uid import scramble
 
 T = TypeVar("T")
 
-#: Of every class by number: rows and unit embeddings in, modular gains out.
+#: From a class's number and unit embeddings to the modular gains of its pairs.
 Modular = Callable[[int, Float32s, Float32s], Float64s]
 
 log = logging.getLogger(__name__)
@@ -125,13 +125,19 @@ class ClipCov:
     def _needed(self) -> str:
         return f"{self.image} and {self.text} and {self.per}"
 
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if images and captions are no embeddings, or classes are."""
+        for name in (self.image, self.text):
+            check_kind(self.name, table, name, "vector")
+        check_kind(self.name, table, self.per, "word", "number")
+
     def select(self, table: Table) -> Selection:
-        found = self.rank(table)
+        ranking = self.rank(table)
         keep = np.zeros(len(table), bool)
-        keep[found.rows[found.stays]] = True
-        cut = float(found.gains.min()) if len(found.gains) else None
+        keep[ranking.rows[ranking.stays]] = True
+        cut = float(ranking.gains.min()) if len(ranking.gains) else None
         alive, what = table.living(), self._needed
-        return verdict(self, keep, found.missing, alive, "adds less", cut, what=what, facts=found.facts)
+        return verdict(self, keep, ranking.missing, alive, "adds less", cut, what=what, facts=ranking.facts)
 
     def rank(self, table: Table) -> Ranking:
         """Returns the choice as a ranking with gains: the choice of a smaller budget is a beginning of it.
@@ -141,7 +147,7 @@ class ClipCov:
         Raises:
             RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
         """
-        check_vectors(self.name, table, [self.image, self.text])
+        self.check_columns(table)
         alive = table.living()
         vectors = self._class_vectors(table) if "label" in self.terms else None
         self._check_sizes(table, vectors)
@@ -171,8 +177,7 @@ class ClipCov:
         if vectors is None:
             raise RecipeError(
                 f"clipcov: the run has no embeddings of the class names of {self.per!r}, with which the term 'label' "
-                f"compares captions: repeat `tamis score` with the signal {ZERO_SHOT}, or leave the term out (terms: "
-                "[cov, class_reg, inter])"
+                f"compares captions: score {ZERO_SHOT} again, or leave the term out (terms: [cov, class_reg, inter])"
             )
         names, texts = (table.about(column).get("models") or {} for column in (self.per, self.text))
         if names and texts and not {*names.values()} & {*texts.values()}:  # weights: one model may have many paths
@@ -188,13 +193,12 @@ class ClipCov:
         first = np.flatnonzero(table.living())[:1]
         if not first.size:
             return
-        images, texts = (table.vectors(name, first).shape[1] for name in (self.image, self.text))
-        if images != texts or (names is not None and names.shape[1] != images):
-            labels = "" if names is None else f" and the class names {names.shape[1]}"
-            model = "" if names is None else f", and score {ZERO_SHOT} with their model"
+        sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text)}
+        sizes |= {} if names is None else {"the class names": names.shape[1]}
+        if len(set(sizes.values())) > 1:
             raise RecipeError(
-                f"clipcov: {self.image} has {images} dimensions, {self.text} {texts}{labels}: they must come from one "
-                f"model; name columns that do with 'image:' and 'text:'{model}"
+                "clipcov: embeddings of one model have one number of dimensions, got "
+                + ", ".join(f"{name}: {size}" for name, size in sizes.items())
             )
 
 
@@ -250,16 +254,14 @@ class _Work:
         whole = Products(int(self.table.vectors(self.step.image, self.order[:1]).shape[1]))
         classes = dict(self._classes(self._sum, products=whole))
         alpha = self._alpha(list(classes.values()))
-        modular = self._modular(classes, alpha)
-        picks, gained = self._greedy(modular, classes)
-        kinds = list(picks)
-        ties = [scramble(*self.table.uids(self.order[self.starts[k] + each.rows])) for k, each in picks.items()]
-        which, places, gains = clipcov.merge([picks[k] for k in kinds], ties, self.budget)
-        kind = np.array(kinds, np.int64)[which] if len(which) else which
-        inside = _element([picks[k].rows for k in kinds], which, places)
-        rows = self.order[self.starts[kind] + inside]
-        values = _element([gained[k] for k in kinds], which, places)
-        stays, facts = self._double_greedy(kind, rows, values, classes, alpha, whole.covariance())
+        picks, gained = self._greedy(self._modular(classes, alpha), classes)
+        taken = {k: self.order[self.starts[k] + each.rows] for k, each in picks.items()}
+        ties = [scramble(*self.table.uids(rows)) for rows in taken.values()]
+        order = clipcov.merge(list(picks.values()), ties, self.budget)
+        kind = np.repeat(np.array(list(picks), np.int64), [len(rows) for rows in taken.values()])[order]
+        rows, modular = (np.concatenate(list(each.values()))[order] for each in (taken, gained))
+        gains = np.concatenate([each.gains for each in picks.values()])[order]
+        stays, facts = self._double_greedy(kind, rows, modular, classes, alpha, whole.covariance())
         return Ranking(rows, gains, stays, missing, facts)
 
     def _classes(
@@ -339,8 +341,8 @@ class _Work:
             def work(k: int, place: slice, images: Float32s, texts: Float32s, floor: float = floor) -> Any:
                 gains = modular(k, images, texts)
                 weight = self._weight(len(images))
-                found = clipcov.greedy(images, texts, gains, weight=weight, count=budget, floor=floor)
-                return found, gains[found.rows]
+                picks = clipcov.greedy(images, texts, gains, weight=weight, count=budget, floor=floor)
+                return picks, gains[picks.rows]
 
             found = dict(self._classes(work))
             picks, gained = ({k: both[side] for k, both in found.items()} for side in (0, 1))
@@ -377,11 +379,7 @@ class _Work:
     ) -> tuple[NDArray[np.bool_], dict[str, Any]]:
         """Returns which choices stay, (m,) bool, and facts about them.
 
-        Args:
-            kind, rows, modular: (m,) the class, the row and the modular gain of each choice.
-            classes: by number.
-            alpha: weight of the term "label".
-            whole: (d, d) covariance of all rows.
+        `kind`, `rows` and `modular` are the class, row and modular gain of each choice, `whole` all rows' covariance.
         """
         in_classes = np.argsort(kind, kind="stable")
         starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).astype(np.int64)
@@ -395,24 +393,20 @@ class _Work:
                 stay = clipcov.double_greedy(images, texts, gains, weight=weight, chosen=chosen)
             before = clipcov.objective(images, texts, gains, weight=weight, chosen=chosen)
             after = clipcov.objective(images, texts, gains, weight=weight, chosen=chosen[stay])
-            sums = images[stay].sum(0, np.float64), texts[stay].sum(0, np.float64)
-            return place, stay, before, after, sums
+            error = None
+            if count := int(np.count_nonzero(stay)):
+                part = images[stay].sum(0, np.float64) / count, texts[stay].sum(0, np.float64) / count
+                error = clipcov.centre_error(classes[k].centre, part)
+            return place, stay, before, after, error
 
         stays = np.ones(len(rows), bool)
         before = after = 0.0
         errors = []
-        for k, (place, stay, was, now, sums) in self._classes(work, rows[in_classes], starts):
+        for _, (place, stay, was, now, error) in self._classes(work, rows[in_classes], starts):
             stays[in_classes[place]] = stay
             before, after = before + was, after + now
-            if stay.any():
-                part = (sums[0] / np.count_nonzero(stay), sums[1] / np.count_nonzero(stay))
-                errors.append(clipcov.centre_error(classes[k].centre, part))
-        products = Products(len(whole))
-        kept = rows[in_classes][stays[in_classes]]
-        products.add_stored([[self.table.vectors(name, kept) for name in (self.step.image, self.step.text)]])
-        covariance = products.covariance()
-        dropped = int(np.count_nonzero(~stays))
-        if dropped:
+            errors += [error] if error is not None else []
+        if dropped := int(np.count_nonzero(~stays)):
             log.warning(
                 "clipcov: double greedy dropped %s of the %s pairs that the budget allows, and %s stay; "
                 "'double_greedy: false' in the step keeps them all",
@@ -420,13 +414,12 @@ class _Work:
                 f"{len(rows):,}",
                 f"{len(rows) - dropped:,}",
             )
-        taken = np.bincount(kind[stays], minlength=len(self.names))
-        sizes = np.diff(self.starts)
-        held = np.flatnonzero(sizes)
-        held = held[np.lexsort((held, -sizes[held]))]
-        facts: dict[str, Any] = {
-            "classes": [{"class": self.names[k], "pairs": int(sizes[k]), "kept": int(taken[k])} for k in held.tolist()],
-            "classes_covered": int(np.count_nonzero(taken)),
+        products = Products(len(whole))
+        kept = rows[in_classes][stays[in_classes]]
+        products.add_stored([[self.table.vectors(name, kept) for name in (self.step.image, self.step.text)]])
+        covariance = products.covariance()
+        facts = {
+            **self._counts(kind[stays]),
             "objective_greedy": before,
             "objective": after,
             "dropped_by_double_greedy": dropped,
@@ -434,13 +427,12 @@ class _Work:
             "covariance_error": clipcov.covariance_error(whole, covariance),
             "covariance_error_up_to_scale": clipcov.covariance_error(whole, covariance, up_to_scale=True),
         }
-        if errors:
-            facts["class_centre_error"] = float(np.mean(errors))
-        return stays, facts
+        return stays, facts | ({"class_centre_error": float(np.mean(errors))} if errors else {})
 
-
-def _element(arrays: Sequence[NDArray[Any]], which: Rows, places: Rows) -> NDArray[Any]:
-    """Returns element `places[i]` of array `which[i]`."""
-    offsets = np.concatenate([[0], np.cumsum([len(each) for each in arrays])])[:-1].astype(np.int64)
-    taken: NDArray[Any] = np.concatenate(arrays)[offsets[which] + places]
-    return taken
+    def _counts(self, kind: Rows) -> dict[str, Any]:
+        """Returns the pairs of each class and how many of them stay, the largest class first."""
+        taken, sizes = np.bincount(kind, minlength=len(self.names)), np.diff(self.starts)
+        held = np.flatnonzero(sizes)
+        held = held[np.lexsort((held, -sizes[held]))].tolist()
+        classes = [{"class": self.names[k], "pairs": int(sizes[k]), "kept": int(taken[k])} for k in held]
+        return {"classes": classes, "classes_covered": int(np.count_nonzero(taken))}

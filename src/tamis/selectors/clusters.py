@@ -1,38 +1,31 @@
-"""Clusters of stored embeddings: spherical k-means, and the cluster of each row."""
+"""Clusters of stored embeddings by spherical k-means: for steps, and `cluster`, which writes them as columns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis import __version__
 from tamis.arrays import Float32s, Mask
+from tamis.data import Column
 from tamis.errors import RecipeError, needs_extra
+from tamis.fingerprint import fingerprint
 from tamis.math.similarity import unit_rows
-from tamis.selectors.outcome import check_missing
-from tamis.selectors.vectors import BLOCK, by_uid, check_vectors, embedded
+from tamis.selectors.outcome import check_kind, check_missing
+from tamis.selectors.vectors import BLOCK, by_uid, embedded
+from tamis.storage import files
+from tamis.store import Run, manifest, open_run, parts
+from tamis.store.checked import write_array
+from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
 from tamis.store.table import Table
 
 #: Rows per centroid that k-means is trained on, as faiss would sample them; and at least so many rows in all, so that
 #: the centre of a single cluster is not that of 256 rows.
 _PER_CENTROID, _AT_LEAST = 256, 1 << 16
-
-
-class Clustering(Protocol):
-    """The settings of a step that clusters rows. `clusters` None: one per thousand rows."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def embedding(self) -> str: ...
-    @property
-    def clusters(self) -> int | None: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def missing(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -50,27 +43,40 @@ class Clusters:
     cosine: Float32s
 
 
-def clustered(step: Clustering, table: Table) -> tuple[Clusters | None, Mask]:
-    """Clusters the rows in question, with a step's settings.
+class ClusterStep:
+    """A step that clusters rows by one column of embeddings."""
 
-    Returns:
-        The clusters, None if no row has the embedding; and (rows,) bool: rows in question that lack it.
+    name: ClassVar[str]
+    embedding: str
+    clusters: int | None
+    seed: int
+    missing: str
 
-    Raises:
-        RecipeError: the column holds no vectors, or rows lack them and the step says `missing: error`.
-        DependencyError: faiss is not installed (a single cluster does not need it).
-    """
-    check_vectors(step.name, table, [step.embedding])
-    alive = table.living()
-    there = embedded(table, step.embedding)
-    missing = alive & ~there
-    check_missing(step, missing, alive, step.embedding)  # before the work, not after it
-    rows = int(np.count_nonzero(there))
-    if not rows:
-        return None, missing
-    count = min(step.clusters or usual_count(rows), rows)
-    centroids = fit(table, step.embedding, there, count, seed=step.seed)
-    return assign(table, step.embedding, there, centroids), missing
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({self.embedding})
+
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if the column holds no embeddings."""
+        check_kind(self.name, table, self.embedding, "vector")
+
+    def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:
+        """Returns the clusters of the rows in question, None if no row has the embedding; and which rows lack it.
+
+        Raises:
+            RecipeError: the column holds no vectors, or rows lack them and the step says `missing: error`.
+            DependencyError: faiss is not installed (a single cluster does not need it).
+        """
+        self.check_columns(table)
+        alive = table.living()
+        there = embedded(table, self.embedding)
+        missing = alive & ~there
+        check_missing(self, missing, alive, self.embedding)  # before the work, not after it
+        rows = int(np.count_nonzero(there))
+        if not rows:
+            return None, missing
+        count = min(self.clusters or usual_count(rows), rows)
+        return assign(table, self.embedding, there, fit(table, self.embedding, there, count, seed=self.seed)), missing
 
 
 def usual_count(rows: int) -> int:
@@ -149,3 +155,76 @@ def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Cluster
 
     list(table.map([name], work))
     return Clusters(centroids, label, cosine)
+
+
+def cluster(
+    run: str | os.PathLike[str] | Run,
+    *,
+    clusters: int | None = None,
+    embedding: str = "image_embedding",
+    seed: int = 0,
+    iterations: int = 20,
+    partial: bool = False,
+) -> Run:
+    """Gives every row of a run the columns `cluster` and `centroid_cosine`, from its stored embeddings.
+
+    Recipes use them like any score: `per: cluster` in top_n and top_fraction, `equals: {score: cluster, value: 7}`. The
+    same call again does nothing; after more shards were scored it starts over, since their rows move the centres.
+
+    Args:
+        run: a run folder with stored embeddings (`--keep embeddings`).
+        clusters: how many; None: one per thousand rows.
+        embedding: which embeddings: the name of their folder, or its part before the fingerprint.
+        seed: another seed gives other clusters.
+        iterations: of k-means.
+        partial: cluster the finished shards of an incomplete run.
+
+    Returns:
+        The run, opened again.
+
+    Raises:
+        RunError: the run has no such embeddings, another command holds it, or its rows have changed since the start.
+        RecipeError: the column holds no embeddings, no row has one, or there are fewer rows than clusters.
+        DependencyError: faiss is not installed (a single cluster does not need it).
+    """
+    opened = open_run(run, partial=partial)
+    table = opened.table()
+    check_kind("cluster", table, embedding, "vector")
+    folder = opened.locate(embedding)[0]
+    there = embedded(table, folder)
+    rows = int(there.sum())
+    if not rows:
+        raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")
+    count = clusters if clusters is not None else usual_count(rows)
+    settings: dict[str, Any] = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
+    settings["stamps"] = list(opened.stamps)  # other rows have other clusters
+    stem = fingerprint({"name": "cluster", "version": 1, "settings": settings})
+    columns = (
+        Column(name="cluster", unit="number of a cluster", better="neither", about=f"which of {count:,} clusters"),
+        Column(name="centroid_cosine", unit="cosine", better="neither", about="cosine with the cluster's centre"),
+    )
+    target = opened.path / "scores" / f"cluster-{stem}"
+    made = None
+    if not set(opened.shards) <= files(target, ".parquet"):
+        made = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
+        check_same_rows(opened, opened.shards)  # that took a while
+    # Only now: clusters that cannot be made (too many, no faiss) must not leave empty columns in the run.
+    with locked(opened.path, doing="notes its clusters", patience=PREPARING_SECONDS):
+        labels = manifest.labels_of(opened.path)
+        label = "cluster" if labels.get("cluster", stem) == stem else f"cluster_{stem[:4]}"
+        facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": __version__}
+        facts["columns"] = [asdict(column) for column in columns]
+        manifest.describe(opened.path, {f"scores/{target.name}": facts})  # even if only this file was lost
+        if made is not None:
+            write_array(target / "centroids.npy", made.centroids)
+    if made is None:
+        return Run(opened.path, partial=partial)
+    for number, shard in enumerate(opened.shards):
+        place = slice(int(table.starts[number]), int(table.starts[number + 1]))
+        numbers = made.label[place]
+        label_values = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)
+        values = {"cluster": label_values, "centroid_cosine": made.cosine[place]}
+        reasons = [None if number >= 0 else "the row has no embedding" for number in numbers.tolist()]
+        with held(opened, shard, patience=PREPARING_SECONDS) as uids:
+            parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
+    return Run(opened.path, partial=partial)

@@ -17,8 +17,9 @@ from tamis.errors import RecipeError, check_words, without_effect
 from tamis.math.hashing import leaders
 from tamis.math.likeness import COLOUR, LIGHT, Thumbnails, alike
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Selection, check_missing, verdict
+from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.selectors.semdedup import groups
+from tamis.selectors.steps import check_numbers
 from tamis.store.table import Table
 from tamis.uid import scramble
 
@@ -44,7 +45,7 @@ class Distinct:
     Attributes:
         hash: a column of hashes of 16 hex digits each, as `image_hash` emits it: the first of the whole image, perhaps
             others of its inside, with spaces between them.
-        distance: in how many of the 64 bits the first hash of one image may differ from any of the other's, 0 to 15.
+        distance: bits of 64 in which the first hash of one image may differ from any of the other's, 0 to 15.
         colours: a column of bytes in hex, as `image_hash` emits it; None: colours do not matter.
         tolerance: by how many levels of 256 a field may differ in colour, 0 to 255.
         lightness: a column of the lightness of 32 x 32 fields in hex, as `image_hash` emits it; None: it does not
@@ -93,12 +94,18 @@ class Distinct:
     def described(self) -> str:
         return f"one of each image ({self.hash} within {self.distance} bits)"
 
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if hashes and thumbnails are no words, or `best` reads anything but numbers."""
+        for name in self._words:
+            check_kind(self.name, table, name, "word")
+        if self.best is not None:
+            check_numbers(self.name, table, self.best)
+
     def select(self, table: Table) -> Selection:
+        self.check_columns(table)
         alive = table.living()
         numbers, missing = _decoded(table, self.hash)
-        if not numbers.shape[1]:
-            numbers = np.zeros((len(table), 8), np.uint8)
-        hashes = numbers.view(">u8").astype(np.uint64)
+        hashes = numbers.view(">u8").astype(np.uint64) if numbers.shape[1] else np.zeros((len(table), 1), np.uint64)
         images = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
         words: list[NDArray[Any]] = [hashes]
         if self.colours is not None:
@@ -115,11 +122,6 @@ class Distinct:
         high, low = table.uids(order)
         keys: list[Any] = [low, high, scramble(high, low)]
         if self.best is not None:
-            for name in sorted(parse(self.best).columns):
-                if table.kind(name) != "number":
-                    raise RecipeError(
-                        f"distinct: best is an expression over numbers, {name!r} holds {table.kind(name)}s"
-                    )
             score = parse(self.best).values(table)
             missing |= np.isnan(score)
             there = ~np.isnan(score[order])
@@ -188,19 +190,14 @@ def _firsts(digests: U64) -> tuple[Rows, Rows]:
 
 def _decoded(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
     """Returns the bytes that each row's word spells in hex, (rows, m), zeros for none; and which rows have no word."""
-    _check_words(table, column)
-    found = list(table.map([column], lambda place, columns: _decode(columns[column], column)))
-    widths = sorted({rows.shape[1] for rows, _ in found} - {0})
-    if len(widths) > 1:
-        raise _uneven(column, widths)
-    if widths and expected is not None and widths[0] != expected:
-        raise _outdated(column, widths[0], expected)
-    missing = np.concatenate([np.zeros(0, bool), *(none for _, none in found)])
-    decoded = np.zeros((len(table), max(widths, default=0)), np.uint8)
-    while found:  # from the last block, each freed as it is copied
-        rows, _ = found.pop()
+    blocks = list(table.map([column], lambda place, columns: _decode(columns[column], column)))
+    width = _width(column, {rows.shape[1] for rows, _ in blocks}, expected)
+    missing = np.concatenate([np.zeros(0, bool), *(none for _, none in blocks)])
+    decoded = np.zeros((len(table), width), np.uint8)
+    while blocks:  # from the last block, each freed as it is copied
+        rows, _ = blocks.pop()
         if rows.shape[1]:
-            start = table.starts[len(found)]
+            start = table.starts[len(blocks)]
             decoded[start : start + len(rows)] = rows
     return decoded, missing
 
@@ -211,14 +208,12 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     digests, missing = np.zeros(len(table), np.uint64), np.zeros(len(table), bool)
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
-    _check_words(table, column)
     with tempfile.TemporaryFile() as file:
         for block in range(len(table.sizes)):  # one after the other, because they are large
             place = slice(table.starts[block], table.starts[block + 1])
             rows, missing[place] = _decode(table.read(block, [column])[column], column)
-            if rows.shape[1] not in (0, width):
-                raise _outdated(column, rows.shape[1], width)
-            rows = rows if rows.shape[1] else np.zeros((len(rows), width), np.uint8)
+            if not _width(column, {rows.shape[1]}, width):
+                rows = np.zeros((len(rows), width), np.uint8)
             digests[place] = [xxhash.xxh3_64_intdigest(row) for row in rows]
             rows.tofile(file)
         file.flush()
@@ -227,19 +222,14 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
 
 def _sides(table: Table) -> Float32s:
     """Returns each image's shorter side in pixels; infinite where the index has none."""
-    found = np.empty(len(table), np.float32)
+    sides = np.empty(len(table), np.float32)
 
     def work(place: slice, columns: dict[str, Any]) -> None:
-        found[place] = np.minimum(columns["width"], columns["height"])
+        sides[place] = np.minimum(columns["width"], columns["height"])
 
     list(table.map(_SIDES, work))
-    found[np.isnan(found)] = np.inf
-    return found
-
-
-def _check_words(table: Table, column: str) -> None:
-    if table.kind(column) != "word":
-        raise RecipeError(f"distinct: {column!r} holds {table.kind(column)}s, expected hashes as words")
+    sides[np.isnan(sides)] = np.inf
+    return sides
 
 
 def _decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
@@ -247,9 +237,7 @@ def _decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
     words = words if words.type == pa.string() else words.cast(pa.string())
     here = pc.is_valid(words).to_numpy(zero_copy_only=False)
     words = words.drop_null()
-    lengths = sorted(pc.unique(pc.binary_length(words)).to_pylist())
-    if len(lengths) > 1:
-        raise _uneven(column, [length // 2 for length in lengths])
+    _width(column, {length // 2 for length in pc.unique(pc.binary_length(words)).to_pylist()})
     spelt = bytearray()
     for start in range(0, len(words), _ROWS):
         some = words.slice(start, _ROWS).to_pylist()
@@ -267,12 +255,12 @@ def _decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
     return rows, ~here
 
 
-def _uneven(column: str, widths: list[int]) -> RecipeError:
-    return RecipeError(f"distinct: {column!r} holds words of {widths[0]} and {widths[-1]} bytes, expected one length")
-
-
-def _outdated(column: str, width: int, expected: int) -> RecipeError:
-    return RecipeError(
-        f"distinct: {column!r} holds words of {width} bytes, expected {expected}: "
-        "score the run with image_hash again, its thumbnails are finer now"
-    )
+def _width(column: str, widths: set[int], expected: int | None = None) -> int:
+    """Returns the width in bytes of a column's words, 0 where there are none; RecipeError for two, or another."""
+    found = sorted(widths - {0})
+    if len(found) > 1 or (found and expected not in (None, found[0])):
+        raise RecipeError(
+            f"distinct: {column!r} holds words of {' and '.join(map(str, found))} bytes, expected "
+            f"{expected or 'one length'}: score the run with image_hash again"
+        )
+    return found[0] if found else 0

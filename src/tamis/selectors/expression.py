@@ -8,7 +8,7 @@ so a score means the same wherever a recipe uses it.
 from __future__ import annotations
 
 import ast
-import threading
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -48,6 +48,7 @@ _ARGUMENTS = {**dict.fromkeys(POOLWIDE, 1), **{name: count for name, (count, _) 
 _LONGEST = 2_000  # characters; far more than anyone writes, and less than what exhausts the parser
 _DEEPEST = 100  # nested operations: a sum of so many terms
 _POOLWIDE_DEEPEST = 6  # nested functions of the pool: each scans the whole table again
+_NOT_DECIMAL = re.compile(r"\b0[xob]\w*", re.IGNORECASE)
 
 #: The values of a block in a function of the pool, from the block's values of its argument.
 Fitted = Callable[[Float64s], Float64s]
@@ -75,26 +76,20 @@ class Expression:
     @property
     def line(self) -> tuple[str, float, float] | None:
         """Column, factor and offset of a straight line of one column, such as `1 - clip`; None for anything else."""
-        found = _line(self.tree)
-        if found is None or found[0] is None or not found[1] or not np.isfinite(found[1:]).all():
+        found = _line(self.tree) if len(self.columns) == 1 else None
+        if found is None or not found[0] or not np.isfinite(found).all():
             return None
-        return found[0], found[1], found[2]
+        (column,) = self.columns
+        return column, *found
 
     @property
     def poolwide(self) -> bool:
         """Whether a row's value depends on the other rows of the pool."""
-        return any(_is_poolwide(node) for node in _walk(self.tree))
+        return any(map(_is_poolwide, _walk(self.tree)))
 
     def values(self, table: Table) -> Float64s:
         """Returns the value of every row: (rows,) float64, NaN where a part is missing or infinite."""
-        fitted = self._fit(table)
-        out = np.empty(len(table), np.float64)
-
-        def work(place: slice, columns: dict[str, Any]) -> None:
-            out[place] = _evaluate(self.tree, columns, fitted, place.stop - place.start)
-
-        list(table.map(sorted(self.columns), work))
-        return out
+        return self._values(table, self._fit(table))
 
     def by_block(self, table: Table) -> Callable[[int], Float64s]:
         """Returns a function that gives the values of one block of the table.
@@ -102,43 +97,45 @@ class Expression:
         Functions of the pool read the table once, before this returns.
         """
         fitted, names = self._fit(table), sorted(self.columns)
-        return lambda block: _evaluate(self.tree, table.read(block, names), fitted, table.sizes[block])
+        return lambda block: self._evaluate(table.read(block, names), fitted, table.sizes[block])
+
+    def _values(self, table: Table, fitted: Mapping[str, Fitted]) -> Float64s:
+        out = np.empty(len(table), np.float64)
+
+        def work(place: slice, columns: dict[str, Any]) -> None:
+            out[place] = self._evaluate(columns, fitted, place.stop - place.start)
+
+        list(table.map(sorted(self.columns), work))
+        return out
+
+    def _evaluate(self, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Float64s:
+        with np.errstate(all="ignore"):  # log(-1) and x/0 become NaN: missing, which the step that meets them reports
+            return np.asarray(np.broadcast_to(_value(self.tree, columns, fitted, rows), rows), np.float64)
 
     def _fit(self, table: Table) -> dict[str, Fitted]:
         """Returns every function of the pool by its text. Each is one scan of the table, inner ones first."""
         fitted: dict[str, Fitted] = {}
         for node in reversed(list(_walk(self.tree))):
-            if isinstance(node, ast.Call) and _is_poolwide(node) and ast.unparse(node) not in fitted:
-                fitted[ast.unparse(node)] = _fit_call(node, table, fitted)
+            if _is_poolwide(node) and (text := ast.unparse(node)) not in fitted:
+                (argument,) = _operands(node)
+                inner = Expression(ast.unparse(argument), argument, _columns(argument))
+                fitted[text] = inner._fit_function(_function(node), table, fitted)
         return fitted
 
+    def _fit_function(self, name: str, table: Table, fitted: Mapping[str, Fitted]) -> Fitted:
+        if name == "rank":
+            values = self._values(table, fitted)
+            ordered = np.sort(values[~np.isnan(values)])
+            return lambda values: normalise.rank(values, ordered)
 
-def _fit_call(call: ast.Call, table: Table, fitted: Mapping[str, Fitted]) -> Fitted:
-    argument, name = call.args[0], _function(call)
-    columns = sorted(_columns(argument))
+        def moments(place: slice, columns: dict[str, Any]) -> normalise.Moments:
+            return normalise.Moments.of(self._evaluate(columns, fitted, place.stop - place.start))
 
-    def evaluate(place: slice, values: dict[str, Any]) -> Float64s:
-        return _evaluate(argument, values, fitted, place.stop - place.start)
-
-    if name == "rank":
-        whole = np.empty(len(table), np.float64)
-
-        def fill(place: slice, values: dict[str, Any]) -> None:
-            whole[place] = evaluate(place, values)
-
-        list(table.map(columns, fill))
-        ordered = np.sort(whole[~np.isnan(whole)])
-        return lambda values: normalise.rank(values, ordered)
-    total = normalise.Moments()
-    for moments in table.map(columns, lambda place, values: normalise.Moments.of(evaluate(place, values))):
-        total = total.merged(moments)  # in block order, so the sums do not depend on which thread read a block
-    function = normalise.minmax if name == "minmax" else normalise.zscore
-    return lambda values: function(values, total)
-
-
-def _evaluate(tree: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Float64s:
-    with np.errstate(all="ignore"):  # log(-1) and x/0 become NaN: missing, which the step that meets them reports
-        return np.asarray(np.broadcast_to(_value(tree, columns, fitted, rows), rows), np.float64)
+        total = normalise.Moments()
+        for each in table.map(sorted(self.columns), moments):
+            total = total.merged(each)  # in block order, so the sums do not depend on which thread read a block
+        function = normalise.minmax if name == "minmax" else normalise.zscore
+        return lambda values: function(values, total)
 
 
 def _value(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Any:
@@ -151,12 +148,12 @@ def _value(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitt
     if isinstance(node, ast.UnaryOp):
         return _UNARY[type(node.op)](*parts)
     if isinstance(node, ast.BinOp):
-        found = _BINARY[type(node.op)](*parts)
+        value = _BINARY[type(node.op)](*parts)
     elif _is_poolwide(node):
-        found = fitted[ast.unparse(node)](np.broadcast_to(parts[0], rows))
+        value = fitted[ast.unparse(node)](np.broadcast_to(parts[0], rows))
     else:
-        found = POINTWISE[_function(node)][1](*parts)
-    return np.where(np.isinf(found), np.nan, found)  # x/0, log(0): infinity would head any ranking
+        value = POINTWISE[_function(node)][1](*parts)
+    return np.where(np.isinf(value), np.nan, value)  # x/0, log(0): infinity would head any ranking
 
 
 def _name(node: ast.expr) -> str | None:
@@ -194,30 +191,28 @@ def _columns(tree: ast.expr) -> frozenset[str]:
     return frozenset(name for node in _walk(tree) if (name := _name(node)) is not None)
 
 
-def _line(node: ast.expr) -> tuple[str | None, float, float] | None:
-    """Returns a tree as column, factor and offset; a number has no column, anything that is no line is None."""
-    name = _name(node)
-    if name is not None:
-        return name, 1.0, 0.0
+def _line(node: ast.expr) -> tuple[float, float] | None:
+    """Returns factor and offset of an expression of one column; None if it is no straight line."""
+    if _name(node) is not None:
+        return 1.0, 0.0
     if isinstance(node, ast.Constant):
-        return None, 0.0, float(node.value)  # type: ignore[arg-type]  # checked in `parse`
-    if isinstance(node, ast.UnaryOp):
-        inner = _line(node.operand)
+        return 0.0, float(node.value)  # type: ignore[arg-type]  # checked in `parse`
+    parts = [line for part in _operands(node) if (line := _line(part)) is not None]
+    if isinstance(node, ast.UnaryOp) and parts:
         sign = -1.0 if isinstance(node.op, ast.USub) else 1.0
-        return inner and (inner[0], sign * inner[1], sign * inner[2])
-    if not isinstance(node, ast.BinOp):
+        return sign * parts[0][0], sign * parts[0][1]
+    if not isinstance(node, ast.BinOp) or len(parts) < 2:
         return None
-    left, right = _line(node.left), _line(node.right)
-    if left is None or right is None or (left[0] is not None and right[0] is not None):
-        return None
-    column = left[0] or right[0]
-    if isinstance(node.op, ast.Add | ast.Sub):
-        sign = 1.0 if isinstance(node.op, ast.Add) else -1.0
-        return column, left[1] + sign * right[1], left[2] + sign * right[2]
-    if isinstance(node.op, ast.Mult):
-        return column, left[1] * right[2] + right[1] * left[2], left[2] * right[2]
-    if isinstance(node.op, ast.Div) and right[0] is None and right[2]:
-        return column, left[1] / right[2], left[2] / right[2]
+    (a, b), (c, d) = parts
+    match node.op:
+        case ast.Add():
+            return a + c, b + d
+        case ast.Sub():
+            return a - c, b - d
+        case ast.Mult() if not (a and c):
+            return a * d + c * b, b * d
+        case ast.Div() if d and not c:
+            return a / d, b / d
     return None
 
 
@@ -225,16 +220,12 @@ def _poolwide_depth(node: ast.expr) -> int:
     return _is_poolwide(node) + max(map(_poolwide_depth, _operands(node)), default=0)
 
 
-# Python's parser may keep state of its own; one lock is cheaper than finding out.
-_PARSING = threading.Lock()
-
-
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Expression:
     """Parses a score expression.
 
     Args:
-        text: numbers, column names (`clip`, `clip_l14.clip`), + - * / **, parentheses, and the functions
+        text: decimal numbers, column names (`clip`, `clip_l14.clip`), + - * / **, parentheses, and the functions
             minmax, zscore, rank (over the pool) and logit, log, exp, sqrt, abs, min, max (of each row).
 
     Returns:
@@ -243,51 +234,51 @@ def parse(text: str) -> Expression:
     Raises:
         RecipeError: the text is something else; the message names the part.
     """
+    where = f"the score expression {brief(text)}"
     if len(text) > _LONGEST:
         raise RecipeError(f"the score expression has {len(text)} characters, at most {_LONGEST} are allowed")
+    if number := _NOT_DECIMAL.search(text):
+        raise RecipeError(f"{number[0]!r} in {where} is not a decimal number")
     try:
-        with _PARSING:
-            tree = ast.parse(text.strip(), mode="eval").body
-        _check(tree, brief(text), _DEEPEST)
+        tree = ast.parse(text.strip(), mode="eval").body
+        _check(tree, where, _DEEPEST)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         deep = isinstance(error, RecursionError | MemoryError)
         why = "it is nested too deeply" if deep else getattr(error, "msg", None) or str(error)
-        raise RecipeError(f"cannot read the score expression {brief(text)}: {why}") from error
+        raise RecipeError(f"cannot read {where}: {why}") from error
     if _poolwide_depth(tree) > _POOLWIDE_DEEPEST:
-        raise RecipeError(
-            f"the score expression {brief(text)} has more than {_POOLWIDE_DEEPEST} nested functions of the pool"
-        )
+        raise RecipeError(f"{where} has more than {_POOLWIDE_DEEPEST} nested functions of the pool")
     columns = _columns(tree)
     if not columns:
-        raise RecipeError(f"the score expression {brief(text)} names no score column")
+        raise RecipeError(f"{where} names no score column")
     return Expression(text=text, tree=tree, columns=columns)
 
 
-def _check(node: ast.expr, text: str, depth: int) -> None:
+def _check(node: ast.expr, where: str, depth: int) -> None:
     """Raises RecipeError for a node that expressions do not have, and below `depth` levels."""
     if not depth:
-        raise RecipeError(f"the score expression {text} is nested more than {_DEEPEST} deep")
+        raise RecipeError(f"{where} is nested more than {_DEEPEST} deep")
     if isinstance(node, ast.Constant):
         if isinstance(node.value, bool) or not isinstance(node.value, int | float):
-            raise RecipeError(f"{brief(node.value)} in the score expression {text} is not a number")
+            raise RecipeError(f"{brief(node.value)} in {where} is not a number")
         if abs(node.value) >= 1e300:
-            raise RecipeError(f"the number in the score expression {text} is too large")
+            raise RecipeError(f"the number in {where} is too large")
     elif name := _function(node):
         assert isinstance(node, ast.Call)
         if name not in _ARGUMENTS:
             raise RecipeError(
-                f"unknown function {brief(name)} in the score expression {text}{nearest(name, _ARGUMENTS)}; "
+                f"unknown function {brief(name)} in {where}{nearest(name, _ARGUMENTS)}; "
                 f"known: {', '.join(sorted(_ARGUMENTS))}"
             )
         if len(node.args) != _ARGUMENTS[name] or node.keywords:
-            raise RecipeError(f"{name} takes {_ARGUMENTS[name]} value(s), got {brief(ast.unparse(node))} in {text}")
+            raise RecipeError(f"{name} takes {_ARGUMENTS[name]} value(s), got {brief(ast.unparse(node))} in {where}")
     elif _name(node) is None and not (
         (isinstance(node, ast.BinOp) and type(node.op) in _BINARY)
         or (isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY)
     ):
         raise RecipeError(
-            f"{brief(ast.unparse(node))} is not allowed in the score expression {text}: write numbers, column names, "
+            f"{brief(ast.unparse(node))} is not allowed in {where}: write numbers, column names, "
             f"+ - * / ** and the functions {', '.join(sorted(_ARGUMENTS))}"
         )
     for part in _operands(node):
-        _check(part, text, depth - 1)
+        _check(part, where, depth - 1)

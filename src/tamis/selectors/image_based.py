@@ -14,9 +14,9 @@ import numpy as np
 from tamis.arrays import Float32s, Floats, Mask, load_array
 from tamis.errors import RecipeError, RunError, at_least_one, check_words
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import clustered
+from tamis.selectors.clusters import ClusterStep
 from tamis.selectors.outcome import Selection, verdict
-from tamis.selectors.vectors import BLOCK, ReadsEmbedding, present
+from tamis.selectors.vectors import BLOCK, present
 from tamis.store.run import Run
 from tamis.store.table import Table
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageBased(ReadsEmbedding):
+class ImageBased(ClusterStep):
     """Keeps rows in clusters of the pool that hold at least one reference image.
 
     Attributes:
@@ -62,16 +62,15 @@ class ImageBased(ReadsEmbedding):
         next(reference_vectors(self.reference, self.embedding))
 
     def select(self, table: Table) -> Selection:
-        models = table.about(self.embedding).get("models")
-        blocks = reference_vectors(self.reference, self.embedding, models)
+        blocks = reference_vectors(self.reference, self.embedding, table.about(self.embedding).get("models"))
         first = next(blocks)  # what is wrong with the reference is reported before the work, not after it
-        found, missing = clustered(self, table)
+        clusters, missing = self.cluster(table)
         keep = np.zeros(len(table), bool)
         facts: dict[str, Any] = {}
-        if found is not None:
-            held = hit(chain([first], blocks), found.centroids)
-            there = found.label >= 0
-            keep[there] = held[found.label[there]]
+        if clusters is not None:
+            held = hit(chain([first], blocks), clusters.centroids)
+            there = clusters.label >= 0
+            keep[there] = held[clusters.label[there]]
             facts = {"clusters": len(held), "clusters_with_reference": int(np.count_nonzero(held))}
             if held.all():
                 log.warning(
@@ -85,12 +84,7 @@ class ImageBased(ReadsEmbedding):
 def hit(reference: Iterable[Float32s], centroids: Float32s) -> Mask:
     """Returns which centroids are the nearest to at least one reference vector: (k,) bool; ties go to the lower number.
 
-    Args:
-        reference: blocks (m, d) of unit rows.
-        centroids: (k, d) unit rows.
-
-    Raises:
-        RecipeError: the two have different sizes.
+    `reference` are blocks (m, d) of unit rows, `centroids` (k, d) unit rows. Raises RecipeError for two sizes.
     """
     held = np.zeros(len(centroids), bool)
     for block in reference:
@@ -115,9 +109,8 @@ def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] 
         RecipeError: the place is neither a run folder with that embedding nor a .npy file of rows, another model made
             them, or every row is missing.
     """
-    path = Path(reference).expanduser()
-    empty = True
-    for part in _run_parts(path, embedding, models or {}) if path.is_dir() else [_array(path)]:
+    path, empty = Path(reference).expanduser(), True
+    for part in _parts(path, embedding, models or {}):
         if part.ndim != 2 or part.dtype.kind != "f":
             raise RecipeError(
                 f"image_based: {reference} holds an array of {part.shape} {part.dtype}, expected rows of embeddings, "
@@ -133,8 +126,11 @@ def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] 
         raise RecipeError(f"image_based: {reference} holds no embedding: no cluster of the pool could be kept")
 
 
-def _run_parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Floats]:
+def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Floats]:
     try:
+        if not path.is_dir():
+            yield load_array(path, mapped=True)
+            return
         run = Run(path)
         others: Mapping[str, str] = run.table().about(embedding).get("models") or {}
         if models and others and not {*models.values()} & {*others.values()}:  # weights: one model may have many paths
@@ -146,11 +142,6 @@ def _run_parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterato
             yield run.embedding(run.vectors.get(embedding, embedding), shard)
     except RunError as error:
         raise RecipeError(f"image_based: {error}") from error
-
-
-def _array(path: Path) -> Floats:
-    try:
-        return load_array(path, mapped=True)
     except (OSError, ValueError) as error:
         raise RecipeError(
             f"image_based: {path} is neither a run folder nor a .npy file of embeddings ({error})"

@@ -39,8 +39,7 @@ def classes_of(
         known: all names in the order of their classes; None: those in the column, sorted.
 
     Raises:
-        RecipeError: the column holds embeddings.
-        RunError: it holds a name that is not known.
+        RunError: the column holds a name that is not known.
     """
     codes, values = group_codes(table, column)
     for name in needed:
@@ -114,8 +113,8 @@ def by_class(
         names: columns of images and captions; `work` gets float32 unit rows, so that similarities are cosines.
         order: (n,) row numbers, one class after another.
         starts: (classes + 1,) where each class begins in `order`.
-        work: what to do; only the results of a few classes are held.
-        products: gets all rows too.
+        work: its results are yielded; only those of a few classes are held.
+        products: all rows are added to it too.
     """
 
     def one(item: tuple[int, slice, list[Any]]) -> tuple[int, T]:
@@ -134,9 +133,9 @@ def by_class(
 
 
 def _parallel(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-    """Calls `work` for each item, `WORKERS` at once, and yields the results in order. Few results wait at a time.
+    """Calls `work` for each item, `WORKERS` at once, and yields the results in order; few of them wait.
 
-    BLAS gets one thread per item meanwhile: threads within threads would take twice the time on the same cores.
+    BLAS gets one thread per item: threads within threads would take twice the time on the same cores.
     """
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(WORKERS) as pool:
         waiting: deque[Future[U]] = deque()

@@ -6,7 +6,7 @@ dropped pairs read these codes and never apply a recipe again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,8 +27,7 @@ class Selection:
 
     Attributes:
         keep: (rows,) bool over the whole table; only rows in question can be set.
-        counts: "kept", one entry per reason to drop, and "missing" for rows without a score. They add up to the
-            number of rows in question.
+        counts: "kept", one entry per reason to drop, and "missing" for rows without a score: all rows in question.
         dropped_by: (rows,) uint8 or uint16: the code of the reason each row was dropped for; 0 for rows that stay or
             were not in question.
         reasons: the reason of code 1, of code 2, and so on.
@@ -73,15 +72,45 @@ def check_files(steps: Iterable[Step]) -> None:
     Raises:
         RecipeError: one is missing or cannot be read.
     """
+    for step in _every(steps):
+        getattr(step, "check_files", lambda: None)()
+
+
+def check_columns(steps: Iterable[Step], table: Table) -> None:
+    """Checks that the columns of a table hold what steps expect of them: numbers, words or embeddings.
+
+    Raises:
+        RecipeError: a step cannot use a column.
+    """
+    for step in _every(steps):
+        getattr(step, "check_columns", lambda table: None)(table)
+
+
+def _every(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yields steps, and those inside groups."""
     for step in steps:
-        check = getattr(step, "check_files", None)
-        if check is not None:
-            check()
+        yield step
+        for part in getattr(step, "parts", ()):
+            yield from _every(part)
+
+
+#: What to do about a column of the wrong kind, by the kind that was expected.
+_ADVICE = {
+    "number": " (compare words with 'equals')",
+    "vector": ": stored embeddings such as image_embedding (score with --keep embeddings)",
+}
+
+
+def check_kind(step: str, table: Table, name: str, *expected: str) -> None:
+    """Raises RecipeError if a column is not of one of the expected kinds ("number", "word", "vector")."""
+    if (kind := table.kind(name)) not in expected:
+        wanted = " or ".join(f"{one}s" for one in expected)
+        raise RecipeError(f"{step}: the column {name!r} holds {kind}s, expected {wanted}{_ADVICE.get(expected[0], '')}")
 
 
 @dataclass(frozen=True)
 class StepCount:
-    """One line of the funnel."""
+    """One line of the funnel: rows in question before the step, kept, and dropped by reason."""
 
     step: str
     before: int
@@ -91,7 +120,7 @@ class StepCount:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the line as JSON holds it."""
+        """Returns the line for JSON."""
         line = {name: getattr(self, name) for name in ("step", "before", "kept", "dropped", "cut")}
         return line | ({"facts": dict(self.facts)} if self.facts else {})
 
@@ -125,10 +154,13 @@ def describe(step: Any) -> str:
 
 
 class Drops:
-    """Collects the rows that one step drops, one reason after another. Memory: two bytes per row."""
+    """Collects the rows that one step drops, one reason after another. Memory: two bytes per row.
+
+    Args:
+        alive: (rows,) bool, the rows in question; it is not changed.
+    """
 
     def __init__(self, alive: Mask) -> None:
-        """Starts with the rows in question: (rows,) bool, which is not changed."""
         self.left = alive.copy()
         self.codes: Codes = np.zeros(alive.size, np.uint8)
         self.reasons: list[Reason] = []
@@ -150,7 +182,7 @@ class Drops:
         Args:
             rows: (rows,) bool; rows that are no longer left are ignored.
             text: the reason.
-            others: whether to drop the rows that are not set in `rows` instead.
+            others: drop the rows that are not set in `rows` instead.
             score: the expression they were judged by.
             cuts: the thresholds behind it; they get this reason's code.
             counted: the name in `Selection.counts`; by default the text.
@@ -189,9 +221,8 @@ def check_missing(step: Any, missing: Mask, alive: Mask, what: str) -> None:
     if lacking and step.missing == "error":
         raise RecipeError(
             f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for {what!r} "
-            "(not judged, not a number, or infinite, as x/0). Say 'missing: drop' in the step to drop them, or put a "
-            "step before it (in the same part of all_of, any_of or none_of) that removes them, such as "
-            "{equals: {score: status, value: ok}}"
+            "(not judged, or infinite, as x/0). Write 'missing: drop' in the step to drop them, or put a step before "
+            "it (in the same part of all_of, any_of or none_of) that does, such as {equals: {score: status, value: ok}}"
         )
 
 
@@ -230,10 +261,8 @@ def verdict(
         drops.drop(missing, f"no value for {column}", score=score, counted="missing")
     dropped = drops.drop(keep, reason, score=score, others=True)
     if score is not None and ends != (None, None):
-        cuts = Cut(
-            step=describe(step), score=score, low=ends[0], high=ends[1], code=len(drops.reasons), dropped=dropped
-        )
-        drops.cuts.append(cuts)
+        code = len(drops.reasons)
+        drops.cuts.append(Cut(step=describe(step), score=score, low=ends[0], high=ends[1], code=code, dropped=dropped))
     return drops.selection(cut, facts)
 
 

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
 from tamis.errors import at_least_one, check_words
-from tamis.math.dedup import equal_before, nearest_before, survivors
 from tamis.math.order import keep_top, round_half_up
-from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import Clusters, clustered
+from tamis.math.similarity import equal_before, nearest_before, survivors, unit_rows
+from tamis.selectors.clusters import Clusters, ClusterStep
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.steps import check_fraction
-from tamis.selectors.vectors import ReadsEmbedding, by_uid, gathered
+from tamis.selectors.vectors import by_uid, gathered
 from tamis.store.table import Table
 from tamis.uid import format_uid, scramble
 
@@ -28,7 +27,7 @@ _COPY = np.nextafter(np.float32(1), np.float32(2))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemDeDup(ReadsEmbedding):
+class SemDeDup(ClusterStep):
     """Keeps one pair of each group of near duplicates: rows whose embeddings are within epsilon of each other.
 
     Rows are clustered. In each cluster a row is dropped if its cosine with a row before it is above 1 - epsilon.
@@ -81,24 +80,24 @@ class SemDeDup(ReadsEmbedding):
         return f"SemDeDup of {self.embedding}, {how}"
 
     def select(self, table: Table) -> Selection:
-        found, missing = clustered(self, table)
+        clusters, missing = self.cluster(table)
         keep, cut = np.zeros(len(table), bool), None
         facts: dict[str, Any] = {}
-        if found is not None:
-            keep, cut, facts = self.dedup(table, found)
+        if clusters is not None:
+            keep, cut, facts = self._dedup(table, clusters)
         return verdict(self, keep, missing, table.living(), "repeats another", cut, what=self.embedding, facts=facts)
 
-    def dedup(self, table: Table, found: Clusters) -> tuple[Mask, float, dict[str, Any]]:
+    def _dedup(self, table: Table, clusters: Clusters) -> tuple[Mask, float, dict[str, Any]]:
         """Returns which clustered rows stay, the cosine above which rows are dropped, and facts about the groups."""
-        rows = np.flatnonzero(found.label >= 0)
-        order = by_uid(table, rows, groups=found.label[rows], seed=self.seed)
-        starts = np.searchsorted(found.label[order], np.arange(len(found.centroids) + 1)).astype(np.int64)
+        rows = np.flatnonzero(clusters.label >= 0)
+        order = by_uid(table, rows, groups=clusters.label[rows], seed=self.seed)
+        starts = np.searchsorted(clusters.label[order], np.arange(len(clusters.centroids) + 1)).astype(np.int64)
         cosine = np.full(order.size, -np.inf, np.float32)
         before = np.full(order.size, -1, np.int64)
         for group in gathered(table, [self.embedding], order, starts):
             for cluster, place, (vectors,) in group:
                 unit = unit_rows(vectors)  # float16 rows are not quite of length 1, nor is a copy's cosine 1
-                first = self._order(unit, found.centroids[cluster])
+                first = self._order(unit, clusters.centroids[cluster])
                 order[place] = order[place][first]
                 nearest = nearest_before(unit[first])
                 equal = equal_before(vectors[first])
@@ -118,7 +117,7 @@ class SemDeDup(ReadsEmbedding):
             cut = float(-lowest) if lowest is not None else -1.0
         keep[order[stays]] = True
         facts = {
-            "clusters": len(found.centroids),
+            "clusters": len(clusters.centroids),
             "kept_share_by_epsilon": {np.format_float_positional(e, trim="-"): share for e, share in shares.items()},
             **groups(table, order, survivors(before, stays)),
         }

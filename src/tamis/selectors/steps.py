@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import Float64s, Mask
-from tamis.errors import RecipeError, check_words
+from tamis.errors import check_words
 from tamis.math.order import keep_top, round_half_up
-from tamis.selectors.expression import Expression, parse
-from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_files, only_score, run_steps, verdict
+from tamis.selectors.expression import parse
+from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_kind, only_score, run_steps, verdict
 from tamis.selectors.outcome import describe as describe  # the command line imports it from here
 from tamis.selectors.vectors import group_codes
 from tamis.store.reasons import Cut, Reason
@@ -37,16 +37,19 @@ def check_fraction(fraction: float) -> None:
         raise ValueError(f"a fraction must be between 0 and 1, got {str(fraction).removesuffix('.0')}{percent}")
 
 
+def check_numbers(step: str, table: Table, expression: str) -> None:
+    """Raises RecipeError if an expression reads a column that does not hold numbers."""
+    for name in sorted(parse(expression).columns):
+        check_kind(step, table, name, "number")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Threshold:
-    """What steps share that compare a score with limits.
-
-    Attributes:
-        score: an expression over score columns.
-        missing: what to do with rows without a score.
-    """
+    """Steps that compare a score with limits."""
 
     name: ClassVar[str]
+    line: ClassVar[str]  # of the funnel, with settings in braces
+    reason: ClassVar[str]  # why rows are dropped
     score: str
     missing: Missing = "error"
 
@@ -60,23 +63,21 @@ class _Threshold:
         return parse(self.score).columns
 
     @property
-    def _ends(self) -> Ends:
-        """The lowest and the highest value that is kept."""
-        raise NotImplementedError
+    def described(self) -> str:
+        return self.line.format(**vars(self))
 
     @property
-    def _reason(self) -> str:
-        """Why rows are dropped."""
-        raise NotImplementedError
+    def _ends(self) -> Ends:
+        """The lowest and the highest value that is kept."""
+        return getattr(self, "low", None), getattr(self, "high", None)
+
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if the score reads words or embeddings."""
+        check_numbers(self.name, table, self.score)
 
     def select(self, table: Table) -> Selection:
-        expression, ends = parse(self.score), self._ends
-        if expression.column is not None:
-            # A column is float32, so the limit must be too: 0.281 is not a float32, and the stored score of a pair at
-            # 0.281 is slightly below the float64.
-            with np.errstate(over="ignore"):  # a limit beyond float32's range is infinite
-                low, high = (None if end is None else float(np.float32(end)) for end in ends)
-            ends = low, high
+        self.check_columns(table)
+        expression, ends, alive = parse(self.score), self._ends, table.living()
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
 
         def judge(place: slice, score: NDArray[Any]) -> None:
@@ -85,15 +86,19 @@ class _Threshold:
             keep[place] = above if high is None else above & (score <= high)
             missing[place] = np.isnan(score)
 
-        _check_numbers(table, expression)
-        if expression.column is not None:
-            name = expression.column
-            list(table.map([name], lambda place, columns: judge(place, columns[name])))
-        else:
+        column = expression.column
+        if column is None:
             judge(slice(None), expression.values(table))
-        alive = table.living()
+        else:
+            # A column is float32, so the limit must be too: 0.281 is not a float32, and the stored score of a pair at
+            # 0.281 is slightly below the float64.
+            with np.errstate(over="ignore"):  # a limit beyond float32's range is infinite
+                low, high = (None if end is None else float(np.float32(end)) for end in ends)
+            ends = low, high
+            list(table.map([column], lambda place, columns: judge(place, columns[column])))
         cut: float | None = getattr(self, "value", None)
-        return verdict(self, keep, missing & alive, alive, self._reason, cut, score=self.score, ends=ends)
+        reason = self.reason.format(**vars(self))
+        return verdict(self, keep, missing & alive, alive, reason, cut, score=self.score, ends=ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +112,13 @@ class AtLeast(_Threshold):
     """
 
     name: ClassVar[str] = "at_least"
+    line: ClassVar[str] = "{score} >= {value:.15g}"
+    reason: ClassVar[str] = "{score} below {value:.15g}"
     value: float
-
-    @property
-    def described(self) -> str:
-        return f"{self.score} >= {self.value:.15g}"
 
     @property
     def _ends(self) -> Ends:
         return self.value, None
-
-    @property
-    def _reason(self) -> str:
-        return f"{self.score} below {self.value:.15g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,30 +126,27 @@ class AtMost(_Threshold):
     """Keeps rows whose score is at most a value. Settings as in `AtLeast`."""
 
     name: ClassVar[str] = "at_most"
+    line: ClassVar[str] = "{score} <= {value:.15g}"
+    reason: ClassVar[str] = "{score} above {value:.15g}"
     value: float
-
-    @property
-    def described(self) -> str:
-        return f"{self.score} <= {self.value:.15g}"
 
     @property
     def _ends(self) -> Ends:
         return None, self.value
 
-    @property
-    def _reason(self) -> str:
-        return f"{self.score} above {self.value:.15g}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Between(_Threshold):
-    """Keeps rows whose score lies between two values, both included.
+    """Keeps rows whose score is between two values, both included.
 
     Attributes:
+        score, missing: as in `AtLeast`.
         low, high: the ends, low <= high.
     """
 
     name: ClassVar[str] = "between"
+    line: ClassVar[str] = "{low:.15g} <= {score} <= {high:.15g}"
+    reason: ClassVar[str] = "{score} outside {low:.15g} to {high:.15g}"
     low: float
     high: float
 
@@ -159,29 +155,10 @@ class Between(_Threshold):
             raise ValueError(f"between needs low <= high, got low {self.low} and high {self.high}")
         super().__post_init__()
 
-    @property
-    def described(self) -> str:
-        return f"{self.low:.15g} <= {self.score} <= {self.high:.15g}"
-
-    @property
-    def _ends(self) -> Ends:
-        return self.low, self.high
-
-    @property
-    def _reason(self) -> str:
-        return f"{self.score} outside {self.low:.15g} to {self.high:.15g}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Top:
-    """What steps share that keep the best rows.
-
-    Attributes:
-        score: an expression; higher is kept.
-        missing: what to do with rows without a score.
-        per: a column whose groups each get their own budget.
-        cap: with `per`: the budget is of all rows, and no group gets more rows than this.
-    """
+    """Steps that keep the best rows."""
 
     name: ClassVar[str]
     score: str
@@ -201,7 +178,7 @@ class _Top:
         return parse(self.score).columns | ({self.per} if self.per else set())
 
     @property
-    def _per_in_words(self) -> str:
+    def _groups(self) -> str:
         if self.per is None:
             return ""
         return f" per {self.per}" if self.cap is None else f", at most {self.cap:,} per {self.per}"
@@ -210,15 +187,20 @@ class _Top:
         """How many of so many rows to keep."""
         raise NotImplementedError
 
-    def select(self, table: Table) -> Selection:
-        expression, alive = parse(self.score), table.living()
-        of_pool = getattr(self, "of", "survivors") == "pool"
-        _check_numbers(table, expression)
-        score = expression.values(table)
-        missing = np.isnan(score)
-        reason, what = f"{self.score} below the cut", f"{self.score} and {self.per}" if self.per else None
-        group = None
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if the score reads anything but numbers, or groups are embeddings."""
+        check_numbers(self.name, table, self.score)
         if self.per is not None:
+            check_kind(self.name, table, self.per, "word", "number")
+
+    def select(self, table: Table) -> Selection:
+        self.check_columns(table)
+        alive, of_pool = table.living(), getattr(self, "of", "survivors") == "pool"
+        score = parse(self.score).values(table)
+        missing = np.isnan(score)
+        what, group = None, None
+        if self.per is not None:
+            what = f"{self.score} and {self.per}"
             group, values = group_codes(table, self.per)
             missing |= group < 0
         missing &= alive
@@ -229,12 +211,14 @@ class _Top:
                 sizes = np.bincount(group[group >= 0] if of_pool else group[judged], minlength=len(values))
                 quota = np.array([self._budget(int(size)) for size in sizes] or [0], np.int64)
                 keep = judged & (place < quota[np.maximum(group, 0)])
-                reason = f"below the cut of its {self.per}"
-                return verdict(self, keep, missing, alive, reason, what=what, score=self.score)
+                return verdict(
+                    self, keep, missing, alive, f"below the cut of its {self.per}", what=what, score=self.score
+                )
             judged &= place < self.cap
         n = self._budget(len(table) if of_pool else int(np.count_nonzero(alive)))
         n = min(n, int(np.count_nonzero(judged)))
         keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
+        reason = f"{self.score} below the cut"
         return verdict(self, keep, missing, alive, reason, cut, what=what, score=self.score, ends=(cut, None))
 
 
@@ -262,7 +246,7 @@ class TopFraction(_Top):
 
     @property
     def described(self) -> str:
-        return f"top {100 * self.fraction:g} % of the {self.of} by {self.score}{self._per_in_words}"
+        return f"top {100 * self.fraction:g} % of the {self.of} by {self.score}{self._groups}"
 
     def _budget(self, rows: int) -> int:
         return round_half_up(self.fraction, rows)
@@ -273,10 +257,9 @@ class TopN(_Top):
     """Keeps the n best rows, or all where there are fewer.
 
     Attributes:
-        score: an expression; higher is kept.
+        score, missing: as in `TopFraction`.
         n: how many.
-        missing: what to do with rows without a score.
-        per: a column (`cluster`, `top_language`): n of each of its groups.
+        per: a column: n of each of its groups.
         cap: with `per`: n of all rows, and no group gets more rows than this.
     """
 
@@ -290,7 +273,7 @@ class TopN(_Top):
 
     @property
     def described(self) -> str:
-        return f"top {self.n:,} by {self.score}{self._per_in_words}"
+        return f"top {self.n:,} by {self.score}{self._groups}"
 
     def _budget(self, rows: int) -> int:
         return self.n
@@ -323,37 +306,41 @@ class Equals:
         return frozenset({self.score})
 
     @property
-    def _wanted(self) -> tuple[str, ...] | tuple[float, ...] | tuple[str | float]:
+    def _values(self) -> tuple[Any, ...]:
         return self.value if isinstance(self.value, tuple) else (self.value,)
+
+    @property
+    def _listed(self) -> str:
+        return " or ".join(map(str, self._values))
 
     @property
     def described(self) -> str:
         return f"{self.score} is {self._listed}"
 
-    @property
-    def _listed(self) -> str:
-        return " or ".join(str(value) for value in self._wanted)
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if words are compared with numbers, or numbers with words."""
+        for value in self._values:
+            check_kind(f"equals: {value!r}", table, self.score, "word" if isinstance(value, str) else "number")
 
     def select(self, table: Table) -> Selection:
-        alive, wanted, kind = table.living(), self._wanted, table.kind(self.score)
+        self.check_columns(table)
+        alive, is_word = table.living(), table.kind(self.score) == "word"
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
-        for value in wanted:
-            if isinstance(value, str) != (kind == "word"):
-                raise RecipeError(f"equals: the column {self.score!r} holds {kind}s, got {value!r}")
 
         def work(place: slice, columns: dict[str, Any]) -> None:
             column = columns[self.score]
-            if kind == "word":
+            if is_word:
                 words = column if column.type == pa.string() else column.cast(pa.string())
-                keep[place] = pc.is_in(words, value_set=pa.array(wanted, pa.string())).to_numpy(zero_copy_only=False)
+                wanted = pa.array(self._values, pa.string())
+                keep[place] = pc.is_in(words, value_set=wanted).to_numpy(zero_copy_only=False)
                 missing[place] = pc.is_null(words).to_numpy(zero_copy_only=False)
             else:
                 with np.errstate(over="ignore"):  # a value beyond float32's range is infinite
-                    keep[place] = np.isin(column, np.asarray(wanted, column.dtype))
+                    keep[place] = np.isin(column, np.asarray(self._values, column.dtype))
                 missing[place] = np.isnan(column)
 
         list(table.map([self.score], work))
-        score = self.score if kind == "number" else None
+        score = None if is_word else self.score
         return verdict(self, keep, missing & alive, alive, f"{self.score} is not {self._listed}", score=score)
 
 
@@ -400,12 +387,7 @@ class RandomFraction:
 
 @dataclass(frozen=True, kw_only=True)
 class _Combined:
-    """What steps share that combine others.
-
-    Attributes:
-        parts: lists of steps.
-        labels: what the funnel calls them.
-    """
+    """Steps that combine others."""
 
     name: ClassVar[str]
     parts: tuple[tuple[Step, ...], ...]
@@ -416,7 +398,7 @@ class _Combined:
         return frozenset(name for part in self.parts for step in part for name in step.reads)
 
     @property
-    def names(self) -> list[str]:
+    def _names(self) -> list[str]:
         """The names of the parts: their labels, or else their steps."""
         return [
             label or " then ".join(describe(inner) for inner in part) or "every row"
@@ -425,15 +407,11 @@ class _Combined:
 
     @property
     def described(self) -> str:
-        return f"{self.name.replace('_', ' ')}: {', '.join(self.names)}"
-
-    def check_files(self) -> None:
-        for part in self.parts:
-            check_files(part)
+        return f"{self.name.replace('_', ' ')}: {', '.join(self._names)}"
 
     def _judged(self, table: Table) -> Iterator[tuple[str, Outcome]]:
         """Yields each part's name, and what it leaves of the whole pool."""
-        for name, part in zip(self.names, self.parts, strict=True):
+        for name, part in zip(self._names, self.parts, strict=True):
             yield name, run_steps(table.among(None), part)
 
 
@@ -471,7 +449,7 @@ class AnyOf(_Combined):
             cuts += part.cuts
             reasons += part.reasons
         drops = Drops(table.living())
-        text = f"in none of {', '.join(self.names)}"
+        text = f"in none of {', '.join(self._names)}"
         drops.drop(keep, text, others=True, score=only_score(reasons), cuts=cuts)
         return drops.selection()
 
@@ -499,9 +477,3 @@ def _places(table: Table, score: Float64s, group: NDArray[np.int64], judged: Mas
     place = np.full(len(table), len(table), np.int64)
     place[rows[order]] = np.arange(rows.size) - starts
     return place
-
-
-def _check_numbers(table: Table, expression: Expression) -> None:
-    for name in sorted(expression.columns):
-        if table.kind(name) != "number":
-            raise RecipeError(f"the column {name!r} holds words: compare it with 'equals', not in {expression.text!r}")

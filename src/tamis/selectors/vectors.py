@@ -10,7 +10,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats, Mask, Rows
-from tamis.errors import RecipeError
 from tamis.store.table import Table
 from tamis.uid import scramble
 
@@ -19,26 +18,6 @@ BLOCK = 4096
 
 #: Rows gathered at once, of as many groups as fit; a larger group is gathered alone.
 GATHER = 1 << 18
-
-
-class ReadsEmbedding:
-    """A step that reads one column of embeddings: its setting `embedding`."""
-
-    embedding: str
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({self.embedding})
-
-
-def check_vectors(step: str, table: Table, names: Sequence[str]) -> None:
-    """Raises RecipeError if a column that a step reads holds numbers or words instead of vectors."""
-    for name in names:
-        if table.kind(name) != "vector":
-            raise RecipeError(
-                f"{step}: {name!r} is a column of {table.kind(name)}s, expected stored embeddings such as "
-                "image_embedding (score with --keep embeddings)"
-            )
 
 
 def present(vectors: Floats) -> Mask:
@@ -67,13 +46,7 @@ def embedded(table: Table, name: str) -> Mask:
 
 
 def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
-    """Returns the group of every row by the value of a column, (rows,), -1 for none; and the value of each group.
-
-    Raises:
-        RecipeError: the column holds embeddings.
-    """
-    if table.kind(column) == "vector":
-        raise RecipeError(f"per takes a column of words or numbers, {column!r} holds embeddings")
+    """Returns the group of every row by the value of a column, (rows,), -1 for none; and the value of each group."""
     codes = np.full(len(table), -1, np.int64)
     numbers: dict[Any, int] = {}
     for place, values in table.map([column], lambda place, columns: (place, columns[column])):

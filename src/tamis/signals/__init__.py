@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from tamis.data import Signal
@@ -48,24 +47,10 @@ def _wrong(cls: type[Any]) -> str:
 REGISTER = Register(kind="signal", group="tamis.signals", ours=SIGNALS, wrong=_wrong)
 
 
-def made_by(column: str) -> str:
-    """Returns how to get a missing column, to append to an error; "" for one that no built-in signal makes.
-
-    Args:
-        column: its name, or LABEL.NAME.
-    """
-    label, _, name = column.rpartition(".")
-    for cls in SIGNALS.values():
-        if name in {one.name for one in cls.columns}:
-            required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
-            values = [f"{setting}={setting.upper()}" for setting in required]
-            values += [f"label={label}"] if label not in ("", cls.name) else []
-            settings = "".join(f" --set scores.{cls.name}.{each}" for each in values)
-            return (
-                f". The signal {cls.name} makes it: add it to the recipe's 'signals' and score with the recipe, or run "
-                f"`tamis score POOL --run RUN --signals {cls.name}{settings}`"
-            )
-    return ""
+def maker_of(column: str) -> type[Any] | None:
+    """Returns the built-in signal that emits a column (NAME, or LABEL.NAME); None if there is none."""
+    name = column.rpartition(".")[2]
+    return next((cls for cls in SIGNALS.values() if name in {one.name for one in cls.columns}), None)
 
 
 signals, signal_class = REGISTER.all, REGISTER.get
@@ -99,7 +84,7 @@ __all__ = [
     "Tmars",
     "Vba",
     "ZeroShotClass",
-    "made_by",
+    "maker_of",
     "signal_class",
     "signals",
 ]

@@ -19,7 +19,7 @@ class Sba(Signal):
 
     High: CLIP's vector holds what the caption says. Low: it does not, for example because images never show it. Fluent
     phrases score high too, visible or not; `vba` is better there, and `tamis train icc` combines the two. It falls with
-    the length of the caption: see `tamis.math.per_length`.
+    the length of the caption: see `tamis.math.normalise`.
 
     Attributes:
         bridge: the linear layer between the two models: a folder that `tamis train sba` wrote.

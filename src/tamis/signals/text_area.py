@@ -12,7 +12,7 @@ from tamis.arrays import Floats, Pixels
 from tamis.data import Column, Device, Node, Signal
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
-from tamis.math.area import covered_share
+from tamis.math.regions import covered_share
 from tamis.models.ocr.detector import Regions
 
 

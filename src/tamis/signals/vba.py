@@ -22,7 +22,7 @@ class Vba(Signal):
 
     High: what the caption says can be drawn and seen. Low: it cannot, or the image shows other details than the caption
     names. `sba` fails in other places, and `tamis train icc` combines the two. It depends on the length of the caption:
-    see `tamis.math.per_length`.
+    see `tamis.math.normalise`.
 
     Attributes:
         text_to_image: the model that draws: a pipeline of diffusers.

@@ -169,7 +169,8 @@ def _take(path: Path, doing: str) -> bytes | None:
 
 
 def _in_use(path: Path) -> str:
-    holder, place = _holder(path), path.parent if path.name == "lock" else path
+    holder, lock = _holder(path), path.name == "lock"
+    place = str(path.parent) if lock else f"the shard {path.name} of {path.parents[1]}"
     doing = f", which {holder['doing']}" if holder.get("doing") else ""
     return (
         f"{place} is in use by process {holder.get('process', '?')} on {holder.get('host', 'another machine')}{doing}"

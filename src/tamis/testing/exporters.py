@@ -31,14 +31,7 @@ def check_exporter(exporter: Exporter) -> None:
     assert isinstance(exporter, Exporter), f"{title} does not derive from tamis.exporters.Exporter"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "pool").mkdir()
-        for shard in range(2):
-            with tarfile.open(folder / "pool" / f"{shard:05d}.tar", "w") as tar:
-                for seed in range(4 * shard, 4 * shard + 4):
-                    for ext, data in pairs.files(seed).items():
-                        info = tarfile.TarInfo(f"{seed:09d}.{ext}")
-                        info.size = len(data)
-                        tar.addfile(info, io.BytesIO(data))
+        _write_pool(folder / "pool")
         run = score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
         before = _bytes(folder)
 
@@ -52,16 +45,14 @@ def check_exporter(exporter: Exporter) -> None:
             for out in (one, two, two):  # the second time over what is there
                 out.parent.mkdir(exist_ok=True)
                 written = write(subset, out)
-                counts = type(written) is int and written >= 0
-                assert counts, f"{title}: write() returns {written!r} for {what}, not the number of pairs written"
-                assert out.exists(), f"{title} writes nothing to `out` for {what}"
-                left = sorted(path.name for path in out.parent.iterdir() if path != out)
-                assert not left, f"{title} leaves {', '.join(left)} next to `out`"
+                assert type(written) is int, f"{title}: write() returns {written!r} for {what}, not a number of pairs"
+                entries = sorted(path.name for path in out.parent.iterdir())
+                assert entries == ["out"], (
+                    f"{title} must write `out` for {what} and nothing next to it, wrote {entries}"
+                )
                 assert _bytes(out) == _bytes(one), f"{title} writes {what} differently at another path or a second time"
-        after = _bytes(folder)
-        changed = {path for path, data in after.items() if before.get(path, data) != data}
-        changed |= {path for path in after if path not in before and path.startswith(("pool/", "run/"))}
-        changed |= before.keys() - after.keys()
+        after = {path: data for path, data in _bytes(folder).items() if path.startswith(("pool/", "run/"))}
+        changed = {path for path in after.keys() | before.keys() if after.get(path) != before.get(path)}
         assert not changed, f"{title} changes {', '.join(sorted(changed))}, which is not its output"
         (folder / "file").write_text("not a folder")
         try:
@@ -69,11 +60,21 @@ def check_exporter(exporter: Exporter) -> None:
         except TamisError:
             return
         except OSError as error:
-            raise AssertionError(
-                f"{title} raises {type(error).__name__} for a path below a file, which users see as a traceback: write "
-                "with tamis.storage.writing"
-            ) from error
+            what = f"{type(error).__name__}, which users see as a traceback: write with tamis.storage.writing"
+            raise AssertionError(f"{title} raises {what}") from error
         raise AssertionError(f"{title} raises nothing for a path below a file")
+
+
+def _write_pool(folder: Path) -> None:
+    """Writes two shards of four good pairs."""
+    folder.mkdir()
+    for shard in range(2):
+        with tarfile.open(folder / f"{shard:05d}.tar", "w") as tar:
+            for seed in range(4 * shard, 4 * shard + 4):
+                for ext, data in pairs.files(seed).items():
+                    info = tarfile.TarInfo(f"{seed:09d}.{ext}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
 
 
 def _bytes(place: Path) -> dict[str, bytes]:

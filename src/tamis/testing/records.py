@@ -16,8 +16,7 @@ from tamis.data import settings
 
 def check_word(name: Any, what: str) -> None:
     """Asserts that recipes, folders and expressions can hold a name."""
-    right = isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)
-    assert right, f"{what} must consist of small letters, digits and _, got {name!r}"
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", str(name)), f"{what} must consist of small letters, digits and _: {name!r}"
 
 
 def check_record(record: Any, *, in_recipes: bool = True) -> str:
@@ -27,20 +26,17 @@ def check_record(record: Any, *, in_recipes: bool = True) -> str:
     cls = type(record)
     title = f"{getattr(record, 'name', '?')} ({cls.__module__}.{cls.__qualname__})"
     check_word(getattr(record, "name", None), f"the name of {title}")
-    assert dataclasses.is_dataclass(record), f"{title} is not a dataclass"
-    assert cls.__dataclass_params__.frozen, f"{title}: write @dataclass(frozen=True, kw_only=True) above the class"
+    frozen = dataclasses.is_dataclass(record) and cls.__dataclass_params__.frozen
+    assert frozen, f"{title}: write @dataclass(frozen=True, kw_only=True) above the class"
     fields = {setting.name: getattr(record, setting.name) for setting in dataclasses.fields(record) if setting.init}
     for other in (cls(**fields), copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
-        assert other == record, (
-            f"{title} is not equal to a copy made from its settings, by copy or by pickle: {other!r}"
-        )
-        assert hash(other) == hash(record), f"{title} has another hash when it is copied"
+        same = other == record and hash(other) == hash(record)
+        assert same, f"{title} is not equal to a copy of itself, by its settings, by copy or by pickle: {other!r}"
     if in_recipes:
-        written = settings(record)
         try:
-            plain = json.loads(json.dumps(written, allow_nan=False))
+            plain = json.loads(json.dumps(settings(record), allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise AssertionError(f"the settings of {title} cannot be written as JSON ({error}): {written!r}") from error
+            raise AssertionError(f"the settings of {title} cannot be written as JSON: {error}") from error
         again = recipe.build(cls, plain, "a recipe")
         assert again == record, f"a recipe with {plain} makes {again!r}, not {record!r}"
     return title

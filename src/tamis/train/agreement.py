@@ -1,4 +1,4 @@
-"""How well scores agree with ratings: three correlations, with intervals."""
+"""How well scores agree with ratings: three correlations with intervals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.errors import require
-from tamis.math.intervals import Estimate, bootstrap
-from tamis.math.ranks import average_ranks
+from tamis.math.statistics import Estimate, average_ranks, bootstrap
 
 Numbers = NDArray[Any]
 
@@ -21,7 +20,7 @@ _MANY = 5000  # rows from which fewer draws suffice: the interval is narrow
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Correlations of scores with ratings, with 95 % bootstrap intervals; NaN where one side is constant."""
+    """Correlations of scores with ratings, with 95 % bootstrap intervals; NaN if one side is constant."""
 
     texts: int
     left_out: int  # rows without a rating or a score
@@ -31,12 +30,12 @@ class Agreement:
 
     def facts(self) -> dict[str, Any]:
         """The numbers for JSON: null for NaN."""
-        estimates = {name: asdict(getattr(self, name)) for name in ("pearson", "spearman", "kendall")}
-        nulls = {
-            name: {key: None if value != value else value for key, value in one.items()}
-            for name, one in estimates.items()
+        return {
+            name: {key: None if number != number else number for key, number in value.items()}
+            if isinstance(value, dict)
+            else value
+            for name, value in asdict(self).items()
         }
-        return {"texts": self.texts, "left_out": self.left_out, **nulls}
 
 
 def agreement(scores: Numbers, ratings: Numbers, *, left_out: int = 0, seed: int = 0) -> Agreement:
@@ -48,7 +47,7 @@ def agreement(scores: Numbers, ratings: Numbers, *, left_out: int = 0, seed: int
         if math.isnan(value):
             return Estimate(value, value, value, len(scores))
         between = bootstrap(
-            # A draw of equal rows has no correlation; a few texts with few ratings can give one.
+            # A draw of equal rows has no correlation.
             lambda rows: np.nan_to_num(correlate(scores[rows], ratings[rows])),
             np.arange(len(scores)),
             draws=draws,
@@ -57,28 +56,25 @@ def agreement(scores: Numbers, ratings: Numbers, *, left_out: int = 0, seed: int
         return Estimate(value, between.low, between.high, len(scores))
 
     return Agreement(
-        texts=len(scores),
-        left_out=left_out,
-        pearson=measured(pearson),
-        spearman=measured(spearman),
+        texts=len(scores), left_out=left_out, pearson=measured(pearson), spearman=measured(spearman),
         kendall=measured(kendall),
-    )
+    )  # fmt: skip
 
 
 def pearson(one: Numbers, other: Numbers) -> float:
-    """The correlation of values: in [-1, 1]; NaN where a column is constant."""
+    """The correlation of values, in [-1, 1]; NaN if one side is constant."""
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return float("nan")
     return float(np.corrcoef(one, other)[0, 1])
 
 
 def spearman(one: Numbers, other: Numbers) -> float:
-    """The correlation of ranks, equal values sharing the mean of theirs; NaN where a column is constant."""
+    """The correlation of ranks, with average ranks for ties; NaN if one side is constant."""
     return pearson(average_ranks(np.asarray(one)), average_ranks(np.asarray(other)))
 
 
 def kendall(one: Numbers, other: Numbers) -> float:
-    """Kendall's tau-b, which allows for ties; NaN where a column is constant."""
+    """Kendall's tau-b, which allows for ties; NaN if one side is constant."""
     require("scipy", extra="evaluate")
     from scipy.stats import kendalltau
 

@@ -1,4 +1,4 @@
-"""The state of a training in one safetensors file, which appears only when complete."""
+"""The state of a training in one safetensors file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _MODEL, _OPTIMISER = "model.", "optimiser."
 def save_checkpoint(
     path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, facts: Mapping[str, Any]
 ) -> None:
-    """Writes weights, the optimiser's state and facts (the step). Replaces the previous file once complete.
+    """Writes trained weights, the optimiser's state and facts (the step). Replaces the previous file once complete.
 
-    Weights that are not trained are left out: the start has them. So is the state of random generators: what a step
-    draws is a function of the seed, the step and the process.
+    Random generators have no state to keep: each step seeds them.
     """
     import torch
     from safetensors.torch import save_file
@@ -34,7 +33,7 @@ def save_checkpoint(
     tensors = {f"{_MODEL}{name}": one for name, one in _trained(model).items()}
     for number, state in optimiser.state_dict()["state"].items():
         tensors |= {f"{_OPTIMISER}{number}.{name}": torch.as_tensor(one) for name, one in state.items()}
-    # safetensors wants each tensor in memory of its own.
+    # safetensors refuses tensors that share memory.
     plain = {name: one.detach().contiguous().cpu().clone() for name, one in tensors.items()}
     text = json.dumps(dict(facts))
     with writing(path, durable=True) as temporary, disk_errors():
@@ -42,22 +41,19 @@ def save_checkpoint(
 
 
 def check_finite(model: torch.nn.Module, step: int) -> None:
-    """Raises StopError where a trained weight is not finite: such a model is not saved."""
+    """Raises StopError if a trained weight is not finite. Such a model is not saved."""
     import torch
 
     for name, one in _trained(model).items():
         if one.is_floating_point() and not torch.isfinite(one).all():
             raise StopError(
-                f"{name} is not finite after step {step}, which is not saved; the last checkpoint stays. Lower the "
+                f"{name} is not finite after step {step}, so it is not saved; the last checkpoint stays. Lower the "
                 "learning rate"
             )
 
 
 def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Loads a checkpoint into a model and its optimiser and returns its facts; None where there is no file.
-
-    The rates of the optimiser's groups stay as they are.
-    """
+    """Loads a checkpoint into a model and its optimiser and returns its facts; None if there is no file."""
     import torch
     from safetensors import SafetensorError, safe_open
 
@@ -81,12 +77,8 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
                 state.setdefault(int(number), {})[what] = one if what == "step" else one.to(device)
         groups = optimiser.state_dict()["param_groups"]
         optimiser.load_state_dict({"state": state, "param_groups": groups})
-    except OSError as error:  # it may be undamaged
-        raise RunError(f"{path} cannot be read: {error}") from error
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise RunError(
-            f"{path} is damaged, or of another model ({type(error).__name__}: {error}): delete it to start again"
-        ) from error
+        raise RunError(f"{path} is damaged ({type(error).__name__}: {error}): delete it to start again") from error
     return facts
 
 
@@ -102,6 +94,6 @@ def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What training changes: the parameters that want a gradient, and all buffers."""
+    """What training changes: parameters with `requires_grad`, and all buffers."""
     frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
     return {name: one for name, one in model.state_dict().items() if name not in frozen}

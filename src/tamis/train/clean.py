@@ -1,4 +1,4 @@
-"""`tamis train c_ssft` and `tamis train c_rho`: the models that the signals `c_ssft` and `c_rho` compare losses of.
+"""`tamis train c_ssft` and `tamis train c_rho`: the models whose losses the signals `c_ssft` and `c_rho` compare.
 
 C-SSFT fine-tunes a CLIP on clean pairs and keeps the model of every epoch. C-RHO trains one model on clean pairs, and
 the same one on the pool.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tamis.errors import ModelError, RunError
+from tamis.errors import ModelError, RunError, at_least_one
 from tamis.pool import Pool
 from tamis.store.run import Run
 from tamis.store.subset import Subset
-from tamis.train.clip import Trained, check_folder, check_training, train_clip, training_rows
+from tamis.train.clip import Trained, check_training, train_clip, training_rows
 from tamis.train.processes import started
 from tamis.train.scales import ARCHITECTURES, ClipTraining
 from tamis.train.step import How
@@ -27,11 +27,10 @@ _WARMUP_SHARE = 0.1  # of the steps, at most: a short training should reach its 
 def fine_tuning(
     model: str, *, learning_rate: float = 1e-5, batch: int = 1024, warmup: int = 200, seed: int = 0
 ) -> ClipTraining:
-    """C-SSFT's training but for its length, which is a number of epochs.
+    """C-SSFT's training, without its length.
 
-    The paper has 5 epochs on CC3M at 1e-5 (Maini et al. 2024, T-MARS, section 4.2), from a pretrained OpenCLIP model,
-    and leaves the rest open. Batch and warm-up are those of its other trainings (section 5.1); the half cosine, the
-    weight decay and the crops are the defaults of open_clip and `tamis train clip`.
+    The paper trains 5 epochs on CC3M at 1e-5 from a pretrained OpenCLIP model (Maini et al. 2024, T-MARS, section 4.2)
+    and leaves the rest open. Batch and warm-up are those of its other trainings (section 5.1).
     """
     if model in ARCHITECTURES:
         raise ModelError(
@@ -43,42 +42,31 @@ def fine_tuning(
 def train_c_ssft(
     source: Subset | Run, *, pool: Pool, out: str | Path, training: ClipTraining, how: How, epochs: int = 5
 ) -> Trained:
-    """Fine-tunes a CLIP and keeps the model of each epoch's end, as `out/epoch-1`, `out/epoch-2`, ...
-
-    The same call again resumes.
-    """
+    """Fine-tunes a CLIP and keeps the model of each epoch as `out/epoch-1` and so on. The same call again resumes."""
     training = over_epochs(training, source, epochs)
     return train_clip(source, pool=pool, out=out, training=training, how=replace(how, keep_epochs=True))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Part:
-    """One of C-RHO's two trainings: the pairs, the files that their run was made from, and epochs."""
+    """One of C-RHO's two trainings."""
 
     source: Subset | Run
     pool: Pool
     epochs: int
 
 
-def check_folders(out: Path) -> None:
-    """Raises RunError, before anything is written, unless C-RHO's two folders are new, empty or of our trainings."""
-    for name in (CLEAN, POOL):
-        check_folder(out.expanduser() / name)
-
-
 def train_c_rho(
     clean: Part, pool: Part, *, out: str | Path, training: ClipTraining, how: How
 ) -> tuple[Trained, Trained]:
-    """Trains the same model twice, on clean pairs and on the pool, into `out/clean` and `out/pool`.
+    """Trains the same model on clean pairs and on the pool, into `out/clean` and `out/pool`. The same call resumes.
 
-    The same call again resumes. Both trainings are checked before the first one starts.
-
-    The paper trains for 32 epochs on CC3M and for 1 on the pool (Maini et al. 2024, T-MARS, section 4.2 and appendix
-    A.2), and leaves open which model and how: both trainings use `training`.
+    The paper trains 32 epochs on CC3M and 1 on the pool (Maini et al. 2024, T-MARS, section 4.2 and appendix A.2), and
+    leaves open which model and how.
     """
     parts = {CLEAN: clean, POOL: pool}
     trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
-    for name, part in parts.items():  # the second one's faults would be found after days of the first
+    for name, part in parts.items():  # a fault of the second must not show after days of the first
         check_training(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name])
     with started(how.device.kind):
         first, second = (
@@ -89,14 +77,13 @@ def train_c_rho(
 
 
 def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> ClipTraining:
-    """A training for so many epochs of the pairs, its warm-up at most a tenth of the steps."""
-    if epochs < 1:
-        raise ValueError(f"epochs must be at least 1, got {epochs}")
+    """A training for so many epochs of the pairs, with a warm-up of at most a tenth of the steps."""
+    at_least_one(epochs=epochs)
     rows, _ = training_rows(source)
     if rows.epoch_size < training.batch:
         raise RunError(
-            f"{source!r} has {rows.epoch_size:,} pairs to train on, less than one batch of {training.batch:,}: take a "
-            f"smaller batch (--train-batch), or more pairs"
+            f"{source!r} has {rows.epoch_size:,} pairs to train on, less than one batch of {training.batch:,}: use a "
+            "smaller batch (--train-batch)"
         )
     training = replace(training, samples=epochs * rows.epoch_size)
     return replace(training, warmup=min(training.warmup, int(_WARMUP_SHARE * training.steps)))

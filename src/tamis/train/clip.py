@@ -1,7 +1,7 @@
 """`tamis train clip`: a CLIP on the pairs of a run or of a subset, to compare subsets or to score with.
 
-The loop is `loop.fit`. This file checks what is asked for, begins or resumes a training in its folder, and gives the
-loop its model (`towers`), its step (`step`, `losses`), its data (`batches`) and what happens between steps (`watch`).
+The loop is `loop.fit`. This file checks the request, begins or resumes a training in its folder, and gives the loop its
+model (`towers`), its step (`step`, `losses`), its data (`batches`) and what happens between steps (`watch`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tamis.train.loop import Settings, fit
 from tamis.train.measure import choose_pieces, flops_per_pair
 from tamis.train.processes import started
 from tamis.train.scales import ClipTraining
-from tamis.train.step import How, Preparation, Step, Task, checkpoint_layers, text_states
+from tamis.train.step import How, Step, Task, checkpoint_layers, preparation, text_states
 from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
 from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, split
 
@@ -61,10 +61,10 @@ class Trained:
     steps: int  # batches, of this and earlier calls
     samples: int  # pairs seen, repeats counted
     pairs: int  # distinct pairs that it trained on
-    unreadable: int  # samples that could not be decoded when they were due
+    unreadable: int  # samples that could not be decoded during the training
     seconds: float  # of the steps, with those of earlier calls up to their last checkpoint
-    losses: Sequence[float]  # of the steps of this call; of this process's share where there are several
-    samples_per_second: float  # of all processes together, in this call; 0 where it had nothing to do
+    losses: Sequence[float]  # of the steps of this call, of this process's share
+    samples_per_second: float  # of all processes together, in this call; 0 if it had nothing to do
     utilisation: float  # share of the hardware's operations that the model used (MFU), see `measure.peak_rate`
 
 
@@ -80,11 +80,11 @@ def train_clip(
 ) -> Trained:
     """Trains a CLIP on a subset's pairs, or all of a run, and writes its folder. The same call again resumes.
 
-    `training/` in the folder has settings, metrics (JSON lines) and the checkpoint; `epochs` replace the training's
-    samples; a CLIP from scratch takes the tokenizer of a checkpoint, or learns one from the captions.
+    `training/` in the folder has settings, metrics (JSON lines) and the checkpoint. `epochs` replaces the training's
+    samples. A CLIP from scratch uses the tokenizer of a checkpoint, or learns one from the captions.
 
-    Under torchrun every process calls it; the first one writes, and all must see the folder. A resumed training has the
-    losses of one that never stopped, to the bit on the same CPU with as many processes and threads.
+    Under torchrun every process calls it. The first one writes, and all must see the folder. A resumed training has the
+    same losses as one that never stopped, bit for bit on the same CPU with as many processes and threads.
     """
     require("torch", "transformers", "safetensors", extra="clip")
     run = _run_of(source)
@@ -92,7 +92,7 @@ def train_clip(
     rows, left_out = _readable(source, pool)
     rows, held = split(rows, training.hold_out)
     if tokenizer and not needs_tokenizer(training):
-        raise ModelError(f"{training.model} brings its tokenizer with its text tower: leave --tokenizer out")
+        raise ModelError(f"{training.model} has a tokenizer of its own: leave --tokenizer out")
     if epochs is not None:
         training = as_long_as(training, rows, epochs)
     if rows.epoch_size < training.batch:
@@ -106,24 +106,29 @@ def train_clip(
             raise StopError(
                 f"a batch of {training.batch} does not divide into {processes.count} processes of {pieces} pieces"
             )
+        task = Task(run, pool, rows, folder, training, how, processes, held)
         done = False
         if processes.first:  # torchrun ends the others if this one fails
             check_folder(folder)
-            identity = _identity(training, run, rows, tokenizer)  # a model that is not here leaves no trace
-            lock.enter_context(locked(folder / TRAINING))
-            _remove_unfinished(folder / TRAINING)
+            identity = _identity(training, run, rows, tokenizer)  # a missing model must not leave a folder
+            lock.enter_context(locked(task.state))
+            sweep(task.state)
+            for path in task.state.glob(".tmp*"):  # safetensors' own temporary files
+                path.unlink(missing_ok=True)
             done = _begin(folder, identity)
             if left_out:
                 log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
         if processes.largest(done):
-            _check_whole(folder, training, rows, how)
+            if not complete(folder):
+                raise RunError(f"{folder}: the training is done, but its model is incomplete. Delete it and repeat")
+            _check_epochs(task, training.steps)
             log.info("%s is done already", folder)
-            return Trained(folder=folder, losses=[], **read_record(folder / TRAINING / _MANIFEST)["result"])
-        return _train(Task(run, pool, rows, folder, training, how, processes, held), tokenizer)
+            return Trained(folder=folder, losses=[], **read_record(task.state / _MANIFEST)["result"])
+        return _train(task, tokenizer)
 
 
 def check_folder(folder: Path) -> None:
-    """Raises RunError, before anything is written, unless a folder is new, empty, or of a training of ours."""
+    """Raises RunError unless a folder is new, empty, or of a training of ours."""
     check_own(folder, what="training", marks=[f"{TRAINING}/{_MANIFEST}"], also=[TRAINING])
     # An index is there before the training is, and a lock.
     check_own(folder / TRAINING, what="training", marks=[_MANIFEST], also=["run", "lock"])
@@ -146,14 +151,14 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
     else:
         several = getattr(source, "times", None)
         times = (source.keep if several is None else np.asarray(several)).astype(np.int64)
-    good, highs, lows = [], [], []
+    good, highs, lows = [np.empty(0, bool)], [], []
     for shard in run.shards:
         index = run.index(shard, ["uid_hi", "uid_lo", "status", "caption_judged"])
         no_image = pc.is_in(index.column("status").cast("string"), value_set=pa.array(_NO_IMAGE))
         good.append(~no_image.to_numpy() & index.column("caption_judged").to_numpy())
         highs.append(index.column("uid_hi").to_numpy())
         lows.append(index.column("uid_lo").to_numpy())
-    usable = np.concatenate(good) if good else np.empty(0, bool)
+    usable = np.concatenate(good)
     rows = np.flatnonzero((times > 0) & usable)
     if not rows.size:
         raise RunError(f"{source!r} has no pair whose image and caption can be read: there is nothing to train on")
@@ -169,7 +174,7 @@ def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> Cli
 
 
 def read_as(run: Run) -> dict[str, Any]:
-    """The settings of a run's pool that decide what its captions and images are, where they are not the defaults.
+    """The settings of a run's pool that change its captions and images, without defaults.
 
     With other settings (another column of captions, say) the same rows of the same files are other pairs.
     """
@@ -187,20 +192,18 @@ def _run_of(source: Subset | Run) -> Run:
 
 
 def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
-    """What `training_rows` returns, once the pool is known to have all shards that are needed."""
+    """The result of `training_rows`, if the pool has images and all shards that are needed."""
     if not pool.has_images:
         raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
     run = _run_of(source)
     rows, left_out = training_rows(source)
     shards = {shard.name: shard for shard in pool.shards}
     needed = np.diff(np.searchsorted(rows.rows, np.cumsum([0, *run.sizes]))) > 0
-    for name in (name for name, want in zip(run.shards, needed, strict=True) if want):
-        if name not in shards:
-            raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on: it is another pool")
-        try:
-            shards[name].stamp()
-        except Exception as error:  # every store has errors of its own
-            raise RunError(f"{shards[name].url} cannot be read: {error}") from error
+    for name, is_needed in zip(run.shards, needed, strict=True):
+        if is_needed:
+            if name not in shards:
+                raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on")
+            shards[name].stamp()  # raises if it cannot be read
     return rows, left_out
 
 
@@ -222,15 +225,8 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
     }
 
 
-def _remove_unfinished(state: Path) -> None:
-    """Removes the files that a killed training was writing: ours, and those that safetensors renames itself."""
-    sweep(state)
-    for path in state.glob(".tmp*"):
-        path.unlink(missing_ok=True)
-
-
 def _begin(folder: Path, identity: Mapping[str, Any]) -> bool:
-    """Begins a training in the folder, or checks that it is this one that began in it; returns whether it is done."""
+    """Begins a training in the folder, or checks that the one in it is the same; returns whether it is done."""
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
         write_record(manifest, {"format": 1, "settings": dict(identity)})
@@ -239,39 +235,27 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> bool:
 
 
 def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a folder's manifest, if its training is the given one."""
+    """The content of a folder's manifest; RunError if its training is another one."""
     facts = read_record(folder / TRAINING / _MANIFEST)
     before = facts["settings"]
     for name, value in identity.items():
         if before.get(name) != value:
-            what = {
-                "pairs": "its pairs are others",
-                "run": "its pairs are others",
-                "weights": "the weights it started from are others",
-                "pool": f"its pool was read with {before.get(name) or 'the defaults'}, now {value or 'the defaults'}",
-            }.get(name, f"its {name} was {before.get(name)!r} and is now {value!r}")
-            raise RunError(f"{folder} holds another training: {what}; choose another folder (--out), or delete it")
+            hashed = name in ("pairs", "run", "weights")
+            change = "" if hashed else f" (then {before.get(name)!r}, now {value!r})"
+            raise RunError(
+                f"{folder} holds a training with other {name}{change}; choose another folder (--out), or delete it"
+            )
     return facts
 
 
-def _check_whole(folder: Path, training: ClipTraining, rows: TrainingRows, how: How) -> None:
-    """Raises RunError unless the model of a finished training, and those of its epochs if asked for, are there."""
-    if not (any(folder.glob("model*.safetensors")) and complete(folder)):
-        raise RunError(
-            f"{folder} says that its training is done, but its model is missing or incomplete: restore its files, or "
-            "delete the folder and repeat the command"
-        )
-    _check_epochs(folder, training.steps, training, rows, how)
-
-
-def _check_epochs(folder: Path, step: int, training: ClipTraining, rows: TrainingRows, how: How) -> None:
-    """Raises RunError unless the models of the epochs before a step are there, if they are asked for."""
-    ended = step * training.batch // rows.epoch_size if how.keep_epochs else 0
+def _check_epochs(task: Task, step: int) -> None:
+    """Raises RunError if models of epochs are asked for, and one before a step is missing."""
+    ended = step * task.training.batch // task.rows.epoch_size if task.how.keep_epochs else 0
     for epoch in range(1, ended + 1):
-        if not complete(folder / f"epoch-{epoch}"):
+        if not complete(task.folder / f"epoch-{epoch}"):
             raise RunError(
-                f"{folder} is at step {step} and has no model of its epoch {epoch}: it was begun without "
-                "--keep-epochs, or the model was removed since. Choose another folder (--out), or delete this one"
+                f"{task.folder} is at step {step} and has no model of its epoch {epoch}: it was begun without "
+                "--keep-epochs, or the model was removed. Choose another folder (--out), or delete this one"
             )
 
 
@@ -282,18 +266,16 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
     towers = _untrained(task, tokenizer)
     if needs_whole_batch(towers.model) and ((how.pieces or 1) > 1 or processes.count > 1):
         raise StopError(
-            f"{training.model} normalises over the whole batch: cutting it into {processes.count} processes of "
-            f"{how.pieces or 1} pieces would train another model. Train it in one, or take convnet"
+            f"{training.model} normalises over the whole batch, which cannot be cut into {processes.count} processes "
+            f"of {how.pieces or 1} pieces. Train it in one process and piece, or use convnet"
         )
     optimiser = _adamw(towers, training)
     facts = load_checkpoint(task.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])
     if processes.largest(first) != first or -processes.largest(-first) != first:
-        raise StopError(
-            f"the processes see different checkpoints in {task.state}: name a folder that all of them share"
-        )
+        raise StopError(f"the processes see different checkpoints in {task.state}: use a folder that all of them share")
     if processes.first:
-        _check_epochs(task.folder, first, training, task.rows, how)
+        _check_epochs(task, first)
     if first:
         log.info("resuming after step %d of %d", first, training.steps)
     states = text_states(task, towers)
@@ -310,7 +292,7 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
         run=task.run, pool=task.pool, rows=task.rows, batch=training.batch, side=towers.side, smallest=training.crop,
         resample=towers.resample, seed=training.seed, processes=processes, threads=how.threads, cache=how.cache,
     )  # fmt: skip
-    reader = batches(first, training.steps, Preparation(task, towers, states))
+    reader = batches(first, training.steps, preparation(task, towers, states))
     schedule = Settings(  # open_clip's; `Watch` writes the log
         steps=training.steps, warmup=training.warmup, floor=0.0, clip_norm=training.clip_norm or math.inf,
         report_every=None,
@@ -318,8 +300,7 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
     try:
         losses = fit(towers.model, step, reader, schedule, optimisers=[optimiser], after_step=watch, first=first)
     except FloatingPointError as error:
-        kept = f"the checkpoint of step {watch.saved} stays in {task.state}" if watch.saved else "nothing was saved yet"
-        raise StopError(f"{error}; {kept}") from error
+        raise StopError(f"{error}; the last checkpoint is that of step {watch.saved}") from error
     finally:
         reader.close()
     result = watch.result()
@@ -347,14 +328,15 @@ def _untrained(task: Task, tokenizer: str | None) -> Towers:
             learn_tokenizer(task.captions(_TO_LEARN_FROM), task.training, path)
         task.processes.wait()
     towers = build(task.training, tokenizer=path)
-    # Convolutions are faster channels last, and images come so.
-    towers.model.to(task.torch_device, memory_format=torch.channels_last)
+    kind = task.how.device.kind
+    device = f"cuda:{task.processes.local_rank}" if kind == "cuda" and task.processes.count > 1 else kind
+    towers.model.to(device, memory_format=torch.channels_last)  # faster for convolutions, and images come so
     task.processes.same_start([*towers.model.parameters(), *towers.model.buffers()])
     return towers
 
 
 def _adamw(towers: Towers, training: ClipTraining) -> torch.optim.AdamW:
-    """AdamW on everything that wants a gradient, with weight decay on what has two dimensions or more."""
+    """AdamW, with weight decay on parameters of two dimensions or more."""
     import torch
 
     wanted = [one for one in towers.model.parameters() if one.requires_grad]

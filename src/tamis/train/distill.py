@@ -1,8 +1,8 @@
-"""`tamis train icc`: from the teachers' scores to a small network that needs the caption alone.
+"""`tamis train icc`: from the teachers' scores to a small network that needs only the caption.
 
-The teachers' scores are standardised per caption length. In two stages, as in the paper, a student of its own learns
-each teacher, the regression on labels uses these two students' scores, and the final student learns the combination. In
-one stage the regression uses the teachers' own scores.
+The teachers' scores are standardised per caption length. In the paper's two stages, one student learns each teacher,
+their scores are combined by a regression on labels, and the final student learns the combination. With one stage the
+regression uses the teachers' own scores.
 
 Source: Yanuka et al. 2024 (ICC), appendix A.
 """
@@ -13,10 +13,10 @@ import itertools
 import json
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import xxhash
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, check_words, require, unknown
-from tamis.math.per_length import PerLength, inverse_logit
-from tamis.math.spread import spread_over
+from tamis.math.normalise import PerLength, inverse_logit
+from tamis.math.statistics import spread_over
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, transformer_folder
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.token_batches import longest_text, padded
@@ -46,32 +46,32 @@ log = logging.getLogger(__name__)
 #: The columns of the teachers, in the order of the weights.
 TEACHERS = ("vba", "sba")
 
-#: Names in transformers' classes of what is on top of the encoder: it is new in a student.
+#: Names of the heads in transformers' classes, which are new in a student.
 _HEADS = ("classifier", "pre_classifier", "classification_head", "score", "head", "sequence_summary", "logits_proj")
 
-#: How many captions the paper had labelled.
+#: Captions that the paper had labelled.
 LABELLED = 244
 
-_HELD_OUT = 10  # every tenth caption is kept from the student, to measure it
+_HELD_OUT = 10  # a tenth of the captions is held out to measure the student
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """How a student is trained.
+    """The settings of a student's training.
 
-    The paper names the student and the mean squared error. The rest is that of its SBA (appendix A.7): two epochs in
-    batches of 128 along a cosine after a warm-up of 0.03, otherwise the defaults of `transformers`' Trainer, which is
-    AdamW with betas 0.9 and 0.999 and no weight decay. The learning rate is ours.
+    The paper gives the student and the mean squared error. The rest follows its SBA (appendix A.7): two epochs,
+    batches of 128, a half cosine after a warm-up of 0.03, and the AdamW of `transformers`' Trainer (betas 0.9 and
+    0.999, no weight decay). The learning rate is ours.
     """
 
-    student: str = "distilbert/distilroberta-base"  # a text encoder of `transformers` or sentence-transformers
-    epochs: int = 2
-    batch_size: int = 128
-    learning_rate: float = 1e-4  # peak, which falls along a half cosine
-    optimiser: Literal["adamw", "muon"] = "adamw"  # muon: for the matrices inside the layers, AdamW for the rest
+    student: Annotated[str, "The text encoder to start from."] = "distilbert/distilroberta-base"
+    epochs: Annotated[int, "Number of epochs."] = 2
+    batch_size: Annotated[int, "Captions in a batch of training."] = 128
+    learning_rate: Annotated[float, "The peak learning rate."] = 1e-4
+    optimiser: Annotated[Literal["adamw", "muon"], "adamw, or muon for the matrices inside the layers."] = "adamw"
     warmup: float = 0.03  # share of the steps over which the rate rises
     max_tokens: int = 64  # longer captions are cut in training
-    seed: int = 0  # of the new head, dropout and the order of the captions
+    seed: Annotated[int, "Seed of the new head, dropout and the order of the captions."] = 0
 
     def __post_init__(self) -> None:
         check_words(self)
@@ -83,7 +83,7 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Logistic:
-    """sigma(weights . x + bias), a probability: (n,) of (n, k) columns, NaN where a row has NaN."""
+    """sigma(weights . x + bias): (n,) probabilities of (n, k) columns."""
 
     weights: tuple[float, ...]
     bias: float
@@ -96,15 +96,15 @@ class Logistic:
 class Distilled:
     """The result of a distillation."""
 
-    folder: Path  # the checkpoint, which `icc` takes as its model
+    folder: Path  # the checkpoint, a model for the signal `icc`
     captions: int  # that the student learned from
     held_out: int  # that it was measured on
-    labelled: int  # that people labelled
-    stages: int  # 2 where the regression used the teachers' students, 1 where it used the teachers
-    combination: Logistic  # the weights of the standardised teachers, or of their students
-    with_target: Agreement  # the student's agreement with the combination, on the held-out captions
-    #: agreement with the labels of labelled captions, of "vba", "sba" (standardised, or their students), "combined" and
-    #: "student". The final student has not seen them. The combination was fitted on them unless its weights were given
+    labelled: int  # captions with labels
+    stages: int  # see `distill`
+    combination: Logistic  # of the standardised teachers, or of their students
+    with_target: Agreement  # of the student with the combination, on the held-out captions
+    #: agreement of "vba", "sba" (standardised, or their students), "combined" and "student" with the labels, which the
+    #: student has not seen; the combination was fitted on them unless its weights were given
     with_labels: Mapping[str, Agreement]
 
 
@@ -121,17 +121,30 @@ def distill(
     stages: Literal[1, 2] = 2,
     students: Sequence[str] | None = None,
 ) -> Distilled:
-    """Trains a student on the combined teachers and writes its checkpoint folder, a new one.
+    """Trains a student on the combined teachers and writes its checkpoint into a new folder.
 
-    `scores` is a run with the columns `vba` and `sba`, or a table with them and the captions. They are combined by
-    `labels`, a table of captions that people labelled (higher is more concrete; the student sees none of them), or by
-    the `weights` of vba, sba, and the bias. `students` are of vba and of sba, as `distill_teacher` wrote them; None:
-    both are trained now and deleted later.
+    Args:
+        scores: a run with the columns `vba` and `sba`, or a table with them and the captions.
+        out: the new folder.
+        device: where to train.
+        labels: a table of captions with labels (higher is more concrete), which decide the combination. The student
+            sees none of these captions.
+        label, text: the columns of labels and of captions.
+        weights: in place of labels: of vba, sba, and the bias.
+        training: the settings; None for the paper's.
+        stages: 2 combines students of the teachers, 1 the teachers themselves.
+        students: of vba and of sba, as `distill_teacher` wrote them; None trains both now and deletes them later.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2 (two stages) and A.9 (the combination).
     """
     training = training or Distillation()
-    _check_request(labels, weights, stages, students)
+    if labels is None and weights is None:
+        raise ValueError("say how to combine the teachers: labels (a table of captions), or weights of vba, sba, bias")
+    if weights is not None and (len(weights) != len(TEACHERS) + 1 or not np.isfinite(weights).all()):
+        raise ValueError(f"expected {len(TEACHERS) + 1} finite weights, of vba, sba and the bias, got {list(weights)}")
+    if stages not in (1, 2) or (stages == 1 and students is not None):
+        raise ValueError(f"stages must be 1 or 2, and students are for two stages; got {stages}")
+    _check_students(students)
     check_new_folder(Path(out))
     captions, raw = read_teachers(scores, text=text)
     columns, norms = standardised(raw, caption_lengths(captions))
@@ -150,36 +163,28 @@ def distill(
     )
     target = combination(columns)
     with new_folder(Path(out)) as folder:
-        _train_student(captions, target, learned, folder, training, device)
-        student = load_text_regression(str(folder), device)
+        student, with_target = _student(captions, target, learned, aside, folder, training, device)
         with_labels = {}
         if len(rows) > 2:
             by = {**dict(zip(TEACHERS, columns[rows].T, strict=True)), "combined": target[rows]}
             by["student"] = student([captions[n] for n in rows])
             with_labels = {name: agreement(one, values) for name, one in by.items()}
-        done = Distilled(
-            folder=Path(out),
-            captions=int(learned.sum()),
-            held_out=int(aside.sum()),
-            labelled=len(rows),
-            stages=stages,
-            combination=combination,
-            with_target=agreement(student(list(itertools.compress(captions, aside))), target[aside]),
-            with_labels=with_labels,
-        )
+        counts = {"stages": stages, "captions": int(learned.sum()), "held_out": int(aside.sum()), "labelled": len(rows)}
         facts = {
             "training": asdict(training),
-            **{name: getattr(done, name) for name in ("stages", "captions", "held_out", "labelled")},
+            **counts,
             "weights": dict(zip(TEACHERS, combination.weights, strict=True)),
             "bias": combination.bias,
             "length": "words",
             "per_length": {name: asdict(one) for name, one in zip(TEACHERS, norms, strict=True)},
-            "with_target": done.with_target.facts(),
+            "with_target": with_target.facts(),
             "with_labels": {name: one.facts() for name, one in with_labels.items()},
         }
-        # A .log is no part of the model's hash: measurements change no score.
+        # A .log is not part of the model's hash: measurements change no score.
         (folder / "distillation.log").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return done
+    return Distilled(
+        folder=Path(out), combination=combination, with_target=with_target, with_labels=with_labels, **counts
+    )
 
 
 def distill_teacher(
@@ -191,10 +196,9 @@ def distill_teacher(
     text: str | None = None,
     training: Distillation | None = None,
 ) -> Agreement:
-    """Trains the student of one teacher, the first of the two stages, and writes its checkpoint folder.
+    """Trains the student of one teacher, the first of the two stages, and writes its checkpoint into a new folder.
 
-    It learns the standardised scores of all captions but the held-out tenth. Labels play no part, so captions that will
-    be labelled are among them.
+    It learns the standardised scores of all captions except the held-out tenth, labelled or not.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2.
     """
@@ -202,14 +206,11 @@ def distill_teacher(
         raise ValueError(unknown("teacher", teacher, TEACHERS))
     check_new_folder(Path(out))
     captions, raw = read_teachers(scores, text=text)
-    columns, _ = standardised(raw, caption_lengths(captions))
-    target = columns[:, TEACHERS.index(teacher)]
+    target = standardised(raw, caption_lengths(captions))[0][:, TEACHERS.index(teacher)]
     aside = is_held_out(captions)
     _check_enough(captions, ~aside, aside)
     with new_folder(Path(out)) as folder:
-        _train_student(captions, target, ~aside, folder, training or Distillation(), device)
-        student = load_text_regression(str(folder), device)
-        return agreement(student(list(itertools.compress(captions, aside))), target[aside])
+        return _student(captions, target, ~aside, aside, folder, training or Distillation(), device)[1]
 
 
 def captions_to_label(
@@ -221,9 +222,9 @@ def captions_to_label(
     seed: int = 0,
     text: str | None = None,
 ) -> tuple[list[str], Float64s]:
-    """Chooses the captions that people should label: spread evenly over the scores of both teachers' students.
+    """Chooses captions for people to label, spread evenly over the scores of both teachers' students.
 
-    Returned with their (count, 2) scores, in an order without meaning; the order of the captions plays no part.
+    Returned with their (count, 2) scores, in random order.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2 and A.9: "244 captions, sampled uniformly over VBA and SBA scores".
     """
@@ -235,7 +236,7 @@ def captions_to_label(
 
 
 def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[str], Float64s]:
-    """Reads captions with their teachers' scores from a run or a table, whose column of captions is `text`."""
+    """The distinct captions of a run or a table (column `text`), sorted, with their teachers' mean scores, (n, 2)."""
     if Path(path).is_dir() or is_run(path):
         run = open_run(path)
         texts = [text or "" for shard in run.shards for text in run.index(shard, ["caption"])["caption"].to_pylist()]
@@ -246,7 +247,7 @@ def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[st
         columns = np.column_stack([table.numbers[name] for name in TEACHERS])
     judged = np.isfinite(columns).all(1) & np.array([bool(text.strip()) for text in texts], bool)
     if not judged.any():
-        raise PoolError(f"{path} holds no caption that both teachers ({', '.join(TEACHERS)}) have judged")
+        raise PoolError(f"{path} holds no caption that both teachers ({', '.join(TEACHERS)}) have scored")
     distinct, rows = np.unique(np.array(texts, object)[judged], return_inverse=True)
     counts = np.bincount(rows)
     means = [np.bincount(rows, column[judged]) / counts for column in columns.T]
@@ -259,7 +260,7 @@ def caption_lengths(captions: Sequence[str]) -> NDArray[np.int64]:
 
 
 def standardised(scores: Float64s, lengths: NDArray[np.int64]) -> tuple[Float64s, list[PerLength]]:
-    """(n, k) scores standardised per length, and by what; below 0, as BERTScore can be, counts as 0.
+    """(n, k) scores standardised per length, and by what. Negative scores, which BERTScore allows, count as 0.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.1.
     """
@@ -269,10 +270,10 @@ def standardised(scores: Float64s, lengths: NDArray[np.int64]) -> tuple[Float64s
 
 
 def combination_of(scores: Float64s, labels: Float64s, *, ridge: float = 1e-3) -> Logistic:
-    """Fits sigma(a vba + b sba + c) to labels: above their median is concrete, below abstract, on it neither.
+    """Fits sigma(a vba + b sba + c) to labels: above their median is concrete, below abstract.
 
-    Where one side would be empty, as with labels of 0 and 1, the median itself goes to that side. `ridge` is a penalty
-    of the squared weights, per caption: without one, teachers that separate the labels have infinite weights.
+    If one side would be empty, as with labels of 0 and 1, labels equal to the median form it; else they are left out.
+    `ridge` penalises squared weights, per caption: teachers that separate the labels would get infinite ones.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.9.
     """
@@ -293,27 +294,12 @@ def combination_of(scores: Float64s, labels: Float64s, *, ridge: float = 1e-3) -
 
 
 def is_held_out(captions: Sequence[str]) -> NDArray[np.bool_]:
-    """Which captions are in the tenth that students are measured on, in whatever pool they are."""
+    """Which captions are in the tenth that students are measured on, the same in every pool."""
     return np.array([xxhash.xxh3_64_intdigest(caption.encode()) % _HELD_OUT == 0 for caption in captions])
 
 
-def _check_request(
-    labels: str | Path | None, weights: Sequence[float] | None, stages: int, students: Sequence[str] | None
-) -> None:
-    if labels is None and weights is None:
-        raise ValueError("say how to combine the teachers: labels (a table of captions), or weights of vba, sba, bias")
-    if weights is not None and (len(weights) != len(TEACHERS) + 1 or not np.isfinite(weights).all()):
-        raise ValueError(f"expected {len(TEACHERS) + 1} finite weights, of vba, sba and the bias, got {list(weights)}")
-    if stages not in (1, 2):
-        raise ValueError(f"stages must be 1 or 2, got {stages}")
-    if students is not None:
-        if stages == 1:
-            raise ValueError("students of the teachers belong to two stages: leave them out, or ask for stages=2")
-        _check_students(students)
-
-
-def _check_students(students: Sequence[str]) -> None:
-    if len(students) != len(TEACHERS):
+def _check_students(students: Sequence[str] | None) -> None:
+    if students is not None and len(students) != len(TEACHERS):
         raise ValueError(f"expected {len(TEACHERS)} students, of {' and of '.join(TEACHERS)}, got {len(students)}")
 
 
@@ -328,7 +314,7 @@ def _check_enough(captions: Sequence[str], learned: NDArray[np.bool_], aside: ND
 def _by_students(
     captions: Sequence[str], columns: Float64s, students: Sequence[str] | None, training: Distillation, device: Device
 ) -> Float64s:
-    """The scores of both teachers' students, (n, 2), which are trained first where none are given."""
+    """The scores of both teachers' students, (n, 2). They are trained first if none are given."""
     if students is not None:
         return _scores_of(students, captions, device)
     with tempfile.TemporaryDirectory() as temporary:
@@ -345,7 +331,7 @@ def _scores_of(students: Sequence[str], captions: Sequence[str], device: Device)
 def _labelled(
     labels: str | Path | None, label: str, text: str | None, captions: Sequence[str]
 ) -> tuple[NDArray[np.int64], Float64s]:
-    """The places of the labelled captions, and their labels, those of a repeated caption averaged."""
+    """The places of the labelled captions, and their labels; those of a repeated caption are averaged."""
     if labels is None:
         return np.empty(0, np.int64), np.empty(0)
     table = read_texts(labels, text=text, numbers=[label])
@@ -357,21 +343,27 @@ def _labelled(
     return np.array(rows, np.int64), np.array([np.mean(sorted(values[captions[n]])) for n in rows])
 
 
+def _student(
+    captions: Sequence[str], target: Float64s, learned: NDArray[np.bool_], aside: NDArray[np.bool_], folder: Path,
+    training: Distillation, device: Device,
+) -> tuple[Callable[[Sequence[str]], NDArray[Any]], Agreement]:  # fmt: skip
+    """A trained student, and its agreement with the target on the captions held aside."""
+    _train_student(captions, target, learned, folder, training, device)
+    student = load_text_regression(str(folder), device)
+    return student, agreement(student(list(itertools.compress(captions, aside))), target[aside])
+
+
 def _train_student(
-    captions: Sequence[str],
-    target: Float64s,
-    learned: NDArray[np.bool_],
-    out: Path,
-    training: Distillation,
+    captions: Sequence[str], target: Float64s, learned: NDArray[np.bool_], out: Path, training: Distillation,
     device: Device,
-) -> None:
+) -> None:  # fmt: skip
     require("torch", "transformers", extra="clip")
     import torch
     from torch.nn import functional as F
     from transformers import AutoModelForSequenceClassification
 
     path = transformer_folder(training.student)
-    torch.manual_seed(training.seed)  # of the head, and of whatever else is drawn
+    torch.manual_seed(training.seed)
     model = load_whole(
         AutoModelForSequenceClassification,
         path,
@@ -404,7 +396,7 @@ def _train_student(
         floor=0.0,
     )
     log.info("%s: %d captions, %d batches of %d", training.student, len(tokens), steps, training.batch_size)
-    # The paper's AdamW has other betas than ours for Muon's rest.
+    # The paper's AdamW has other betas than `muon_and_adamw`.
     optimisers = [torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)] if adamw else None
     batches = shuffled(len(tokens), training.batch_size, training.seed)
     fit(model, loss, batches, settings, precision=device.precision, optimisers=optimisers)

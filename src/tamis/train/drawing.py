@@ -1,7 +1,7 @@
-"""What training draws at random, as pure functions: the order of an epoch, and the window of a random crop.
+"""The random choices of a training as pure functions of seed, epoch and uid: held-out pairs, order, crops.
 
-Nothing here depends on batches, processes or time, so a training that resumes after a kill, or on another number of
-machines, sees the same pairs in the same order, cropped the same way.
+So a training that resumes, or runs on another number of machines, sees the same pairs in the same order, cropped the
+same way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tamis.uid import uniforms
 
 Places = NDArray[np.int64]
 
-# Streams of numbers that must not meet: each use draws with a counter of its own.
+# Each use has its own counter, so that no two share random numbers.
 _ORDER, _CROP, _HELD_OUT = 1, 2, 3
 
 _TRIES = 10
@@ -24,9 +24,7 @@ _NARROWEST, _WIDEST = 3 / 4, 4 / 3  # aspect ratios of a crop
 
 
 def epoch_order(high: U64, low: U64, times: Places, *, seed: int, epoch: int) -> tuple[Places, Places]:
-    """Places of an epoch's pairs in order, each as often as `times` says, and which showing of its pair each is.
-
-    The order does not depend on that of the arrays, except between pairs of one uid.
+    """The places of an epoch's pairs in order, each repeated `times`, and the number of each repetition.
 
     Cost: 0.3 s and 50 MB for a million.
     """
@@ -38,12 +36,12 @@ def epoch_order(high: U64, low: U64, times: Places, *, seed: int, epoch: int) ->
 
 
 def held_out(high: U64, low: U64, share: float) -> NDArray[np.bool_]:
-    """Which pairs are held out, (n,): about this share of them, by their uids alone, whatever the seed is."""
+    """Which pairs are held out, (n,) bool: about this share, chosen by their uids alone."""
     return uniforms(high, low, seed=0, counters=[np.full(high.size, _HELD_OUT)]) < share
 
 
 def positions(epoch_size: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yields the epochs that positions start to stop of an endless training are in: epoch, first, last + 1 in it."""
+    """Cuts the positions start to stop of an endless training into epochs: epoch, first, last + 1 in it."""
     while start < stop:
         epoch, first = divmod(start, epoch_size)
         last = min(epoch_size, first + stop - start)
@@ -54,21 +52,17 @@ def positions(epoch_size: int, start: int, stop: int) -> Iterator[tuple[int, int
 def crop_windows(
     high: U64, low: U64, sizes: Places, *, seed: int, epoch: int, showing: Places, smallest: float
 ) -> Places:
-    """The window of each image that a random resized crop keeps.
+    """The windows of random resized crops, (n, 4): left, top, right, bottom in pixels.
 
-    A window has between `smallest` and all of the image's area, and an aspect ratio between 3:4 and 4:3, drawn evenly
-    on a logarithmic scale. Where none of ten draws fits into the image, it is the largest window at the centre whose
-    ratio is within these bounds.
+    A window has between `smallest` and all of the image's area, and an aspect ratio between 3:4 and 4:3 (uniform in its
+    logarithm). If none of ten draws fits, it is the largest centred window with a ratio within these bounds.
 
     Args:
         high, low: (n,) halves of the uids.
         sizes: (n, 2) widths and heights in pixels.
-        seed, epoch: others give unrelated windows.
-        showing: (n,) which showing of its pair in this epoch.
+        seed, epoch: of the random numbers.
+        showing: (n,) number of the repetition of its pair in this epoch.
         smallest: share of the area, in (0, 1].
-
-    Returns:
-        (n, 4) left, top, right, bottom.
 
     Source: Szegedy et al. 2015, "Going deeper with convolutions", section 6, as torchvision's RandomResizedCrop does
     it; open_clip's `scale=(0.9, 1.0)`.

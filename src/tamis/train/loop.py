@@ -1,4 +1,4 @@
-"""The training loop and its optimisers. It knows optimisation and nothing about the model."""
+"""The training loop and its optimisers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ class Settings:
     """How to optimise; what is optimised is passed to `fit`."""
 
     steps: int  # number of batches
-    learning_rate: float = 1e-3  # peak for embeddings, heads, biases and norms, which AdamW trains
-    matrix_learning_rate: float = 1e-2  # peak for the weight matrices inside the layers, which Muon trains
+    learning_rate: float = 1e-3  # AdamW's peak: embeddings, heads, biases and norms
+    matrix_learning_rate: float = 1e-2  # Muon's peak: weight matrices inside the layers
     weight_decay: float = 0.05  # of everything with two or more dimensions
-    #: steps over which the rates rise linearly to their peak; then they fall along a half cosine, which would reach the
-    #: floor one step after the last
-    warmup: int = 50
+    warmup: int = 50  # steps of linear rise; then a half cosine, which reaches the floor one step after the last
     floor: float = 0.02  # share of the peak at which they end
     clip_norm: float = 1.0  # longer gradients are shortened to this norm; infinite for none
     report_every: int | None = 50  # steps between two lines of the log; None writes none
@@ -60,22 +58,20 @@ def fit(
     """Trains a model in place.
 
     Args:
-        model: has every parameter that is trained; those with `requires_grad=False` stay as they are.
-        loss: returns a scalar for a batch; it calls the model as it likes. A scalar without a graph means that `loss`
-            has put the gradients into the parameters itself.
-        batches: yields at least `settings.steps - first` batches, already on the model's device.
+        model: its parameters with `requires_grad` are trained.
+        loss: returns a scalar for a batch. A scalar without a graph means that it has set the gradients itself.
+        batches: yields at least `settings.steps - first` batches.
         settings: how to optimise.
         precision: "bf16" runs `loss` under autocast; weights, gradients and losses stay float32.
         optimisers: with their groups at their peak rates; None: Muon and AdamW at the settings' rates.
-        after_step: called with the number of each finished step, counted from 1, and its loss: to evaluate, save or
-            constrain.
-        first: steps done before, by an earlier call.
+        after_step: called with the number of each finished step, counted from 1, and its loss.
+        first: steps done by an earlier call.
 
     Returns:
         The loss of each step of this call.
 
     Raises:
-        FloatingPointError: a loss is not finite; the model is as the step before left it.
+        FloatingPointError: a loss is not finite. The model keeps the state after the previous step.
     """
     import torch
 
@@ -93,10 +89,7 @@ def fit(
         with autocast(precision, device):
             value = loss(batch)
         if not torch.isfinite(value):
-            rates = ", ".join(f"{peak:g}" for peak in dict.fromkeys(peak for _, peak in peaks))
-            raise FloatingPointError(
-                f"the loss of step {step + 1} is {value.item()}: lower the learning rates ({rates})"
-            )
+            raise FloatingPointError(f"the loss of step {step + 1} is {value.item()}: lower the learning rate")
         if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
         if settings.clip_norm < math.inf:
@@ -119,25 +112,23 @@ def fit(
 
 @contextmanager
 def autocast(precision: Precision, device: str) -> Iterator[None]:
-    """Autocast to bf16 where that is the precision."""
+    """Autocast to bf16 if that is the precision."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    if precision == "int8":
-        raise ValueError("int8 is for networks that only run: train in float32 or bf16")
-    if precision == "float32":
+    if precision != "bf16":
         yield
         return
-    # On CPUs the gradient of torch's fused attention takes ten times as long in bf16 as in float32 (torch 2.13).
+    # On CPUs the gradient of torch's fused attention is ten times slower in bf16 than in float32 (torch 2.13).
     plain = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
     with torch.autocast(device, torch.bfloat16), plain:
         yield
 
 
 def muon_and_adamw(model: torch.nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
-    """Muon for matrices and convolutions inside the layers, AdamW for every other parameter that wants a gradient.
+    """Muon for matrices and convolutions inside the layers, AdamW for all other trained parameters.
 
-    Muon steps as far as AdamW would (`match_rms_adamw`).
+    Muon's steps are as long as AdamW's (`match_rms_adamw`).
 
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
     scalable for LLM training", section 2.2.
@@ -145,7 +136,7 @@ def muon_and_adamw(model: torch.nn.Module, settings: Settings) -> list[torch.opt
     import torch
 
     class Muon(torch.optim.Muon):
-        """torch's Muon, which takes matrices only, on views: the filters of a convolution are the rows of a matrix."""
+        """torch's Muon takes matrices only, so it gets views: the filters of a convolution are rows of a matrix."""
 
         def __init__(self, weights: Sequence[torch.nn.Parameter]) -> None:
             self.weights = weights

@@ -1,11 +1,11 @@
 """CLIP's loss over the pairs of all processes, and its gradient in pieces that fit into memory.
 
-The contrastive loss compares every image of a batch with every text of it, so it does not split into parts as other
-losses do: a batch on eight processes, or in eight pieces, is not eight batches of an eighth. Here it stays one batch.
+The contrastive loss compares every image of a batch with every text of it. So a batch on eight processes or in eight
+pieces must stay one batch; it is not eight batches of an eighth.
 
 Sources: Radford et al. 2021, "Learning transferable visual models from natural language supervision", figure 3; Gao et
-al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (GradCache); `open_clip`, whose
-names "gather with gradient" and "local loss" are kept.
+al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (GradCache); open_clip ("gather with
+gradient", "local loss").
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Embed = Callable[[Any], "tuple[torch.Tensor, torch.Tensor]"]
 
 
 def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The mean of the cross-entropies of finding each image's text and each text's image in the batch.
+    """The mean cross-entropy of finding each image's text and each text's image in the batch.
 
     Source: Radford et al. 2021, figure 3.
     """
     import torch
     from torch.nn import functional as F
 
-    # Eight bits of a bf16 product, times a scale of 100, would be steps of 0.4 in the logits.
+    # A bf16 product has 8 bits: times a scale of 100, logits would move in steps of 0.4.
     with torch.autocast(images.device.type, enabled=False):
         logits = scale * F.normalize(images.float(), dim=-1) @ F.normalize(texts.float(), dim=-1).T  # (n, n)
         own = torch.arange(len(logits), device=logits.device)
@@ -39,12 +39,7 @@ def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Ten
 
 
 def gathered(rows: torch.Tensor, processes: Processes) -> torch.Tensor:
-    """The rows (n, d) of all processes in their order: (processes * n, d).
-
-    The gradient goes back to the process whose row it is, summed over all processes.
-    """
-    if processes.count == 1:
-        return rows
+    """The rows (n, d) of all processes in order of rank, (count * n, d). Gradients are summed over all processes."""
     import torch
     import torch.distributed as dist
 
@@ -57,7 +52,7 @@ def gathered(rows: torch.Tensor, processes: Processes) -> torch.Tensor:
 
         @staticmethod
         def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            # Summed and cut, since gloo cannot reduce and scatter; it is a few MB.
+            # gloo has no reduce-scatter, so we reduce everything (a few MB) and keep our part.
             total = gradients[0].contiguous()
             dist.all_reduce(total)
             return total.chunk(processes.count)[processes.rank]
@@ -75,23 +70,20 @@ def loss_over_processes(
     local: bool = True,
     processes: Processes = ALONE,
 ) -> torch.Tensor:
-    """CLIP's loss of the pairs of all processes.
+    """CLIP's loss over the pairs of all processes.
 
-    Every process gets a share whose mean over the processes is the loss. So are the gradients: averaged over the
-    processes, they are those of one process that has all pairs.
+    Each process gets a share of it. Losses and gradients, averaged over the processes, equal those of one process that
+    has all pairs.
 
     Args:
-        images, texts: (n, d) embeddings of this process's pairs, not yet normalised; n is the same everywhere.
+        images, texts: (n, d) embeddings of this process's pairs, not normalised; n is the same everywhere.
         scale: factor of the cosines, the inverse of the temperature.
-        usable: (n,) bool: pairs that could be read. The others neither count nor serve as negatives.
-        local: each process compares its own images and texts with all ("local loss"): n x N logits instead of N x N,
-            and the same gradients. False: each compares all with all.
-        processes: who takes part.
+        usable: (n,) bool: pairs that could be read. Others neither count nor serve as negatives.
+        local: each process compares its own images and texts with all ("local loss"): n x N logits instead of N x N.
+        processes: this process and how many there are.
 
     Returns:
-        A scalar, float32. NaN where no process has a usable pair.
-
-    Cost: one gathering of 2 n d numbers, and 2 n N d multiplications (2 N N d where not local).
+        A scalar, float32. NaN if no process has a usable pair.
     """
     import torch
     from torch.nn import functional as F
@@ -107,7 +99,7 @@ def loss_over_processes(
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:
             return contrastive_loss(all_images, all_texts, scale)
-        place = all_kept.cumsum(0) - 1  # of each pair among those that are kept
+        place = all_kept.cumsum(0) - 1  # of each pair among the kept ones
         own = place[processes.rank * size : (processes.rank + 1) * size][kept]
         total = F.cross_entropy(scale * all_images[own] @ all_texts.T, own, reduction="sum")
         total = total + F.cross_entropy(scale * all_texts[own] @ all_images.T, own, reduction="sum")
@@ -120,19 +112,11 @@ def backward(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> torch.Tensor:
-    """Adds a batch's gradients to the parameters' and returns its loss, without a graph.
+    """Adds a batch's gradients to those of the parameters and returns its loss, detached.
 
-    In several pieces, every piece is embedded without a graph, the loss gives the gradient of each embedding, and every
-    piece is embedded again, now with a graph, to carry its embeddings' gradients to the parameters. One piece is in
-    memory at a time; loss and gradients are those of the whole batch. Dropout draws the same both times.
-
-    Args:
-        embed: embeds a piece.
-        pieces: of the batch, as `embed` takes them.
-        loss: of all image and text embeddings, (n, d) each.
-        autocast: the context in which networks run.
-
-    Cost: embedding twice, so a third more than in one piece.
+    With several pieces, each is embedded without a graph, the loss gives the gradient of every embedding, and each
+    piece is embedded again with a graph to pass these gradients on. One piece is in memory at a time. Dropout draws the
+    same numbers both times. The second embedding costs a third more time than one piece would.
 
     Source: Gao et al. 2021 (GradCache), section 3.2.
     """
@@ -146,33 +130,26 @@ def backward(
     states, embedded = [], []
     with torch.no_grad(), autocast():
         for piece in pieces:
-            states.append(_random_state())
+            states.append((torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None))
             embedded.append(embed(piece))
-    images = torch.cat([images for images, _ in embedded]).requires_grad_()
-    texts = torch.cat([texts for _, texts in embedded]).requires_grad_()
+    whole = [torch.cat(rows).requires_grad_() for rows in zip(*embedded, strict=True)]
     with autocast():
-        value = loss(images, texts)
+        value = loss(*whole)
     value.backward()  # type: ignore[no-untyped-call]
     start = 0
-    for piece, state in zip(pieces, states, strict=True):
-        torch.set_rng_state(state[0])
-        if state[1] is not None:
-            torch.cuda.set_rng_state(state[1])
+    for piece, (cpu, gpu) in zip(pieces, states, strict=True):
+        torch.set_rng_state(cpu)
+        if gpu is not None:
+            torch.cuda.set_rng_state(gpu)
         with autocast():
             again = embed(piece)
         stop = start + len(again[0])
-        # A frozen tower's embeddings have no graph.
+        # The embeddings of a frozen tower have no graph.
         wanted = [
-            (rows, whole.grad[start:stop])
-            for rows, whole in zip(again, (images, texts), strict=True)
-            if rows.requires_grad and whole.grad is not None
+            (rows, one.grad[start:stop])
+            for rows, one in zip(again, whole, strict=True)
+            if rows.requires_grad and one.grad is not None
         ]
         torch.autograd.backward([rows for rows, _ in wanted], [gradient for _, gradient in wanted])
         start = stop
     return value.detach()
-
-
-def _random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
-    import torch
-
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None

@@ -1,4 +1,4 @@
-"""What a training step costs: memory, from which the number of pieces follows, and operations, for the utilisation."""
+"""What a training step costs: memory, which decides the number of pieces, and operations, for the utilisation."""
 
 from __future__ import annotations
 
@@ -34,17 +34,9 @@ _READ_AHEAD = 7  # batches of images that are decoded, waiting or in use at a ti
 _CACHED_IMAGE = 1 << 20  # bytes of a decoded image that is kept: 600 x 600 pixels
 _LOGITS = 6  # matrices of the loss that are as large as its logits
 _CAPTIONS = 10_000  # of which the longest stands for all
-_GIB = 2**30
 
 #: Floating-point operations per second on dense bf16 matrices, by NVIDIA's data sheets.
-PEAKS = {
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "A10": 125e12,
-}
+PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "A10": 125e12}
 
 
 def choose_pieces(task: Task, towers: Towers, *, cached: bool) -> int:
@@ -55,30 +47,21 @@ def choose_pieces(task: Task, towers: Towers, *, cached: bool) -> int:
         free //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     usable = int(_SHARE * free)
     fixed = _fixed(task, towers)
-    room = usable - fixed
-    pair = _per_pair(task, towers, cached, room) if room > 0 else 0
+    pair = _per_pair(task, towers, cached, usable - fixed) if usable > fixed else 0
     needs = (
-        f"{f'a pair takes {_gib(pair)}, ' if pair else ''}gradients, AdamW and images read ahead {_gib(fixed)}; "
-        f"{_gib(usable)} may be used, {_SHARE:.0%} of the free memory"
+        f"a pair takes {_gib(pair)}, gradients, AdamW and images read ahead {_gib(fixed)}; {_gib(usable)} may be used, "
+        f"{_SHARE:.0%} of the free memory"
     )
-    if room <= 0 or room < pair:
+    fitting, whole = (usable - fixed) // pair if pair else 0, needs_whole_batch(towers.model)
+    if fitting < 1 or (whole and fitting < size):
+        cut = f" {training.model} normalises over the batch, so it cannot be cut into pieces." if whole else ""
         raise StopError(
-            f"{training.model} does not fit into memory: {needs}. Free memory, or take a smaller model or batch "
-            "(--train-batch)"
+            f"{training.model} does not fit into memory: {needs}.{cut} Use a smaller --train-batch or model"
         )
-    fitting, whole = room // pair, needs_whole_batch(towers.model)
     if how.device.kind == "cpu" and not whole:
         fitting = min(fitting, max(1, _ENOUGH_ON_A_CPU // pair))
-    if fitting >= size:
-        log.info("a batch of %d is computed in one piece: %s", size, needs)
-        return 1
-    if whole:
-        raise StopError(
-            f"a batch of {size} does not fit into memory: {needs}. {training.model} normalises over the whole batch, "
-            f"so it cannot be cut into pieces: take at most {fitting} (--train-batch), or convnet"
-        )
     pieces = math.ceil(size / fitting)
-    log.info("a batch of %d is cut into %d pieces of at most %d: %s", size, pieces, math.ceil(size / pieces), needs)
+    log.info("a batch of %d is computed in pieces of at most %d pairs: %s", size, math.ceil(size / pieces), needs)
     return pieces
 
 
@@ -93,7 +76,7 @@ def _fixed(task: Task, towers: Towers) -> int:
 
 
 def _per_pair(task: Task, towers: Towers, cached: bool, room: int) -> int:
-    """Bytes that a pair of a batch takes, by a step on two pairs and, where that fits, on some more."""
+    """Bytes that a pair of a batch takes, from a step on two pairs and, if that fits, on some more."""
     import torch
 
     model = towers.model
@@ -112,9 +95,8 @@ def _per_pair(task: Task, towers: Towers, cached: bool, room: int) -> int:
             embed, [(pixels, *text)], lambda one, other: contrastive_loss(one, other, model.logit_scale.exp()), context
         )
 
-    was_training = model.training
     model.train()
-    step(2)  # one pair has no variance for batch normalisation; gradients are there afterwards
+    step(2)  # one pair has no variance for batch normalisation; gradients exist afterwards
     size = peak_bytes(lambda: step(2)) / 2
     count = min(_MEASURED, task.training.batch // task.processes.count)
     if count * size < room:
@@ -123,7 +105,6 @@ def _per_pair(task: Task, towers: Towers, cached: bool, room: int) -> int:
     with torch.no_grad():
         for name, one in model.named_buffers():
             one.copy_(buffers[name])
-    model.train(was_training)
     return math.ceil(_OVERHEAD * size)
 
 
@@ -161,14 +142,14 @@ def peak_bytes(call: Callable[[], Any]) -> int:
 
 
 def _gib(size: float) -> str:
-    return f"{size / _GIB:.3g} GiB"
+    return f"{size / 2**30:.3g} GiB"
 
 
 def flops_per_pair(task: Task, towers: Towers, cached: bool) -> float:
-    """Operations that the model needs for one pair: three times those of a forward pass, for each part that learns.
+    """Operations for one pair: those of a forward pass, three times for each part that learns.
 
-    Source: the backward pass is two products for each one forwards (Chowdhery et al. 2022, appendix B). What is
-    recomputed to save memory does not count.
+    Source: the backward pass has two products for each forward one (Chowdhery et al. 2022, "PaLM", appendix B).
+    Recomputation to save memory does not count.
     """
     import torch
 
@@ -184,7 +165,7 @@ def flops_per_pair(task: Task, towers: Towers, cached: bool) -> float:
 
 
 def forward_flops(call: Callable[[], Any]) -> int:
-    """Floating-point operations of a call's products, without gradients."""
+    """Floating-point operations of a call's matrix products, without gradients."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -194,10 +175,9 @@ def forward_flops(call: Callable[[], Any]) -> int:
 
 
 def peak_rate(device: torch.device, precision: Precision) -> float:
-    """Floating-point operations per second that a device could do.
+    """Floating-point operations per second that a device could do, by which MFU divides.
 
-    In bf16 on a GPU of `PEAKS` it is the data sheet's number, as MFU is understood (Chowdhery et al. 2022, "PaLM",
-    appendix B). Elsewhere (CPUs, float32, other GPUs) it is what a large product of matrices reaches.
+    From the data sheet in bf16 on a GPU of `PEAKS`, else what a large matrix product reaches.
     """
     import torch
 

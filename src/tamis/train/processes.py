@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Processes:
     """Which of how many processes this one is."""
 
-    rank: int = 0  # number of this process among all, from 0
-    count: int = 1  # number of processes on all machines
+    rank: int = 0
+    count: int = 1  # on all machines
     local_rank: int = 0  # number of this process on its machine, and of its GPU
 
     @property
@@ -28,7 +28,7 @@ class Processes:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Waits until all processes have come here."""
+        """Waits for all processes."""
         if self.count > 1:
             import torch.distributed as dist
 
@@ -42,7 +42,7 @@ class Processes:
         """The sum of all processes' numbers."""
         return self._reduced(number, "SUM")
 
-    def _reduced(self, number: float, how: str) -> float:
+    def _reduced(self, number: float, operation: str) -> float:
         if self.count == 1:
             return number
         import torch
@@ -50,14 +50,13 @@ class Processes:
 
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         value = torch.tensor(number, dtype=torch.float64, device=device)
-        dist.all_reduce(value, getattr(dist.ReduceOp, how))
+        dist.all_reduce(value, getattr(dist.ReduceOp, operation))
         return float(value)
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Replaces each gradient by its mean over the processes, which must have gradients of the same parameters.
+        """Replaces each gradient by its mean over the processes.
 
-        Called after the backward pass and not within it, as torch's DDP does: the pieces of a batch
-        (`losses.backward`) need it once, after the last.
+        Runs after the backward pass, unlike torch's DDP: a batch in pieces needs it once, after the last piece.
         """
         if self.count == 1:
             return
@@ -86,9 +85,9 @@ ALONE = Processes()
 
 @contextmanager
 def started(device: str) -> Iterator[Processes]:
-    """Joins the other processes that torchrun started, if it did, while the block runs; blocks may be nested.
+    """Joins the process group of torchrun's environment, if there is one, while the block runs; blocks may be nested.
 
-    It reads torchrun's RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. GPUs use NCCL, CPUs gloo.
+    GPUs use NCCL, CPUs gloo.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
@@ -101,18 +100,15 @@ def started(device: str) -> Iterator[Processes]:
     if device != "cpu":
         if local_rank >= torch.cuda.device_count():
             raise StopError(
-                f"process {local_rank} of this machine has no GPU of its own, there are {torch.cuda.device_count()}: "
-                "start one process for each (torchrun --nproc-per-node)"
+                f"process {local_rank} of this machine has no GPU, there are {torch.cuda.device_count()}: start one "
+                "process for each (torchrun --nproc-per-node)"
             )
         torch.cuda.set_device(local_rank)
     processes = Processes(rank=int(os.environ["RANK"]), count=count, local_rank=local_rank)
     if dist.is_initialized():
         yield processes
         return
-    try:
-        dist.init_process_group("gloo" if device == "cpu" else "nccl")
-    except (RuntimeError, ValueError) as error:
-        raise StopError(f"the {count} processes of WORLD_SIZE cannot reach each other: {error}") from error
+    dist.init_process_group("gloo" if device == "cpu" else "nccl")
     try:
         yield processes
     finally:

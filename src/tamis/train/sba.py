@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -26,23 +26,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SbaTraining:
-    """How the layer is trained; the paper's numbers (appendix A.7)."""
+    """The settings of the layer's training; the paper's numbers (appendix A.7)."""
 
-    epochs: int = 2
-    batch_size: int = 128
-    learning_rate: float = 2e-3  # AdamW's peak, which falls along a half cosine to 0
-    warmup: float = 0.03  # share of the steps over which it rises
-    end: End = "newline"  # of a caption for the language model; "eos" for models of single sentences
-    seed: int = 0  # of the first weights and the order of the captions
+    epochs: Annotated[int, "Number of epochs."] = 2
+    batch_size: Annotated[int, "Captions in a batch of training."] = 128
+    learning_rate: Annotated[float, "AdamW's peak learning rate."] = 2e-3
+    warmup: float = 0.03  # share of the steps over which the rate rises; it then falls to 0 along a half cosine
+    end: Annotated[End, "The end of a caption: newline (as released), or eos for models of single sentences."] = (
+        "newline"
+    )
+    seed: Annotated[int, "Seed of the initial weights and the order of the captions."] = 0
 
     def __post_init__(self) -> None:
         at_least_one(epochs=self.epochs, batch_size=self.batch_size)
         check_rate(self.learning_rate, self.warmup)
         check_words(self)
-
-    def steps(self, captions: int) -> int:
-        """Batches of a training on so many captions."""
-        return math.ceil(captions / self.batch_size) * self.epochs
 
 
 def check_rate(learning_rate: float, warmup: float) -> None:
@@ -54,7 +52,7 @@ def check_rate(learning_rate: float, warmup: float) -> None:
 
 
 def shuffled(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
-    """Yields the rows of batches without end, every epoch in another order."""
+    """Yields the rows of endless batches; each epoch has another order."""
     rng = np.random.default_rng(seed)
     while True:
         order = rng.permutation(count)
@@ -70,9 +68,9 @@ def train_sba(
     device: Device,
     training: SbaTraining | None = None,
 ) -> list[float]:
-    """Trains the layer and writes its folder, which the signal `sba` takes as its bridge.
+    """Trains the layer and writes its folder, which the signal `sba` takes as its bridge. Returns each step's loss.
 
-    CLIP's vectors are computed once, for every distinct caption; gradients go through the frozen language model.
+    CLIP's vectors are computed once for every distinct caption. Gradients go through the frozen language model.
 
     Source: Yanuka et al. 2024 (ICC), section 2 and appendix A.7.
     """
@@ -99,7 +97,7 @@ def train_sba(
     def loss(rows: np.ndarray) -> torch.Tensor:
         return reader.loss(layer(embedded[rows]), [tokens[row] for row in rows])
 
-    steps = training.steps(len(distinct))
+    steps = math.ceil(len(distinct) / training.batch_size) * training.epochs
     warmup = max(1, round(training.warmup * steps))
     settings = Settings(steps=steps, learning_rate=training.learning_rate, weight_decay=0.0, warmup=warmup, floor=0.0)
     log.info("%d captions, %d batches of %d", len(distinct), steps, training.batch_size)

@@ -1,12 +1,12 @@
-"""How CLIP is trained: DataComp's scales, a small one of our own, and the architectures."""
+"""The settings of CLIP's training: DataComp's scales, a small one of our own, and the architectures."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from tamis.data import Precision
 from tamis.errors import at_least_one, unknown
@@ -14,54 +14,46 @@ from tamis.errors import at_least_one, unknown
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
 OPEN_CLIP = "000ca0a"
 
-_LARGEST = 1e30  # of any setting: AdamW overflows float32 with more, and torch stops without a clear message
+_LARGEST = 1e30  # of a setting: more overflows float32 in AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipTraining:
-    """What decides how a model comes out. Where it is trained, and in how many pieces, is in `step.How`."""
+    """What decides the resulting model. Where it is trained, and in how many pieces, is in `step.How`."""
 
-    model: str = "ViT-B-32"  # an architecture of `ARCHITECTURES`, trained from scratch, or a checkpoint to start from
-    text: str = ""  # a pretrained text encoder that replaces the architecture's text tower; "" for none
-    freeze_text: bool = False  # train only the projection of the text tower
-    samples: int  # pairs seen, repeats counted
-    batch: int  # pairs compared with each other, of all processes together
-    learning_rate: float = 5e-4  # AdamW's peak
-    warmup: int = 500  # steps over which it rises; it then falls to 0 along a half cosine
-    beta1: float = 0.9  # AdamW's
-    beta2: float = 0.98
-    epsilon: float = 1e-6
-    weight_decay: float = 0.2  # of everything with two or more dimensions
-    clip_norm: float | None = None  # longer gradients are shortened to this norm; None for none
-    crop: float = 0.9  # the smallest share of an image that a random crop keeps
-    seed: int = 0  # of the first weights, the order and the crops
-    #: share of the pairs, chosen by their uids, that are not trained on; their loss is measured on the way
-    hold_out: float = 0.0
-    keep_best: bool = False  # keep the model of the lowest held-out loss, not that of the last step
+    model: Annotated[str, "An architecture such as ViT-B-32, or a checkpoint to start from."] = "ViT-B-32"
+    text: Annotated[str, "A pretrained text encoder in place of the text tower, such as minilm."] = ""
+    freeze_text: Annotated[bool, "Train only the projection of the text tower."] = False
+    samples: Annotated[int, "Pairs seen, repeats counted."]
+    batch: Annotated[int, "Pairs compared with each other, of all processes together."]
+    learning_rate: Annotated[float, "AdamW's peak learning rate; it falls to 0 along a half cosine."] = 5e-4
+    warmup: Annotated[int, "Steps over which the learning rate rises."] = 500
+    beta1: Annotated[float, "AdamW's."] = 0.9
+    beta2: Annotated[float, "AdamW's."] = 0.98
+    epsilon: Annotated[float, "AdamW's."] = 1e-6
+    weight_decay: Annotated[float, "Of parameters with two or more dimensions."] = 0.2
+    clip_norm: Annotated[float | None, "Largest norm of the gradients; longer ones are scaled down."] = None
+    crop: Annotated[float, "Smallest share of an image that a random crop keeps."] = 0.9
+    seed: Annotated[int, "Seed of the initial weights, the order and the crops."] = 0
+    hold_out: Annotated[float, "Share of the pairs to hold out: their loss shows overfitting."] = 0.0
+    keep_best: Annotated[bool, "Keep the model with the lowest held-out loss, not the last one."] = False
 
     def __post_init__(self) -> None:
-        at_least_one(samples=self.samples, batch=self.batch)
-        betas = (self.beta1, self.beta2)
-        for holds, rule in (
-            (self.batch >= 2, "batch must be at least 2: a pair is compared with the others of its batch"),
-            (self.learning_rate > 0, "learning_rate must be above 0"),
-            (self.warmup >= 0, "warmup must be at least 0"),
-            (0 <= self.seed < 1 << 62, "seed must be at least 0 and below 2^62"),
-            (all(0 <= beta < 1 for beta in betas), "beta1 and beta2 must be in [0, 1)"),
-            (self.epsilon > 0, "epsilon must be above 0"),
-            (self.weight_decay >= 0, "weight_decay must be at least 0"),
-            (self.clip_norm is None or self.clip_norm > 0, "clip_norm must be above 0"),
-            (0 < self.crop <= 1, "crop is a share of the image, in (0, 1]"),
-            (0 <= self.hold_out <= 0.5, "hold_out is a share of the pairs, in [0, 0.5]"),
-            (self.hold_out or not self.keep_best, "keep_best needs pairs to choose by: hold_out (--hold-out 0.05)"),
-        ):
-            if not holds:
-                values = [f"{field.name}={getattr(self, field.name)}" for field in fields(self) if field.name in rule]
-                raise ValueError(f"{rule}; got {', '.join(values)}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not abs(value) <= _LARGEST:
-                raise ValueError(f"{field.name} must be a number, at most {_LARGEST:g}, got {value}")
+        at_least_one(samples=self.samples)
+        for name in ("learning_rate", "epsilon", "clip_norm", "crop"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}")
+        most = dict.fromkeys(("learning_rate", "epsilon", "clip_norm", "weight_decay"), _LARGEST)
+        most |= {"beta1": 1 - 1e-9, "beta2": 1 - 1e-9, "crop": 1.0, "hold_out": 0.5, "seed": (1 << 62) - 1}
+        for name, largest in most.items():
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= largest:
+                raise ValueError(f"{name} must be from 0 to {largest:.9g}, got {value}")
+        if self.batch < 2 or self.warmup < 0:  # a pair is compared with the others of its batch
+            raise ValueError(f"batch must be at least 2 and warmup at least 0, got {self.batch} and {self.warmup}")
+        if self.keep_best and not self.hold_out:
+            raise ValueError("keep_best needs held-out pairs to choose by: set hold_out (--hold-out 0.05)")
 
     @property
     def steps(self) -> int:
@@ -86,17 +78,13 @@ SCALES: Mapping[str, ClipTraining] = {
 
 
 def at_scale(scale: str, **overrides: Any) -> ClipTraining:
-    """A scale's training with some settings changed; None leaves a setting as it is.
+    """A scale's training with some settings changed; None leaves a setting unchanged.
 
-    A checkpoint has its own text tower, so the scale's is left out where the model is a checkpoint.
+    A checkpoint has its own text tower, so the scale's is left out if the model is a checkpoint.
     """
     if scale not in SCALES:
         raise ValueError(unknown("scale", scale, SCALES))
-    known = {field.name for field in fields(ClipTraining)}
     changes = {name: value for name, value in overrides.items() if value is not None}
-    for name in changes:
-        if name not in known:
-            raise ValueError(unknown("setting of a training", name, known))
     if changes.get("model", "ViT-B-32") not in ARCHITECTURES:
         changes = {"text": "", "freeze_text": False} | changes
     return replace(SCALES[scale], **changes)
@@ -142,8 +130,8 @@ def _resnet(side: int) -> Architecture:
     """A residual network (He et al. 2016, arXiv:1512.03385) of four stages, a basic block each, and an attention pool.
 
     `transformers`' own ResNet returns (b, c, 1, 1), which its dual encoder cannot project. Its DPT (Ranftl et al. 2021,
-    arXiv:2103.13413) puts a transformer on a ResNet and returns (b, c): this is one with a single layer, which starts
-    as the mean over the places, see `towers.begin_as_mean`.
+    arXiv:2103.13413) puts a transformer on a ResNet and returns (b, c). This one has a single layer, see
+    `towers.begin_as_mean`.
     """
     widths = [32, 64, 128, 256]  # multiples of 32: bf16 products on CPUs are two thirds faster than with 40, 80, ...
     backbone = {
@@ -177,7 +165,7 @@ def _resnet(side: int) -> Architecture:
     )
 
 
-#: By the names that open_clip gives them (its `model_configs`), and small ones.
+#: open_clip's, by its names (`model_configs`), and small ones.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "ViT-B-32": _vit(32, 768, 12, 512, 512),
     "ViT-B-16": _vit(16, 768, 12, 512, 512),
@@ -196,7 +184,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "hidden_sizes": [32, 64, 128, 256],
             "depths": [1, 2, 2, 1],
             "patch_size": 4,
-            # ConvNeXt's 1e-6 is for hundreds of epochs: within few, blocks that start at almost 0 stay there.
+            # ConvNeXt's 1e-6 is for hundreds of epochs: in a few, blocks would stay near 0.
             "layer_scale_init_value": 0.1,
         },
         text=None,
@@ -212,16 +200,15 @@ def open_clip_command(
 ) -> str:
     """The command that trains the same in open_clip, on exported shards (`tamis export --to webdataset`).
 
-    Its sampling differs: open_clip draws shards with replacement (`--dataset-resampled`, as DataComp does) and shuffles
-    within a buffer. Pairs that a subset keeps several times must be several times in the shards.
+    The order differs: open_clip draws shards with replacement (`--dataset-resampled`, as DataComp does) and shuffles
+    within a buffer.
 
-    Source: open_clip, `open_clip_train/params.py` at `OPEN_CLIP`; DataComp, `train.py`, for which options it sets.
+    Source: open_clip, `open_clip_train/params.py` at `OPEN_CLIP`; DataComp, `train.py`, for the options.
     """
     architecture = ARCHITECTURES.get(training.model)
     if architecture is None or architecture.open_clip is None or training.text:
-        what = f"{training.model} with the text tower {training.text}" if training.text else training.model
         named = ", ".join(name for name, one in ARCHITECTURES.items() if one.open_clip)
-        raise ValueError(f"open_clip has no model like {what}; it has {named}")
+        raise ValueError(f"open_clip has no model like {training.model} {training.text}; it has {named}")
     if training.hold_out:
         raise ValueError("open_clip holds out no pairs: leave --hold-out out")
     if training.batch % (processes * pieces):
@@ -251,7 +238,7 @@ def open_clip_command(
         "workers": "4",
     }
     if training.freeze_text:
-        # Its last group is the projection, which learns here too; without the third option open_clip refuses to lock.
+        # The last group is the projection, which learns here too; open_clip needs the third option to lock at all.
         options |= {"lock-text": None, "lock-text-unlocked-layers": "1", "lock-text-freeze-layer-norm": None}
     if training.clip_norm is not None:
         options["grad-clip-norm"] = f"{training.clip_norm:.15g}"

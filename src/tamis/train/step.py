@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -41,22 +41,18 @@ _STATES_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """Where and in which pieces to train; it changes results by rounding only."""
+    """Where and in how many pieces to train. It changes results by rounding only."""
 
-    device: Device  # where, and in which precision
-    #: into which each process's part of a batch is cut, so that one fits into memory; None: as many as the free memory
-    #: asks for, see `measure.choose_pieces`
-    pieces: int | None = None
-    #: recompute layers in the backward pass instead of keeping their results: less memory, a third slower
-    checkpointing: bool = False
+    device: Device
+    pieces: Annotated[int | None, "Pieces that each process's batch is cut into; by default as memory allows."] = None
+    checkpointing: Annotated[bool, "Recompute layers in the backward pass: less memory, a third slower."] = False
     local_loss: bool = True  # see `losses.loss_over_processes`
-    threads: int = 2  # for reading and decoding, in each process
-    save_every: int | None = None  # steps between checkpoints; None: a twentieth of all, at least 50 and at most 1,000
-    report_every: int | None = None  # steps between lines of metrics; None: a hundredth of all, at most 100
-    keep_epochs: bool = False  # keep the model of each epoch's end, as `epoch-1` and so on
+    threads: Annotated[int, "Threads that read and decode, per process."] = 2
+    save_every: Annotated[int | None, "Steps between checkpoints; by default a twentieth of all, 50 to 1,000."] = None
+    report_every: Annotated[int | None, "Steps between lines of metrics; by default a hundredth, at most 100."] = None
+    keep_epochs: Annotated[bool, "Keep the model at the end of each epoch."] = False
     cache: int = 1 << 30  # bytes of decoded images that each process keeps
-    #: file of `write_text_states` for all rows of the run, for trainings that share a frozen text tower; None: computed
-    #: for this training
+    #: file of `write_text_states` for all rows of the run, shared by trainings; None: computed for this training
     text_states: Path | None = None
     trainings: int = 1  # number of trainings that share this machine's memory
 
@@ -67,7 +63,7 @@ class How:
 
 @dataclass(frozen=True)
 class Task:
-    """One training: what to train on, into which folder, how, and which process this is; `held` are held-out pairs."""
+    """One training, in one of its processes."""
 
     run: Run
     pool: Pool
@@ -76,18 +72,12 @@ class Task:
     training: ClipTraining
     how: How
     processes: Processes
-    held: TrainingRows | None = None
+    held: TrainingRows | None = None  # held-out pairs
 
     @property
     def state(self) -> Path:
         """The folder of settings, metrics and checkpoint."""
         return self.folder / TRAINING
-
-    @property
-    def torch_device(self) -> str:
-        """The device of this process."""
-        kind = self.how.device.kind
-        return f"cuda:{self.processes.local_rank}" if kind == "cuda" and self.processes.count > 1 else kind
 
     def captions(self, stop: int) -> Iterator[str]:
         """Yields the captions of the first rows."""
@@ -95,7 +85,7 @@ class Task:
 
 
 def captions_of(run: Run, rows: NDArray[np.int64]) -> Iterator[str]:
-    """Yields the captions of rows of a run, which ascend; "" where there is none."""
+    """Yields the captions of ascending rows of a run; "" for none."""
     first = 0
     for shard, size in zip(run.shards, run.sizes, strict=True):
         low, high = np.searchsorted(rows, [first, first + size])
@@ -112,39 +102,35 @@ class Prepared:
     #: each (b, side, side, 3) uint8 pixels, then ids and mask, or the states of a frozen text tower
     pieces: Sequence[tuple[torch.Tensor, ...]]
     usable: torch.Tensor  # (n,) bool, of the pairs in the pieces
-    unreadable: int  # number of pairs of the batch that could not be read
+    unreadable: int  # pairs of the batch that could not be read
 
 
-class Preparation:
-    """Cuts batches into pieces and captions into tokens, in the thread that reads ahead."""
+def preparation(task: Task, towers: Towers, states: Floats | None) -> Callable[[Batch], Prepared]:
+    """The function that cuts batches into pieces and captions into tokens, for the thread that reads ahead."""
+    import torch
 
-    def __init__(self, task: Task, towers: Towers, states: Floats | None) -> None:
-        # A tokenizer of its own: two threads must not use one.
-        self._towers = replace(towers, tokenizer=copy.deepcopy(towers.tokenizer))
-        self._states = states
-        self._how = task.how
-        self._alone = task.processes.count == 1
+    # A tokenizer of its own: two threads must not share one.
+    towers = replace(towers, tokenizer=copy.deepcopy(towers.tokenizer))
 
-    def __call__(self, batch: Batch) -> Prepared:
-        """Returns the batch prepared."""
-        import torch
-
+    def prepare(batch: Batch) -> Prepared:
         unreadable = int((~batch.usable).sum())
-        # Batch normalisation must not see the black images that stand for unreadable ones. Several processes need
-        # batches of one size and refuse such models, so they keep them.
-        if self._alone and 0 < unreadable < len(batch.captions):
+        # Batch normalisation must not see the black images in place of unreadable ones. Several processes need batches
+        # of one size and refuse such models, so they keep them.
+        if task.processes.count == 1 and 0 < unreadable < len(batch.captions):
             batch = batch.readable()
         size = len(batch.captions)
         pieces = []
-        for part in np.array_split(np.arange(size), min(self._how.pieces or 1, size)):
+        for part in np.array_split(np.arange(size), min(task.how.pieces or 1, size)):
             some = slice(int(part[0]), int(part[-1]) + 1)
-            if self._states is not None:
-                piece: tuple[torch.Tensor, ...] = (torch.from_numpy(self._states[batch.places[some]]),)
+            if states is not None:
+                text: tuple[torch.Tensor, ...] = (torch.from_numpy(states[batch.places[some]]),)
             else:
-                piece = self._towers.tokens(batch.captions[some])
-            piece = (batch.pixels[some], *piece)
-            pieces.append(piece if self._how.device.kind == "cpu" else tuple(one.pin_memory() for one in piece))
+                text = towers.tokens(batch.captions[some])
+            piece = (batch.pixels[some], *text)
+            pieces.append(piece if task.how.device.kind == "cpu" else tuple(one.pin_memory() for one in piece))
         return Prepared(pieces, batch.usable, unreadable)
+
+    return prepare
 
 
 def embedding(task: Task, towers: Towers, *, cached: bool) -> Embed:
@@ -173,20 +159,19 @@ class Step:
         self._towers = towers
         self._step = first
         self._embed = embedding(task, towers, cached=cached)
-        self.unreadable = 0  # in this process, since it was last set to 0
+        self.unreadable = 0  # pairs in this process; the reader resets it
 
     def __call__(self, batch: Prepared) -> torch.Tensor:
-        """Puts the gradients into the parameters, the same in every process, and returns this process's loss."""
+        """Sets the gradients, the same in every process, and returns this process's loss."""
         import torch
 
         task, model = self._task, self._towers.model
         if not task.processes.largest(int(batch.usable.any())):
             raise StopError(
-                f"none of the {task.training.batch} images of step {self._step + 1} can be read, and the run says that "
-                f"all can: {task.pool.spec.paths[0]} has changed since. Restore it and repeat the command, or score it "
-                "into a new run"
+                f"none of the {task.training.batch} images of step {self._step + 1} can be read: "
+                f"{task.pool.spec.paths[0]} has changed since it was scored. Restore it and repeat the command"
             )
-        # What dropout draws is a function of seed, step and process, so a checkpoint need not keep it.
+        # Dropout depends on seed, step and process only, so checkpoints need no generator's state.
         torch.manual_seed(hash((task.training.seed, self._step, task.processes.rank)) % (1 << 62))
         self._step += 1
         self.unreadable += batch.unreadable
@@ -207,31 +192,31 @@ class Step:
 
 
 def text_states(task: Task, towers: Towers) -> Floats | None:
-    """The frozen text tower's states of every caption, (n, width) float32, memory-mapped.
+    """The frozen text tower's states of every caption, (n, width) float32, memory-mapped from a file.
 
-    They are computed once, into a file that a resumed training reads again. None where the tower runs in every step:
-    with several processes, or too many captions.
+    None if the tower runs in every step: it is not frozen, there are several processes, or too many captions.
     """
-    rows = task.rows
-    width = int(towers.model.text_projection.in_features)
-    if not task.training.freeze_text or task.processes.count > 1 or rows.rows.size > _MOST_STATES:
+    rows = task.rows.rows
+    if not task.training.freeze_text or task.processes.count > 1 or rows.size > _MOST_STATES:
         return None
-    if task.how.text_states is not None:
-        shared: Floats = _mapped(task.how.text_states, len(task.run), width)[rows.rows]
-        return shared
-    path = task.state / "text-states.npy"
+    shared = task.how.text_states
+    path = shared or task.state / "text-states.npy"
     if not path.is_file():
-        write_text_states(task.run, rows.rows, towers, task.how.device.batch_size, path)
-    return _mapped(path, rows.rows.size, width)
+        write_text_states(task.run, rows, towers, task.how.device.batch_size, path)
+    try:
+        states: Floats = read_rows(path, Owner(len(task.run) if shared else rows.size, ""))
+    except DamageError as error:
+        raise RunError(f"{path} is damaged: {error.what}; delete it and repeat the command") from error
+    return states[rows] if shared else states
 
 
 def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> bool:
-    """Writes what a frozen text tower makes of the captions of some rows: (rows, width) float32."""
+    """Writes what a frozen text tower makes of the captions of some rows, (rows, width) float32, unless too many."""
     import torch
 
     if rows.size > _MOST_STATES:
         return False
-    log.info("reading %d captions with the frozen text tower", rows.size)
+    log.info("embedding %d captions with the frozen text tower", rows.size)
     towers.model.eval()
     width = int(towers.model.text_projection.in_features)
     with writing(path) as temporary, torch.inference_mode():
@@ -251,31 +236,15 @@ def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: 
     return True
 
 
-def _mapped(path: Path, rows: int, width: int) -> Floats:
-    """Stored states, (rows, width), memory-mapped."""
-    try:
-        states = read_rows(path, Owner(rows, ""))
-    except DamageError as error:
-        raise RunError(f"{path} is damaged: {error.what}; delete it and repeat the command") from error
-    if states.shape[1] != width:
-        raise RunError(
-            f"{path} has {states.shape[1]} numbers for each caption, the text tower gives {width}: delete it and "
-            "repeat the command"
-        )
-    return states
-
-
 def checkpoint_layers(towers: Towers) -> None:
-    """Makes layers be recomputed in the backward pass."""
+    """Recomputes layers in the backward pass."""
     model = towers.model
     for part in [model] if model.supports_gradient_checkpointing else [model.vision_model, model.text_model]:
-        if not any(one.requires_grad for one in part.parameters()):
-            continue
-        if not part.supports_gradient_checkpointing:
-            raise StopError(
-                f"{type(part).__name__} cannot recompute its layers: leave --checkpointing out, and cut batches "
-                "into --pieces instead"
-            )
-        # transformers 6 drops the older name.
-        enable = getattr(part, "activation_checkpointing_enable", None) or part.gradient_checkpointing_enable
-        enable()
+        if any(one.requires_grad for one in part.parameters()):
+            if not part.supports_gradient_checkpointing:
+                raise StopError(
+                    f"{type(part).__name__} cannot recompute its layers: leave --checkpointing out, and use --pieces"
+                )
+            # transformers 6 drops the older name.
+            enable = getattr(part, "activation_checkpointing_enable", None) or part.gradient_checkpointing_enable
+            enable()

@@ -1,4 +1,4 @@
-"""CLIP's kind of tokenizer, learned from captions. Text that is in none of them is split into bytes."""
+"""A tokenizer like CLIP's, learned from captions. It splits unknown text into bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clip_tokenizer(texts: Iterable[str], length: int, words: int = 2000) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=words,
         initial_alphabet=byte_letters(),
-        # Each byte also as the last one of a word, or words that the corpus lacks could not be written.
+        # Also each byte at the end of a word, or unknown words could not be written.
         special_tokens=[*(f"{letter}</w>" for letter in byte_letters()), _BOS, _EOS],
         end_of_word_suffix="</w>",
         show_progress=False,

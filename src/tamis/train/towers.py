@@ -1,7 +1,6 @@
 """The model in training: two towers of `transformers`, from a configuration or from a checkpoint.
 
-What is saved loads with stock `transformers`: a `CLIPModel`, or, where a pretrained text encoder is combined with an
-image tower from scratch, a `VisionTextDualEncoderModel`.
+It is a `CLIPModel`, or a `VisionTextDualEncoderModel` for an image tower from scratch with a pretrained text encoder.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from tamis.errors import ModelError, nearest
+from tamis.errors import ModelError, unknown
 from tamis.models.clip import DUAL, pooled
 from tamis.models.folder import object_in
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, model_type, quiet, transformer_folder
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _MEAN = (0.48145466, 0.4578275, 0.40821073)  # OpenAI's
 _STD = (0.26862954, 0.26130258, 0.27577711)
 
-#: Text encoders whose layers are BERT's, to which a layer that takes the mean can be added.
+#: Text encoders with BERT's layers, to which `take_mean` can add one.
 _LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert")
 
 _MEAN_OVER_OWN = 1000.0  # weight of the mean of all tokens in that layer, next to a token's own state
@@ -47,7 +46,7 @@ _PREPROCESSING = "preprocessor_config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Towers:
-    """A model in training, and how images and captions reach it."""
+    """A model in training with its tokenizer and preprocessing."""
 
     model: Any  # a CLIPModel or VisionTextDualEncoderModel
     tokenizer: Any
@@ -56,7 +55,7 @@ class Towers:
     scale: float  # pixel values become (value * scale - mean) / std, per channel
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    preprocessing: str  # content of preprocessor_config.json, which says all this
+    preprocessing: str  # content of preprocessor_config.json, which says the same
     length: int  # most tokens of a caption
 
     @property
@@ -84,77 +83,67 @@ class Towers:
         return rows
 
     def states(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """What the text tower makes of captions before the projection: (b, width)."""
+        """The text tower's output before the projection: (b, width)."""
         rows: torch.Tensor = self.model.text_model(input_ids=ids, attention_mask=mask).pooler_output
         return rows
 
     def save(self, folder: Path) -> None:
-        """Writes model, tokenizer and preprocessing, `config.json` last: a folder with one is complete."""
+        """Writes model, tokenizer and preprocessing; `config.json` last, so a folder with one is complete."""
         temporary = folder / ".model.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         with explained(folder / "config.json"), disk_errors():
             temporary.mkdir(parents=True)
-            try:
-                with quiet():
-                    self.model.save_pretrained(temporary)
-                # Calls leave their truncation and padding in the tokenizer, and a resumed training makes other calls.
-                if (rust := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:
-                    rust.no_truncation()
-                    rust.no_padding()
-                self.tokenizer.save_pretrained(temporary)
-                (temporary / _PREPROCESSING).write_text(self.preprocessing, encoding="utf-8")
-                readable_as_usual(temporary)
-                for name in sorted(os.listdir(temporary), key=lambda name: name == "config.json"):
-                    if (temporary / name).is_file():
-                        to_disk(temporary / name)  # the checkpoint is deleted once this is there
-                    os.replace(temporary / name, folder / name)
-                to_disk(folder)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+            with quiet():
+                self.model.save_pretrained(temporary)
+            # Calls leave their truncation and padding in the tokenizer; a resumed training makes other calls.
+            if (rust := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:
+                rust.no_truncation()
+                rust.no_padding()
+            self.tokenizer.save_pretrained(temporary)
+            (temporary / _PREPROCESSING).write_text(self.preprocessing, encoding="utf-8")
+            readable_as_usual(temporary)
+            for name in sorted(os.listdir(temporary), key=lambda name: name == "config.json"):
+                to_disk(temporary / name)  # the checkpoint is deleted afterwards
+                os.replace(temporary / name, folder / name)
+            temporary.rmdir()
+            to_disk(folder)
 
 
 def pretrained(training: ClipTraining) -> dict[str, str]:
     """Digests of the checkpoints that a training starts from: "text", "model", both or none."""
     architecture = ARCHITECTURES.get(training.model)
     if architecture is None and training.text:
-        raise ModelError(f"{training.model} is a checkpoint and brings its text tower: leave --text out")
-    if architecture is not None and architecture.text is None and not training.text:
-        raise ModelError(
-            f"{training.model} is an image tower alone: name a text encoder to go with it (--text minilm), or another "
-            "architecture"
-        )
-    if architecture is not None and not training.text and training.freeze_text:
-        raise ModelError(
-            f"{training.model} starts from random weights, so its text tower cannot be frozen: name a pretrained one "
-            "(--text minilm), or leave --freeze-text out"
-        )
+        raise ModelError(f"{training.model} is a checkpoint with a text tower of its own: leave --text out")
+    if architecture is not None and not training.text and (architecture.text is None or training.freeze_text):
+        what = "has no text tower" if architecture.text is None else "starts from random weights, so nothing is frozen"
+        raise ModelError(f"{training.model} {what}: name a pretrained text encoder (--text minilm)")
     digests = {"text": resolve(training.text).digest} if training.text else {}
     if architecture is None:
         try:
             digests["model"] = resolve(training.model).digest
         except ModelError as error:
-            known = ", ".join(ARCHITECTURES)
-            guess = nearest(training.model, ARCHITECTURES)
-            raise ModelError(f"{error}. It is not an architecture either{guess}; known: {known}") from error
+            raise ModelError(f"{error}. Also an {unknown('architecture', training.model, ARCHITECTURES)}") from error
     return digests
 
 
 def needs_tokenizer(training: ClipTraining) -> bool:
-    """Whether the model is a CLIP from scratch, which brings no tokenizer."""
+    """Whether the model is a CLIP from scratch, which has no tokenizer yet."""
     return training.model in ARCHITECTURES and not training.text
 
 
 def learn_tokenizer(captions: Iterable[str], training: ClipTraining, folder: Path) -> None:
-    """Learns CLIP's kind of tokenizer from captions and saves it: lower-cased, up to 49,408 pieces of words."""
+    """Learns a tokenizer like CLIP's from captions and saves it: lower-cased, up to 49,408 pieces of words."""
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
+    text = ARCHITECTURES[training.model].text
+    assert text is not None, "`pretrained` refuses it"
     with explained(folder):
-        clip_tokenizer(captions, _text_length(ARCHITECTURES[training.model]), words=_WORDS).save_pretrained(temporary)
+        clip_tokenizer(captions, text["max_position_embeddings"], words=_WORDS).save_pretrained(temporary)
         os.replace(temporary, folder)
 
 
 def build(training: ClipTraining, *, tokenizer: Path | None = None) -> Towers:
-    """The model at its start, on the CPU, in float32; `tokenizer` is the folder of a CLIP from scratch's tokenizer."""
+    """The untrained model on the CPU in float32; `tokenizer` is the folder of the tokenizer for a CLIP from scratch."""
     import torch
 
     pretrained(training)
@@ -176,8 +165,7 @@ def build(training: ClipTraining, *, tokenizer: Path | None = None) -> Towers:
 def depthwise_in_float32(model: torch.nn.Module) -> None:
     """Makes the depthwise convolutions of a model compute in float32 on a CPU, channels last.
 
-    PyTorch 2.13 has no fast bf16 kernel for their backward pass, which took 56 % of a `convnet`'s training; this halves
-    the training. Weights and their names stay; on a GPU nothing changes.
+    PyTorch 2.13 has no fast bf16 kernel for their backward pass. This halves the time of a `convnet`'s training.
     """
     import torch
 
@@ -194,7 +182,7 @@ def depthwise_in_float32(model: torch.nn.Module) -> None:
 
 
 def needs_whole_batch(model: torch.nn.Module) -> bool:
-    """Whether a model normalises over the batch, so that cutting one up changes what it learns."""
+    """Whether a model normalises over the batch, so that cutting it changes the result."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
     return any(isinstance(one, _BatchNorm) and one.weight.requires_grad for one in model.modules())
@@ -207,7 +195,7 @@ def _checkpoint(model: str) -> Towers:
     path = resolve(model).path
     kind = model_type(model)
     if kind not in ("clip", DUAL):
-        raise ModelError(f"{model} is a {kind!r} model; only 'clip' and {DUAL!r} checkpoints can be trained further")
+        raise ModelError(f"{model} is a {kind!r} model; only 'clip' and {DUAL!r} checkpoints can be trained")
     network = load_whole(AutoModel, path, model, expected="a whole CLIP", dtype=torch.float32)
     tokenizer = load_tokenizer_in(path, network=network)
     steps = load_preprocess(model)
@@ -252,25 +240,17 @@ def preprocessing(kind: str, side: int, *, crop: bool, mean: Sequence[float], st
     return json.dumps(settings, indent=2) + "\n"
 
 
-def _text_length(architecture: Architecture) -> int:
-    assert architecture.text is not None, "`pretrained` refuses it"
-    return int(architecture.text["max_position_embeddings"])
-
-
 def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
     from transformers import CLIPConfig, CLIPModel
 
     assert architecture.text is not None
     tokenizer = load_tokenizer_in(folder)
-    if tokenizer.pad_token_id is None or tokenizer.eos_token_id is None:
-        raise ModelError(f"the tokenizer in {folder} lacks a mark for padding or for the end: name another one")
     end = tokenizer.eos_token_id
-    # transformers takes the state at the end mark; where its number is 2, that at the highest number, as OpenAI's are.
+    # transformers takes the state at the end mark; if that is number 2, the state at the highest number.
     if end == 2 or tokenizer("a").input_ids[-1] != end:
-        what = "has the number 2, for which a CLIPModel looks elsewhere" if end == 2 else "does not end its texts"
         raise ModelError(
-            f"the end mark {tokenizer.eos_token!r} of the tokenizer in {folder} {what}: name a CLIP's tokenizer, or "
-            "leave --tokenizer out and one is learned"
+            f"a CLIPModel does not find the end mark {tokenizer.eos_token!r} of the tokenizer in {folder}: name a "
+            "CLIP's tokenizer, or leave --tokenizer out to learn one"
         )
     marks = {
         "vocab_size": len(tokenizer),
@@ -283,7 +263,7 @@ def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
         vision_config={**architecture.vision, "projection_dim": architecture.size},
         projection_dim=architecture.size,
     )
-    return _fresh(CLIPModel(config), tokenizer, architecture.side, _text_length(architecture))
+    return _fresh(CLIPModel(config), tokenizer, architecture.side, architecture.text["max_position_embeddings"])
 
 
 def _with_text_encoder(architecture: Architecture, text: str) -> Towers:
@@ -323,9 +303,9 @@ def _with_text_encoder(architecture: Architecture, text: str) -> Towers:
 def begin_as_mean(network: Any) -> None:
     """Makes a `DPTModel` of one layer on a residual network start as the mean over the places of its last features.
 
-    The model returns its first token only, and with transformers' own start hardly anything reaches that token for
-    hundreds of steps (3,600 photographs, 15,000 samples: AUC .63, and .79 with this). Here it starts at 0, attends to
-    all places alike (queries of 0) and takes their values unchanged; everything can still be learned.
+    The model returns its first token only. With transformers' initialisation hardly anything reaches that token for
+    hundreds of steps (3,600 photographs, 15,000 samples: AUC .63 instead of .79). Here the token starts at 0, attends
+    to all places equally (queries of 0) and takes their values unchanged. Everything can still be learned.
     """
     import torch
 
@@ -346,9 +326,8 @@ def take_mean(encoder: Any) -> None:
     """Makes a BERT's pooled output the mean of its tokens' states, by one more layer and another pooler.
 
     Sentence encoders average over all tokens; transformers' dual encoder takes BERT's pooled output, which sees the
-    first token only. The new layer attends to all tokens alike (queries and keys of 0), adds their mean a thousand
-    times to each token's state, normalises, and has no feed-forward part. The pooler returns tanh(x / 4) of it. All of
-    this is within the class that stock transformers loads.
+    first token only. The new layer attends to all tokens equally (queries and keys of 0), adds their mean a thousand
+    times to each token's state, normalises, and has no feed-forward part. The pooler returns tanh(x / 4) of it.
     """
     import torch
 

@@ -20,7 +20,7 @@ from tamis.train.drawing import held_out
 from tamis.train.loop import autocast
 from tamis.train.losses import contrastive_loss
 from tamis.train.measure import peak_rate
-from tamis.train.step import Preparation, Step, Task, embedding
+from tamis.train.step import Step, Task, embedding, preparation
 from tamis.train.towers import Towers
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _RISING = 0.1  # share of the steps for which the held-out loss must be above it
 
 
 def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows | None]:
-    """The pairs to train on and those held out, chosen by their uids; all pairs and None where the share is 0."""
+    """The pairs to train on and the held-out ones, chosen by their uids; None for a share of 0."""
     if not share:
         return rows, None
     aside = held_out(rows.high, rows.low, share)
@@ -53,11 +53,7 @@ def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows 
 
 
 class HeldOut:
-    """The loss of held-out pairs: what it was last, and where it was lowest.
-
-    Attributes:
-        last: the loss at the last check, None before the first.
-    """
+    """The loss of held-out pairs: `last` is that of the last check, None before the first."""
 
     def __init__(self, task: Task, towers: Towers, facts: Mapping[str, Any]) -> None:
         """Reads the pairs; `facts` are those of the checkpoint that the training resumes from."""
@@ -69,7 +65,7 @@ class HeldOut:
             run=task.run, pool=task.pool, rows=task.held, batch=min(task.held.epoch_size, task.training.batch),
             side=towers.side, smallest=1.0, resample=towers.resample, threads=task.how.threads, cache=0,
         )  # fmt: skip
-        (self._batch,) = batches(0, 1, Preparation(task, towers, None))
+        (self._batch,) = batches(0, 1, preparation(task, towers, None))
         if not self._batch.usable.any():
             raise StopError(f"none of the {len(self._batch.usable)} held-out images can be read")
         self._every = max(1, task.training.steps // _CHECKS)
@@ -82,32 +78,30 @@ class HeldOut:
     def facts(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {
-            "best": self._best,
-            "best_step": self._best_step,
-            "best_training": self._best_training,
+            "best": self._best, "best_step": self._best_step, "best_training": self._best_training,
             "held_out_loss": self.last,
-        }
+        }  # fmt: skip
 
     def is_due(self, step: int) -> bool:
         """Whether to measure the loss after a step, counted from 1."""
         return step % self._every == 0 or step == self._task.training.steps
 
     def check(self, step: int, training_loss: float) -> bool:
-        """Measures the loss and returns whether it is the lowest; warns once where the model overfits."""
+        """Measures the loss and returns whether it is the lowest so far. Warns once if the model overfits."""
+        training = self._task.training
         self.last = self.loss()
         if self.last < self._best:
             self._best, self._best_step, self._best_training = self.last, step, training_loss
             return True
-        late = step - self._best_step >= _RISING * self._task.training.steps
+        late = step - self._best_step >= _RISING * training.steps
         if late and training_loss < self._best_training and not self._warned:
             self._warned = True
-            training = self._task.training
-            samples = f"; train for {self._best_step * training.batch:,} samples, or take --keep-best"
+            hint = f"; train for {self._best_step * training.batch:,} samples, or use --keep-best"
             log.warning(
                 "the model overfits: since step %d the training loss fell from %.3f to %.3f and the held-out loss rose "
                 "from %.3f to %.3f%s",
                 self._best_step, self._best_training, training_loss, self._best, self.last,
-                "" if training.keep_best else samples,
+                "" if training.keep_best else hint,
             )  # fmt: skip
         return False
 
@@ -132,43 +126,35 @@ class Watch:
     """What happens after each step of a training."""
 
     def __init__(
-        self,
-        task: Task,
-        towers: Towers,
-        optimiser: torch.optim.Optimizer,
-        step: Step,
-        facts: Mapping[str, Any],
-        flops: float,
-        held: HeldOut | None,
-    ) -> None:
-        """Prepares."""
+        self, task: Task, towers: Towers, optimiser: torch.optim.Optimizer, step: Step, facts: Mapping[str, Any],
+        flops: float, held: HeldOut | None,
+    ) -> None:  # fmt: skip
+        """`facts` are those of the checkpoint that the training resumes from, `flops` the operations of a pair."""
         self._task = task
         self._towers = towers
         self._optimiser = optimiser
         self._step = step
-        self._flops = flops
         self._held = held
-        self._peak = peak_rate(towers.device, task.how.device.precision) * task.processes.count
-        self._first = self.saved = self._reported = int(facts["step"])
+        self._share = flops / (peak_rate(towers.device, task.how.device.precision) * task.processes.count)
+        self._first = self.saved = int(facts["step"])
         self._unreadable = int(facts.get("unreadable", 0))  # of all processes
-        self._seconds_before = float(facts.get("seconds", 0.0))
+        self._start = time.monotonic() - float(facts.get("seconds", 0.0))  # as if earlier calls were part of this one
         self._losses: list[float] = []  # since the last report
         self._since_check: list[float] = []
-        self._start = self._last = time.monotonic()
-        self._steady = (self._start, self._first)  # time and step from which the speed is counted
+        # Time and step of the last report, and those from which the result's speed is counted.
+        self._reported = self._steady = (time.monotonic(), self._first)
         steps = task.training.steps
         self._report_every = task.how.report_every or max(1, min(100, steps // 100))
         self._save_every = task.how.save_every or max(50, min(1000, steps // 20))
         self._metrics = task.state / "metrics.jsonl"
-        if task.processes.first:
+        if task.processes.first and self._metrics.is_file():
             self._forget_later_lines()
 
     def __call__(self, step: int, loss: float) -> None:
         """Does what is due after a step, counted from 1."""
         import torch
 
-        task, model = self._task, self._towers.model
-        training = task.training
+        task, training, model = self._task, self._task.training, self._towers.model
         self._losses.append(loss)
         self._since_check.append(loss)
         if step == self._first + 1:  # the first step waits for the first images
@@ -192,12 +178,9 @@ class Watch:
             self._count_unreadable()
             if task.processes.first:
                 facts = {
-                    "step": step,
-                    "pieces": task.how.pieces,
-                    "unreadable": self._unreadable,
-                    "seconds": self._seconds(),
-                    **(self._held.facts() if self._held else {}),
-                }
+                    "step": step, "pieces": task.how.pieces, "unreadable": self._unreadable,
+                    "seconds": time.monotonic() - self._start, **(self._held.facts() if self._held else {}),
+                }  # fmt: skip
                 save_checkpoint(task.state / CHECKPOINT, model, self._optimiser, facts)
             self.saved = step
 
@@ -205,31 +188,28 @@ class Watch:
         """The result of the training, for `training.json`."""
         self._count_unreadable()
         training = self._task.training
-        start, counted_from = self._steady
-        seconds, counted = time.monotonic() - start, training.steps - counted_from
-        speed = counted * training.batch / seconds if counted and seconds else 0.0
         return {
             "steps": training.steps,
             "samples": training.steps * training.batch,
             "pairs": int(self._task.rows.rows.size),
             "unreadable": self._unreadable,
-            "seconds": self._seconds(),
-            "samples_per_second": speed,
-            "utilisation": speed * self._flops / self._peak,
+            "seconds": time.monotonic() - self._start,
+            **self._speed(self._steady, training.steps),
         }
 
-    def _seconds(self) -> float:
-        """Seconds of the steps, with those of earlier calls up to their last checkpoint."""
-        return self._seconds_before + time.monotonic() - self._start
+    def _speed(self, since: tuple[float, int], step: int) -> dict[str, float]:
+        """Samples per second since a time and step, and the share of the hardware's operations that they used."""
+        seconds = max(1e-9, time.monotonic() - since[0])
+        speed = (step - since[1]) * self._task.training.batch / seconds
+        return {"samples_per_second": speed, "utilisation": speed * self._share}
 
     def _report(self, step: int) -> None:
         training, processes = self._task.training, self._task.processes
-        now = time.monotonic()
-        steps = step - self._reported
+        steps = step - self._reported[1]
         total = processes.total(math.fsum(self._losses))
         self._count_unreadable()
-        speed = steps * training.batch / max(1e-9, now - self._last)
-        self._losses, self._last, self._reported = [], now, step
+        speed = self._speed(self._reported, step)
+        self._losses, self._reported = [], (time.monotonic(), step)
         if not processes.first:
             return
         line = {
@@ -240,8 +220,7 @@ class Watch:
             "learning_rate": self._optimiser.param_groups[0]["lr"],
             "scale": math.exp(float(self._towers.model.logit_scale.detach())),
             "unreadable": self._unreadable,
-            "samples_per_second": speed,
-            "utilisation": speed * self._flops / self._peak,
+            **speed,
         }
         held = ""
         if self._held is not None and self._held.last is not None:
@@ -251,7 +230,8 @@ class Watch:
             file.write(json.dumps(line) + "\n")
         log.info(
             "step %d of %d: mean loss of the last %d steps %.3f%s, scale %.1f, %.0f samples/s, MFU %.1f %%",
-            step, training.steps, steps, line["loss"], held, line["scale"], speed, 100 * line["utilisation"],
+            step, training.steps, steps, line["loss"], held, line["scale"], speed["samples_per_second"],
+            100 * speed["utilisation"],
         )  # fmt: skip
 
     def _count_unreadable(self) -> None:
@@ -259,15 +239,13 @@ class Watch:
         self._step.unreadable = 0
 
     def _forget_later_lines(self) -> None:
-        """Drops the metrics of steps that are done again, and lines that a kill cut."""
-        if not self._metrics.is_file():
-            return
+        """Drops the metrics of steps that are repeated, and a line that a kill cut."""
         lines = []
-        for line in self._metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in self._metrics.read_text(encoding="utf-8").splitlines():
             try:
                 if json.loads(line)["step"] <= self._first:
                     lines.append(line + "\n")
-            except (ValueError, TypeError, LookupError):
-                continue
+            except ValueError:
+                break
         with writing(self._metrics) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")

@@ -2,11 +2,11 @@
 
 const HERE = new URL("..", import.meta.url);
 
-export const picture = (kind, row) => new URL(`picture/${kind}/${row}`, HERE).href;
+export const imageUrl = (kind, row) => new URL(`image/${kind}/${row}`, HERE).href;
 
 export const ask = (name, about = {}) => post(`ask/${name}`, JSON.stringify(about));
 
-/** Sends a picture to search by; the answer names it. */
+/** Sends an image to search by; the answer names it. */
 export const send = (file) => post("near", file);
 
 const later = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));

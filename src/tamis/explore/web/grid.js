@@ -1,7 +1,7 @@
 // Pairs as cards. Only those that can be seen are in the page, however many there are.
 
 import { h, fill, foreign, count, short, say } from "./dom.js";
-import { ask, picture, send } from "./ask.js";
+import { ask, imageUrl, send } from "./ask.js";
 import { now, change, active, regionOf } from "./state.js";
 
 const CARD = 208; // the least width of a card
@@ -158,26 +158,26 @@ export class Grid {
   }
 }
 
-/** The picture of a card, or what there is instead of it. */
+/** The image of a card, or what there is instead of it. */
 export function face(found) {
   const frame = h("span", { class: "face" });
-  const image = h("img", { src: picture("small", found.row), alt: "", loading: "lazy", decoding: "async",
+  const image = h("img", { src: imageUrl("small", found.row), alt: "", loading: "lazy", decoding: "async",
     error: () => fill(frame, h("i", null, found.status === "ok" ? "no image" : found.status.replaceAll("_", " "))) });
   frame.append(image);
   return frame;
 }
 
-const like = (near) => (near.text ? ["like ", foreign(near.text)] : near.picture ? ["like ", foreign(near.name ?? "your image")] : `like pair ${count(near.row)}`);
+const like = (near) => (near.text ? ["like ", foreign(near.text)] : near.image ? ["like ", foreign(near.name ?? "your image")] : `like pair ${count(near.row)}`);
 
-/** A search by words or by a picture from this machine, in stored embeddings. */
+/** A search by words or by an image from this machine, in stored embeddings. */
 function search(facts) {
   const nearest = (near) => change(near ? { near, sort: "row", view: "grid" } : { near: null, sort: "random" });
   const file = h("input", { type: "file", id: "near-file", accept: "image/*", hidden: true, change: async (event) => {
     const chosen = event.target.files[0];
     event.target.value = "";
     if (!chosen) return;
-    if (chosen.size > facts.largest_picture) {
-      say(`The image has ${count(chosen.size)} bytes, at most ${count(facts.largest_picture)} are taken: make it smaller`, true);
+    if (chosen.size > facts.largest_image) {
+      say(`The image has ${count(chosen.size)} bytes, at most ${count(facts.largest_image)} are taken: make it smaller`, true);
       return;
     }
     say("Looking at the image …");
@@ -192,7 +192,7 @@ function search(facts) {
     const text = event.target.elements[0].value.trim();
     nearest(text ? { text } : null);
   } }, h("input", { id: "near", type: "search", placeholder: "images like these words", "aria-label": "Images like these words" }),
-  h("button", { type: "button", id: "near-picture", title: "Images like one from this machine; it is not kept", click: () => file.click() }, "like an image …"), file);
+  h("button", { type: "button", id: "near-image", title: "Images like one from this machine; it is not kept", click: () => file.click() }, "like an image …"), file);
 }
 
 /** What the grid's heading lets one choose. Its text boxes are made once: no redraw takes the focus or the text of one. */

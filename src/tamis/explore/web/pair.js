@@ -1,7 +1,7 @@
-// One pair, in full: its picture, its texts, every score with its place among all, every recipe's verdict.
+// One pair, in full: its image, its texts, every score with its place among all, every recipe's verdict.
 
 import { h, fill, foreign, count, short, copy } from "./dom.js";
-import { ask, picture } from "./ask.js";
+import { ask, imageUrl } from "./ask.js";
 import { now, change } from "./state.js";
 import { face } from "./grid.js";
 
@@ -64,7 +64,7 @@ export class PairPanel {
 
   image(found) {
     const why = (kind) => (kind === "large" ? `no image: ${found.status.replaceAll("_", " ")}` : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
-    const large = (kind, alt) => h("img", { src: picture(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, why(kind))) });
+    const large = (kind, alt) => h("img", { src: imageUrl(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, why(kind))) });
     const frame = h("div", { class: "frame" }, large("large", found.caption ? "The pair's image" : "The pair's image, without a caption"));
     const size = found.size[0] ? h("p", { class: "quiet" }, `${found.size[0]} × ${found.size[1]} pixels`) : null;
     if (found.painted !== "") return [frame, size];

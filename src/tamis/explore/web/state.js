@@ -51,7 +51,7 @@ const FITS = {
   charts: orNull(list(text)),
   heat: orNull(tuple(text, text)),
   lasso: orNull((value) => record(value) && text(value.embedding) && list(tuple(number, number))(value.points)),
-  near: orNull((value) => record(value) && (text(value.text) || text(value.picture) || whole(value.row)) && ["undefined", "string"].includes(typeof value.name)),
+  near: orNull((value) => record(value) && (text(value.text) || text(value.image) || whole(value.row)) && ["undefined", "string"].includes(typeof value.name)),
   pair: orNull(whole),
 };
 
@@ -132,7 +132,7 @@ export function active(from = state) {
 /** The recipes that the address names to be compared: those that are here, each once, as many as can be. "@" is the page's. */
 export const comparable = (facts) => [...new Set(state.compared)].filter((name) => name === "@" || facts.recipes.some((entry) => entry.name === name)).slice(0, facts.compared);
 
-/** The bar of the comparison whose pictures are shown; none where the address means another comparison. */
+/** The bar of the comparison whose images are shown; none where the address means another comparison. */
 export const regionOf = (facts) => (state.region.length === comparable(facts).length ? state.region : []);
 
 function tell(before) {

@@ -63,7 +63,7 @@ export function rejects(place, facts, found) {
       })) : null);
 }
 
-/** Repeated pictures: what stays beside what it replaced. */
+/** Repeated images: what stays beside what it replaced. */
 export async function copies(place) {
   fill(place, h("p", { class: "quiet" }, "Looking for copies …"));
   const found = await ask("copies", { recipe: active() });

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import require
-from tamis.math.area import quad_mask
+from tamis.math.regions import quad_mask
 from tamis.models.ocr.onnx_network import load_network
 from tamis.models.reference import resolve
 

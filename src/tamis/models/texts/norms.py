@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
-from tamis.math.per_length import inverse_logit
+from tamis.math.normalise import inverse_logit
 from tamis.models.folder import arrays_in, object_in
 from tamis.models.loading import load_tokenizer_in, loaded_once, transformer_folder
 from tamis.models.reference import resolve

@@ -1,4 +1,4 @@
-"""What models trained on the recipes' pairs score: the last `tamis bench` on this run, if there was one."""
+"""What `tamis bench` and `tamis look` left in the run folder: scores of trained models, and recipes worth trying."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from tamis.reporting.context import Context, Facts
 from tamis.reporting.formats import NONE, fixed, share
 from tamis.store.records import read_left
 
-#: The file in the run folder that `tamis bench` writes, and the version of its layout.
-FILE, FORMAT = "bench.json", 1
+
+def look(context: Context) -> Facts | None:
+    """Reads what `tamis look` found in the pairs it sampled; None where it did not look.
+
+    Returns:
+        `pairs`, the first rows of so many `shards` `of` the pool's; `seconds`; `proposals`, the cheapest first: each
+        with `recipe`, `why`, `commands` and the `share` it keeps with its 95 % interval, or None.
+
+    Raises:
+        RunError: the file is damaged, or was written by a newer version.
+    """
+    facts = read_left(context.run.path / "look.json", "tamis look", 1)
+    return facts and {name: facts[name] for name in ("pairs", "shards", "of", "seconds", "proposals")}
 
 
 def gather(context: Context) -> Facts | None:
-    """Reads the file; None where there is none.
+    """Reads the last `tamis bench` on this run; None where there was none.
 
     Returns:
         `lines`, the highest score first: of each recipe its `subset`, the `share` of the pool that it keeps, `epochs`,
@@ -26,7 +37,7 @@ def gather(context: Context) -> Facts | None:
     Raises:
         RunError: the file is damaged, or was written by a newer version.
     """
-    facts = read_left(context.run.path / FILE, "tamis bench", FORMAT)
+    facts = read_left(context.run.path / "bench.json", "tamis bench", 1)
     if facts is None:
         return None
     names = [each["name"] for each in facts["contenders"]]
@@ -42,18 +53,15 @@ def gather(context: Context) -> Facts | None:
 
 
 def _line(place: int, each: Mapping[str, Any], rows: int) -> Facts:
+    estimates = {name: each[name] and {end: each[name][end] for end in ("value", "low", "high")}
+                 for name in ("score", "gain")}  # fmt: skip
     return {
         "subset": {"place": place, "label": each["name"], "kept": each["kept"]},
         "share": each["kept"] / rows if rows else 0.0,
-        "score": _estimate(each["score"]),
-        "gain": _estimate(each["gain"]),
+        **estimates,
         "tasks": {task: measured["value"] for task, measured in each["tasks"].items()},
         **{name: each[name] for name in ("epochs", "kinds", "scoring_seconds", "training_seconds")},
     }
-
-
-def _estimate(measured: Mapping[str, float] | None) -> Mapping[str, float] | None:
-    return {name: measured[name] for name in ("value", "low", "high")} if measured else None
 
 
 def tables(facts: Facts) -> dict[str, list[tuple[str, list[tuple[str, float]]]]]:
@@ -71,18 +79,13 @@ def tables(facts: Facts) -> dict[str, list[tuple[str, list[tuple[str, float]]]]]
         return share(kept, total), kept / total
 
     tasks = sorted({task for line in lines for task in line["tasks"]})
+    found = {"Mean score by task": rows(tasks, lambda line, task: value(line["tasks"].get(task), ".3f"))}
     totals = {name: total for name, (_, total) in lines[0]["kinds"].items()}
-    kinds = sorted(totals, key=lambda name: (-totals[name], name))
-    found = {
-        "Mean score by task": rows(tasks, lambda line, task: value(line["tasks"].get(task), ".3f")),
-        "Kept of each true kind": rows(kinds, kind),
-        "Shared pairs by pairs in either": [
+    if totals:
+        found["Kept of each true kind"] = rows(sorted(totals, key=lambda name: (-totals[name], name)), kind)
+    if len(lines) > 1:
+        found["Shared pairs by pairs in either"] = [
             (line["subset"]["label"], [value(each, ".2f") for each in shares])
             for line, shares in zip(lines, facts["overlap"], strict=True)
-        ],
-    }
-    if not kinds:
-        del found["Kept of each true kind"]
-    if len(lines) < 2:
-        del found["Shared pairs by pairs in either"]
+        ]
     return found

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from tamis.math.ranks import rank_correlations
+from tamis.math.statistics import rank_correlations
 from tamis.reporting.context import Context, Facts
+from tamis.reporting.histogram import whole_column
 
 #: Scores whose ranks are compared.
 _COMPARED = 24
@@ -23,16 +21,8 @@ def gather(context: Context) -> Facts | None:
         `names` of the columns and `matrix`: (k, k) Spearman's rank correlations in [-1, 1] over the pairs that have
         both, NaN where a score is the same for all of them; `looked_at` pairs, drawn by uid, of `rows`.
     """
-    rows, starts = context.sample, context.table.starts
-    columns: dict[str, NDArray[np.float32]] = {name: np.empty(rows.size, np.float32) for name in context.numbers}
-
-    def look(place: slice, values: dict[str, Any]) -> None:
-        first, last = np.searchsorted(rows, [place.start, place.stop])
-        for name, column in columns.items():
-            column[first:last] = values[name][rows[first:last] - place.start]
-
-    for _ in context.table.map(list(columns), look) if columns and len(starts) > 1 else ():
-        pass
+    rows = context.sample
+    columns = {name: whole_column(context.table, name)[rows] for name in context.numbers}
     names: dict[tuple[str, bytes], str] = {}
     for name, column in columns.items():
         if np.isfinite(column).any():

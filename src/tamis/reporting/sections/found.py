@@ -1,4 +1,4 @@
-"""Pairs of the pool that a curator would look at first, by the rules of the shipped recipes, and repeated images."""
+"""Pairs of the pool that a curator would look at first: by the rules of shipped recipes, repeated, or unreadable."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.arrays import Mask
+from tamis.errors import RecipeError
 from tamis.reporting.context import Context, Facts
-from tamis.reporting.picking import first_of_each
-from tamis.reporting.repeats import repeats_found, repeats_of_pool
+from tamis.reporting.picking import Group, first_of_each, shown_groups
+from tamis.selectors import Distinct
 
-#: Pairs that are shown of each kind.
-SHOWN = 8
+#: Pairs that are shown of each kind, and of each status.
+_SHOWN, _REJECTS = 8, 6
+
+#: Why `distinct` and `semdedup` drop a pair.
+_REPEATS = "repeats another"
+
+#: The largest pool in which the page looks for repeats by itself; `benchmarks/distinct.py` has the cost.
+_POOL = 100_000
 
 #: What recipes ask of pairs: `basic` of languages and sizes, `text_match` of text in images.
 LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
@@ -31,13 +38,10 @@ UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
 
 @dataclass(frozen=True, kw_only=True)
 class Trait:
-    """Something that is true of some pairs.
+    """Something that is true of some pairs: what one of them, and several, are called, and the rule in words.
 
-    Attributes:
-        one, many: what one such pair, and several, are called.
-        rule: when it is true.
-        columns: what it is read from, the first being the one that cards show. A run that lacks one is not asked.
-        holds: of values of these columns, which pairs have it: (rows,) bool, False where a value is missing.
+    `holds` gives the pairs that have it, (rows,) bool, by the values of `columns`; cards show the first of these. A run
+    that lacks one is not asked.
     """
 
     one: str
@@ -119,19 +123,14 @@ def gather(context: Context) -> Facts | None:
         }
 
     needed = list(dict.fromkeys(columns[name] for trait in asked.values() for name in trait.columns))
-    found = first_of_each(context.table, needed, masks, context.order, SHOWN) if asked else {}
-    kinds = [
-        {
-            "ident": ident,
-            "what": TRAITS[ident].many,
-            "rule": TRAITS[ident].rule,
-            "column": columns[TRAITS[ident].columns[0]],
-            "rows": count,
-            "pairs": [context.pair(row) for row in rows],
-        }
-        for ident, (count, rows) in sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
-        if count
-    ]
+    found = first_of_each(context.table, needed, masks, context.order, _SHOWN) if asked else {}
+    kinds = []
+    for ident, (count, rows) in sorted(found.items(), key=lambda item: (-item[1][0], item[0])):
+        if count:
+            trait, pairs = TRAITS[ident], [context.pair(row) for row in rows]
+            column = columns[trait.columns[0]]
+            kinds.append({"ident": ident, "what": trait.many, "rule": trait.rule, "column": column, "rows": count,
+                          "pairs": pairs})  # fmt: skip
     repeated = _repeated(context)
     return {"rows": context.rows, "kinds": kinds, "repeated": repeated} if kinds or repeated else None
 
@@ -142,14 +141,15 @@ def _repeated(context: Context) -> Facts | None:
     Where a recipe looked for them among all pairs, its count is taken; of a large pool what recipes found in a part.
     The groups are those that recipes found, else those of the pool; the `subset` of the pool is None.
     """
-    counts = repeats_found(context.subsets)
-    hashes = {label for label, group in context.run.scores.items() if group.facts["name"] == "image_hash"}
-    of_pool = None
-    if context.rows not in counts and hashes and not hashes & set(context.incomplete):
-        of_pool = repeats_of_pool(context.run, context.table)
+    counts: dict[int, int] = {}  # what steps dropped, by how many pairs they looked at
+    for line in (line for subset in context.subsets for line in subset.funnel):
+        if (line.get("facts") or {}).get("largest_groups"):
+            before, repeats = int(line["before"]), int((line.get("dropped") or {}).get(_REPEATS, 0))
+            counts[before] = max(repeats, counts.get(before, 0))
+    of_pool = _repeats_of_pool(context) if context.rows not in counts else None
     if not counts and of_pool is None:
         return None
-    pairs = of_pool[0] if of_pool else counts.get(context.rows, max(counts.values()))
+    pairs = of_pool[0] if of_pool else counts.get(context.rows, max(counts.values(), default=0))
     groups: list[tuple[Any, Any]] = [(context.names[place], found) for place, found in context.groups.items()]
     if not groups and of_pool and of_pool[1]:
         groups = [(None, of_pool[1])]
@@ -161,3 +161,33 @@ def _repeated(context: Context) -> Facts | None:
         for name, found in groups
     ]
     return {"pairs": pairs, "subsets": subsets} if pairs or subsets else None
+
+
+def _repeats_of_pool(context: Context) -> tuple[int, list[Group]] | None:
+    """Returns how many pairs of a pool `distinct` would drop, and the largest groups; None if it is not looked at."""
+    hashes = {label for label, group in context.run.scores.items() if group.facts["name"] == "image_hash"}
+    step = Distinct(best="image_bytes", missing="drop")
+    complete = hashes and not hashes & set(context.incomplete) and step.reads <= set(context.run.columns)
+    if not complete or context.rows > _POOL:
+        return None
+    try:
+        found = step.select(context.run.table())
+    except RecipeError:  # hashes of another kind
+        return None
+    return int(found.counts.get(_REPEATS, 0)), shown_groups(found.facts.get("largest_groups", ()), context.table)
+
+
+def rejects(context: Context) -> Facts:
+    """Picks some pairs of each status but `ok`: `rejects` with `status`, `rows` and `pairs`, most rows first."""
+    bad = sorted(set(context.statuses) - {"ok"}, key=lambda status: (-context.statuses[status], status))
+
+    def masks(columns: Mapping[str, Any]) -> dict[str, Mask]:
+        words = columns["status"].cast(pa.string())
+        return {status: pc.equal(words, status).to_numpy(zero_copy_only=False) for status in bad}
+
+    picked = first_of_each(context.table, ["status"], masks, context.order, _REJECTS) if bad else {}
+    found = [
+        {"status": status, "rows": rows, "pairs": [context.pair(row) for row in first]}
+        for status, (rows, first) in picked.items()
+    ]
+    return {"rows": context.rows, "rejects": found}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tamis.arrays import Mask
 from tamis.reporting.context import GALLERIES, Context, Facts
 from tamis.reporting.picking import around, first_by
@@ -69,10 +67,10 @@ def _gallery(context: Context, place: int) -> Facts:
 
 
 def _fallen(context: Context, place: int, code: int) -> Facts:
-    """Returns what a step drops by one reason.
+    """Returns what a step drops for one reason.
 
-    `code` is the reason's number among those of the recipe, `rows` how many pairs fell by it. `lines` are its cuts of
-    scores with the pairs there; without any, `dropped` are pairs that fell by it, drawn by uid. `repeats` is True
+    `code` is the reason's number among those of the recipe, `rows` how many pairs it dropped. `lines` are its cuts of
+    scores with the pairs there; without any, `dropped` are pairs that it dropped, drawn by uid. `repeats` is True
     where the page shows them instead, each group next to the pair that stays.
     """
     verdict, rows = context.verdicts[place], context.fallen[place][code - 1]
@@ -81,7 +79,10 @@ def _fallen(context: Context, place: int, code: int) -> Facts:
     reason = verdict.why[code - 1]
     cuts = [cut for cut in verdict.cuts if cut.code == code][:CUTS]
     lines = [line for cut in cuts if (line := _line(context, place, cut, fell)) is not None]
-    repeats = bool(rows) and not lines and _finds_repeats(context, place, reason.step)
+    funnel = context.subsets[place].funnel
+    step = funnel[reason.step - 1] if reason.step is not None and reason.step <= len(funnel) else {}
+    grouped = place in context.groups and bool((step.get("facts") or {}).get("largest_groups"))
+    repeats = bool(rows) and not lines and grouped
     random = first_by(context.order, STRIP, fell).tolist() if rows and not lines and not repeats else []
     return {
         "code": code,
@@ -99,13 +100,17 @@ def _line(context: Context, place: int, cut: Cut, fell: Mask) -> Facts | None:
     `part` is the step or the part of it that cuts `score` at `marks` (one value, or both ends). `columns` are those of
     the score, `beside` those that explain them, such as the generated caption that is nearest.
     """
-    names = context.verdicts[place].names
+    names, known = context.verdicts[place].names, context.run.columns
     values = context.values(cut.score, names)
     if values is None:
         return None
     kept, dropped = around(context.table, values, cut, context.keeps[place], fell, STRIP)
-    columns = [names.get(name, name) for name in sorted(parse(cut.score).columns)]
-    columns = [name for name in columns if name in context.run.columns]
+    columns = [name for name in (names.get(name, name) for name in sorted(parse(cut.score).columns)) if name in known]
+    beside = [
+        f"{group.label}.{column.beside}"
+        for _, group, column in (known[name] for name in columns)
+        if group and column.beside
+    ]
     return {
         "part": cut.step,
         "score": cut.score,
@@ -113,22 +118,5 @@ def _line(context: Context, place: int, cut: Cut, fell: Mask) -> Facts | None:
         "just_kept": [_shown(context, row, score) for row, score in kept],
         "just_dropped": [_shown(context, row, score) for row, score in dropped],
         "columns": context.shown(columns),
-        "beside": context.shown(_beside(context, columns)),
+        "beside": context.shown([name for name in beside if name in known]),
     }
-
-
-def _beside(context: Context, names: Sequence[str]) -> list[str]:
-    """Returns the full names of the columns that explain others."""
-    found = []
-    for name in names:
-        _, group, column = context.run.columns[name]
-        if group is not None and column.beside and (full := f"{group.label}.{column.beside}") in context.run.columns:
-            found.append(full)
-    return found
-
-
-def _finds_repeats(context: Context, place: int, step: int | None) -> bool:
-    """Whether a step found groups of repeated images, and the page shows them."""
-    funnel = context.subsets[place].funnel
-    known = step is not None and step <= len(funnel) and (funnel[step - 1].get("facts") or {}).get("largest_groups")
-    return bool(known) and place in context.groups

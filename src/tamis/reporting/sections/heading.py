@@ -1,4 +1,4 @@
-"""The head of the page: which run it is of, how large it is, and what is wrong with it."""
+"""The head of the page: which run it is of, and what is wrong with it; at its foot the run's folder and recipe."""
 
 from __future__ import annotations
 
@@ -50,4 +50,18 @@ def notes(context: Context) -> Facts:
             if verdict.problem and not keep.all()
         ],
         "no_images": no_images,
+    }
+
+
+def run_facts(context: Context) -> Facts:
+    """Reads the recipe that the run was scored by ("": none), and lists what is stored next to the scores."""
+    run = context.run
+    path = run.path / "recipe.yaml"
+    return {
+        "folder": str(run.path.resolve()),
+        "pool_fingerprint": run.facts.get("pool_fingerprint"),
+        "format": run.facts.get("format"),
+        "embeddings": list(run.embeddings),
+        "texts": list(run.texts),
+        "recipe": path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +82,7 @@ def disagreements(facts: Facts) -> list[list[Facts]]:
     for each in facts["only"]:
         by_two.setdefault(tuple(sorted((each["keeps"]["place"], each["drops"]["place"]))), []).append(each)
 
-    def order(both: list[Facts]) -> tuple[Any, ...]:
+    def order(both: list[Facts]) -> tuple[int, int]:
         rows = [each["rows"] for each in both]
         return -min(rows) if len(rows) == 2 else 0, -sum(rows)
 

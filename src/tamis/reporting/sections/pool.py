@@ -50,10 +50,7 @@ def gather(context: Context) -> Facts:
 
 
 def _signal(group: ScoreSet) -> Facts:
-    """Returns a signal of the run: its settings on one level (`boxes.side`) without the models, which are apart.
-
-    `fingerprint` differs from that of the same signal with other settings or weights.
-    """
+    """Returns a signal of the run: its settings on one level (`boxes.side`), and its models apart."""
     models = group.facts.get("models") or {}
     settings = flat(group.facts.get("settings", {}))
     return {
@@ -71,16 +68,10 @@ def _signal(group: ScoreSet) -> Facts:
 
 
 def duplicates(table: Table, order: NDArray[np.uint64], *, examples: int = 5) -> Facts:
-    """Counts rows that share their uid with another, in 8 bytes per row. All are kept; the page says how many.
+    """Counts the `uids` that more than one row has, the `rows` that have one of them, and lists some `examples`.
 
-    Args:
-        table: the pool's rows.
-        order: (rows,) scrambled uids, sorted in place. Equal uids have equal ones; different uids hardly ever do, and
-            are then told apart by the uids themselves.
-        examples: how many uids to show.
-
-    Returns:
-        How many `uids` more than one row has, how many `rows` have one of them, and `examples` with their first rows.
+    `order`, the scrambled uids, is sorted in place. Equal uids have equal ones; different uids hardly ever do, and are
+    then told apart by the uids themselves.
     """
     order.sort()
     twice = np.unique(order[1:][order[1:] == order[:-1]])

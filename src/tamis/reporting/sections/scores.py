@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from tamis.arrays import Mask
 from tamis.data import Column
-from tamis.reporting.context import Context, Facts
-from tamis.reporting.histogram import Histogram, histograms
+from tamis.reporting.context import Context, Facts, Marks
+from tamis.reporting.histogram import Histogram, histogram
 from tamis.reporting.picking import first_of_each
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.table import Table
@@ -19,12 +19,9 @@ from tamis.store.table import Table
 #: The levels at which a pair is shown.
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
-#: A column and one of its values.
-At = tuple[str, float]
-
 
 def gather(context: Context) -> Facts:
-    """Reads the distributions; those of computed scores in three passes each.
+    """Reads the distributions.
 
     Returns:
         `subsets` and `distributions`: of score columns, of index columns that recipes cut, then of scores that recipes
@@ -32,16 +29,16 @@ def gather(context: Context) -> Facts:
         very same column), the `histogram`, `marks` (where each subset cuts it) and a `strip` of pairs from low to
         high: `levels`, their common `value`, and the `pair`.
     """
-    return {"subsets": context.names, "distributions": [*_columns(context), *_computed(context)]}
+    return {"subsets": context.names, "distributions": _columns(context) + _computed(context)}
 
 
 def _columns(context: Context) -> list[Facts]:
     run, (marks, _) = context.run, context.marks
-    uncut: list[Sequence[float]] = [()] * len(context.subsets)
     found: dict[str, Facts] = {}
     for name in (*context.numbers, *(name for name in INDEX_NUMBERS if name in marks)):
         inner, group, column = run.columns[name]
-        label, here, cuts = group.label if group else "", context.histograms[name], [*marks.get(name, uncut)]
+        label, here = group.label if group else "", context.histograms[name]
+        cuts = list(marks.get(name, [()] * len(context.subsets)))
         same = (each for other, each in found.items() if run.columns[other][0] == inner)
         twin = next((each for each in same if _equal(each["histogram"], here)), None)
         if twin is None:
@@ -49,14 +46,25 @@ def _columns(context: Context) -> list[Facts]:
         else:
             twin["also"].append(label)
             twin["marks"] = [[*mine, *theirs] for mine, theirs in zip(twin["marks"], cuts, strict=True)]
-    wanted = [(name, value) for name, each in found.items() for value in _values(each["histogram"])]
-    rows = _rows_at(context, context.table, wanted)
-    for name, each in found.items():
-        each["strip"] = _strip(context, name, each["histogram"], rows)
+    _add_strips(context, context.table, found)
     return list(found.values())
 
 
-def _distribution(column: Column, label: str, histogram: Histogram, marks: Sequence[Sequence[float]]) -> Facts:
+def _computed(context: Context) -> list[Facts]:
+    found = []
+    for (text, names), marks in context.marks[1].items():
+        values = context.values(text, dict(names))
+        if values is None:  # the run lacks what it needs
+            continue
+        column = Column(name=text, unit="", better="high", about="a score that a recipe computes of columns")
+        rounded = values.astype(np.float32)
+        drawn = histogram(rounded, context.keeps, [mark for each in marks for mark in each])
+        found.append(_distribution(column, "", drawn, marks))
+        _add_strips(context, Table.of({text: rounded}), {text: found[-1]})
+    return found
+
+
+def _distribution(column: Column, label: str, histogram: Histogram, marks: Marks) -> Facts:
     about = {"column": asdict(column), "signal": label, "also": []}
     return {**about, "histogram": histogram, "marks": marks, "strip": []}
 
@@ -71,44 +79,20 @@ def _equal(one: Histogram, other: Histogram) -> bool:
     )
 
 
-def _computed(context: Context) -> list[Facts]:
-    found = []
-    _, scores = context.marks
-    for (text, names), marks in scores.items():
-        values = context.values(text, dict(names))
-        if values is None:  # the run lacks what it needs
-            continue
-        table = Table.of({text: values.astype(np.float32)})
-        cuts = {text: [mark for each in marks for mark in each]}
-        histogram = histograms(table, [text], context.keeps, cuts)[text]
-        column = Column(name=text, unit="", better="high", about="a score that a recipe computes of columns")
-        rows = _rows_at(context, table, [(text, value) for value in _values(histogram)])
-        each = _distribution(column, "", histogram, marks)
-        found.append({**each, "strip": _strip(context, text, histogram, rows)})
-    return found
+def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> None:
+    """Adds to each distribution a pair for each different value at the levels: the first by uid that has it."""
+    levels: dict[str, dict[float, list[float]]] = {name: {} for name in drawn}
+    for name, each in drawn.items():
+        for level in LEVELS if each["histogram"].judged else ():
+            levels[name].setdefault(each["histogram"].quantiles[level], []).append(level)
 
+    def masks(columns: Mapping[str, Any]) -> dict[tuple[str, float], Mask]:
+        return {(name, value): columns[name] == np.float32(value) for name in columns for value in levels[name]}
 
-def _rows_at(context: Context, table: Table, wanted: Sequence[At]) -> Mapping[At, tuple[int, list[int]]]:
-    """Returns for each column and value how many rows have it, and the one of them of lowest order."""
-
-    def masks(columns: Mapping[str, Any]) -> dict[At, Mask]:
-        return {(name, value): columns[name] == np.float32(value) for name, value in wanted}
-
-    names = list(dict.fromkeys(name for name, _ in wanted))
-    return first_of_each(table, names, masks, context.order, 1) if wanted else {}
-
-
-def _values(histogram: Histogram) -> list[float]:
-    """Returns the different values at the levels, ascending."""
-    return list(dict.fromkeys(histogram.quantiles[level] for level in LEVELS)) if histogram.judged else []
-
-
-def _strip(context: Context, name: str, histogram: Histogram, rows: Mapping[At, tuple[int, list[int]]]) -> list[Facts]:
-    return [
-        {
-            "levels": [level for level in LEVELS if histogram.quantiles[level] == value],
-            "value": value,
-            "pair": context.pair(rows[name, value][1][0]),
-        }
-        for value in _values(histogram)
-    ]
+    names = [name for name, values in levels.items() if values]
+    rows = first_of_each(table, names, masks, context.order, 1) if names else {}
+    for name, values in levels.items():
+        drawn[name]["strip"] = [
+            {"levels": at, "value": value, "pair": context.pair(rows[name, value][1][0])}
+            for value, at in values.items()
+        ]

@@ -16,9 +16,9 @@ from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.graph import Executor, Identities
 from tamis.reporting.context import Context, Facts
+from tamis.reporting.histogram import whole_column
 from tamis.reporting.pairs import Painter
 from tamis.store.run import ScoreSet
-from tamis.store.table import Table
 
 #: Pairs that are shown.
 MOST = 8
@@ -38,10 +38,12 @@ def gather(context: Context) -> Facts | None:
         largest loss first, and the `problem` that keeps their images from being painted here, or "".
     """
     for name in context.numbers:
-        _, group, column = context.run.columns[name]
-        if column.name == "clip_drop" and group is not None and group.facts["name"] == "tmars":
-            rows = _largest(context.table, name)
-            if not rows:
+        inner, group, _ = context.run.columns[name]
+        if inner == "clip_drop" and group is not None and group.facts["name"] == "tmars":
+            drop = whole_column(context.table, name)
+            rows = np.argsort(-np.nan_to_num(drop, nan=-np.inf), kind="stable")[:MOST]
+            rows = rows[drop[rows] > 0]
+            if not rows.size:
                 return None
             problem = ""
             try:
@@ -49,19 +51,9 @@ def gather(context: Context) -> Facts | None:
             except (TamisError, TypeError) as error:
                 problem = str(error)
             beside = [number for number in context.numbers if number.rpartition(".")[2] in _BESIDE]
-            pairs = [context.pair(row, painted=True) for row in rows]
+            pairs = [context.pair(row, painted=True) for row in rows.tolist()]
             return {"column": name, "beside": beside, "pairs": pairs, "problem": problem}
     return None
-
-
-def _largest(table: Table, name: str) -> list[int]:
-    def look(place: slice, columns: dict[str, Any]) -> list[tuple[float, int]]:
-        drop = columns[name]
-        order = np.argsort(-np.nan_to_num(drop, nan=-np.inf), kind="stable")[:MOST]
-        return [(-float(drop[row]), place.start + int(row)) for row in order if drop[row] > 0]
-
-    best = sorted(each for block in table.map([name], look) for each in block)
-    return [row for _, row in best[:MOST]]
 
 
 def painter(group: ScoreSet) -> Painter:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,6 @@ from tamis.reporting.context import Context, Facts
 from tamis.reporting.words import FEW, Tally, frequencies
 from tamis.signals.medium import MEDIUM_PHRASES, removed_by
 from tamis.store import Run
-from tamis.store.run import ScoreSet
 
 #: Values of a column that are shown at once, and at all.
 FIRST, _LISTED = FEW, 200
@@ -61,14 +59,8 @@ def _column(name: str, about: str, tally: Tally) -> Facts:
     """
     values = [{"word": word, "rows": rows, "kept": kept} for word, rows, kept in tally.values[:_LISTED]]
     others = len(tally.values) - len(values)
-    return {
-        "name": name,
-        "about": about,
-        "judged": tally.judged,
-        "distinct": tally.distinct,
-        "values": values,
-        "others": others,
-    }
+    about_it = {"name": name, "about": about, "judged": tally.judged, "distinct": tally.distinct}
+    return {**about_it, "values": values, "others": others}
 
 
 def _captions(context: Context) -> Facts | None:
@@ -79,33 +71,27 @@ def _captions(context: Context) -> Facts | None:
     """
     if not context.subsets:
         return None
-    captions, rows = list(_caption_sample(context)), context.sample
-    present = np.array([caption is not None for caption in captions], bool)
-    keeps = [keep[rows] for keep in context.keeps]
+    run, sample, captions, rows = context.run, context.sample, [], []
+    for shard, start, stop in zip(run.shards, context.table.starts, context.table.starts[1:], strict=False):
+        first, last = np.searchsorted(sample, [start, stop])
+        if first < last:
+            index = run.index(shard, ["caption", "caption_judged"]).take(sample[first:last] - start)
+            judged = np.array(index.column("caption_judged").to_pylist(), bool)
+            captions += index.column("caption").filter(pa.array(judged)).to_pylist()
+            rows += sample[first:last][judged].tolist()
+    keeps = [keep[np.array(rows, np.int64)] for keep in context.keeps]
     subsets = [
         {
             "subset": name,
-            "kept": int(np.count_nonzero(keep & present)),
+            "kept": int(np.count_nonzero(keep)),
             "more": [each for each in found if each["surprise"] >= _SURPRISING][:_SHOWN],
             "less": [each for each in reversed(found) if each["surprise"] <= -_SURPRISING][:_SHOWN],
         }
         for name, keep, found in zip(context.names, keeps, frequencies(captions, keeps), strict=True)
         if found
     ]
-    counts = {"looked_at": rows.size, "captions": int(np.count_nonzero(present)), "rows": context.rows}
+    counts = {"looked_at": sample.size, "captions": len(captions), "rows": context.rows}
     return {**counts, "subsets": subsets} if subsets else None
-
-
-def _caption_sample(context: Context) -> Iterator[str | None]:
-    starts = context.table.starts
-    for block, shard in enumerate(context.run.shards):
-        first, last = np.searchsorted(context.sample, [starts[block], starts[block + 1]])
-        if first < last:
-            rows = context.sample[first:last] - starts[block]
-            index = context.run.index(shard, ["caption", "caption_judged"]).take(rows)
-            judged = index.column("caption_judged").to_pylist()
-            for caption, good in zip(index.column("caption").to_pylist(), judged, strict=True):
-                yield caption if good else None
 
 
 def _medium(context: Context) -> list[Facts] | None:
@@ -121,7 +107,7 @@ def _medium(context: Context) -> list[Facts] | None:
                 "label": label,
                 "phrases": medium if isinstance(medium, str) else ", ".join(medium),
                 "captions": asdict(removed_by(phrases, _judged_captions(context.run))),
-                "generated": asdict(removed_by(phrases, _nearest_captions(context, group))),
+                "generated": asdict(removed_by(phrases, _nearest_captions(context, f"{label}.sieve_caption"))),
             }
         )
     return found or None
@@ -139,12 +125,7 @@ def _judged_captions(run: Run) -> Iterator[str]:
         yield from index.filter(index.column("caption_judged")).column("caption").to_pylist()
 
 
-def _nearest_captions(context: Context, group: ScoreSet) -> Iterator[str]:
+def _nearest_captions(context: Context, name: str) -> Iterator[str]:
     """Yields the generated captions that came nearest, which alone are stored."""
-
-    def words(place: slice, columns: dict[str, Any]) -> list[str]:
-        return [text for text in columns[name].cast(pa.string()).to_pylist() if text is not None]
-
-    name = f"{group.label}.sieve_caption"
-    for block in context.table.map([name], words):
+    for block in context.table.map([name], lambda _, columns: columns[name].cast(pa.string()).drop_null().to_pylist()):
         yield from block

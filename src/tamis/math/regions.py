@@ -1,16 +1,59 @@
-"""Painting over parts of an image."""
+"""Quadrilaterals on a pixel grid: the pixels that they cover, and painting over those."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.math.area import Quad, quad_mask
+from tamis.arrays import Mask, Pixels
+
+Quad = NDArray[np.floating[Any]]
 
 
-def fill_around(image: NDArray[np.uint8], quads: Sequence[Quad], *, ring: int = 4) -> NDArray[np.uint8]:
+def quad_mask(quads: Sequence[Quad], width: int, height: int) -> Mask:
+    """Marks the pixels whose centre is inside at least one convex quadrilateral.
+
+    Args:
+        quads: (4, 2) corners (x, y) in pixels, in order around the quadrilateral, in either direction; parts outside
+            the image are ignored.
+        width, height: of the image, in pixels.
+
+    Returns:
+        (height, width) bool.
+    """
+    mask = np.zeros((height, width), bool)
+    for quad in quads:
+        corners = np.asarray(quad, np.float64)
+        left, top = np.maximum(np.floor(corners.min(axis=0)).astype(int), 0)
+        right = min(int(np.ceil(corners[:, 0].max())), width)
+        bottom = min(int(np.ceil(corners[:, 1].max())), height)
+        if left >= right or top >= bottom:
+            continue
+        x = np.arange(left, right) + 0.5
+        y = (np.arange(top, bottom) + 0.5)[:, None]
+        edges = np.roll(corners, -1, axis=0) - corners
+        # A centre is inside if it is on the same side of all four edges.
+        sides = np.stack(
+            [edge[0] * (y - corner[1]) - edge[1] * (x - corner[0]) for corner, edge in zip(corners, edges, strict=True)]
+        )  # (4, h, w)
+        inside = (sides >= 0).all(axis=0) | (sides <= 0).all(axis=0)
+        mask[top:bottom, left:right] |= inside
+    return mask
+
+
+def covered_share(quads: Sequence[Quad], width: int, height: int) -> float:
+    """Returns the share of an image that quadrilaterals cover together, in [0, 1]; overlaps count once.
+
+    Args:
+        quads, width, height: as for `quad_mask`; the image has at least one pixel.
+    """
+    return float(quad_mask(quads, width, height).mean()) if quads else 0.0
+
+
+def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixels:
     """Paints every quadrilateral in the mean colour of the pixels around it.
 
     Those are pixels outside all quadrilaterals, at most `ring` pixels from this one in each direction. Without such
@@ -49,7 +92,7 @@ def fill_around(image: NDArray[np.uint8], quads: Sequence[Quad], *, ring: int = 
     return filled
 
 
-def fill_inside(image: NDArray[np.uint8], quads: Sequence[Quad]) -> NDArray[np.uint8]:
+def fill_inside(image: Pixels, quads: Sequence[Quad]) -> Pixels:
     """Paints every quadrilateral in the mean colour of its own pixels, text included. See `fill_around`.
 
     Source: what the authors of T-MARS say that they ran (issue 4 of github.com/locuslab/T-MARS).
@@ -64,7 +107,7 @@ def fill_inside(image: NDArray[np.uint8], quads: Sequence[Quad]) -> NDArray[np.u
     return filled
 
 
-def inpaint(image: NDArray[np.uint8], quads: Sequence[Quad], *, radius: int = 3) -> NDArray[np.uint8]:
+def inpaint(image: Pixels, quads: Sequence[Quad], *, radius: int = 3) -> Pixels:
     """Paints the quadrilaterals from their rims inwards. See `fill_around`.
 
     Args:
@@ -81,7 +124,7 @@ def inpaint(image: NDArray[np.uint8], quads: Sequence[Quad], *, radius: int = 3)
     return np.asarray(painted, np.uint8)
 
 
-def _grown(mask: NDArray[np.bool_], by: int) -> NDArray[np.bool_]:
+def _grown(mask: Mask, by: int) -> Mask:
     """Dilates a mask by a square that reaches `by` pixels to each side."""
     grown = mask
     for axis in (0, 1):

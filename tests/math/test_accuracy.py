@@ -1,4 +1,4 @@
-"""Recall at k by hand and against every order of the ties; Jaccard against scikit-learn."""
+"""Accuracies by hand, and recall at k against every order of the ties."""
 
 from __future__ import annotations
 
@@ -9,8 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tamis.math.retrieval import recall_at
+from tamis.math.accuracy import group_means, hits, recall_at, top_classes
 from tamis.math.similarity import cosines, unit_rows
+
+
+def test_six_rows_by_hand() -> None:
+    labels, predicted = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 0, 1])
+    assert hits(predicted[:, None], labels).tolist() == [True, True, False, True, False, False]
+    correct, groups = np.array([True, True, False, True, False]), np.array([4, 4, 4, 7, 9])
+    assert group_means(correct, groups) == {4: (pytest.approx(2 / 3), 3), 7: (1.0, 1), 9: (0.0, 1)}
+
+
+def test_the_best_classes_come_in_order_and_ties_go_to_the_lower_number() -> None:
+    scores = np.array([[0.1, 0.9, 0.9, 0.3], [0.5, 0.5, 0.5, 0.5]])
+    assert top_classes(scores, 3).tolist() == [[1, 2, 3], [0, 1, 2]]
+    assert top_classes(scores, 9).shape == (2, 4)
+    assert hits(top_classes(scores, 2), np.array([2, 3])).tolist() == [True, False]
 
 
 def slow_recall(scores: np.ndarray, match: np.ndarray, k: int) -> float:
@@ -54,26 +68,3 @@ def test_it_is_the_mean_over_all_orders_of_ties(
     query_ids, gallery_ids = np.array([number for *_, number in queries]), np.arange(len(gallery)) % 3
     expected = slow_recall(cosines(asked, there), query_ids[:, None] == gallery_ids[None, :], k)
     assert recall_at(asked, there, query_ids, gallery_ids, (k,))[k] == pytest.approx(expected)
-
-
-def test_neither_the_order_of_rows_nor_the_blocks_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    images = unit_rows(rng.normal(size=(40, 8)))
-    captions = unit_rows(np.repeat(images, 3, 0) + rng.normal(size=(120, 8)) * 0.5)
-    owners, numbers = np.repeat(np.arange(40), 3), np.arange(40)
-    expected = recall_at(captions, images, owners, numbers, (1, 5))
-    assert 0.2 < expected[1] < expected[5] < 1
-    some, other = rng.permutation(120), rng.permutation(40)
-    monkeypatch.setattr("tamis.math.retrieval._BLOCK", 7)
-    assert recall_at(captions[some], images[other], owners[some], numbers[other], (1, 5)) == pytest.approx(expected)
-
-
-def test_impossible_arguments_are_errors() -> None:
-    one, ids = axes([1.0, 0.0]), np.array([0])
-    for call in (
-        lambda: recall_at(one, one, np.array([3]), ids, (1,)),
-        lambda: recall_at(one, one, ids, ids, (0,)),
-        lambda: recall_at(one[:0], one, ids[:0], ids, (1,)),
-    ):
-        with pytest.raises(ValueError, match=r"number 3|expected|empty"):
-            call()

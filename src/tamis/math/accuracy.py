@@ -1,4 +1,4 @@
-"""Metrics of retrieval: recall at k in a joint space."""
+"""Metrics of classification and retrieval, from class numbers and ranks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,75 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
+from tamis.arrays import Float64s, Floats, Mask, Rows
 from tamis.math.similarity import cosines
 
-Ids = NDArray[np.integer[Any]]
+Labels = NDArray[np.integer[Any]]
 
 # Queries per block: for MSCOCO's 25,000 captions and 5,000 images a block is 5 MB.
 _BLOCK = 256
 
 
+def top_classes(scores: Floats, k: int) -> Rows:
+    """Returns the k classes with the highest scores of each row, best first; ties go to the lower class number.
+
+    Args:
+        scores: (n, K) floats without NaN.
+        k: at least 1; with fewer classes, all of them are returned.
+
+    Returns:
+        (n, min(k, K)) class numbers.
+
+    Raises:
+        ValueError: k is below 1.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    ranked: Rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return ranked
+
+
+def hits(ranked: Labels, labels: Labels) -> Mask:
+    """Returns whether the label of each row is among its classes. The mean is the accuracy at k.
+
+    Args:
+        ranked: (n, k) class numbers.
+        labels: (n,) class numbers.
+
+    Returns:
+        (n,) bool.
+
+    Raises:
+        ValueError: the shapes do not match, or there are no rows.
+    """
+    if ranked.ndim != 2 or labels.shape != (len(ranked),) or len(ranked) == 0:
+        raise ValueError(f"expected classes (n, k) and labels (n,) with n > 0, got {ranked.shape} and {labels.shape}")
+    correct: Mask = (ranked == labels[:, None]).any(1)
+    return correct
+
+
+def group_means(values: NDArray[Any], groups: Labels) -> dict[int, tuple[float, int]]:
+    """Returns the mean and the number of values of each group, by group number.
+
+    The lowest mean is the accuracy of the worst group (Sagawa et al. 2020).
+
+    Args:
+        values: (n,) numbers, or bool for accuracies.
+        groups: (n,) group numbers.
+
+    Raises:
+        ValueError: the shapes do not match.
+    """
+    if values.shape != groups.shape or values.ndim != 1:
+        raise ValueError(f"expected as many values as groups, got {values.shape} and {groups.shape}")
+    return {
+        int(group): (float(values[groups == group].mean()), int(np.count_nonzero(groups == group)))
+        for group in np.unique(groups)
+    }
+
+
 def recall_at(
-    queries: Floats, gallery: Floats, query_ids: Ids, gallery_ids: Ids, ks: Sequence[int]
+    queries: Floats, gallery: Floats, query_ids: Labels, gallery_ids: Labels, ks: Sequence[int]
 ) -> dict[int, float]:
     """Returns the share of queries with a match among their k nearest rows of the gallery, for each k.
 
@@ -62,7 +120,7 @@ def recall_at(
     return {k: total / len(queries) for k, total in totals.items()}
 
 
-def _chance(above: Ids, right: Ids, wrong: Ids, k: int) -> NDArray[np.float64]:
+def _chance(above: Labels, right: Labels, wrong: Labels, k: int) -> Float64s:
     """Returns the probability of a match among the first k rows: `above` other rows, then `right` matches and `wrong`
     others in random order. For places = k - above it is 1 - C(wrong, places) / C(right + wrong, places).
     """

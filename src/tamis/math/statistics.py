@@ -1,0 +1,225 @@
+"""Statistics of scores: ranks and their correlations, the AUC, 95 % intervals, and an even sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Float64s
+
+_Z = 1.959963984540054  # the normal distribution's 97.5 % quantile
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval.
+
+    Attributes:
+        value: the measured number.
+        low, high: ends of the interval.
+        n: number of observations.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def share(hits: int, n: int) -> Estimate:
+    """Returns a share with Wilson's interval, which stays inside [0, 1] and is right for shares near 0 and 1.
+
+    Args:
+        hits: observations that count.
+        n: all observations.
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+
+    Raises:
+        ValueError: there are no observations, or more hits than observations.
+    """
+    if not 0 <= hits <= n or n == 0:
+        raise ValueError(f"expected 0 <= hits <= n and n > 0, got {hits} of {n}")
+    p = hits / n
+    centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
+    # Exactly 0 and 1 at the ends, where the formula rounds.
+    return Estimate(p, centre - half if hits else 0.0, centre + half if hits < n else 1.0, n)
+
+
+def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: int = 1000, seed: int = 0) -> Estimate:
+    """Returns a statistic of one or several independent samples with its percentile-bootstrap interval.
+
+    Args:
+        statistic: function of as many arrays as there are samples.
+        samples: one-dimensional arrays, each resampled with replacement on its own.
+        draws: number of resamples.
+        seed: of the draws.
+
+    Source: Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter 13.
+
+    Raises:
+        ValueError: a sample is empty.
+    """
+    if not samples or any(len(sample) == 0 for sample in samples):
+        raise ValueError("a bootstrap needs at least one observation of each sample")
+    rng = np.random.default_rng(seed)
+    values = [
+        statistic(*(sample[rng.integers(0, len(sample), len(sample))] for sample in samples)) for _ in range(draws)
+    ]
+    low, high = np.quantile(values, (0.025, 0.975))
+    return Estimate(float(statistic(*samples)), float(low), float(high), sum(len(sample) for sample in samples))
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """Returns a mean with Student's interval: mean ± t · s / math.sqrt(n), s with n - 1.
+
+    It is right for few observations that are about normal, as scores over seeds are. To compare two methods with the
+    same seeds, take the mean of their differences.
+
+    Args:
+        values: n observations, at least two.
+
+    Source: Gosset ("Student") 1908, "The probable error of a mean".
+
+    Raises:
+        ValueError: there are fewer than two values.
+        ImportError: SciPy is not installed.
+    """
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"an interval of a mean needs at least 2 values, got {n}")
+    centre = sum(values) / n
+    half = float(stdtrit(n - 1, 0.975)) * math.sqrt(sum((value - centre) ** 2 for value in values) / (n - 1) / n)
+    return Estimate(centre, centre - half, centre + half, n)
+
+
+def average_ranks(values: NDArray[Any]) -> Float64s:
+    """Returns ranks from 1; equal values share their mean rank.
+
+    Args:
+        values: (n,) without NaN.
+
+    Returns:
+        (n,) float64.
+
+    Cost: one sort.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size])
+    ends = np.concatenate([starts[1:], [ordered.size]])[: starts.size]
+    out = np.empty(values.size, np.float64)
+    out[order] = np.repeat((starts + ends + 1) / 2, ends - starts)
+    return out
+
+
+def rank_correlations(columns: NDArray[np.floating[Any]]) -> Float64s:
+    """Returns Spearman's correlation of every two columns, over the rows where both have values.
+
+    Args:
+        columns: (n, k), NaN where a row has no value; infinite values rank first and last.
+
+    Returns:
+        (k, k) in [-1, 1], symmetric, 1 on the diagonal; NaN where a column is constant over those rows, or there are
+        fewer than two.
+
+    Cost: one sort per column, and two per pair of columns with different missing rows.
+
+    Source: Spearman 1904, "The proof and measurement of association between two things".
+    """
+    count = columns.shape[1]
+    there = ~np.isnan(columns)
+    ranks: dict[tuple[int, bytes], Float64s] = {}
+    out = np.full((count, count), np.nan)
+    for one in range(count):
+        for two in range(one, count):
+            both = there[:, one] & there[:, two]
+            which = np.packbits(both).tobytes()
+            sides = []
+            for column in (one, two):
+                if (column, which) not in ranks:
+                    ranks[column, which] = _centred(columns[both, column])
+                sides.append(ranks[column, which])
+            left, right = sides
+            if left.size and right.size:
+                out[one, two] = out[two, one] = float(np.clip(left @ right, -1, 1))
+    return out
+
+
+def auc(positive: NDArray[Any], negative: NDArray[Any]) -> float:
+    """Returns the probability that a positive scores above a negative; a tie counts one half.
+
+    It is the area under the ROC curve: 1 if every positive is above every negative, 0.5 for a useless score.
+
+    Args:
+        positive, negative: (n,) and (m,) scores without NaN.
+
+    Raises:
+        ValueError: a group is empty.
+
+    Source: Mann and Whitney 1947, "On a test of whether one of two random variables is stochastically larger".
+    """
+    if len(positive) == 0 or len(negative) == 0:
+        raise ValueError(f"both groups need a score, got {len(positive)} and {len(negative)}")
+    ordered = np.sort(negative)
+    below = np.searchsorted(ordered, positive, side="left")
+    not_above = np.searchsorted(ordered, positive, side="right")
+    return float((below + not_above).mean() / 2 / len(negative))
+
+
+def _centred(values: NDArray[np.floating[Any]]) -> Float64s:
+    """Returns ranks shifted to mean 0 and scaled to length 1; empty where all values are equal."""
+    ranks = average_ranks(values)
+    if ranks.size < 2:
+        return np.empty(0)
+    ranks -= (ranks.size + 1) / 2
+    length = float(np.sqrt(ranks @ ranks))
+    return ranks / length if length > 0 else np.empty(0)
+
+
+def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.intp]:
+    """Samples rows whose scores are about uniformly distributed over [0, 1] x [0, 1].
+
+    The square is cut into about `count` cells. Every cell gives one row per round, while it has any, until there are
+    enough. The rows of a cell, and the cells of the last round, are drawn at random.
+
+    Args:
+        scores: (n, 2); values outside the square are clipped to it. Rows with NaN are never chosen.
+        count: number of rows; if fewer have scores, all of those.
+        seed: of the draws.
+
+    Returns:
+        Distinct row numbers in random order.
+
+    Raises:
+        ValueError: the shape is wrong, or count is below 1.
+
+    Cost: sorting n numbers.
+
+    Source: Yanuka et al. 2024 (ICC), appendix A.2 and A.9 ask for such a sample; the cells are ours.
+    """
+    if scores.ndim != 2 or scores.shape[1] != 2:
+        raise ValueError(f"expected scores of shape (n, 2), got {scores.shape}")
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(np.flatnonzero(np.isfinite(scores).all(axis=1)))
+    side = math.ceil(math.sqrt(count))
+    places = np.minimum((np.clip(scores[rows], 0, 1) * side).astype(np.int64), side - 1)  # (n, 2)
+    cells = rng.permutation(side * side)[places[:, 0] * side + places[:, 1]]  # in random order
+    by_cell = np.argsort(cells, kind="stable")
+    starts = np.searchsorted(cells[by_cell], cells[by_cell])
+    rounds = np.arange(len(rows)) - starts  # the position of each row in its cell
+    first = np.lexsort((cells[by_cell], rounds))[:count]
+    return np.asarray(rng.permutation(rows[by_cell[first]]))

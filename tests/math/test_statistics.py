@@ -1,0 +1,100 @@
+"""Ranks, correlations, the AUC, intervals and even samples: by hand, against SciPy and counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tamis.math.statistics import auc, average_ranks, bootstrap, mean, rank_correlations, share, spread_over
+
+
+@given(st.lists(st.integers(-3, 3), max_size=40))
+def test_ranks_are_those_of_scipy(values: list[int]) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    assert average_ranks(np.array(values, float)).tolist() == stats.rankdata(values).tolist()
+
+
+def test_correlations_by_hand_over_the_rows_that_both_have() -> None:
+    nan = np.nan
+    table = np.array([[1.0, 2, 4, 7], [2, 1, 3, 7], [3, 4, 2, 7], [4, 3, 1, 7], [nan, 9, nan, 7], [5, nan, 9, 7]])
+    matrix = rank_correlations(table)
+    assert matrix[0, 1] == pytest.approx(1 - 6 * 4 / (4 * 15))  # 1 - 6 sum d^2 / (n (n^2 - 1)), over four rows
+    assert matrix[1, 2] == pytest.approx(-(1 - 6 * 4 / (4 * 15)))
+    assert matrix[0, 2] == pytest.approx(0)  # four rows reversed, and both highest in the fifth: d^2 sums to 20
+    assert np.isnan(matrix[3]).all()  # a constant has no ranking
+    assert np.array_equal(matrix, matrix.T, equal_nan=True)
+    assert matrix[0, 0] == pytest.approx(1)
+    assert np.isnan(rank_correlations(np.array([[1.0, 2.0]]))).all()
+    assert rank_correlations(np.empty((5, 0))).shape == (0, 0)
+
+
+SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=20)
+
+
+@given(SCORES, SCORES)
+def test_the_auc_is_the_share_of_pairs_in_order(positive: list[int], negative: list[int]) -> None:
+    won = [1.0 if p > n else 0.5 if p == n else 0.0 for p in positive for n in negative]
+    assert auc(np.array(positive), np.array(negative)) == pytest.approx(sum(won) / len(won))
+
+
+def test_the_auc_by_hand() -> None:
+    # 3 beats 1 and 2, 2 beats 1 and ties with 2: 3.5 of 4
+    assert auc(np.array([3.0, 2.0]), np.array([1.0, 2.0])) == 0.875
+    with pytest.raises(ValueError, match="1 and 0"):
+        auc(np.array([1.0]), np.array([]))
+
+
+def test_a_share_of_half_of_ten_by_hand() -> None:
+    half = share(5, 10)
+    # z = 1.96: centre (0.5 + 3.8415 / 20) / 1.38415 = 0.5, half 1.96 / 1.38415 * sqrt(0.025 + 3.8415 / 400) = 0.2634
+    assert (half.value, half.n) == (0.5, 10)
+    assert (half.low, half.high) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert (share(3, 3).low, share(3, 3).high) == pytest.approx((0.4385, 1.0), abs=1e-4)
+    assert share(0, 3).low == 0.0
+
+
+def test_the_bootstrap_of_a_mean_is_near_the_normal_interval_and_repeats() -> None:
+    values = np.random.default_rng(1).normal(3.0, 2.0, 400)
+    estimate = bootstrap(lambda x: float(x.mean()), values)
+    assert estimate.value == pytest.approx(values.mean())
+    assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.15)
+    assert estimate == bootstrap(lambda x: float(x.mean()), values)
+
+
+def test_a_mean_by_hand() -> None:
+    """1, 2, 3, 4, 5: s = sqrt(2.5), t of 4 degrees of freedom 2.776445, half 2.776445 * 1.581139 / sqrt(5)."""
+    estimate = mean([1, 2, 3, 4, 5])
+    assert (estimate.value, estimate.n) == (3.0, 5)
+    assert (estimate.low, estimate.high) == pytest.approx((3 - 1.963243, 3 + 1.963243), abs=1e-5)
+    assert (mean([0.3, 0.3]).low, mean([0.3, 0.3]).high) == (0.3, 0.3)
+
+
+def test_each_cell_gives_one_row_before_any_gives_two_by_hand() -> None:
+    # Four rows are wanted: two by two cells. Three cells have rows, the crowded one (low, low) four of them.
+    scores = np.array([[0.1, 0.1], [0.2, 0.1], [0.1, 0.3], [0.4, 0.4], [0.9, 0.1], [0.8, 0.9]])
+    for seed in range(20):
+        chosen = spread_over(scores, 4, seed=seed)
+        assert {4, 5} <= set(chosen.tolist())
+        assert len(set(chosen.tolist())) == 4
+
+
+def test_a_crowded_corner_does_not_crowd_the_sample() -> None:
+    rng = np.random.default_rng(0)
+    scores = np.vstack([0.1 * rng.random((5000, 2)), rng.random((2000, 2))])
+    chosen = scores[spread_over(scores, 244)]
+    assert (scores < 0.1).all(axis=1).mean() > 0.7
+    assert (chosen < 0.1).all(axis=1).mean() < 0.03  # 0.01 of the square
+    for column in chosen.T:
+        counts, _ = np.histogram(column, bins=4, range=(0, 1))
+        assert counts.min() > 45  # 61 each
+
+
+def test_missing_scores_are_ignored_and_those_outside_count_at_the_edge() -> None:
+    scores = np.array([[np.nan, 0.5], [-3.0, 7.0], [0.5, np.nan], [0.5, 0.5]])
+    assert sorted(spread_over(scores, 10).tolist()) == [1, 3]
+    assert spread_over(np.empty((0, 2)), 5).size == 0
+    for shape, count in (((3,), 2), ((3, 2), 0)):
+        with pytest.raises(ValueError, match=r"shape \(n, 2\)|at least 1"):
+            spread_over(np.ones(shape), count)
