@@ -67,27 +67,33 @@ def _inner(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is list else kind
 
 
-def shared() -> dict[tuple[str, ...], Parameter]:
-    """Returns the options that three commands or more describe in the same words."""
-    counts = Counter(one for typed in COMMANDS for one in parameters(typed) if one.names)
-    return {one.names: one for one, commands_with_it in counts.items() if commands_with_it >= 3}
+def key(one: Parameter) -> str:
+    """Returns what is typed: an option's long name, or the argument."""
+    return one.names[0] if one.names else one.value
+
+
+def shared() -> dict[str, Parameter]:
+    """Returns what three commands or more describe in the same words, or two where no other has it."""
+    every = [one for typed in COMMANDS for one in parameters(typed)]
+    counts, names = Counter(every), Counter(map(key, every))
+    return {key(one): one for one, n in counts.items() if n >= 3 or n == names[key(one)] == 2}
 
 
 def line(one: Parameter) -> str:
     """Returns an option's line: its names, what it is, its default."""
     names = ", ".join(f"`{name}`" for name in one.names[1:])
     first = " ".join(word for word in (*one.names[:1], one.value) if word)
-    default = f" ({one.default})" if one.default else ""
+    default = f" ({one.default})" if one.default and (one.names or one.default != "required") else ""
     return f"- `{first}`" + (f", {names}" if names else "") + f"{default}: {one.about}"
 
 
-def described(typed: str, common: dict[tuple[str, ...], Parameter]) -> str:
+def described(typed: str, common: dict[str, Parameter]) -> str:
     """Returns the section of a command: its help, its example, its arguments and options."""
     about, _, example = (inspect.getdoc(COMMANDS[typed]) or "").partition("\n\nExample: ")
     lines = [f"### tamis {typed}", "", about, "", "```sh", example, "```", ""]
     declared = list(parameters(typed))
-    lines += [line(one) for one in declared if common.get(one.names) != one]
-    if also := [f"`{one.names[0]}`" for one in declared if common.get(one.names) == one]:
+    lines += [line(one) for one in declared if common.get(key(one)) != one]
+    if also := [f"`{key(one)}`" for one in declared if common.get(key(one)) == one]:
         lines += [f"- as [above](#options-of-several-commands): {', '.join(also)}"]
     return "\n".join(lines) + "\n"
 
@@ -95,7 +101,7 @@ def described(typed: str, common: dict[tuple[str, ...], Parameter]) -> str:
 def reference() -> str:
     """Returns the part of the page that describes every command."""
     common = shared()
-    options = "\n".join(line(one) for one in sorted(common.values(), key=lambda one: one.names))
+    options = "\n".join(line(one) for one in sorted(common.values(), key=lambda one: (bool(one.names), key(one))))
     sections = [f"## Options of several commands\n\n{options}\n", "## Commands\n"]
     group = ""
     for typed in COMMANDS:

@@ -31,6 +31,18 @@ def load_captioner(folder: str) -> Any:
     return captioner.texts(rows.tolist())
 
 
+def decoder_logits(captioner: Any, images: Any, tokens: Any) -> Any:
+    """The logits (n, length, V) that our decoder gives after each of the tokens (n, length), one at a time."""
+    import torch
+
+    from tamis.models.decoder import _Batch
+
+    with torch.inference_mode():
+        batch = _Batch(captioner.decoder, captioner.encode(images), 1, tokens.shape[1])
+        steps = [captioner.decoder.head(batch.step(row, place)).float() for place, row in enumerate(tokens.T.numpy())]
+        return torch.stack(steps, dim=1)
+
+
 def load_sentences(folder: str) -> Any:
     from tamis.models.texts.sentence import load_sentence_encoder
 

@@ -161,33 +161,3 @@ class Broken(Signal):
         if self.how == "arguments":
             return lambda *, images: {"misspelt": np.ones(len(images), np.float32)}
         return lambda *, samples: {"mispelt": np.ones(len(samples), np.float32)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hungry(Signal):
-    """Takes more and more memory when it meets the sample of a key, until it is killed or has 4 GiB.
-
-    Attributes:
-        key: the sample.
-        unless: a file; where it is there, nothing is taken.
-    """
-
-    name: ClassVar[str] = "hungry"
-    version: ClassVar[int] = 1
-    columns: ClassVar[tuple[Column, ...]] = (Column(name="hungry", unit="", better="neither"),)
-    key: str
-    unless: str
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples()}
-
-    def load(self, device: Device) -> Callable[..., Any]:
-        def values(*, samples: Sequence[Sample]) -> dict[str, Any]:
-            if self.key in [sample.key for sample in samples] and not os.path.exists(self.unless):
-                held = []
-                for _ in range(128):
-                    held.append(np.ones(4 << 20))
-                    time.sleep(0.05)
-            return {"hungry": np.ones(len(samples), np.float32)}
-
-        return values

@@ -16,8 +16,7 @@ import tamis
 from tamis import recipe
 from tamis.errors import RecipeError, brief, unknown
 from tamis.math.clipcov import PARTS, TERMS
-from tamis.models.class_names import class_names, synset_names
-from tamis.models.wordnet import load_nouns
+from tamis.models.class_names import class_names, load_nouns, synset_names
 from tamis.selectors import AllOf, AtLeast, Equals, NoneOf
 from tamis.selectors.expression import parse
 from tamis.signals import CaptionLength, ClipScore, TextArea

@@ -114,7 +114,7 @@ def model_tables(rows: Rows) -> list[tuple[str, Rows]]:
 
 def _in_the_cache() -> dict[str, Path]:
     """Returns the models of the hub that lie, complete, in this machine's cache: id to folder."""
-    from tamis.models.hub import cached
+    from tamis.models.reference import cached
 
     try:
         from huggingface_hub import constants

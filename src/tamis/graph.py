@@ -20,10 +20,7 @@ from tamis.fingerprint import file_digest, fingerprint
 
 
 def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
-    """Returns the nodes and everything they need, each once, in dependency order.
-
-    Leaves out `given` nodes, whose values exist, and what only those need.
-    """
+    """Returns the nodes and everything they need, each once, in dependency order; without `given` ones, which exist."""
     ordered: dict[Node, None] = {}
 
     def visit(node: Node) -> None:
@@ -39,14 +36,10 @@ def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Nod
 
 
 class Identities:
-    """The facts that decide each node's results, and their fingerprints.
-
-    Attributes:
-        device: where networks run: its precision counts, and its kind if that changes results (`Node.arithmetic`).
-    """
+    """The facts that decide each node's results, and their fingerprints."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.device = device  # its precision counts, and its kind if that changes results (`Node.arithmetic`)
         self._facts: dict[Node, dict[str, Any]] = {}
 
     def on(self, device: Device) -> Identities:
@@ -61,9 +54,7 @@ class Identities:
     def facts(self, node: Node) -> dict[str, Any]:
         """Returns a node's settings, the hashes of its models and files, its arithmetic, and its needs' fingerprints.
 
-        Raises:
-            RecipeError: a file that it names cannot be read.
-            ModelError: a model that it names is not on this machine.
+        Raises RecipeError or ModelError if a file or a model that it names cannot be read.
         """
         if node not in self._facts:
             self._facts[node] = self._find(node)
@@ -78,16 +69,16 @@ class Identities:
         return f"{node.name}-{self.fingerprint(node)}"
 
     def _find(self, node: Node) -> dict[str, Any]:
+        # A model is identified by its weights and a file by its content, not by its path or name.
         models = {setting: model_digest(reference) for setting, reference in model_refs(node).items()}
         files = {setting: _digest(node, setting, path) for setting, path in file_refs(node).items()}
         parsers = {setting: _parser_digest(reference) for setting, reference in parser_refs(node).items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
         facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
-        # A model is identified by its weights and a file by its content, not by its path or name.
-        plain = settings(node)
-        inner = {name for name in plain if isinstance(getattr(node, name), Node)}  # they count under "needs"
         facts["settings"] = {
-            name: value for name, value in plain.items() if name not in {*models, *files, *parsers, *inner}
+            name: value
+            for name, value in settings(node).items()
+            if name not in {*models, *files, *parsers} and not isinstance(getattr(node, name), Node)  # see "needs"
         }
         if models and not node.host:
             facts["precision"] = node.arithmetic(self.device)
@@ -108,13 +99,7 @@ def _digest(node: Node, setting: str, path: str) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """Stands for a value that could not be computed.
-
-    Attributes:
-        node: the one that failed.
-        error: what it raised. A `SignalError` is a broken promise: the node would fail everywhere.
-        trace: the traceback.
-    """
+    """Stands for a value that a node could not compute. A `SignalError` is a broken promise: it fails everywhere."""
 
     node: Node
     error: Exception
@@ -132,47 +117,30 @@ Values = dict[Node, Any]
 class Executor:
     """Loads nodes once and computes their values batch after batch. Threads may share one.
 
-    Checks what nodes promise: `load` works and its function takes what `needs` names, a signal emits its columns with
-    one value per sample, and whatever is stored fits into its part. A broken promise is a `SignalError`.
-
-    Attributes:
-        seconds: time spent in `compute`, by node name.
+    A node that breaks a promise raises `SignalError`: `load` works and returns a function of what `needs` names, a
+    signal emits its columns with one value per sample, and what is stored fits into its file.
     """
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.seconds: dict[str, float] = {}  # spent in `compute`, by node name
         self._functions: dict[Node, Callable[..., Any]] = {}
         self._tried: set[Node] = set()
         self._widths: dict[Node, int] = {}  # of embeddings
         self._loading = threading.RLock()
-        self.seconds: dict[str, float] = {}
 
     def run(self, wanted: Sequence[Node], given: Mapping[Node, Any]) -> Values:
-        """Returns the values of nodes for one batch, and of everything they need.
-
-        Args:
-            wanted: the nodes.
-            given: known values: of `Samples()`, or of other nodes.
-
-        Raises:
-            SignalError: a node breaks its promise.
-            Exception: whatever a node raises.
-        """
+        """Returns the values of nodes for one batch, and of everything they need; `given` ones are known."""
         values = dict(given)
         for node in topological(wanted, values):
             values[node] = self._value(node, values)
         return values
 
     def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, Fault]) -> None:
-        """Adds the values of nodes to those of a batch. A node that fails affects only the nodes that need it.
+        """Adds the values of nodes, in topological order, to those of a batch.
 
-        Args:
-            nodes: in topological order; those with a value are skipped.
-            values: of the batch; gets a `Fault` for a node that fails.
-            faults: nodes that have failed, which are not tried again; gets new ones.
-
-        Raises:
-            StopError: any but a `SignalError`, such as a missing model.
+        A node that fails gets a `Fault`, also in `faults`, and so do the nodes that need it; it is not tried again.
+        Raises StopError for what is no node's fault, such as a missing model.
         """
         for node in nodes:
             if node in values:
@@ -194,15 +162,7 @@ class Executor:
             values[node] = faults[node] = fault
 
     def try_empty(self, nodes: Sequence[Node], given: Mapping[Node, Any]) -> None:
-        """Loads nodes and tries each once on an empty batch, to find a faulty one before any work.
-
-        Args:
-            nodes: in topological order.
-            given: values of an empty batch, for `Samples()` and whatever is not to be computed.
-
-        Raises:
-            SignalError: a node breaks its promise.
-        """
+        """Loads nodes and tries each once on an empty batch: a faulty one raises SignalError before any work."""
         if self._tried.issuperset(nodes):  # with an earlier shard
             return
         self._tried.update(nodes)
@@ -220,11 +180,7 @@ class Executor:
                     continue
 
     def load(self, node: Node) -> Callable[..., Any]:
-        """Returns the function of a node, loaded at the first call.
-
-        Raises:
-            SignalError: it cannot be loaded, or its function takes other arguments than `needs` names.
-        """
+        """Returns the function of a node, loaded at the first call."""
         with self._loading:  # the reading thread and the model's may meet at a node
             if node not in self._functions:
                 self._functions[node] = self._load(node)
@@ -233,13 +189,23 @@ class Executor:
     def _load(self, node: Node) -> Callable[..., Any]:
         try:
             function = node.load(self.device)
-        except (TamisError, KeyboardInterrupt):
+        except TamisError:
             raise
-        except BaseException as error:  # SystemExit, too: it would end the command as if all were done
+        except (Exception, SystemExit, GeneratorExit) as error:  # the last two would end the command as if done
             raise SignalError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
         if not callable(function):
             raise SignalError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
-        _check_arguments(node, function)
+        try:
+            signature = inspect.signature(function)
+            signature.bind(**dict.fromkeys(node.needs()))
+        except TypeError as error:
+            takes = ", ".join(signature.parameters) or "nothing"
+            raise SignalError(
+                f"{title(node)}: needs() names {', '.join(node.needs()) or 'nothing'}, and the function that load() "
+                f"returns takes {takes} ({error}): the names must be the same"
+            ) from error
+        except ValueError:  # a built-in function without a signature
+            pass
         return function
 
     def _value(self, node: Node, values: Mapping[Node, Any]) -> Any:
@@ -247,9 +213,7 @@ class Executor:
         function = self.load(node)
         try:
             value = function(**inputs)
-        except (Exception, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # as above
+        except (SystemExit, GeneratorExit) as error:
             raise RuntimeError(f"it raised {error!r}, which would have ended the command") from error
         if isinstance(node, Signal):
             check_columns(node, value, _count(values))
@@ -274,71 +238,56 @@ def title(node: Node) -> str:
 def check_columns(signal: Signal, found: Any, count: int) -> None:
     """Checks the value of a signal for a batch: its columns by name, and optionally "reason".
 
-    Raises:
-        SignalError: a column is missing, undeclared, too short or too long, or of the wrong kind.
-        ValueError: a single value cannot be stored: another batch may be fine.
+    Raises SignalError for a wrong column, ValueError for a value that cannot be stored: another batch may be fine.
     """
-    names = [column.name for column in signal.columns]
     if not isinstance(found, Mapping):
         raise SignalError(f"{title(signal)} must return a mapping of its columns, it returned a {_kind(found)}")
-    for column in signal.columns:
-        if column.name not in found:
+    kinds = {column.name: column.kind for column in signal.columns}
+    for name in kinds:
+        if name not in found:
             emits = ", ".join(map(repr, found)) or "nothing"
-            raise SignalError(
-                f"{title(signal)} declares the column {column.name!r} and does not emit it; it emits {emits}"
-            )
-    for name in found:
-        if name not in (*names, "reason"):
-            raise SignalError(f"{title(signal)} emits what it does not declare: {unknown('column', name, names)}")
-    for column in signal.columns:
-        values, where = found[column.name], f"the column {column.name!r}"
-        _check_count(signal, where, values, count)
-        if column.kind == "word":
-            _check_words(signal, where, values)
+            raise SignalError(f"{title(signal)} declares the column {name!r} and does not emit it; it emits {emits}")
+    for name, values in found.items():
+        if name not in kinds and name != "reason":
+            raise SignalError(f"{title(signal)} emits what it does not declare: {unknown('column', name, kinds)}")
+        if values is None and name == "reason":
+            continue
+        several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a text is no list of letters
+        if not several or len(values) != count:
+            size = f"{len(values)} values" if several else f"a {_kind(values)}"
+            raise SignalError(f"{title(signal)} gave {size} for {count} samples in the column {name!r}")
+        if kinds.get(name, "word") == "word":
+            _check_words(signal, f"the column {name!r}", values)
         else:
-            _check_numbers(signal, where, values)
-    reasons = found.get("reason")
-    if reasons is not None:
-        _check_count(signal, "'reason'", reasons, count)
-        _check_words(signal, "'reason'", reasons)
-
-
-def _check_count(signal: Signal, where: str, values: Any, count: int) -> None:
-    several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a text is no list of its letters
-    if not several or len(values) != count:
-        size = f"{len(values)} values" if several else f"a {_kind(values)}"
-        raise SignalError(f"{title(signal)} gave {size} for {count} samples in {where}, expected a value for each")
+            _check_numbers(signal, f"the column {name!r}", values)
 
 
 def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
     for value in values:
-        if value is None:
-            continue
-        if not isinstance(value, str):
+        if value is not None and not isinstance(value, str):
             raise SignalError(f"{title(node)}: {where} holds words; it gave the {_kind(value)} {brief(value)}")
         try:
-            value.encode()
+            (value or "").encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"{where} got {brief(value)}, which is no text: half of a surrogate pair") from error
 
 
 def _check_numbers(signal: Signal, where: str, values: Any) -> None:
-    array = _array(signal, where, values, "biuf", "numbers")
+    array = _array(signal, where, values, "biuf")
     if array.ndim != 1:
         raise SignalError(f"{title(signal)}: {where} must be (n,) numbers; it gave an array of {array.shape}")
     _check_range(where, array, np.float32)
     if array.dtype.kind in "iu":  # a rounded integer is a wrong id or count
-        rounded = [one for one in array[np.abs(array) > 2**24].tolist() if int(np.float32(one)) != one]
-        if rounded:
-            raise ValueError(
-                f"{where} got the whole number {rounded[0]}, and float32, in which columns are stored, would make it "
-                f"{int(np.float32(rounded[0]))}: return floats where rounding is right, or an id as a word"
-            )
+        for number in array[np.abs(array) > 2**24].tolist():
+            if int(np.float32(number)) != number:
+                raise ValueError(
+                    f"{where} got the whole number {number}, and float32 rounds it: return an id as a word"
+                )
 
 
 def _check_embeddings(node: Node, found: Any, count: int, widths: dict[Node, int]) -> None:
     """Checks a batch of (n, d) floats; `widths` remembers d of each feature."""
-    array = _array(node, "its value", found, "f", "floats")
+    array = _array(node, "its value", found, "f")
     if array.ndim != 2 or len(array) != count:
         raise SignalError(f"{title(node)} must give {count} rows of floats; it gave an array of {array.shape}")
     if count and widths.setdefault(node, array.shape[1]) != array.shape[1]:
@@ -354,18 +303,15 @@ def _check_texts(node: Node, found: Any, count: int) -> None:
         _check_words(node, "its value", texts or ())
 
 
-def _array(node: Node, where: str, values: Any, kinds: str, what: str) -> NDArray[Any]:
+def _array(node: Node, where: str, values: Any, kinds: str) -> NDArray[Any]:
     if np.ma.isMaskedArray(values) or (isinstance(values, list | tuple) and any(map(np.ma.isMaskedArray, values))):
-        raise SignalError(
-            f"{title(node)}: {where} is a masked array or holds masked values, and the mask would be lost: return NaN "
-            "there, for an array values.filled(np.nan)"
-        )
+        raise SignalError(f"{title(node)}: {where} is or holds a masked array: return NaN there, values.filled(np.nan)")
     try:
         array = np.asarray(values)
     except (TypeError, ValueError) as error:
-        raise SignalError(f"{title(node)}: {where} holds {what}; it gave others ({error})") from error
+        raise SignalError(f"{title(node)}: {where} holds numbers; it gave others ({error})") from error
     if array.dtype.kind not in kinds:
-        raise SignalError(f"{title(node)}: {where} holds {what}; it gave an array of {array.dtype}")
+        raise SignalError(f"{title(node)}: {where} holds numbers; it gave an array of {array.dtype}")
     return array
 
 
@@ -375,31 +321,13 @@ def _check_range(where: str, array: NDArray[Any], stored: type[np.floating[Any]]
     if lost.any():
         raise ValueError(
             f"{where} got {array[lost][0]:g}, and {stored.__name__}, in which it is stored, ends at "
-            f"{np.finfo(stored).max:.3g}: return smaller numbers, or NaN where a pair is not judged"
+            f"{np.finfo(stored).max:.3g}: return NaN for a pair that is not judged"
         )
-
-
-def _check_arguments(node: Node, function: Callable[..., Any]) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a built-in function without a signature
-        return
-    needed = node.needs()
-    try:
-        signature.bind(**dict.fromkeys(needed))
-    except TypeError as error:
-        takes = ", ".join(signature.parameters) or "nothing"
-        raise SignalError(
-            f"{title(node)}: needs() names {', '.join(needed) or 'nothing'}, and the function that load() returns "
-            f"takes {takes} ({error}): the names must be the same"
-        ) from error
 
 
 def _count(values: Mapping[Node, Any]) -> int:
     root = Samples()
-    if root in values:
-        return len(values[root])
-    return len(next(value for value in values.values() if hasattr(value, "__len__")))
+    return len(values[root] if root in values else next(one for one in values.values() if hasattr(one, "__len__")))
 
 
 def _kind(value: Any) -> str:

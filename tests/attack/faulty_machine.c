@@ -2,8 +2,7 @@
 
    FAULTY_FOLDER  files below it are read with faults, FAULTY_SHARE of 10,000 reads each; each leaves a byte in FAULTY_LOG
    FAULTY_HANG    such a read takes so many seconds, in place of failing (EIO)
-   FAULTY_CLOCK   the time of day jumps every second, by up to so many seconds to either side
-   FAULTY_LOCKS   the file system has no locks (ENOLCK) */
+   FAULTY_CLOCK   the time of day jumps every second, by up to so many seconds to either side */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -76,10 +74,4 @@ int gettimeofday(struct timeval *restrict found, void *restrict zone) {
     int result = REAL(gettimeofday)(found, zone);
     if (!result) found->tv_sec += jump(found->tv_sec);
     return result;
-}
-
-int flock(int file, int how) {
-    if (!getenv("FAULTY_LOCKS")) return REAL(flock)(file, how);
-    errno = ENOLCK;
-    return -1;
 }

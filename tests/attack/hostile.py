@@ -10,6 +10,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -72,12 +73,16 @@ def xz(path: Path) -> io.BufferedIOBase:
     return lzma.open(path, "wb", preset=0)
 
 
+def bz(path: Path) -> io.BufferedIOBase:
+    return bz2.BZ2File(path, "wb", compresslevel=1)
+
+
+def zeros_unwanted(kind: str, open_: Callable[[Path], io.BufferedIOBase], path: Path) -> Path:
+    return zeros(path / f"0.tar.{kind}", open_, good() + header("a.bin", 2 << 30), 2 << 30, good("last", 1) + END)
+
+
 def many_headers(path: Path) -> Path:
     return written(path / "0.tar", good(), member("././@LongLink", b"x\0", b"L") * 5000, good("last", 1), END)
-
-
-def many_pax(path: Path) -> Path:
-    return written(path / "0.tar", good(), pax([("comment", b"x")]) * 5000, good("last", 1), END)
 
 
 def huge_pax(path: Path) -> Path:
@@ -89,17 +94,6 @@ def huge_pax(path: Path) -> Path:
 def huge_name(path: Path) -> Path:
     before = good() + header("././@LongLink", 1 << 30, b"L")
     return zeros(path / "0.tar.gz", gz, before, 1 << 30, good("last", 1) + END)
-
-
-def long_plain_name(path: Path) -> Path:
-    """A long name of 300 MB in a file that really has as many, as holes."""
-    file = path / "0.tar"
-    before = good() + header("././@LongLink", 300 << 20, b"L")
-    with file.open("wb") as out:
-        out.write(before)
-        out.seek(len(before) + (300 << 20))
-        out.write(good("last", 1) + END)
-    return file
 
 
 def sparse_tail(path: Path) -> Path:
@@ -144,19 +138,6 @@ def one_group(path: Path) -> Path:
     return path / "0.tar.gz"
 
 
-def many_images_of_many_bytes(path: Path) -> Path:
-    """A plain tar of forty images of 200 MB that are holes, each of another sample."""
-    file = path / "0.tar"
-    with file.open("wb") as out:
-        out.write(good())
-        for number in range(40):
-            out.write(header(f"{number}.jpg", 200 << 20))
-            out.seek(200 << 20, 1)
-            out.write(member(f"{number}.txt", b"a cat"))
-        out.write(END)
-    return file
-
-
 def many_members(path: Path) -> Path:
     """Half a million members of one sample."""
     block = b"".join(member(f"a.{number}", b"") for number in range(1000))
@@ -188,9 +169,6 @@ def wide_json(path: Path) -> Path:
 
 TARS: dict[str, Make] = {
     "a size of 2^62 bytes": lambda path: written(path / "0.tar", good(), header("a.jpg", 1 << 62), bytes(5000)),
-    "a size of 2^62 bytes, in a member nobody wants": lambda path: written(
-        path / "0.tar", good(), header("a.bin", 1 << 62), bytes(5000)
-    ),
     "a size of 2^62 bytes, gzip": lambda path: written(
         path / "0.tar.gz", gzip.compress(good() + header("a.bin", 1 << 62) + bytes(5000))
     ),
@@ -205,38 +183,21 @@ TARS: dict[str, Make] = {
         path / "0.tar", good(), member("pax", b"0 path=a\n" * 100, tarfile.XHDTYPE), member("a.jpg", b"x"), END
     ),
     "a long name of 1 GB, gzip": huge_name,
-    "a long name of 300 MB, plain": long_plain_name,
     "a pax header of 3 GB, gzip": huge_pax,
     "5,000 long names before a member": many_headers,
-    "5,000 pax headers before a member": many_pax,
     "a sparse file of 2^60 bytes": sparse_member,
     "a map of a sparse file without end": sparse_chain,
     "6 GB of zeros behind the end marker, gzip": lambda path: zeros(path / "0.tar.gz", gz, good() + END, 6 << 30, b""),
     "1 TB of holes behind the end marker": sparse_tail,
-    "2 GB of zeros in a member nobody wants, gzip": lambda path: zeros(
-        path / "0.tar.gz", gz, good() + header("a.bin", 2 << 30), 2 << 30, good("last", 1) + END
-    ),
-    "2 GB of zeros in a member nobody wants, bzip2": lambda path: zeros(
-        path / "0.tar.bz2",
-        lambda file: bz2.BZ2File(file, "wb", compresslevel=1),
-        good() + header("a.bin", 2 << 30),
-        2 << 30,
-        END,
-    ),
-    "2 GB of zeros in a member nobody wants, xz": lambda path: zeros(
-        path / "0.tar.xz",
-        xz,
-        good() + header("a.bin", 2 << 30),
-        2 << 30,
-        END,
-    ),
+    **{
+        f"2 GB of zeros in a member nobody wants, {kind}": partial(zeros_unwanted, kind, open_)
+        for kind, open_ in (("gz", gz), ("bz2", bz), ("xz", xz))
+    },
     "an xz whose dictionary has 1.5 GB": lambda path: written(path / "0.tar.xz", xz_of_large_dictionary(good() + END)),
     "a gzip of 300,000 empty streams": lambda path: written(
         path / "0.tar.gz", gzip.compress(b"") * 300_000, gzip.compress(good() + END)
     ),
-    "100 MB of holes behind a gzip": lambda path: with_holes(written(path / "0.tar.gz", gzip.compress(good() + END))),
     "2.4 GB of images in one sample, gzip": one_group,
-    "40 images of 200 MB of holes": many_images_of_many_bytes,
     "half a million members in one sample": many_members,
     "3 GB of captions": long_captions,
     "a json of 5 million mappings": wide_json,
@@ -253,12 +214,6 @@ def xz_of_large_dictionary(data: bytes) -> bytes:
     packed[start + 4] = 39  # 3 << 29
     packed[start + length - 4 : start + length] = struct.pack("<I", zlib.crc32(packed[start : start + length - 4]))
     return bytes(packed)
-
-
-def with_holes(path: Path) -> Path:
-    with path.open("r+b") as out:
-        out.truncate(path.stat().st_size + (100 << 20))
-    return path
 
 
 def saved(image: Image.Image, format: str, **settings: object) -> bytes:
@@ -369,9 +324,6 @@ IMAGES: dict[str, Callable[[], bytes]] = {
     "a PNG whose ICC unpacks to 1 GB": lambda: png(
         8, 8, chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1 << 30), 1)), pixels=bytes(200)
     ),
-    "a PNG whose text unpacks to 1 GB": lambda: png(
-        8, 8, chunk(b"zTXt", b"x\0\0" + zlib.compress(bytes(1 << 30), 1)), pixels=bytes(200)
-    ),
     "a PNG of 200,000 texts": lambda: png(8, 8, chunk(b"tEXt", b"x\0" + bytes(200)) * 200_000, pixels=bytes(200)),
     "a JPEG of 300 EXIF segments that claim 20 GB": lambda: jpeg_with(
         *(segment(0xE1, b"Exif\0\0" + part) for part in pieces(overlapping_directory(300 * 60_000, 63_000), 60_000))
@@ -380,7 +332,6 @@ IMAGES: dict[str, Callable[[], bytes]] = {
         *(segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(65_000)) for _ in range(1600))
     ),
     "a JPEG of 50 MB of junk before its pixels": lambda: jpeg_with(bytes(50 << 20)),
-    "a JPEG of 50 MB of padding": lambda: jpeg_with(b"\xff" * (50 << 20)),
     "a progressive JPEG of 5,000 scans": lambda: many_scans(5_000),
     "a TIFF of 20 million strips": lambda: many_values(20_000_000),
     "a TIFF whose directory claims 60 GB": lambda: overlapping_directory(1 << 20, 63_000),
@@ -442,10 +393,6 @@ TABLES: dict[str, Make] = {
     "a CSV whose quote never ends": lambda path: lines_of(
         path, "0.csv", b'image,caption\nx.jpg,"', b'b\n","' * 200_000, 500
     ),
-    "a CSV of sizes that are no numbers": lambda path: lines_of(
-        path, "0.csv", "image,caption,original_width\nx.jpg,a cat,²\n".encode(), b"x.jpg,a," + b"9" * 5000 + b"\n", 3
-    ),
-    "a CSV with a bare CR in its header": lambda path: lines_of(path, "0.csv", b"image,cap\rtion\nx.jpg,a\n", b"", 0),
     "JSON lines of one line of 2 GB": lambda path: lines_of(
         path, "0.jsonl", b'{"image": "x.jpg", "caption": "a"}\n{"a": "', b"a" * (1 << 20), 2048
     ),
@@ -469,33 +416,23 @@ def merges() -> str:
 
 
 RECIPES: dict[str, str] = {
-    **{f"aliases under {place}": bomb(place) for place in ("about", "pool", "columns", "run", "scores", "export")},
+    **{f"aliases under {place}": bomb(place) for place in ("about", "pool", "select")},
     "merges of merges": merges(),
-    "aliases as a key": "select: []\nabout:\n  a: &a [x, x]\n  b: &b [*a, *a]\n  ? [*b, *b]\n  : 1\n",
     "a text in 100,000 places": "select: []\nabout: [&a " + "x" * 50_000 + ", " + ", ".join(["*a"] * 30_000) + "]\n",
     "a timestamp that is none": "select: []\nabout: !!timestamp never\n",
-    "a bool that is none": "select: []\nabout: !!bool perhaps\n",
-    "an int that is none": "select: []\nabout: !!int ''\n",
-    "a float that is none": "select: []\nabout: !!float x\n",
     "bytes that are none": "select: []\nabout: !!binary é\n",
     "a set": "select: !!set {a, b}\n",
-    "an ordered map": "select: !!omap [a: 1]\n",
     "a number of 10,000 digits": "select: []\nabout: " + "9" * 10_000 + "\n",
     "a number of 10,000 hex digits": "select: 0x" + "f" * 10_000 + "\n",
     "a number in base 60 of 20,000 digits": "select: 1" + ":59" * 20_000 + "\n",
-    "a float in base 60 of 20,000 digits": "select: 1" + ":59" * 20_000 + ".5\n",
     "a mapping that is a list": "select: !!map [a]\n",
-    "a list that is a word": "select: !!seq a\n",
-    "a word that is a list": "name: !!str [a]\nselect: []\n",
     "nested 100,000 deep": "select: " + "[" * 100_000,
     "nested 100,000 deep in blocks": "select:\n" + "- " * 50_000 + "a\n",
     "3 MB": "select: []\nabout: " + "x" * (3 << 20) + "\n",
     "a zero byte": "select: \0\n",
     "a name of 100,000 letters": "select:\n- all_of: [" + "x" * 100_000 + "]\n",
     "a step of 100,000 letters": "select:\n- " + "x" * 100_000 + "\n",
-    "a setting of 100,000 letters": "select:\n- at_least: {score: a, value: 1, " + "x" * 1000 + ": 1}\n",
     "5,000 unary minuses": "select:\n- at_least: {score: '" + "-" * 5000 + "a', value: 1}\n",
-    "1,900 unary minuses": "select:\n- at_least: {score: '" + "-" * 1900 + "a', value: 1}\n",
     "900 parentheses": "select:\n- at_least: {score: '" + "(" * 900 + "a" + ")" * 900 + "', value: 1}\n",
     "ranks of ranks": "select:\n- at_least: {score: '" + "rank(" * 90 + "a" + ")" * 90 + "', value: 1}\n",
 }

@@ -64,7 +64,7 @@ def tar(data: bytes) -> None:
     for sample in samples:
         sample.key.encode()
         assert (sample.reason is None) == (sample.status == "ok")
-    if shard.compression() is None:  # what the index says of members must hold for the bytes of the file
+    if not shard.is_compressed():  # what the index says of members must hold for the bytes of the file
         for sample in samples:
             for part in sample.members:
                 whole = part.offset + part.size <= len(data)

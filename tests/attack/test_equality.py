@@ -65,50 +65,33 @@ def whole(pool: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byt
     return parts_of(run)
 
 
-def check(run: Path, whole: dict[str, bytes]) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("engine", ["local", "static", "ray", "ray after local"])
+def test_every_engine_makes_the_same_parts(
+    engine: str, killed: bool, pool: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    run, kind = tmp_path / "run", engine.partition(" ")[0]
+    if kind == "ray" and importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    if engine != kind:
+        assert started(pool, run, "--workers", "2", shards="*[036].tar").wait() == 0
+        assert 0 < len(parts_of(run)) < len(whole)
+    places: list[tuple[str, ...]] = [("--engine", kind, "--workers", "2")]
+    if kind == "static":
+        places = [("--engine", kind, "--rank", str(rank), "--world", "3") for rank in range(3)]
+    if killed:
+        before, process = len(list(run.glob("index/*.parquet"))), started(pool, run, *places[-1])
+        while process.poll() is None and len(list(run.glob("index/*.parquet"))) <= before:
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    commands, actors = [started(pool, run, *place) for place in places], 0
+    while any(command.poll() is None for command in commands):
+        actors = max(actors, len(named(family(commands[0].pid), b"ray::Worker")))
+        time.sleep(0.2)
+    assert [command.returncode for command in commands] == [0] * len(places)
+    assert actors == (2 if kind == "ray" else 0)
     found = parts_of(run)
     assert sorted(found) == sorted(whole)
     assert [name for name in whole if found[name] != whole[name]] == []
     assert tamis.check(run).exit_code == 0
-
-
-def test_four_workers(pool: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    assert started(pool, tmp_path / "run", "--workers", "4").wait() == 0
-    check(tmp_path / "run", whole)
-
-
-def test_three_ranks_started_at_once(pool: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    places = [("--engine", "static", "--rank", str(rank), "--world", "3") for rank in range(3)]
-    ranks = [started(pool, tmp_path / "run", *place) for place in places]
-    assert [rank.wait() for rank in ranks] == [0, 0, 0]
-    check(tmp_path / "run", whole)
-
-
-def test_a_kill_and_the_same_command_again(pool: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = started(pool, run, "--workers", "2")
-    while process.poll() is None and not list(run.glob("index/*.parquet")):
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert len(parts_of(run)) < len(whole)
-    assert started(pool, run, "--workers", "2").wait() == 0
-    check(run, whole)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
-@pytest.mark.parametrize("some_locally_first", [False, True])
-def test_two_actors_of_a_ray_that_the_command_starts(
-    some_locally_first: bool, pool: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    if some_locally_first:
-        assert started(pool, run, "--workers", "2", shards="*[036].tar").wait() == 0
-        assert 0 < len(parts_of(run)) < len(whole)
-    command, actors = started(pool, run, "--engine", "ray", "--workers", "2"), 0
-    while command.poll() is None:
-        actors = max(actors, len(named(family(command.pid), b"ray::Worker")))
-        time.sleep(0.2)
-    assert command.returncode == 0
-    assert actors == 2 or not Path("/proc").is_dir()
-    check(run, whole)

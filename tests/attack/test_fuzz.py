@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile import header, pax
@@ -17,9 +19,6 @@ from targets import TARGETS, expression, recipes, seeds, tar
 
 HERE = Path(__file__).parent
 FOUND = sorted(path for path in (HERE / "found").rglob("*") if path.is_file())
-
-once = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-often = settings(max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.name[:20]}")
@@ -53,28 +52,20 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def mutate(target: str, tries: int, seed: int) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("seed", "tries"), [(0, 100), *(pytest.param(seed, 5_000, marks=pytest.mark.attack) for seed in range(1, 5))]
+)
+@pytest.mark.timeout(1800)
+def test_changed_inputs_end_in_a_value_or_in_our_own_error(target: str, seed: int, tries: int) -> None:
     rng = random.Random(seed)
-    for _ in range(tries):
+    for _ in range(tries // 20 if target == "run" else tries):  # all of a run is read again each time
         data = mutated(rng.choice(cached(target)), rng)
         try:
             TARGETS[target](data)
         except Exception as error:
             folder = HERE / "found" / target
             raise AssertionError(f"{error!r}; keep this input in {folder}: {data!r}") from error
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_changed_inputs_end_in_a_value_or_in_our_own_error(target: str) -> None:
-    mutate(target, 10 if target == "run" else 100, seed=0)  # all of a run is read again each time
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.attack
-@pytest.mark.timeout(1800)
-def test_many_changed_inputs_end_in_a_value_or_in_our_own_error(target: str, seed: int) -> None:
-    mutate(target, 250 if target == "run" else 5_000, seed=1 + seed)
 
 
 names = st.text(st.characters(codec="utf-8"), max_size=90) | st.sampled_from(["a.jpg", "a.txt", "a.json", "b.c.txt"])
@@ -110,31 +101,7 @@ steps = st.sampled_from(
 values = st.recursive(
     plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(steps | st.text(max_size=5), inner, max_size=3)
 )
-words = st.sampled_from(
-    [
-        "a",
-        "b.c",
-        "0.5",
-        "(",
-        ")",
-        "+",
-        "-",
-        "*",
-        "/",
-        "**",
-        ",",
-        "rank(",
-        "minmax(",
-        "max(",
-        "log(",
-        " ",
-        "1e9",
-        "é",
-        "'",
-        "[",
-        ":=",
-    ]
-)
+words = st.sampled_from(["a", "b.c", "0.5", *"()+-*/,é'[ ", "**", "rank(", "minmax(", "max(", "log(", "1e9", ":="])
 
 
 def read_mapping(data: dict[str, object]) -> None:
@@ -143,37 +110,22 @@ def read_mapping(data: dict[str, object]) -> None:
     recipes(yaml.safe_dump(data, allow_unicode=True).encode("utf-8", "surrogatepass"))
 
 
-def read_words(parts: list[str]) -> None:
-    expression("".join(parts).encode())
+ANY: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
+    "tar": (tars(), tar),
+    "recipe": (st.dictionaries(keys, values, max_size=5), read_mapping),
+    "expression": (st.lists(words, max_size=40), lambda parts: expression("".join(parts).encode())),
+}
 
 
-mappings = st.dictionaries(keys, values, max_size=5)
-lists_of_words = st.lists(words, max_size=40)
-
-test_tars_of_any_headers = once(given(tars())(tar))
-test_recipes_of_any_values = once(given(mappings)(read_mapping))
-test_expressions_of_any_words = once(given(lists_of_words)(read_words))
-
-
-@pytest.mark.attack
+@pytest.mark.parametrize("reader", ANY)
+@pytest.mark.parametrize("often", [False, pytest.param(True, marks=pytest.mark.attack)])
 @pytest.mark.timeout(1800)
-@often
-@given(tars())
-def test_many_tars_of_any_headers(data: bytes) -> None:
-    tar(data)
-
-
-@pytest.mark.attack
-@pytest.mark.timeout(1800)
-@often
-@given(mappings)
-def test_many_recipes_of_any_values(data: dict[str, object]) -> None:
-    read_mapping(data)
-
-
-@pytest.mark.attack
-@pytest.mark.timeout(1800)
-@often
-@given(lists_of_words)
-def test_many_expressions_of_any_words(parts: list[str]) -> None:
-    read_words(parts)
+def test_tars_of_any_headers_recipes_of_any_values_and_expressions_of_any_words(reader: str, often: bool) -> None:
+    made, read = ANY[reader]
+    some = settings(
+        max_examples=5_000 if often else 60,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=not often,
+    )
+    some(given(made)(read))()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from pathlib import Path
 
 import pytest
 from command_line import Tamis
@@ -52,17 +51,3 @@ def test_shipped_recipes_pass_the_check(tamis: Tamis, name: str) -> None:
     assert done.code == 0
     assert done.out.startswith(f"{name}: ")
     assert done.err == "the recipe is good\n"
-
-
-def test_checking_against_a_run_names_columns_it_lacks(tamis: Tamis, scored: Path) -> None:
-    done = tamis("check", "clip-30", "--run", "run")
-    assert done.code == 2
-    assert "unknown score column 'clip'" in done.err
-    assert tamis("check", "no-filter", "--run", "run").code == 0
-
-
-def test_checking_describes_the_steps(tamis: Tamis) -> None:
-    done = tamis("check", "clip-30", "--set", "select.top_fraction.fraction=0.2", "--set", "export=[{npy: a.npy}]")
-    assert "  score   clip\n" in done.out
-    assert "  select  top 20 % of the pool by clip\n" in done.out
-    assert "  export  npy to a.npy\n" in done.out

@@ -38,15 +38,6 @@ def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) ->
     assert len(run.embeddings) == 2
 
 
-def test_a_signal_without_its_model_names_the_recipes_and_the_built_in_one(tamis: Tamis, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool", shards=1, rows=1)
-    done = tamis("score", "pool", "--run", "run", "--signals", "clip")
-    assert done.code == 2
-    assert "--set signals.clip.model=openai/clip-vit-large-patch14" in done.err
-    assert "--set signals.clip.model=lab/clip" in done.err
-    assert not Path("run").exists()
-
-
 def test_a_recipe_whose_scores_are_missing_prints_the_line_that_makes_them(
     tamis: Tamis, scored: Path, clip_model: str
 ) -> None:
@@ -92,42 +83,11 @@ def test_the_hint_for_an_extra_works_from_a_checkout(monkeypatch: pytest.MonkeyP
     assert errors.install("text") == "pip install 'tamis[text]'"
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("select run -r no-filter --out a.csv", "a.csv would hold parquet, not csv: write a.parquet"),
-        ("export run all.parquet a.parquet --to npy", "would hold npy, not parquet: write a.npy"),
-        ("export run all.parquet a.csv --to parquet", "take to_pandas().to_csv(...) in Python"),
-        ("report run --out a.json", "would hold html, not json: write a.html"),
-        ("select run -r no-filter --out typo/a.parquet", "there is no folder 'typo' for 'a.parquet'"),
-        ("export run all.parquet typo/a.npy --to npy", "there is no folder 'typo'"),
-        ("report run --out typo/a.html", "there is no folder 'typo'"),
-    ],
-)
-def test_files_of_a_wrong_name_or_place_are_refused(tamis: Tamis, scored: Path, command: str, message: str) -> None:
-    assert tamis("select", "run", "-r", "no-filter", "--out", "all.parquet").code == 0
-    there = sorted(path.name for path in scored.iterdir())
-    done = tamis(*command.split())
-    assert done.code == 2
-    assert message in done.err
-    assert sorted(path.name for path in scored.iterdir()) == there
-
-
-def test_an_export_that_a_recipe_misnames_is_found_before_any_work(tamis: Tamis, scored: Path) -> None:
-    Path("r.yaml").write_text("pool: pool\nrun: new\nselect: []\nexport:\n- npy: a.parquet\n")
-    assert "would hold npy, not parquet" in tamis("run", "r.yaml").err
-    assert not Path("new").exists()
-
-
 def test_one_thing_of_a_list_is_told_in_full(tamis: Tamis) -> None:
     clip = tamis("list", "signals", "clip").out
-    assert "a photographed title" in " ".join(clip.split())
-    assert "clip: cosine; high is usually kept" in clip
-    assert "\nSettings: model\nRecipes: clip-30, " in clip
-    assert tamis("list", "recipes", "clip-30").out.startswith("name: clip-30\n")
+    assert all(words in clip for words in ("Cost:", "clip: cosine", "Settings: model", "clip-30"))
     assert "epsilon" in tamis("list", "steps", "semdedup").out
     assert "1710" in tamis("list", "models", "openai/clip-vit-large-patch14").out
-    assert "did you mean 'clip'?" in tamis("list", "signals", "clpi").err
     assert tamis("list", "signals", "clip", "--json").out.count('"signal"') == 1
 
 

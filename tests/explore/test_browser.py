@@ -163,32 +163,6 @@ def test_a_cut_that_is_dragged_away_switches_no_other_step_on(tab: Any, page: Pa
     assert state["recipe"]["select"][1] == other
 
 
-def test_an_address_that_the_browser_refuses_holds_nothing_up(tab: Any, page: Page) -> None:
-    opened(tab, page, recipe=CUT)
-    tab.evaluate("() => { window.real = history.pushState; history.pushState = () => "
-                 "{ throw new DOMException('too often', 'SecurityError'); }; }")  # fmt: skip
-    tab.click("#off-0")
-    shows(tab, 60)
-    assert "off=" not in tab.url
-    tab.evaluate("() => { history.pushState = real.bind(history); }")
-    tab.wait_for_url("**off=**")
-    tab.go_back()
-    shows(tab, len(tamis.select(page.run, CUT)))
-
-
-def test_a_cell_at_the_rim_opens_the_pairs_that_it_counts(tab: Any, page: Page) -> None:
-    opened(tab, page, heat=["words", "characters"])
-    tab.wait_for_selector(".heat canvas")
-    box = tab.locator(".heat canvas").bounding_box()
-    found = page.ask("heat", x="words", y="characters", recipe={"select": []})
-    at = len(found["pool"]) - 1  # one caption has 100,000 characters
-    along = next(place for place, rows in enumerate(found["pool"][at]) if rows)
-    assert found["ends"][1][1] > found["y"][1]
-    tab.mouse.click(box["x"] + (along + 0.5) * box["width"] / len(found["pool"][at]), box["y"] + 1)
-    tab.wait_for_selector(f"main > .told:has-text('{found['pool'][at][along]} pair')")
-    assert tab.locator(".card").count() == found["pool"][at][along]
-
-
 def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
     opened(tab, page, sort="row", pair=3)
     tab.wait_for_selector("dialog[open] :is(blockquote, .problem)")
@@ -201,26 +175,6 @@ def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
     assert "\u202e" not in tab.inner_text("[data-row='4'] .caption")
     assert tab.evaluate("window.hurt") is None
     assert tab.locator("main script, main svg, #said img").count() == 0
-
-
-def test_a_question_that_the_browser_dropped_is_asked_once_more(tab: Any, page: Page) -> None:
-    """As Chromium does with all that is under way when a laptop changes its network."""
-    dropped: list[str] = []
-
-    def drop(route: Any) -> None:
-        if len(dropped) in (0, 2, 3):  # once; then twice
-            dropped.append("dropped")
-            route.abort("connectionaborted")
-        else:
-            dropped.append("answered")
-            route.continue_()
-
-    tab.route("**/ask/pair", drop)
-    opened(tab, page, sort="row", pair=3)
-    tab.wait_for_selector("dialog[open] blockquote")
-    opened(tab, page, sort="row", pair=3)
-    tab.wait_for_selector("dialog[open] .problem:has-text('the server does not answer')")
-    assert dropped == ["dropped", "answered", "dropped", "dropped"]
 
 
 def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, page: Page) -> None:
@@ -236,16 +190,6 @@ def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, p
     assert "constructor" not in said
     tab.wait_for_selector("main > .told:has-text('60 pairs')")
     assert tab.locator("dialog[open]").count() == 0
-
-
-def test_a_wrong_limit_and_a_column_that_is_not_here_leave_the_page_whole(tab: Any, page: Page) -> None:
-    wrong = {"name": "mine", "select": [{"at_least": {"score": "words", "value": "<b>"}}]}
-    opened(tab, page, recipe=wrong, heat=["__proto__", "nope"], charts=["__proto__", "constructor"])
-    tab.wait_for_selector("#recipe .problem:has-text('valid number')")
-    tab.click("#drop-0")
-    shows(tab, 60)
-    tab.click("#two")  # no histogram is shown: its columns are the first that there are
-    tab.wait_for_selector(".heat canvas")
 
 
 def test_columns_may_have_any_name(tab: Any, run_folder: Path, tmp_path: Path) -> None:
@@ -317,18 +261,12 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(t
     assert (labelled(1), labelled(0)) == ([], [])
 
 
-def test_the_link_to_the_pairs_leads_to_them(tab: Any, page: Page) -> None:
+@pytest.mark.parametrize("box", ["#caption", "#word-part"])
+def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_search(tab: Any, page: Page, box: str) -> None:
+    """Else the rest of what is typed are keys: "big band" labelled a pair bad."""
     opened(tab, page, recipe=CUT)
-    tab.keyboard.press("Tab")
-    assert tab.evaluate("document.activeElement.className") == "skip"
-    tab.keyboard.press("Enter")
-    tab.keyboard.press("j")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector("dialog[open] blockquote")
-
-
-def typed(tab: Any, box: str, redraw: dict[str, Any]) -> None:
-    """Types "big band" into a search box; after two letters something else changes what the page shows."""
+    if box == "#word-part":
+        tab.click("#words")
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     tab.click(box)
@@ -338,42 +276,12 @@ def typed(tab: Any, box: str, redraw: dict[str, Any]) -> None:
         "(patch) => { const words = new URLSearchParams(location.hash.slice(1));"
         "for (const [key, value] of Object.entries(patch)) words.set(key, JSON.stringify(value));"
         "history.replaceState(null, '', '#' + words); dispatchEvent(new PopStateEvent('popstate')); }",
-        redraw,
+        {"charts": ["characters"], "recipe": {"select": []}},
     )
-    tab.wait_for_timeout(500)
+    shows(tab, 60)
     tab.keyboard.type("b")
     assert tab.evaluate("document.activeElement.id") == box[1:]
     assert tab.input_value(box) == "big band"
-    assert not [url for url in asked if "label" in url]
-
-
-@pytest.mark.parametrize("box", ["#caption", "#word-part"])
-@pytest.mark.parametrize(
-    "redraw",
-    [{"view": "map"}, {"charts": ["characters"]}, {"recipe": {"select": []}}],
-    ids=lambda redraw: "-".join(redraw),
-)
-def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_search(
-    tab: Any, page: Page, box: str, redraw: dict[str, Any]
-) -> None:
-    """Else the rest of what is typed are keys: "big band" labelled a pair bad."""
-    opened(tab, page, recipe=CUT)
-    if box == "#word-part":
-        tab.click("#words")
-    typed(tab, box, redraw)
-
-
-@pytest.mark.parametrize("view", ["map", "disagree", "rejects"])
-def test_a_search_by_words_leaves_the_focus_where_it_is(tab: Any, clip_page: Page, view: str) -> None:
-    asked: list[str] = []
-    tab.on("request", lambda request: asked.append(request.url))
-    opened(tab, clip_page, view=view)
-    tab.click("#near")
-    tab.keyboard.type("big")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector(".filters button:has-text('like big')")
-    tab.keyboard.type(" band")
-    assert tab.input_value("#near") == "big band"
     assert not [url for url in asked if "label" in url]
 
 
@@ -388,8 +296,6 @@ def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, 
         opened(tab, page)
         shows(tab, 30)
         assert tab.input_value("#number-0-fraction") == "0.5"
-        opened(tab, page, recipe=CUT)
-        shows(tab, len(tamis.select(run, CUT)))
     with served(run_folder, subsets=[tmp_path / "both.parquet"]) as page:
         opened(tab, page)
         shows(tab, int(both.keep.sum()))
@@ -398,41 +304,6 @@ def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, 
         tab.select_option("#add-kind", "random_fraction")
         tab.click("#add")
         shows(tab, 30)
-
-
-def test_a_slider_reaches_over_the_values_of_its_column(tab: Any, page: Page) -> None:
-    """Whichever histograms are shown; one key moves a whole number by 1, and a limit beyond all values stays."""
-    opened(tab, page, charts=["characters"], recipe=CUT)
-    values = tamis.open_run(page.run).to_numpy("words")
-    slider = tab.locator("#slider-0-value")
-    expect(slider).to_have_attribute("max", str(int(np.nanmax(values))))
-    expect(slider).to_have_attribute("min", str(int(np.nanmin(values))))
-    slider.press("ArrowRight")
-    expect(tab.locator("#number-0-value")).to_have_value("4")
-    far = {"name": "far", "select": [{"at_least": {"score": "words", "value": 500, "missing": "drop"}}]}
-    opened(tab, page, charts=["characters"], recipe=far)
-    slider.press("ArrowLeft")
-    expect(tab.locator("#number-0-value")).to_have_value("499")
-    opened(tab, page, recipe={"select": [{"at_least": {"score": "2 * words", "value": 6, "missing": "drop"}}]})
-    expect(tab.locator("#number-0-value")).to_have_value("6")
-    expect(slider).to_have_count(0)
-
-
-def test_recipes_that_are_not_here_are_left_out_of_the_comparison(tab: Any, page: Page) -> None:
-    gone = "<b>gone</b>"
-    opened(tab, page, recipe=CUT, view="disagree", compared=["@", gone, "no-filter", "@"], region=[0, 1, 1, 0])
-    tab.wait_for_selector(".region")
-    assert tab.inner_text(".left-out").endswith(f"too many: {gone}.")
-    assert "NaN" not in tab.inner_text("main")
-    assert tab.locator(".sets bdi").all_inner_texts() == ["on the left", "no-filter"]
-    tab.wait_for_selector("main > .told:has-text('60 pairs')")
-    assert tab.locator(".filters").count() == 0
-    tab.click(".region[aria-label*='no-filter keep, on the left drop']")
-    tab.wait_for_selector(f"main > .told:has-text('{60 - len(tamis.select(page.run, CUT))} pairs')")
-    tab.uncheck("#pick-no-filter")
-    expect(tab.locator(".left-out")).to_have_count(0)
-    opened(tab, page, recipe=CUT, view="disagree", compared="no list")
-    tab.wait_for_selector("text=Choose two or more")
 
 
 def test_a_narrow_page_fits(browser: Any, page: Page) -> None:

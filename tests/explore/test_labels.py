@@ -17,7 +17,7 @@ from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
 from tamis.explore.labels import Labels, best_threshold, kept_shares
 from tamis.store import claims, manifest
-from tamis.store.claims import claimed, locked
+from tamis.store.claims import claimed
 
 
 @pytest.fixture
@@ -138,11 +138,6 @@ def test_no_label_is_written_while_another_process_is_at_the_shard(
     assert Labels(HeldRun(run.path)).count() == {"good": 1, "bad": 0}
 
 
-def test_labels_wait_for_no_other_command(run: HeldRun) -> None:
-    with locked(run.path), pytest.raises(RunError):
-        Labels(run).set(3, 1.0)
-
-
 def test_shares_have_intervals(run: HeldRun) -> None:
     labels = Labels(run)
     labels.values[:10] = 1
@@ -170,7 +165,6 @@ def test_a_threshold_by_hand() -> None:
 def test_there_is_no_threshold_without_two_of_both_or_without_a_difference() -> None:
     assert best_threshold(np.arange(4, dtype=np.float32), np.array([1, 1, 1, 0], np.float32)) is None
     assert best_threshold(np.ones(4, np.float32), np.array([1, 1, 0, 0], np.float32)) is None
-    assert best_threshold(np.empty(0, np.float32), np.empty(0, np.float32)) is None
 
 
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=4, max_size=30))

@@ -12,7 +12,7 @@ from factories import caption, pair
 
 from tamis.errors import RecipeError
 from tamis.explore.columns import HeldRun
-from tamis.explore.near import LARGEST, Near, components, inside_polygon
+from tamis.explore.near import Near, components, inside_polygon
 from tamis.store.records import described
 
 
@@ -53,26 +53,8 @@ def test_an_image_finds_itself_first_and_the_order_of_its_row(clip_run: Path) ->
     assert near.to_image(key).tolist() == near.neighbours(7)[0].tolist()
     assert near.to_image(key)[0] == 7
     assert near.add_image(pair(7)["jpg"]) == key
-    for number in range(64):
-        near._images[f"{number}"] = np.zeros(1, np.float32)
-    assert near.add_image(pair(6)["jpg"]) != key
-    with pytest.raises(RecipeError, match="no longer here: choose it again"):
-        near.to_image(key)
-
-
-def test_what_is_no_image_is_not_embedded(clip_run: Path) -> None:
-    near = Near(HeldRun(clip_run))
-    for data, problem in [
-        (b"", "has no bytes"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg' onload='hurt()'/>", "cannot be used"),
-        (pair(1)["jpg"][:200], "cannot be used"),
-        (b"x" * (LARGEST + 1), "make it smaller"),
-    ]:
-        with pytest.raises(RecipeError, match=problem):
-            near.add_image(data)
-    near._run.facts["pool"]["max_pixels"] = 100
-    with pytest.raises(RecipeError, match="more than the limit of 100"):
-        near.add_image(pair(1)["jpg"])
+    with pytest.raises(RecipeError, match="choose it again"):
+        near.to_image("of another server")
 
 
 def test_a_model_that_has_changed_since_is_not_searched_with(clip_run: Path, tmp_path: Path) -> None:
@@ -99,16 +81,11 @@ def test_the_map_is_the_plane_of_the_singular_value_decomposition() -> None:
         )
     assert shares[0] == pytest.approx(values[0] ** 2 / (values**2).sum(), rel=1e-4)
     assert np.abs(points).max() == pytest.approx(1)
-    points, shares = components(lambda rows: np.ones((rows.size, 4), np.float32), np.arange(5))  # all the same
-    assert np.isfinite(points).all()
-    assert shares[0] <= 1
 
 
 def test_a_lasso_holds_what_is_inside() -> None:
-    square = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
     notch = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.5, 0.2), (0.0, 1.0)]
     points = np.array([[0.5, 0.5], [0.1, 0.5], [1.5, 0.5], [0.5, -0.1]])
-    assert inside_polygon(points, square).tolist() == [True, True, False, False]
     assert inside_polygon(points, notch).tolist() == [False, True, False, False]
     assert not inside_polygon(points, []).any()
 

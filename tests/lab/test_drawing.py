@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageChops
 
-from tamis.lab import Scene, render, sample_scene
+from tamis.lab import Scene
 from tamis.lab.drawing import draw_objects, draw_place
 from tamis.lab.painted_text import paint_text
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
@@ -30,11 +30,11 @@ def _drawn_area(subject: str, colour: str, place: str) -> tuple[npt.NDArray[np.b
 def test_every_object_stands_out_in_every_colour(subject: str) -> None:
     places = list(PLACES)
     for i, (colour, rgb) in enumerate(COLOURS.items()):
-        where, picture = _drawn_area(subject, colour, places[(i + len(subject)) % len(places)])
+        where, image = _drawn_area(subject, colour, places[(i + len(subject)) % len(places)])
         assert 0.06 < where.mean() < 0.65, (colour, where.mean())
         # The colour asked for is the nearest of all colours for the largest part of the object.
         names, palette = list(COLOURS), np.array(list(COLOURS.values()))
-        pixels = np.asarray(picture)[where].astype(int)
+        pixels = np.asarray(image)[where].astype(int)
         nearest = np.linalg.norm(pixels[:, None] - palette[None], axis=-1).argmin(axis=1)
         shares = np.bincount(nearest, minlength=len(names)) / len(nearest)
         assert shares[names.index(colour)] > 0.2, (
@@ -42,23 +42,6 @@ def test_every_object_stands_out_in_every_colour(subject: str) -> None:
             rgb,
             dict(zip(names, shares.round(2), strict=True)),
         )
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_black_and_white_objects_are_seen_at_every_place(place: str) -> None:
-    for colour in ("black", "white"):
-        where, _ = _drawn_area("cat", colour, place)
-        assert where.mean() > 0.08
-
-
-def test_four_objects_cover_more_than_two_of_the_same_size() -> None:
-    empty = draw_place("meadow", 128, np.random.default_rng(1))
-    areas = []
-    for count in (2, 4):
-        full = empty.copy()
-        draw_objects(full, Scene(subject="key", colour="red", place="meadow", count=count), np.random.default_rng(3))
-        areas.append(_changed(empty.reduce(3), full.reduce(3)).mean())
-    assert areas[1] > 1.2 * areas[0]
 
 
 @pytest.mark.parametrize(
@@ -75,15 +58,6 @@ def test_relations_are_drawn_as_said(relation: str, axis: int, sign: int) -> Non
         red = (pixels[..., 0] > 170) & (pixels[..., 1] < 80)
         distance = np.argwhere(blue).mean(axis=0)[axis] - np.argwhere(red).mean(axis=0)[axis]
         assert sign * distance > 25
-
-
-def test_pictures_of_one_scene_vary_and_follow_their_seed() -> None:
-    scene = sample_scene(np.random.default_rng(0))
-    first, again, other = (render(scene, 128, np.random.default_rng(seed)) for seed in (5, 5, 6))
-    assert first.tobytes() == again.tobytes()
-    assert first.tobytes() != other.tobytes()
-    assert first.size == (128, 128)
-    assert first.mode == "RGB"
 
 
 def test_painted_text_lies_within_its_quads_and_the_quads_within_the_image() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ pytest.importorskip("torch")
 
 from safetensors import safe_open
 
-from tamis.errors import ModelError
 from tamis.lab.world import COLOURS, OBJECTS
 from tamis.models.reference import resolve
 from tamis.train.tokenizer import clip_tokenizer
@@ -89,24 +87,6 @@ def test_the_same_seeds_give_the_same_weights(built: list[Built], tmp_path: Path
     assert again.metrics == first.metrics
 
 
-def test_preprocessing_is_written_for_the_pictures_side(built: list[Built]) -> None:
-    for one in built:
-        if one.folder.name not in ("clip", "clip-noisy", "captioner"):
-            continue
-        found = json.loads((one.folder / "preprocessor_config.json").read_text())
-        assert found["image_processor_type"] in ("CLIPImageProcessor", "BlipImageProcessor")
-        assert set(found["size"].values()) == {SIDE}
-
-
-def test_text_to_image_alone_needs_the_clip_and_the_captioner_beside_it(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="holds no clip: build it too"):
-        build_models(tmp_path, only=["lab/text-to-image"], effort=LEAST)
-    (tmp_path / "clip").mkdir()
-    (tmp_path / "clip" / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match="holds no captioner: build it too"):
-        build_models(tmp_path, only=["lab/text-to-image"], effort=LEAST)
-
-
 def test_an_unknown_name_and_a_senseless_effort_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="did you mean 'captioner'"):
         build_models(tmp_path, only=["lab/captoner"])
@@ -145,24 +125,6 @@ def test_a_whole_picture_as_a_window_has_its_objects_and_words_where_they_are() 
     assert np.array_equal(batch.rows[0], np.arange(64))
 
 
-def test_small_windows_are_cut_out_of_the_picture_at_the_rows_they_name() -> None:
-    examples = draw(10, seed=7, kinds={"text_only": 1})
-    batches = looking.windows(
-        examples, batch=50, patch=16, side=4, text_share=1, rng=np.random.default_rng(0), normalise=normalise
-    )
-    batch = next(batches)
-    assert batch.pixels.shape == (50, 3, 64, 64)
-    first = batch.rows[:, 0].numpy()
-    assert ((first // 8 <= 4) & (first % 8 <= 4)).all()
-    whole = normalise(examples.images).numpy()
-    for number, pixels in zip(batch.numbers[:5], batch.pixels.numpy(), strict=False):
-        places = [
-            (y, x) for y in range(65) for x in range(65)
-            if np.array_equal(whole[number, :, y : y + 64 : 21, x : x + 64 : 21], pixels[:, ::21, ::21])
-        ]  # fmt: skip
-        assert places
-
-
 def test_what_a_caption_mentions() -> None:
     assert mentioned("Two red dogs next to a cat, on a beach.") == [("dog", "red"), ("cat", None)]
     assert mentioned("a grey sheep and the cacti") == [("sheep", "grey"), ("cactus", None)]
@@ -177,9 +139,3 @@ def test_tokenizers_write_every_caption_and_any_other_text(make: Any) -> None:
         back = tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
         assert "".join(back.lower().split()) == "".join(text.lower().split())
     assert tokenizer.unk_token_id not in tokenizer("zyxwvut")["input_ids"][1:-1]
-
-
-def test_half_of_a_corpus_is_abstract_where_half_is_asked_for() -> None:
-    texts = corpus(400, seed=2, abstract_share=0.5)
-    assert 150 < sum(not mentioned(text) for text in texts) < 250
-    assert all(mentioned(text) for text in corpus(50, seed=2, abstract_share=0))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import WORDS, image_bytes
+from model_kinds import decoder_logits
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +21,7 @@ from tamis.models.captioner import (  # noqa: E402
     load_captioner,
     word_tokens,
 )
-from tamis.models.decoder import _attend  # noqa: E402
+from tamis.models.decoder import _penalise  # noqa: E402
 from tamis.models.nucleus import Sampling, draw, random_numbers  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 
@@ -63,7 +64,7 @@ def generate(captioner: FastCaptioner, images: list[Any], **settings: Any) -> An
 def test_teacher_forced_logits_equal_those_of_transformers_at_every_step(captioner: FastCaptioner) -> None:
     tokens = torch.from_numpy(np.random.default_rng(0).integers(3, len(WORDS) + 4, (5, 12)))
     tokens[:, 0] = 1
-    ours = captioner.decoder.logits(captioner.encode(IMAGES[:5]), tokens)
+    ours = decoder_logits(captioner, IMAGES[:5], tokens)
     theirs = full_logits(captioner, captioner.pixels(IMAGES[:5]), tokens)
     assert (ours - theirs).abs().max() <= 1e-4
     assert theirs.std() > 0.5  # there is something to compare
@@ -74,6 +75,12 @@ def test_greedy_captions_are_identical(captioner: FastCaptioner, penalty: float)
     sampling = Sampling(captions=2, top_p=0, min_tokens=4, max_tokens=14, repetition_penalty=penalty)
     rows = generate(captioner, IMAGES, min_length=4, max_length=14, do_sample=False, repetition_penalty=penalty)
     assert captioner(IMAGES, UIDS[:7], sampling) == [[text] * 2 for text in captioner.texts(rows)]
+
+
+def test_words_already_said_are_penalised_whatever_the_sign_of_their_logits() -> None:
+    logits = torch.tensor([[2.0, -2.0, 1.0], [2.0, -2.0, 1.0]])
+    _penalise(logits, np.array([[0, 1], [2, 2]]), 2.0)
+    assert logits.tolist() == [[1.0, -4.0, 1.0], [2.0, -2.0, 0.5]]
 
 
 def test_captions_are_those_of_a_loop_over_full_forwards(captioner: FastCaptioner) -> None:
@@ -126,15 +133,6 @@ def test_sampled_captions_are_as_frequent_as_those_of_generate(captioner: FastCa
     assert chi_square <= len(common) + 5 * (2 * len(common)) ** 0.5
 
 
-def test_the_prompt_is_not_in_the_captions_and_counts_as_length(captioner: FastCaptioner) -> None:
-    prompt = [1, *word_tokens(" ".join(WORDS[:3]), captioner.tokenizer)]
-    states = captioner.encode(IMAGES[:2])
-    captions = captioner.decoder.captions(states, UIDS[:2], prompt, Sampling(captions=3, max_tokens=9))
-    assert {len(tokens) for some in captions for tokens in some} <= set(range(6))
-    with pytest.raises(ValueError, match="max_tokens"):
-        captioner.decoder.captions(states, UIDS[:2], prompt, Sampling(min_tokens=0, max_tokens=4))
-
-
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_architecture_is_sampled_alike_in_every_batch(kind: str, request: pytest.FixtureRequest) -> None:
     captioner = load_captioner(request.getfixturevalue(EXAMPLES[kind]), Device())
@@ -183,13 +181,6 @@ def test_searched_captions_are_the_beams_of_transformers_own_generate(
             texts = [text.strip() for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
             assert found == [text.removeprefix(prompt).strip() for text in texts]
             assert all(text.startswith(prompt) for text in texts)
-
-
-def test_attention_of_few_rows_is_that_of_many() -> None:
-    torch.manual_seed(0)
-    query, key, value = torch.randn(2, 4, 40, 8), torch.randn(2, 4, 30, 8), torch.randn(2, 4, 30, 8)
-    few = torch.cat([_attend(query[:, :, k : k + 8], key, value) for k in range(0, 40, 8)], dim=2)
-    assert torch.allclose(_attend(query, key, value), few, atol=1e-6)
 
 
 def test_what_cannot_be_captioned_is_an_error_before_any_work(

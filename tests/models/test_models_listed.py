@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,6 @@ def in_cache(cache: Path, name: str, card: str | None = None, *, kind: str = "mo
         (folder / "README.md").write_text(card)
 
 
-def test_every_row_has_the_same_plain_facts() -> None:
-    for row in rows().values():
-        assert list(row) == KEYS
-        assert row["size_mb"] is None or type(row["size_mb"]) in (int, float)
-        assert type(row["download"]) is bool
-        assert all(row[key] is None or type(row[key]) is str for key in ("job", "command"))
-        assert all(type(row[key]) is str and row[key] for key in ("model", "kind", "licence", "about"))
-
-
 def test_built_ins_come_first_then_the_hub_and_any_folder_last() -> None:
     listed = rows()
     assert list(listed) == [*BUILT_IN, *HUB, "path/to/folder"]
@@ -84,34 +74,6 @@ def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) ->
     assert (row["kind"], row["job"], row["licence"]) == ("local", "captioner", "cc-by-4.0")
     assert rows()["google/siglip-base-patch16-224"]["kind"] == "hub"
     assert "someone/pictures" not in rows()
-
-
-@pytest.mark.parametrize(
-    ("card", "licence"),
-    [
-        (None, "see its card"),
-        ("---\nlicense: [mit\n---\n", "see its card"),
-        ("---\n- a list\n---\n", "see its card"),
-        ("---\nlicense: other\nlicense_name: llama2\n---\n", "llama2"),
-        ("---\nlicense: [mit, apache-2.0]\n---\n", "mit, apache-2.0"),
-    ],
-)
-def test_the_licence_is_the_one_in_the_front_matter_of_the_card(cache: Path, card: str | None, licence: str) -> None:
-    in_cache(cache, "someone/thing", card)
-    row = rows()["someone/thing"]
-    assert (row["licence"], row["job"]) == (licence, None)
-
-
-def test_a_cache_that_is_no_folder_and_a_machine_without_the_hubs_package_list_all_the_same(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = rows()
-    cache.write_text("not a folder")
-    assert rows() == expected
-    cache.unlink()
-    in_cache(cache, B32)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert rows() == expected
 
 
 def test_the_tables_hold_every_row_and_fit_into_80_characters(cache: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from typing import Any
 
@@ -107,7 +106,7 @@ def test_a_draw_depends_on_its_row_and_its_numbers_alone() -> None:
 
 
 @pytest.mark.parametrize("attempts", [24, 0])  # 0: every draw is sorted
-@pytest.mark.parametrize("top_p", [0.05, 0.45, 0.73, 0.95])
+@pytest.mark.parametrize("top_p", [0.05, 0.45, 0.95])
 @pytest.mark.parametrize("kind", ["uniform", "two levels", "bf16"])
 def test_a_nucleus_that_ends_among_ties_is_as_large_as_that_of_transformers(
     kind: str, top_p: float, attempts: int, monkeypatch: pytest.MonkeyPatch
@@ -126,23 +125,3 @@ def test_a_nucleus_that_ends_among_ties_is_as_large_as_that_of_transformers(
     # Which of the equal ones stay depends on an unstable sort there; here it is those with higher ids.
     equal = torch.nonzero(logits[0] == logits[0, list(kept)].min())[:, 0].tolist()
     assert sorted(kept & set(equal)) == equal[len(equal) - len(kept & set(equal)) :]
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 8.0])
-def test_the_mass_above_a_token_is_exact_where_it_decides(spread: float) -> None:
-    logits = torch.from_numpy(np.random.default_rng(7).normal(0, spread, (5, 700))).bfloat16().float()
-    of_rows = nucleus._Masses(logits)
-    plain = of_rows.masses.double().numpy()
-    tokens = np.random.default_rng(8).integers(0, 700, (5, 40))
-    order = np.arange(plain.shape[1])
-    for row, top_p in itertools.product(range(5), (0.1, 0.5, 0.9, 1.0)):
-        masses = plain[row]
-        exact = np.array(
-            [
-                masses[(masses > masses[token]) | ((masses == masses[token]) & (order > token))].sum()
-                for token in tokens[row]
-            ]
-        )
-        limit = np.full(40, top_p * masses.sum())
-        above = of_rows.above(torch.full((40,), row), torch.from_numpy(tokens[row]), torch.from_numpy(limit)).numpy()
-        assert ((above < limit) == (exact < limit))[abs(exact - limit) > 1e-6].all()

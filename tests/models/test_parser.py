@@ -5,18 +5,14 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tamis.data import Device
 from tamis.errors import ModelError
 from tamis.models.loading import forget_loaded
 from tamis.models.texts.parser import load_parser
-from tamis.signals import ComplexityAction
 
 spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
 torch = pytest.importorskip("torch")
@@ -81,29 +77,16 @@ def test_a_folder_with_layers_of_torch_is_an_error_before_anything_is_unpickled(
     assert unpickled == []
 
 
-@pytest.mark.parametrize("name", ["vocab/vectors", "parser/model", "config.cfg", "tokenizer"])
+@pytest.mark.parametrize("name", ["parser/model", "config.cfg"])
 def test_a_damaged_file_is_one_error(name: str, plain: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(plain, tmp_path / "model")
-    (folder / name).write_bytes(b"" if name == "vocab/vectors" else (folder / name).read_bytes()[:50])
+    (folder / name).write_bytes((folder / name).read_bytes()[:50])
     (tmp_path / "empty").mkdir()
     for place in (folder, tmp_path / "empty"):
         with pytest.raises(ModelError, match="cannot be loaded"):
             load_parser(str(place))
     with pytest.raises(ModelError, match=r"'en_nowhere'.*python -m spacy download"):
         load_parser("en_nowhere")
-
-
-@pytest.mark.attack
-def test_every_damaged_file_is_one_error_or_does_no_harm(plain: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(plain, tmp_path / "model")
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        whole = file.read_bytes()
-        for content in (b"", whole[: len(whole) // 2], b"\xff" * 64):
-            file.write_bytes(content)
-            forget_loaded()
-            with suppress(ModelError):
-                load_parser(str(folder))
-        file.write_bytes(whole)
 
 
 def test_new_words_do_not_fill_the_memory(plain: Path) -> None:
@@ -113,9 +96,3 @@ def test_new_words_do_not_fill_the_memory(plain: Path) -> None:
     before = len(closure["pipeline"].vocab.strings)
     parse([f"word{number} of{number} nobody{number}" for number in range(500)], len)
     assert len(closure["pipeline"].vocab.strings) < before + 100
-
-
-def test_a_caption_of_a_million_letters_is_scored(plain: Path) -> None:
-    score = ComplexityAction(parser=str(plain)).load(Device())
-    found = score(captions=["a red dog", "in " * 400_000, None])
-    assert np.isnan(found["complexity"]).tolist() == [False, False, True]

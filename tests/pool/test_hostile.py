@@ -14,9 +14,7 @@ from PIL import Image
 from tamis.data import Sample
 from tamis.errors import PoolError, RecipeError, SampleError
 from tamis.pool import PoolSpec
-from tamis.pool.files import kind_of
 from tamis.pool.images import decode, weighed
-from tamis.pool.rows import listed_columns
 from tamis.pool.table import table_shards
 from tamis.pool.texts import read_captions_file
 
@@ -94,16 +92,11 @@ def test_a_captions_file_that_is_none_is_not_quoted(name: str, content: str, tmp
     assert SECRET not in str(error.value)
 
 
-def test_the_first_line_of_what_is_no_table_is_not_quoted(tmp_path: Path) -> None:
+def test_what_is_no_table_and_no_image_is_not_quoted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"{SECRET}\n")
     with pytest.raises(PoolError, match="its columns: 1 of unreadable names") as error:
         table_shards(str(tmp_path / "a.csv"), "a", PoolSpec(path="a.csv"))
     assert SECRET not in str(error.value)
-    assert listed_columns(["image", "caption"]) == "image, caption"
-
-
-def test_an_image_that_is_none_is_not_quoted() -> None:
-    with pytest.raises(SampleError, match=r"the file holds text \(16 bytes\)") as error:
+    with pytest.raises(SampleError, match=r"the file holds text \(16 bytes\)") as refused:
         decode(SECRET.encode(), max_pixels=100)
-    assert SECRET.encode()[:8].hex(" ") not in error.value.reason
-    assert kind_of(b"\x01\x02") == "something else (2 bytes)"
+    assert SECRET[:8] not in refused.value.reason

@@ -18,7 +18,7 @@ import tamis
 from tamis import remote
 from tamis.errors import PoolError
 from tamis.pool import PoolSpec, open_pool
-from tamis.pool.files import read_head, read_ranges
+from tamis.pool.files import read_ranges
 from tamis.store import Run
 
 # The libraries of the server and of its client, not ours, warn.
@@ -46,35 +46,17 @@ def put(fs: Any, folder: Path, to: str) -> None:
         fs.pipe_file(f"{to}/{path.name}", path.read_bytes())
 
 
-def test_a_pool_in_memory_gives_the_rows_of_the_local_one(pool: Path, tmp_path: Path, memory: Any) -> None:
-    put(memory, pool, "/some/pool")
-    local = score(str(pool), tmp_path / "local")
-    for number, path in enumerate(
-        ["memory://some/pool", "memory://some/pool/*.tar", "memory://some/pool/{00000..00002}.tar"]
-    ):
-        remote = score(path, tmp_path / f"run{number}")
-        assert remote.to_arrow().equals(local.to_arrow())
-        assert sorted(remote.urls.values()) == [f"memory:///some/pool/0000{n}.tar" for n in range(3)]
-
-
 def test_a_range_of_files_is_listed_by_folder_not_asked_for_file_by_file(
     pool: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(memory, pool, "/some/pool")
+    for path in ("memory://some/pool", "memory://some/pool/*.tar"):
+        assert [shard.url for shard in open_pool(path).shards] == [f"memory:///some/pool/0000{n}.tar" for n in range(3)]
     asked: list[str] = []
     monkeypatch.setattr(memory, "exists", lambda path, **_: asked.append(path) or False)
     monkeypatch.setattr(memory, "isdir", lambda path: asked.append(path) or False)
     assert len(open_pool("memory://some/pool/{00000..00002}.tar").shards) == 3
     assert asked == []
-
-
-def test_a_remote_shard_that_grows_is_read_whole_the_next_time(pool: Path, tmp_path: Path, memory: Any) -> None:
-    content = (pool / "00000.tar").read_bytes()
-    memory.pipe_file("/pool/00000.tar", content[:9000])
-    assert list(score("memory://pool", tmp_path / "run").failures) == ["00000"]
-    memory.pipe_file("/pool/00000.tar", content)
-    mended = score("memory://pool", tmp_path / "run")
-    assert (mended.failures, len(mended)) == ({}, 7)
 
 
 def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
@@ -99,19 +81,13 @@ def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
     assert next(tamis.samples_of(run, order=[9])).image == pair(1002)["jpg"]
     first, *_, last = run.members("00001", [2])[0]
     assert asked == [last.offset + last.size - first.offset]  # with caption and json, by one request
+    size = s3.size("pool/a/00000.tar")
+    (error, start) = read_ranges("s3://pool/a/00000.tar", [(size - 10, 20), (0, 4)])
+    assert "the file gave 10; has it changed" in str(error)
+    assert start == b"0000"
     s3.rm("pool/a/00001.tar")
     marked = list(tamis.samples_of(run, open_pool("s3://pool/a"), order=range(21), errors="mark"))
     assert [one.row for one in marked if one.problem is not None] == list(range(7, 14))
-
-
-def test_a_range_past_the_end_of_an_object_is_an_error(tmp_path: Path, s3: Any) -> None:
-    put(s3, write_tar(tmp_path / "local" / "0.tar", [("a", pair(0))]).parent, "pool/a")
-    size = s3.size("pool/a/0.tar")
-    (error,) = read_ranges("s3://pool/a/0.tar", [(size - 10, 20)])
-    assert isinstance(error, OSError)
-    assert "the file gave 10; has it changed" in str(error)
-    assert read_head("s3://pool/a/0.tar", 4) == b"a.jp"
-    assert read_ranges("s3://pool/a/0.tar", [(0, 5), (512, 0), (2, 3)]) == [b"a.jpg", b"", b"jpg"]
 
 
 def test_a_shard_added_on_s3_is_seen_by_the_same_process(pool: Path, tmp_path: Path, s3: Any) -> None:

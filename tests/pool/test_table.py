@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import caption, image_bytes, index_rows, write_metadata
-from processes import command
 
 import tamis
 from tamis.data import Sample
@@ -93,47 +92,33 @@ def test_every_kind_of_table_gives_the_same_rows(ending: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
-def test_of_a_list_of_captions_the_first_is_taken_and_a_warning_says_so(
-    ending: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lists = [["a dog", "two dogs"], ["a cat"], []]
-    WRITERS[ending](tmp_path / f"p.{ending}", [{"image": "", f"of_{ending}": texts} for texts in lists])
-    found = samples_of(tmp_path / f"p.{ending}", caption=f"of_{ending}", image="none")
-    assert [(sample.caption, sample.status) for sample in found] == [
-        ("a dog", "ok"),
-        ("a cat", "ok"),
-        (None, "caption_missing"),
-    ]
+def test_captions_are_texts_or_lists_of_texts(ending: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / f"p.{ending}"
+    WRITERS[ending](path, [{f"of_{ending}": texts} for texts in (["a dog", "two dogs"], ["a cat"], [])])
+    found = samples_of(path, caption=f"of_{ending}", image="none")
+    assert [sample.caption for sample in found] == ["a dog", "a cat", None]
     assert [f"column 'of_{ending}' holds lists of captions" in record.message for record in caplog.records] == [True]
-
-
-@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
-@pytest.mark.parametrize("value", [7, 0.5, True, {"en": "a dog"}, [1, 2], [{"text": "a dog"}], b"a dog"])
-def test_captions_that_are_no_text_are_an_error_before_any_work(value: Any, ending: str, tmp_path: Path) -> None:
-    if isinstance(value, bytes) and ending == "jsonl":
-        return  # JSON has none
-    WRITERS[ending](tmp_path / f"p.{ending}", [{"image": "a.jpg", "caption": value, "alt": "b", "other": None}])
-    with pytest.raises(PoolError, match=r"'caption' holds .* and captions are text; .* image, alt, other"):
-        score(tmp_path / f"p.{ending}", tmp_path / "run")
+    for value in (7, 0.5, True, {"en": "a dog"}, [1, 2], [{"text": "a dog"}], b"a dog"):
+        if isinstance(value, bytes) and ending == "jsonl":
+            continue  # JSON has none
+        WRITERS[ending](path, [{"image": "a.jpg", "caption": value, "alt": "b", "other": None}])
+        with pytest.raises(PoolError, match=r"'caption' holds .* and captions are text; .* image, alt, other"):
+            score(path, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_among_texts_a_caption_of_another_kind_is_a_row_with_a_reason(tmp_path: Path) -> None:
+def test_a_caption_of_another_kind_among_texts_is_a_row_with_a_reason_and_words_of_arrow_are_texts(
+    tmp_path: Path,
+) -> None:
     values: list[Any] = ["a dog", 7, {"en": "a dog"}, ["a cat", "cats"], [7], None, False]
     write_jsonl(tmp_path / "p.jsonl", [{"caption": value} for value in values])
     found = samples_of(tmp_path / "p.jsonl", image="none")
     assert [sample.caption for sample in found] == ["a dog", None, None, "a cat", None, None, None]
-    for sample, kind in zip(
-        found, (0, "a number", "an object", 0, "a number", "no text", "true or false"), strict=True
-    ):
-        assert str(kind or None) in str(sample.reason)
-
-
-def test_words_of_a_dictionary_and_long_strings_are_text(tmp_path: Path) -> None:
-    for kind in (pa.dictionary(pa.int32(), pa.string()), pa.large_string(), pa.list_(pa.large_string(), 1)):
-        one = [["a dog"]] if pa.types.is_fixed_size_list(kind) else ["a dog"]
-        values = pa.array(one, kind) if isinstance(one[0], list) else pa.array(one).cast(kind)
-        pq.write_table(pa.table({"caption": values}), tmp_path / "p.parquet")
+    kinds = ("None", "a number", "an object", "None", "a number", "no text", "true or false")
+    assert [kind in str(sample.reason) for sample, kind in zip(found, kinds, strict=True)] == [True] * 7
+    words = (pa.array(["a dog"]).cast(kind) for kind in (pa.dictionary(pa.int32(), pa.string()), pa.large_string()))
+    for column in (*words, pa.array([["a dog"]], pa.list_(pa.large_string(), 1))):
+        pq.write_table(pa.table({"caption": column}), tmp_path / "p.parquet")
         assert samples_of(tmp_path / "p.parquet", image="none")[0].caption == "a dog"
 
 
@@ -169,30 +154,21 @@ def test_columns_can_be_chosen_and_those_that_are_not_there_are_listed(tmp_path:
     write_csv(tmp_path / "p.csv", rows)
     found = samples_of(tmp_path / "p.csv", image="pic", caption="blip")
     assert [(sample.status, sample.caption) for sample in found] == [("ok", caption(0)), ("ok", caption(1))]
-    with pytest.raises(
-        PoolError, match=r"no column 'blib' \(did you mean 'blip'\?\); its columns: image, pic, caption"
-    ):
+    with pytest.raises(PoolError, match=r"no column 'blib' \(did you mean 'blip'\?\); .*: image, pic, caption"):
         samples_of(tmp_path / "p.csv", caption="blib")
+    for ending, write in WRITERS.items():
+        write(tmp_path / f"p.{ending}", [{"picture": "a.jpg", "sentence": "b"}])
+        with pytest.raises(PoolError, match=r"looks like the image .*its columns: picture, sentence\. .*--image"):
+            samples_of(tmp_path / f"p.{ending}")
 
 
-@pytest.mark.parametrize("ending", WRITERS)
-def test_a_table_with_other_columns_lists_them_and_says_how_to_name_the_right_one(ending: str, tmp_path: Path) -> None:
-    WRITERS[ending](tmp_path / f"p.{ending}", [{"picture": "a.jpg", "sentence": "b"}])
-    done = command("score", tmp_path / f"p.{ending}", "--run", tmp_path / "run", "--signals", "caption_length")
-    assert done.returncode == 2
-    for word in ("has no column that looks like the image", "its columns: picture, sentence.", "--image"):
-        assert word in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("ending", "content"),
-    [("parquet", b"PAR1 and then something else PAR1"), ("parquet", b""), ("jsonl", b"{broken\n"), ("csv", b"")],
-)
-def test_a_file_that_is_no_table_stops_before_any_work(ending: str, content: bytes, tmp_path: Path) -> None:
-    (tmp_path / f"p.{ending}").write_bytes(content)
-    with pytest.raises(PoolError, match=rf"p\.{ending}"):
-        score(tmp_path / f"p.{ending}", tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("column", ["image", "pic"])
+def test_a_table_with_url_and_text_and_images_is_no_metadata_of_datacomp(column: str, tmp_path: Path) -> None:
+    row = {"uid": f"{7:032x}", "url": "https://x.org/0.jpg", "text": "a cat", column: write_images(tmp_path, 1)[0]}
+    write_parquet(tmp_path / "p.parquet", [row])
+    found = open_pool(PoolSpec(path=str(tmp_path / "p.parquet"), image="pic" if column == "pic" else None))
+    assert (found.kind, found.has_images) == ("table", True)
+    assert [sample.status for sample in found.shards[0].samples()] == ["ok"]
 
 
 TSV = ['"an open quote', 'a 5" nail', '"quoted ""by"" pandas"', '"two" "parts"', '"', '""']
@@ -255,47 +231,33 @@ def test_a_row_without_end_is_an_error_of_its_shard(tmp_path: Path, monkeypatch:
         samples_of(tmp_path / "a.csv")
 
 
-def test_invalid_utf8_in_a_carried_field_costs_nothing(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_bytes(b"caption,source\na cat,caf\xe9\n")
-    run = score(tmp_path / "p.csv", tmp_path / "run", fields=("source",), image="none")
-    assert (run.failures, index_rows(run)[0]["source"]) == ({}, "caf\\udce9")
-
-
-def _without_answer(*_: Any, **__: Any) -> Any:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
 @pytest.mark.parametrize(
     ("ending", "module"),
     [("csv", "rows"), ("jsonl", "rows"), ("parquet", "rows"), ("parquet", "table"), ("parquet", "datacomp")],
 )
-def test_a_table_that_the_disk_does_not_give_is_no_wrong_pool(
+def test_a_table_that_the_disk_does_not_give_may_be_whole(
     module: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / f"p.{ending}"
-    WRITERS[ending](path, [{"image": "a.jpg", "caption": caption(row)} for row in range(12)])
+    def without_answer(*_: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def opened() -> Any:
-        spec = PoolSpec(path=str(path))
-        return (
-            metadata_shards({str(path): "p"}, spec)
-            if module == "datacomp"
-            else table.table_shards(str(path), "p", spec)
-        )
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f"tamis.pool.{module}.open_file", _without_answer)
-        with pytest.raises(UnreachedError, match=rf"p\.{ending} cannot be reached now \(.*repeat the command"):
-            opened()
-    assert len(opened()) == 1
+    path = str(tmp_path / f"p.{ending}")
+    spec = PoolSpec(path=path)
+    WRITERS[ending](Path(path), [{"image": "a.jpg", "caption": caption(row)} for row in range(12)])
+    monkeypatch.setattr(f"tamis.pool.{module}.open_file", without_answer)
+    with pytest.raises(UnreachedError, match=rf"p\.{ending} cannot be reached now \(.*repeat the command"):
+        metadata_shards({path: "p"}, spec) if module == "datacomp" else table.table_shards(path, "p", spec)
 
 
-def test_a_table_that_is_cut_stops_and_one_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_stops_and_one_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
+    for ending, content in (("parquet", b"PAR1 and then something else PAR1"), ("jsonl", b"{broken\n"), ("csv", b"")):
+        (tmp_path / f"p.{ending}").write_bytes(content)
+        with pytest.raises(PoolError, match=rf"p\.{ending}"):
+            open_pool(str(tmp_path / f"p.{ending}"))
     (tmp_path / "pool").mkdir()
+    rows = [{"image": image_bytes(n), "caption": "a"} for n in range(6)]
     for name in "ab":
-        write_parquet(
-            tmp_path / "pool" / f"{name}.parquet", [{"image": image_bytes(n), "caption": "a"} for n in range(6)]
-        )
+        write_parquet(tmp_path / "pool" / f"{name}.parquet", rows)
     bad = tmp_path / "pool" / "b.parquet"
     content = bad.read_bytes()
     bad.write_bytes(content[:10] + bytes(590) + content[600:])
@@ -344,37 +306,19 @@ def test_only_images_are_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "what the column 'image' holds is not an image in row 1" in caplog.text
 
 
-@pytest.mark.parametrize("column", ["image", "image_path", "pic"])
-def test_a_table_with_url_and_text_and_images_is_no_metadata_of_datacomp(column: str, tmp_path: Path) -> None:
-    row = {"uid": f"{7:032x}", "url": "https://x.org/0.jpg", "text": "a cat", column: write_images(tmp_path, 1)[0]}
-    write_parquet(tmp_path / "p.parquet", [row])
-    found = open_pool(PoolSpec(path=str(tmp_path / "p.parquet"), image="pic" if column == "pic" else None))
-    assert (found.kind, found.has_images) == ("table", True)
-    assert [sample.status for sample in found.shards[0].samples()] == ["ok"]
-
-
 # ---- row ranges ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    def cut() -> None:
-        monkeypatch.setattr(table, "SHARD_ROWS", 7)
-        monkeypatch.setattr(table, "WHOLE_ROWS", 20)
-
-    return cut
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "SHARD_ROWS", 7)
+    monkeypatch.setattr(table, "WHOLE_ROWS", 20)
 
 
-def test_a_large_parquet_file_gives_the_rows_of_the_whole_read_once(
-    tmp_path: Path, small_shards: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = ['a "quoted" one', "two\nlines", " ", "ünïcode", "", "plain"] * 10
-    write_parquet(
-        tmp_path / "t.parquet", [{"caption": text, "uid": f"{n + 1:032x}"} for n, text in enumerate(texts[:50])]
-    )
-    whole = index_rows(score(tmp_path / "t.parquet", tmp_path / "whole", image="none"))
-    assert [row["key"] for row in whole] == [f"{number:09d}" for number in range(50)]
-    small_shards()
+@pytest.mark.usefixtures("small_shards")
+def test_a_large_parquet_file_is_cut_into_ranges_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = [{"image": image_bytes(n), "caption": f"number {n}", "uid": f"{n + 1:032x}"} for n in range(50)]
+    write_parquet(tmp_path / "t.parquet", data)
     opened: list[int] = []
     begin = parquet._Position.__init__
 
@@ -382,20 +326,25 @@ def test_a_large_parquet_file_gives_the_rows_of_the_whole_read_once(
         opened.append(first)
         begin(self, raw, columns, first, batch)
 
-    monkeypatch.setattr(parquet._Position, "__init__", counted)
-    run = score(tmp_path / "t.parquet", tmp_path / "run", image="none")
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet._Position, "__init__", counted)
+        run = score(tmp_path / "t.parquet", tmp_path / "run")
     assert opened == [0, 0]  # for the first sample, before any work, and for all shards
     assert run.shards == tuple(f"t-rows{first:09d}" for first in range(0, 50, 7))
     assert run.sizes == (7, 7, 7, 7, 7, 7, 7, 1)
-    assert index_rows(run) == whole
+    rows = index_rows(run)
+    assert [row["key"] for row in rows] == [f"{number:09d}" for number in range(50)]
+    assert [(row["caption"], row["uid_lo"]) for row in rows] == [(f"number {n}", n + 1) for n in range(50)]
     assert tamis.check(run.path).exit_code == 0
-    shards = open_pool(PoolSpec(path=str(tmp_path / "t.parquet"), image="none")).shards
-    in_reverse = [list(shard.samples()) for shard in reversed(shards)]
+    in_reverse = [list(shard.samples()) for shard in reversed(open_pool(str(tmp_path / "t.parquet")).shards)]
     assert [sample.uid[1] for shard in reversed(in_reverse) for sample in shard] == list(range(1, 51))
+    order = [20, 3, 49, 8, 23, 0]
+    found = tamis.samples_of(run, order=order, fields=("caption", "image"))
+    assert [sample.image for sample in found] == [data[row]["image"] for row in order]
 
 
-def test_row_groups_stay_together_unless_one_is_too_large(tmp_path: Path, small_shards: Callable[[], None]) -> None:
-    small_shards()
+@pytest.mark.usefixtures("small_shards")
+def test_row_groups_stay_together_unless_one_is_too_large(tmp_path: Path) -> None:
     content = pa.Table.from_pylist([{"caption": "a"} for _ in range(60)])
     with pq.ParquetWriter(tmp_path / "t-rows000000006.parquet", content.schema) as writer:
         for first, last in ((0, 5), (5, 12), (12, 40), (40, 60)):
@@ -408,36 +357,21 @@ def test_row_groups_stay_together_unless_one_is_too_large(tmp_path: Path, small_
     assert run.shards == again.shards == tuple(f"t-rows000000006-rows{first:09d}" for first, _ in cuts)
 
 
-def test_images_of_a_large_row_group_are_read_again_shard_by_shard(
-    tmp_path: Path, small_shards: Callable[[], None]
-) -> None:
-    small_shards()
-    data = [{"image": image_bytes(number), "caption": f"number {number}"} for number in range(24)]
-    write_parquet(tmp_path / "t.parquet", data)
-    run = score(tmp_path / "t.parquet", tmp_path / "run")
-    assert run.sizes == (7, 7, 7, 3)
-    order = [20, 3, 9, 8, 23, 0]
-    found = list(tamis.samples_of(run, order=order, fields=("caption", "image")))
-    assert [sample.image for sample in found] == [data[row]["image"] for row in order]
-
-
+@pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_metadata_and_its_embeddings_are_cut_alike(
-    save: Callable[..., None], tmp_path: Path, small_shards: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    save: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(npz, "_BLOCK", 3)
     arrays = write_metadata(tmp_path / "aa.parquet", rows=25)
     arrays["l14_img"] = np.asfortranarray(arrays["l14_img"])
     save(tmp_path / "aa.npz", **arrays)
-    whole = tamis.score(tmp_path / "aa.parquet", run=tmp_path / "whole", quiet=True)
-    small_shards()
     run = tamis.score(tmp_path / "aa.parquet", run=tmp_path / "run", quiet=True)
-    assert run.sizes == (7, 7, 7, 4)
-    assert index_rows(run) == index_rows(whole)
+    assert (run.sizes, run.failures) == ((7, 7, 7, 4), {})
+    assert run.to_arrow()["uid"].to_pylist() == pq.read_table(tmp_path / "aa.parquet")["uid"].to_pylist()
     for name, array in arrays.items():
         np.testing.assert_array_equal(np.concatenate([run.embedding(name, shard) for shard in run.shards]), array)
     np.savez(tmp_path / "aa.npz", b32_img=arrays["b32_img"][:10])
     short = tamis.score(tmp_path / "aa.parquet", run=tmp_path / "short", quiet=True)
     assert list(short.failures) == ["aa-rows000000007", "aa-rows000000014", "aa-rows000000021"]
     assert "aa.npz: b32_img has 10 rows" in short.failures["aa-rows000000021"]
-    np.testing.assert_array_equal(short.embedding("b32_img", "aa-rows000000000"), arrays["b32_img"][:7])

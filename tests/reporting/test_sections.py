@@ -18,7 +18,7 @@ from tamis.pool import open_pool
 from tamis.reporting import write_report
 from tamis.reporting.context import Context
 from tamis.reporting.page import gather, render
-from tamis.reporting.sections import findings, found, funnels
+from tamis.reporting.sections import findings, found
 from tamis.reporting.sections.galleries import STRIP
 from tamis.store import Run
 from tamis.store.records import with_hash
@@ -76,21 +76,18 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
         "by tmars",
         len(by_clip & by_tmars),
     )
-    assert [first[side]["rows"] for side in ("only_one", "only_two")] == [len(by_clip - by_tmars)] * 2
-    assert [first[side]["anchor"] for side in ("only_one", "only_two")] == ["only-1-2", "only-2-1"]
+    assert [(first[side]["rows"], first[side]["anchor"]) for side in ("only_one", "only_two")] == [
+        (len(by_clip - by_tmars), "only-1-2"),
+        (len(by_clip - by_tmars), "only-2-1"),
+    ]
     html, text = shown(forty, subsets, "findings")
     assert all(f'href="#{place}"' in html for place in ("found-language", "drop-0-1", "drop-1-1", "only-1-2"))
-    assert "Among 40 pairs: 4 captions probably not in English, 4 tiny images." in text
-    assert f"by clip and by tmars disagree on {2 * len(by_clip - by_tmars)}: " in text
-
-
-def test_a_subset_that_is_part_of_another_is_said_to_be(forty: Run) -> None:
-    chosen = [
+    parts = [
         tamis.select(forty, {"name": f"top {n}", "select": [{"top_n": {"score": "clip", "n": n}}]}) for n in (5, 9)
     ]
-    (each,) = sections_of(forty, chosen)["findings"]["disagreements"]
-    assert (each["only_one"]["rows"], each["only_two"]["rows"], each["only_one"]["anchor"]) == (0, 4, "")
-    assert "top 5 is part of top 9, which keeps 4 more." in shown(forty, chosen, "findings")[1]
+    assert "top 5 is part of top 9, which keeps 4 more." in shown(forty, parts, "findings")[1]
+    assert "Among 40 pairs: 4 captions probably not in English, 4 tiny images." in text
+    assert f"by clip and by tmars disagree on {2 * len(by_clip - by_tmars)}: " in text
 
 
 def test_sections_with_nothing_to_say_are_left_out(small_run: Run) -> None:
@@ -144,13 +141,12 @@ def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Ru
     pool = write_pool(tmp_path / "pool", shards=1, rows=12)
     run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length", "image_size"], quiet=True)
     sections = sections_of(run, [])
-    assert sections["findings"]["alike"] == []  # words and characters are one signal's: nobody computes them apart
-    place = {name: number for number, name in enumerate(sections["correlation"]["names"])}
-    matrix = sections["correlation"]["matrix"]
-    assert matrix[place["words"], place["characters"]] > 0.9
-    matrix[place["words"], place["shorter_side"]] = matrix[place["shorter_side"], place["words"]] = -0.95
-    all_sections = {"overlap": None, "found": None} | sections
-    (alike,) = findings.gather(Context(run, [], None), all_sections)["alike"]
+    assert sections["findings"]["alike"] == []  # words and characters come from one signal
+    names, matrix = sections["correlation"]["names"], sections["correlation"]["matrix"]
+    one, two = names.index("words"), names.index("shorter_side")
+    assert matrix[one, names.index("characters")] > 0.9
+    matrix[one, two] = matrix[two, one] = -0.95
+    (alike,) = findings.gather(Context(run, [], None), {"overlap": None, "found": None} | sections)["alike"]
     assert ({alike["one"], alike["two"]}, alike["correlation"]) == ({"words", "shorter_side"}, -0.95)
 
 
@@ -173,23 +169,9 @@ def test_every_step_has_its_cut_and_its_pairs(tmp_path: Path) -> None:
     assert line["marks"] == (4, 24)
     assert {each["score"] for each in line["just_dropped"]} == {3, 2, 1, 0, 25, 26, 27, 28}
     assert (last["rows"], [each["score"] for each in last["lines"][0]["just_kept"]][:2]) == (0, [9, 10])  # none fell
-    assert (funnels.says("words >= 3", 3.0), funnels.says("top 30 % by clip", 0.727)) == (True, False)
     _, text = shown(run, [subset], "galleries")
     assert "cut at" not in text
-    for number, said in enumerate(("drops 10 of 40", "drops 9 of 30", "drops nothing"), start=1):
-        assert f"Step {number} " in text
-        assert said in text
-
-
-def test_pairs_kept_at_random_are_random_among_all_kept(tmp_path: Path) -> None:
-    # 90 rows tie at the cut, and 10 of them are kept, of lowest uids in the selectors' order: 10 of 20 that are kept.
-    shares = []
-    for seed in range(16):
-        uids = [(seed, number) for number in range(100)]
-        run = write_run(tmp_path / f"run{seed}", {"x": [1.0] * 10 + [0.0] * 90}, uids=uids, shards=1)
-        subset = tamis.select(run, {"name": "s", "select": [{"top_n": {"score": "x", "n": 20}}]})
-        shares += [each["pair"].numbers["x"] for each in gallery_of(run, subset)["kept"]]
-    assert 0.4 < np.mean(shares) < 0.6
+    assert all(words in text for words in ("drops 10 of 40", "drops 9 of 30", "drops nothing"))
 
 
 def test_a_strip_shows_the_nearest_first_whatever_the_order_of_rows(tmp_path: Path) -> None:
@@ -220,53 +202,34 @@ STEPS = [
 RECIPE = {"name": "mine", "columns": {"mine": "given.x"}, "select": STEPS}
 
 
-def test_only_cuts_that_the_run_still_has_the_score_of_are_drawn(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"x": [1, 2, 3, 4]})
-    subset = tamis.select(run, RECIPE)
-    (verdict,) = Context(run, [subset], None).verdicts
-    assert verdict == subset.verdict
-    assert [cut.score for cut in verdict.cuts] == ["mine", "minmax(mine)", "width"]
-    subset.save(tmp_path / "mine.parquet")
-    shutil.rmtree(run.path / "scores")
-    run = Run(run.path)
-    subset = Subset.load(tmp_path / "mine.parquet", run)
-    (verdict,) = Context(run, [subset], None).verdicts
-    assert [cut.score for cut in verdict.cuts] == ["width"]
-    assert "Step 1: mine below 1.5" in shown(run, [subset], "galleries")[1]
-
-
-def test_a_cut_that_depends_on_the_whole_pool_is_not_drawn_on_a_larger_one(tmp_path: Path) -> None:
+def test_only_cuts_that_still_hold_are_drawn(tmp_path: Path) -> None:
+    """Not those that depend on the whole of a pool that has grown, nor those of a score that is gone."""
     run = write_run(tmp_path / "run", {"x": [1, 2, 3, 4, 5, 6]}, shards=3)
     parts = [run.index_path("00002"), run.path / "scores" / "given-0000000000000000" / "00002.parquet"]
     for part in parts:
         part.rename(part.with_suffix(".tomorrow"))
     tamis.select(run.path, RECIPE, partial=True).save(tmp_path / "mine.parquet")
+
+    def drawn() -> list[str]:
+        run = Run(tmp_path / "run")
+        (verdict,) = Context(run, [Subset.load(tmp_path / "mine.parquet", run)], None).verdicts
+        return [cut.score for cut in verdict.cuts]
+
     for part in parts:
         part.with_suffix(".tomorrow").rename(part)
+    assert drawn() == ["mine", "width"]
+    shutil.rmtree(run.path / "scores")
+    assert drawn() == ["width"]
     run = Run(run.path)
-    (verdict,) = Context(run, [Subset.load(tmp_path / "mine.parquet", run)], None).verdicts
-    assert [cut.score for cut in verdict.cuts] == ["mine", "width"]
-
-
-def test_a_gallery_survives_a_score_that_is_gone(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"x": [1.0, 2.0, 3.0], "y": [1.0, 2.0, 3.0]})
-    subset = tamis.select(run, {"select": [{"at_least": {"score": "x + y", "value": 3}}]})
-    context = Context(run, [subset], None)
-    assert context.verdicts[0].cuts  # read while the score is there
-    for name in ("x", "given.x"):
-        del run.columns[name]
-    sections = gather(context)["sections"]
-    (fallen,) = sections["galleries"]["galleries"][0]["steps"][0]["fallen"]
-    assert (fallen["lines"], [each["pair"].row for each in fallen["dropped"]]) == ([], [0])
-    assert [each["column"]["name"] for each in sections["scores"]["distributions"]] == ["y"]
+    subset = Subset.load(tmp_path / "mine.parquet", run)
+    assert "Step 1: mine below 1.5" in shown(run, [subset], "galleries")[1]
 
 
 @pytest.mark.parametrize(
     ("steps", "marks"),
     [  # per score the cuts of each subset
         ([[{"at_least": {"score": "x*x", "value": cut}}] for cut in (4, 36)], {"x": [[], []], "x*x": [[4], [36]]}),
-        ([[{"at_least": {"score": "-x", "value": -4}}]], {"x": [[4]]}),  # a line of a column is drawn as that column
-        ([[{"at_least": {"score": "1 - 2*x", "value": -11}}]], {"x": [[6]]}),
+        ([[{"at_least": {"score": "1 - 2*x", "value": -11}}]], {"x": [[6]]}),  # a line of a column is drawn as it
         ([[{"at_least": {"score": "x", "value": 3}}, {"top_n": {"score": "minmax(x) + x", "n": 2}}]],
          {"x": [[3]], "minmax(x) + x": [[pytest.approx(8 + 8 / 9)]]}),
     ],
@@ -323,12 +286,9 @@ def test_values_are_counted_for_the_pool_and_each_subset(tmp_path: Path) -> None
     ("words", "said"),
     [
         ([f"v{number}" for number in range(40)], "Not listed: w (nearly every pair has a value of its own)."),
-        ([f"v{number // 2}" for number in range(39)], "Not listed: w (nearly every pair has a value of its own)."),
         ([""] * 60 + [f"sale {number}" for number in range(40)], "Not listed: w (free text, which"),
-        (["a red dog sits", "a blue car on a road"] * 9, "Not listed: w (free text, which"),  # however few they are
         ([f"v{number // 2}" for number in range(40)], "5 more values"),  # half as many values as pairs: comparable
         ([f"v{number}" for number in range(15)], "v14"),  # few enough to be shown whatever they are
-        ([f"v{number % 250:03d}" for number in range(1000)], "235 more values"),
         ([f"v{number % 250:03d}" for number in range(1000)], "and 50 rarer ones"),
     ],
 )
@@ -379,23 +339,19 @@ def test_medium_phrases_are_counted_for_captions_and_the_nearest_generated_ones(
     assert "stock photo of" in text
 
 
-def test_each_group_of_repeats_shows_the_pair_that_stays_first(tmp_path: Path) -> None:
+def test_only_groups_of_repeats_that_the_run_still_has_are_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"x": [1.0] * 6}, uids=[(0, number) for number in range(6)])
     uids = [f"{number:032x}" for number in range(6)]
-    told: dict[str, Any] = {
-        "largest_groups": [
-            {"size": 3, "rows": [4, 1, 2], "uids": [uids[4], uids[1], uids[2]]},
-            {"size": 2, "rows": [0, 3], "uids": [uids[0], uids[5]]},  # the run has other pairs there now
-        ]
-    }
-    line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": told}
+    groups = [
+        {"size": 3, "rows": [4, 1, 2], "uids": [uids[4], uids[1], uids[2]]},
+        {"size": 2, "rows": [0, 3], "uids": [uids[0], uids[5]]},  # the run has other pairs there now
+    ]
+    line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": {"largest_groups": groups}}
     subset = Subset(run=run, keep=np.array([1, 0, 0, 1, 1, 1], bool), recipe={"name": "once"}, funnel=[line])
     (of,) = sections_of(run, [subset])["found"]["repeated"]["subsets"]
     assert [(group["size"], [each.row for each in group["pairs"]]) for group in of["groups"]] == [(3, [4, 1, 2])]
-    html, text = shown(run, [subset], "found")
-    assert 'id="repeated-0"' in html
+    _, text = shown(run, [subset], "found")
     assert text.index("All values") > text.index("stays ") < text.index("repeats it")
-    assert text.count("repeats it") == 2
 
 
 def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: Path) -> None:
@@ -427,12 +383,10 @@ def test_overlap_of_two_subsets_by_hand(tmp_path: Path) -> None:
     ]
     assert only == [("a", "b", 1, 0), ("b", "a", 1, 3)]
     html, text = shown(run, subsets, "overlap")
-    _, attributes, _ = parsed(html)
-    assert ("title", "a and b share 2 pairs") in attributes
-    assert ("title", "b keeps 1 pair that a drops") in attributes
+    attributes = parsed(html)[1]
+    assert {("title", "a and b share 2 pairs"), ("title", "b keeps 1 pair that a drops")} < {*attributes}
     assert ("href", "#only-1-0") in attributes
     assert "33.3 % of its own" in text
-    assert "a keeps, b drops: 1" in text
 
 
 def test_notes_say_which_subset_cannot_be_explained(small_run: Run) -> None:
@@ -498,9 +452,6 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
         assert each.painted[1].startswith("data:image/")
     page = write_report(run, [], tmp_path / "report.html", open_pool(str(folder))).read_text()
     assert page.count("text painted over:") == len(rows)
-    page = write_report(run, [], tmp_path / "without.html", None).read_text()
-    assert "Written text" in page
-    assert "painted over:" not in page
     plain = text_pool(tmp_path / "plain")
     run = tamis.score(plain, run=tmp_path / "other", signals=[{"tmars": {"model": clip_model}}], quiet=True)
     assert "text" not in sections_of(run, [], open_pool(str(plain)))

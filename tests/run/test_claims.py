@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import parts_of, write_pool
+from factories import parts_of
+from processes import family
 
 import tamis
 from tamis import processes
@@ -72,13 +73,6 @@ def test_the_shard_of_a_stopped_process_is_not_taken_over(pool: Path, tmp_path: 
     assert tamis.check(run).exit_code == 0
 
 
-def test_a_claim_that_is_held_is_not_swept(tmp_path: Path) -> None:
-    with claimed(tmp_path, "a"):
-        sweep_claims(tmp_path)
-        assert (tmp_path / "claims" / "a").exists()
-    assert not (tmp_path / "claims" / "a").exists()
-
-
 def claim_of(run: Path, shard: str, seconds_ago: float = 0, **who: Any) -> Path:
     """Writes the claim of another process, by default of another machine."""
     path = run / "claims" / shard
@@ -103,23 +97,18 @@ def test_the_claim_of_another_machine_stands_until_its_lease_ends(tmp_path: Path
     with claimed(tmp_path, "a") as mine:
         assert mine
         assert json.loads(path.read_text())["process"] == os.getpid()
+        sweep_claims(tmp_path)
+        assert path.exists()
     assert [entry.name for entry in tmp_path.rglob("*")] == ["claims"]
+    path.write_text("[")  # one that cannot be read ends with its lease too
+    os.utime(path, (1, 1))
+    assert free_claims(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("who", [{"process": 999_999_999}, {"process": os.getpid(), "started": "1"}])
 def test_the_claim_of_a_dead_process_of_this_machine_is_free_at_once(who: dict[str, Any], tmp_path: Path) -> None:
     """Also where another process has its number by now."""
     claim_of(tmp_path, "a", numbers=NUMBERED_IN, **who)
-    with claimed(tmp_path, "a") as mine:
-        assert mine
-
-
-def test_a_claim_that_cannot_be_read_ends_with_its_lease(tmp_path: Path) -> None:
-    path = claim_of(tmp_path, "a")
-    path.write_text("[")
-    with claimed(tmp_path, "a") as mine:
-        assert not mine
-    os.utime(path, (1, 1))
     with claimed(tmp_path, "a") as mine:
         assert mine
 
@@ -136,27 +125,43 @@ def test_a_claim_is_renewed_while_it_is_held_and_no_longer(tmp_path: Path, monke
     assert path.read_text() == other
 
 
-PARENT = """
+RUN = """
 import sys
-sys.path.insert(0, sys.argv[3])
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
 import tamis
 from odd_signals import Faulty
 if __name__ == "__main__":
-    tamis.score(sys.argv[1], run=sys.argv[2], signals=[Faulty(key="000010003", how="sleep")], workers=2, quiet=True)
+    signals = [Faulty(key=f"0000{shard}0003", how="sleep") for shard in range(2)]
+    tamis.score(Path(sys.argv[1]) / "pool", run=Path(sys.argv[1]) / "run", signals=signals, workers=2, quiet=True)
 """
 
+CELLS = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from tamis.evaluate import cells
 
-def descendants(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                state, above = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if int(above) == parent and state != "Z":
-                found.append(int(entry.name))
-    return found
+def slow(cell):
+    time.sleep(600)
+
+cells.execute = slow
+if __name__ == "__main__":
+    cells.execute_all([SimpleNamespace(name=name, ident=name, path=Path("none")) for name in "ab"], 2)
+"""
+
+POOLS = """
+import sys, time
+from pathlib import Path
+from tamis.lab import pool
+
+def slow(number, **settings):
+    time.sleep(600)
+
+pool._write_shard = slow
+if __name__ == "__main__":
+    pool.make_pool(Path(sys.argv[1]) / "lab", pairs=4, shard_size=2, workers=2)
+"""
 
 
 def working(process: int) -> bool:
@@ -168,16 +173,15 @@ def working(process: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_workers_die_with_their_parent(pool: Path, tmp_path: Path) -> None:
-    write_pool(pool, shards=2, first=3)
-    (tmp_path / "parent.py").write_text(PARENT)
+@pytest.mark.parametrize("script", [RUN, CELLS, POOLS], ids=["a run", "a bench", "a lab pool"])
+def test_workers_die_with_their_parent(script: str, pool: Path, tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(script)
     here = str(Path(__file__).parent.parent)
-    arguments = [sys.executable, str(tmp_path / "parent.py"), str(pool), str(tmp_path / "run"), here]
-    parent = subprocess.Popen(arguments)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(tmp_path), here])
     try:
-        until(lambda: (tmp_path / "run" / "claims" / "00001").exists() and not any_parts_missing(tmp_path / "run"))
-        children = descendants(parent.pid)
-        assert len(children) >= 2
+        until(lambda: len(family(parent.pid)) >= 3)
+        until(lambda: script != RUN or (tmp_path / "run" / "claims" / "00001").exists())
+        children = family(parent.pid)[1:]
     finally:
         parent.kill()
         parent.wait()
@@ -185,12 +189,8 @@ def test_workers_die_with_their_parent(pool: Path, tmp_path: Path) -> None:
     while any(map(working, children)) and time.monotonic() < end:
         time.sleep(0.05)
     assert [child for child in children if working(child)] == []
-    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    assert len(run) == 35
-
-
-def any_parts_missing(run: Path) -> bool:
-    return len(list((run / "index").glob("*.parquet"))) < 4
+    if script == RUN:  # whose claims are free at once
+        assert len(tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)) == 21
 
 
 def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_path: Path) -> None:
@@ -213,50 +213,3 @@ def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_p
     sweep(tmp_path)  # of files: it stumbles over no folder
     assert not file.exists()
     assert all(path.exists() for path in (living, *others))
-
-
-CELLS = """
-import sys, os, time
-from pathlib import Path
-from types import SimpleNamespace
-from tamis.evaluate import cells
-
-def slow(cell):
-    (Path(sys.argv[1]) / f"{os.getpid()}.began").touch()
-    time.sleep(600)
-
-cells.execute = slow
-if __name__ == "__main__":
-    cells.execute_all([SimpleNamespace(name=name, ident=name, path=Path("none")) for name in "ab"], 2)
-"""
-
-POOLS = """
-import sys, os, time
-from pathlib import Path
-from tamis.lab import pool
-
-def slow(number, **settings):
-    (Path(sys.argv[1]) / f"{os.getpid()}.began").touch()
-    time.sleep(600)
-
-pool._write_shard = slow
-if __name__ == "__main__":
-    pool.make_pool(Path(sys.argv[1]) / "pool", pairs=4, shard_size=2, workers=2)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("script", [CELLS, POOLS], ids=["a bench", "a lab pool"])
-def test_other_workers_die_with_their_parent_too(script: str, tmp_path: Path) -> None:
-    (tmp_path / "parent.py").write_text(script)
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(tmp_path)])
-    try:
-        until(lambda: len(list(tmp_path.glob("*.began"))) == 2)
-        children = [int(path.stem) for path in tmp_path.glob("*.began")]
-    finally:
-        parent.kill()
-        parent.wait()
-    end = time.monotonic() + 5
-    while any(map(working, children)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert [child for child in children if working(child)] == []

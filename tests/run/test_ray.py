@@ -227,19 +227,17 @@ def test_an_actor_that_cannot_be_reached_for_a_moment_costs_no_shard(head: tuple
 
 
 @pytest.mark.attack
-def test_a_signal_that_raises_costs_its_shard_alone(cluster: str, pool: Path, tmp_path: Path) -> None:
+def test_a_signal_that_raises_costs_its_shard_and_one_that_breaks_its_promise_stops_the_run(
+    cluster: str, pool: Path, tmp_path: Path
+) -> None:
     run = score(pool, tmp_path / "run", "caption_length", Faulty(key=BAD), engine=Ray(cluster, workers=2))
     assert run.failures == {"00001": "faulty: ZeroDivisionError: a fault of the signal's"}
     assert len(run.to_numpy("words")) == 21
-
-
-@pytest.mark.attack
-def test_a_signal_that_breaks_its_promise_stops_the_run(cluster: str, pool: Path, tmp_path: Path) -> None:
     with pytest.raises(SignalError, match="declares the column 'faulty' and does not emit it"):
-        score(pool, tmp_path / "run", Faulty(key=BAD, how="lacking"), engine=Ray(cluster, workers=1))
+        score(pool, tmp_path / "other", Faulty(key=BAD, how="lacking"), engine=Ray(cluster, workers=1))
 
 
-def test_ray_that_is_not_installed_is_told_with_its_extra(
+def test_ray_that_is_not_installed_is_an_error_with_its_extra(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -21,7 +21,7 @@ from rich.console import Console
 import tamis
 from tamis import processes
 from tamis.pool import open_pool
-from tamis.pool.counting import pairs_told
+from tamis.pool.counting import known_pairs
 from tamis.run.failures import ShardReport
 from tamis.run.progress import Reporter, Tally, duration
 from tamis.run.status import read_status, render_status
@@ -63,7 +63,7 @@ def test_sizes_of_shards_are_read_from_files_next_to_them(pool: Path) -> None:
         (pool / f"0000{number}_stats.json").write_text(json.dumps({"successes": 7}))
     for sizes, counts in (({"00000.tar": 10, "00001.tar": 20}, [10, 20]), ([], [7, 7, 7])):
         (pool / "sizes.json").write_text(json.dumps(sizes))
-        assert list(pairs_told(open_pool(pool).shards).values()) == counts
+        assert list(known_pairs(open_pool(pool).shards).values()) == counts
 
 
 def test_a_run_that_is_done_says_so_and_names_what_failed(pool: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import tamis.selectors.clipcov as module
 from tamis.errors import RecipeError
 from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
-from tamis.selectors import ClipCov, latent_classes, run_steps
+from tamis.selectors import ClipCov, run_steps
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 from tamis.uid import scramble
@@ -180,30 +179,6 @@ def test_numbers_that_are_nearly_alike_are_classes_of_their_own() -> None:
     found = step(per="number").rank(table(block=3, number=spread))
     sizes = {line["class"]: line["pairs"] for line in found.facts["classes"]}
     assert sizes == dict.fromkeys(["1000001", "1000002", "1000003", "0.1", "12345678", "0.0000001"], 20) | {"0": 40}
-
-
-def test_many_classes_cost_no_product_each_and_few_results_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    added = []
-    inner = latent_classes.Products.add
-    monkeypatch.setattr(latent_classes.Products, "add", lambda self, *a: added.append(len(a[0])) or inner(self, *a))
-    kinds = [f"class {row}" for row in range(ROWS)]
-    found = step(n=40, double_greedy=False).rank(table(kind=kinds))
-    assert added == [ROWS, 40]  # the pool's, the choice's
-    assert found.facts["classes_covered"] == 40
-    # A slow reader of the results: work goes on for a few classes and then waits.
-    monkeypatch.setattr(latent_classes, "WORKERS", 2)
-    done: list[int] = []
-    work = latent_classes.by_class(
-        table(),
-        ("image_embedding", "text_embedding"),
-        np.arange(ROWS),
-        np.arange(ROWS + 1),
-        lambda k, *_: done.append(k),
-    )
-    next(work)
-    time.sleep(0.05)
-    assert len(done) <= 6
-    assert len(list(work)) == ROWS - 1
 
 
 def test_a_pool_of_nothing_one_class_or_one_pair() -> None:

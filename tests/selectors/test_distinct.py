@@ -194,16 +194,6 @@ def test_products_that_differ_in_a_detail_a_grey_or_a_colour_are_not_copies(name
             assert Step().select(Table.of(words_of([picture, change(picture)]))).counts["kept"] == 1, change
 
 
-@pytest.mark.parametrize("waves", [(5, 0), (0, 7), (4, 3)])
-def test_copies_of_gradients_and_stripes_are_found(waves: tuple[int, int]) -> None:
-    """Pictures that are a function of the row, of the column, or a sum of both."""
-    across, down = np.meshgrid(np.arange(240), np.arange(180))
-    grey = 128 + 60 * np.sin(across * waves[0] / 100) + 50 * np.sin(down * waves[1] / 90)
-    picture = np.asarray(grey[..., None] * np.array([1, 0.9, 0.7]), np.uint8)
-    for change in (recompressed, halved, cut):
-        assert Step().select(Table.of(words_of([picture, change(picture)]))).counts["kept"] == 1, change
-
-
 def test_white_grey_and_black_pictures_are_three() -> None:
     flat = [np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]
     assert Step(lightness=None).select(Table.of(words_of(flat))).counts["kept"] == 1

@@ -64,14 +64,6 @@ def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
     assert np.concatenate(blocks).tolist() == unit_rows(np.delete(rows, 7, axis=0)).tolist()
 
 
-def test_a_step_that_drops_nothing_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = heaps(600, (0, 1), 1)[0]
-    np.save(tmp_path / "reference.npy", rows[:1])
-    selection = ImageBased(reference=str(tmp_path / "reference.npy")).select(Table.of({"image_embedding": rows}))
-    assert selection.keep.all()  # one cluster per thousand rows: 600 rows are a single cluster
-    assert "image_based keeps every image: all of its clusters (1) hold a reference image" in caplog.text
-
-
 def test_a_reference_that_is_none_says_what_it_should_be(tmp_path: Path) -> None:
     table = Table.of({"image_embedding": heaps(9, (0, 1), 1)[0]})
     with pytest.raises(RecipeError, match=r"neither a run folder nor a \.npy file"):

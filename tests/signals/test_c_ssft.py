@@ -15,11 +15,9 @@ from factories import caption, clip_folder, epochs_folder, image_bytes, score_ba
 from transformers import AutoModel, AutoTokenizer  # noqa: E402
 
 import tamis  # noqa: E402
-from tamis import recipe  # noqa: E402
-from tamis.data import Device, Sample, Samples  # noqa: E402
+from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError, RecipeError  # noqa: E402
-from tamis.features.embeddings import ModelPixels  # noqa: E402
-from tamis.graph import Identities, topological  # noqa: E402
+from tamis.graph import Identities  # noqa: E402
 from tamis.models.preprocess import load_preprocess  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 from tamis.signals import CRho, CSsft  # noqa: E402
@@ -80,13 +78,6 @@ def test_c_rho_is_the_cosine_of_clean_less_that_of_the_pool(tmp_path: Path) -> N
     np.testing.assert_allclose(turned, -found, atol=1e-6)
 
 
-def test_images_are_resized_once_and_both_towers_of_an_epoch_are_loaded_together() -> None:
-    nodes = topological([CSsft(folder="x", epochs=5)], given=[Samples()])
-    assert sum(isinstance(node, ModelPixels) for node in nodes) == 1
-    models = [str(node.model) for node in nodes if node.name.endswith("_embedding")]  # type: ignore[attr-defined]
-    assert models == [f"./x/epoch-{number}" for number in (1, 1, 2, 2, 3, 3, 4, 4, 5, 5)]
-
-
 def test_epochs_that_resize_images_differently_are_an_error(tmp_path: Path) -> None:
     folder = epochs_folder(tmp_path / "epochs")
     settings = folder / "epoch-2" / "preprocessor_config.json"
@@ -138,35 +129,3 @@ def test_bad_settings_are_errors() -> None:
         CRho(clean="c_rho/pool", pool="c_rho/clean")
     with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         CSsft(folder="x", epochs=0)
-
-
-@pytest.mark.parametrize(("name", "column", "fraction"), [("c_ssft", "c_ssft", 0.9), ("c_rho", "c_rho", 0.5)])
-def test_the_recipes_keep_the_papers_share_of_the_highest(name: str, column: str, fraction: float) -> None:
-    *_, step = recipe.load(name).steps
-    assert (step.score, step.fraction, step.of) == (column, fraction, "pool")  # type: ignore[attr-defined]
-    *_, other = recipe.load(name, ["select.top_fraction.fraction=0.75"]).steps
-    assert other.fraction == 0.75  # type: ignore[attr-defined]
-
-
-def test_the_intersections_keep_what_each_keeps_of_the_whole_pool(
-    pool: Path, tmp_path: Path, clip_model: str, epochs_model: str, siglip_model: str
-) -> None:
-    pytest.importorskip("rapidocr")
-    scores = [
-        {"tmars": {"model": clip_model}},
-        {"c_ssft": {"folder": epochs_model, "epochs": 2}},
-        {"c_rho": {"clean": clip_model, "pool": siglip_model}},
-    ]
-    run = tamis.score(pool, run=tmp_path / "run", signals=scores, quiet=True)
-    settings = ["signals.tmars.model=" + clip_model]
-    mine = {
-        "c_ssft": ["signals.c_ssft.folder=" + epochs_model, "signals.c_ssft.epochs=2"],
-        "c_rho": ["signals.c_rho.clean=" + clip_model, "signals.c_rho.pool=" + siglip_model],
-    }
-    masked = tamis.select(run, recipe.load("tmars", settings)).keep
-    assert masked.sum() == 11  # half of 21, upwards
-    for name, given in mine.items():
-        alone = tamis.select(run, recipe.load(name, given)).keep
-        assert alone.sum() == {"c_ssft": 19, "c_rho": 11}[name]
-        both = tamis.select(run, recipe.load(f"tmars∩{name}", settings + given)).keep
-        assert both.tolist() == (masked & alone).tolist()

@@ -8,16 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import pair, write_tar
 
-import tamis
-from tamis import recipe
 from tamis.data import Device
 from tamis.errors import RecipeError
-from tamis.graph import Identities
-from tamis.models.class_names import class_synonyms, class_vectors
+from tamis.models.class_names import class_synonyms, class_vectors, load_nouns
 from tamis.models.texts.sentence import load_sentence_encoder
-from tamis.models.wordnet import load_nouns
 from tamis.signals import ClassMentions, ClassSimilarity
 from tamis.signals.class_mentions import finder
 
@@ -114,35 +109,12 @@ def test_bad_lists_and_folders_are_errors(tmp_path: Path) -> None:
         (ids, None, "ids without names"),
         (ids, str(tmp_path), r"no index\.noun"),
         (words, good, "none of WordNet's ids"),
-        (ids, str(ids), r"cannot be read from .*ids\.txt"),
-        (ids, str(odd), "not as WordNet writes them"),
+        (ids, str(ids), r"ids\.txt holds no index\.noun"),
+        (ids, str(odd), r"no index\.noun"),
         (empty, good, "no ids"),
     ):
         with pytest.raises(RecipeError, match=message):
             mentions(["a"], classes_from=str(listed), wordnet=folder)
-
-
-def test_the_fingerprint_covers_the_files_of_wordnet(tmp_path: Path) -> None:
-    (tmp_path / "ids.txt").write_text("n02084071\n")
-    signal = ClassMentions(classes_from=str(tmp_path / "ids.txt"), wordnet=wordnet(tmp_path))
-    before = Identities(Device()).fingerprint(signal)
-    assert Identities(Device()).fingerprint(signal) == before
-    (tmp_path / "wordnet" / "noun.exc").write_text("geese goose\nmen man\n")
-    assert Identities(Device()).fingerprint(signal) != before
-
-
-def test_the_recipe_text_based_takes_wordnet(tmp_path: Path) -> None:
-    ids = tmp_path / "ids.txt"
-    ids.write_text("n02084071\nn01855672 goose\n")
-    overrides = [f"signals.class_mentions.classes_from={ids}", f"signals.class_mentions.wordnet={wordnet(tmp_path)}"]
-    loaded = recipe.load("text-based", overrides)
-    captions = ["the dogs are near the old house", "a small boat on the lake"]
-    pairs = [(str(n), pair(n) | {"txt": text.encode()}) for n, text in enumerate(captions)]
-    write_tar(tmp_path / "pool" / "00000.tar", pairs)
-    run = tamis.score(
-        tmp_path / "pool", run=tmp_path / "run", signals=[signal for _, signal in loaded.signals], quiet=True
-    )
-    assert run.to_numpy("class_mentions").tolist() == [1, 0]
 
 
 def test_class_similarity_is_the_best_cosine_with_a_name(clip_model: str, tmp_path: Path) -> None:

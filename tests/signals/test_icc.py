@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -14,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.reference import resolve  # noqa: E402
 from tamis.models.texts.norms import FACTS, NormsHead, bounded, columns_of, word_facts  # noqa: E402
 from tamis.models.texts.regression import TextRegression, load_text_regression  # noqa: E402
 
@@ -136,36 +134,6 @@ PAIRS = {
 def test_concrete_texts_score_above_abstract_ones(case: str, norms: TextRegression) -> None:
     concrete, abstract, distance = PAIRS[case]
     assert norms(concrete).min() > norms(abstract).max() + distance
-
-
-def test_norms_have_one_scale_for_all_lengths(norms: TextRegression) -> None:
-    scores = norms(["dog", "brown dog", "a brown dog", "a brown dog runs", "a brown dog runs across a green lawn"])
-    assert np.abs(np.diff(scores)).max() < 0.25
-    assert scores[-1] > 0.75
-    vague = norms(["strategy", "our strategy", "our strategy matters", "why our strategy matters for the future"])
-    assert vague.max() < scores.min()
-
-
-def test_the_norm_of_a_text_depends_on_it_alone(norms: TextRegression) -> None:
-    texts = [caption(seed) for seed in range(12)] + ["", "?!", "日本の庭園", "word " * 500]
-    together = norms(texts)
-    assert ((together > 0) & (together < 1)).all()
-    assert together == pytest.approx(np.concatenate([norms([text]) for text in texts]), abs=1e-5)
-    assert norms(texts[::-1])[::-1] == pytest.approx(together, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"facts": list(FACTS[:-1])}, "another version of Tamis"), ({"encoder_digest": "0" * 32}, "version of minilm")],
-)
-def test_norms_of_another_version_or_encoder_are_errors(
-    change: dict[str, object], message: str, norms: TextRegression, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(resolve("norms").path, tmp_path / "norms")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | change))
-    with pytest.raises(ModelError, match=message):
-        load_text_regression(str(folder), Device())
 
 
 @pytest.mark.parametrize("bias", [-3.0, 3.0])

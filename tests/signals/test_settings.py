@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from tamis.errors import RecipeError
 from tamis.features.embeddings import ModelPixels
 from tamis.features.generated_captions import GeneratedCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Dimensions
 from tamis.models.nucleus import Sampling
-from tamis.recipe import load
 from tamis.signals import ClassMentions, ClassSimilarity, ImageSize, Sieve, Tmars, ZeroShotClass
 
 
@@ -27,12 +25,6 @@ def test_settings_of_a_captioner_that_does_not_run_are_named_with_their_values()
     assert "sampling=Sampling(captions=2, " in message
     with pytest.raises(ValueError, match=r"no captioner runs: leave out captioner='lab/captioner'"):
         Sieve(captions_from="captions.csv", captioner="lab/captioner")
-
-
-def test_captions_from_a_file_go_with_what_still_counts() -> None:
-    signal = Sieve(captions_from="captions.csv", encoder="lab/clip", medium="released")
-    assert signal.captioner is None
-    assert Sieve(captions_from="captions.csv", captioner=None) == Sieve(captions_from="captions.csv")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +43,6 @@ def test_captions_from_a_file_go_with_what_still_counts() -> None:
 def test_what_another_setting_leaves_without_effect_is_an_error(make: Callable[[], Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         make()
-
-
-def test_a_recipe_with_them_is_an_error_before_any_work() -> None:
-    with pytest.raises(RecipeError, match=r"signals\[0\], sieve: captions_from .*mask_text=True"):
-        load({"signals": [{"sieve": {"captions_from": "captions.csv", "mask_text": True}}]})
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from factories import drawn_text, pair, plain_image, score_batch, write_tar
+from factories import drawn_text, plain_image, score_batch
 from PIL import Image, ImageDraw, ImageFont
 
-import tamis
 from tamis.data import Sample
 from tamis.features.text_boxes import TextBoxes
 from tamis.signals import CaptionLength, ImageSize, Language, TextArea
@@ -61,14 +59,6 @@ def test_sizes_by_hand(sizes: dict[str, int], of: Any, shorter: float, ratio: fl
     np.testing.assert_array_equal([columns["shorter_side"][0], columns["aspect_ratio"][0]], [shorter, ratio])
 
 
-def test_broken_images_in_a_pool_have_the_size_in_their_json(tmp_path: Path) -> None:
-    samples = [("a", pair(0)), ("b", pair(1) | {"jpg": b"no image"}), ("c", {"jpg": b"no image", "txt": b"a dog"})]
-    write_tar(tmp_path / "pool" / "0.tar", samples)
-    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["image_size"], quiet=True)
-    np.testing.assert_array_equal(run.to_numpy("shorter_side"), [320, 320, NAN])
-    np.testing.assert_array_equal(run.to_numpy("aspect_ratio"), [1.5, 1.5, NAN])
-
-
 def test_languages_of_plain_sentences() -> None:
     captions = {
         "en": "A small red boat\non the beach next to two wooden houses.",
@@ -90,13 +80,6 @@ def test_languages_of_plain_sentences() -> None:
     ] == pytest.approx(columns["english"][0], abs=1e-6)
 
 
-@pytest.mark.parametrize("caption", ["1234", "🙂", "\u200b", "a" * 100_000, "x\0y"])
-def test_text_without_a_language_gets_some_answer(caption: str) -> None:
-    columns = score_batch(Language(), [sample(caption)])
-    assert 0 <= columns["english"][0] <= 1
-    assert isinstance(columns["top_language"][0], str)
-
-
 def areas(*images: Any, **settings: Any) -> Any:
     return score_batch(TextArea(boxes=TextBoxes(**settings)), [sample(pixels=image) for image in images])["text_area"]
 
@@ -112,11 +95,3 @@ def test_painted_text_is_found_and_plain_images_have_none() -> None:
     small, medium, large = areas(*(drawn_text("SALE", font=size) for size in (24, 48, 96)))
     assert 0.005 < small < medium < large <= 1
     assert areas(drawn_text("SUMMER SALE"), threshold=1.0).tolist() == [0]
-
-
-def test_images_of_other_sizes_in_one_batch_keep_their_places() -> None:
-    texts = [drawn_text("SUMMER SALE"), drawn_text("BIG SALE", (500, 200))]
-    images = [texts[0], plain_image(0, (50, 300)), None, texts[1], plain_image(1, (31, 33))]
-    together = areas(*images)
-    np.testing.assert_allclose(together, [areas(image)[0] for image in images], atol=0.01)
-    assert np.isnan(together).tolist() == [False, False, True, False, False]

@@ -71,13 +71,6 @@ def test_sba_is_the_best_of_the_beams_of_transformers_own_generate(
         assert number == pytest.approx(max(edit_similarity(text, one) for one in said), abs=1e-6)
 
 
-def test_a_caption_stops_on_its_own_in_every_batch(sba_model: str) -> None:
-    signal = Sba(bridge=sba_model, beams=2, max_tokens=12)
-    together = score_batch(signal, samples(TEXTS))["sba_caption"]
-    alone = [score_batch(signal, samples([text]))["sba_caption"][0] for text in TEXTS]
-    assert together == alone
-
-
 def slow_distance(one: str, other: str) -> int:
     """Levenshtein's whole table, one cell at a time."""
     above = list(range(len(other) + 1))
@@ -141,14 +134,6 @@ def test_the_loss_is_the_language_models_own(llama_model: str) -> None:
     assert float(reader.loss(soft, tokens)) == pytest.approx(total / count, abs=1e-5)
 
 
-def test_where_a_line_break_ends_captions_those_within_are_spaces() -> None:
-    reader = Reader("lab/language-model", Device(), "newline")
-    broken, plain = reader.tokens(["a red dog\non grass", "a red dog on grass"])
-    assert broken == plain
-    assert plain.index(reader.end) == len(plain) - 1
-    assert reader.tokens([]) == []
-
-
 def test_models_that_cannot_write_captions_are_errors(
     tmp_path: Path, clip_model: str, llama_model: str, regression_model: str, sba_model: str
 ) -> None:
@@ -177,20 +162,6 @@ def test_models_that_cannot_write_captions_are_errors(
 
 
 # ---- vba
-
-
-def test_an_image_is_a_function_of_caption_and_seed(diffusion_model: str) -> None:
-    draw = load_text_to_image(diffusion_model, Device(batch_size=2))
-    drawing = Drawing(steps=2, guidance=3.0)
-    together = draw([*TEXTS, TEXTS[0]], drawing)
-    assert together[0].shape == (16, 16, 3)
-    assert together[0].dtype == np.uint8
-    assert (together[0] == together[-1]).all()
-    alone = draw([TEXTS[3]], drawing)[0]
-    assert np.abs(alone.astype(int) - together[3]).max() <= 1  # rounding of another batch
-    other = draw([TEXTS[3]], Drawing(steps=2, guidance=3.0, seed=1))[0]
-    assert np.abs(other.astype(int) - together[3]).max() > 20
-    assert draw([], drawing) == []
 
 
 def test_models_that_cannot_draw_are_errors(tmp_path: Path, diffusion_model: str, clip_model: str) -> None:

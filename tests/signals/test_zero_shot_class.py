@@ -82,21 +82,6 @@ def test_the_run_keeps_the_names_and_their_embeddings(run: Run, clip_model: str)
     assert table.about("kind")["settings"]["templates"] == "name"
 
 
-def test_side_files_are_written_once_and_damaged_ones_are_errors(run: Run, tmp_path: Path, clip_model: str) -> None:
-    kept = run.scores["zero_shot_class"].folder / "class_vectors.npy"
-    stamp = kept.stat().st_mtime_ns
-    signal = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
-    write_pool(run.path.parent / "pool", shards=1, rows=1, first=3)
-    more = tamis.score(run.path.parent / "pool", run=run.path, signals=[signal], quiet=True)
-    assert len(more.shards) == 4
-    assert kept.stat().st_mtime_ns == stamp
-    other = tmp_path / "class_vectors.npy"
-    other.write_bytes(b"no array")
-    group = run.scores["zero_shot_class"]
-    with pytest.raises(RunError, match=r"class_vectors\.npy is damaged .*: delete .* and repeat `tamis score`"):
-        type(group)(tmp_path, group.label, group.columns, group.facts, group.shards).side_file("class_vectors.npy")
-
-
 def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: str) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=5)
     tamis.score(
@@ -141,16 +126,6 @@ def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
             signals=[{"zero_shot_class": settings | {"embedding": "l14_img"}}],
             quiet=True,
         )
-
-
-def test_quotas_per_class(run: Run) -> None:
-    step = {"top_n": {"score": "class_margin", "n": 1, "per": "zero_shot_class", "missing": "drop"}}
-    subset = tamis.select(run, {"select": [step]})
-    found, margin = np.array(words(run), object), run.to_numpy("class_margin")
-    for word in ("dog", "cat", "boat"):
-        if (found == word).any():
-            (kept,) = np.flatnonzero(subset.keep & (found == word))
-            assert margin[kept] == margin[found == word].max()
 
 
 def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:

@@ -19,7 +19,7 @@ from tamis.errors import PoolError
 from tamis.math.statistics import mean
 from tamis.models.texts.regression import load_text_regression
 from tools import norms, utility
-from tools.utility import PAPER, Pool, pools, study, utilities
+from tools.utility import PAPER, Pool, study, utilities
 
 CONCRETE = ("dog", "hammer", "kitchen", "boat", "apple", "chair")
 ABSTRACT = ("justice", "thought", "effort", "belief", "reason", "hope")
@@ -61,22 +61,6 @@ def test_norms_are_fitted_to_words_expressions_and_captions(tmp_path: Path, monk
     score = load_text_regression(str(tmp_path / "fitted"), Device())
     concrete, abstract = score(["a dog in a kitchen", "the hope of justice"])
     assert 0 < abstract < concrete < 1
-
-
-def test_pools_of_the_study_are_a_base_and_a_base_with_more_of_one_kind() -> None:
-    truth = np.array([kind for kind in PAPER for _ in range(14)] + [None], object)
-    made = {pool.name: pool for pool in pools(truth)}
-    assert len(made) == 12  # two bases, two sizes of five kinds
-    assert made["images"].rows.size == 10  # 1.4 times that is all there are of the rarest kind
-    assert made["images and text"].rows.size == 15
-    for pool in made.values():
-        assert np.unique(pool.rows).size == pool.rows.size, pool.name
-        new = np.setdiff1d(pool.rows, made[pool.base].rows)
-        assert {truth[row] for row in new} == ({pool.kind} if pool.kind else set())
-        assert new.size == pool.added
-    few, more = made["images and text + 20% visual"], made["images and text + 40% visual"]
-    assert (few.added, more.added) == (2, 4)
-    assert np.isin(few.rows, more.rows).all()
 
 
 def test_a_utility_is_the_mean_slope_over_the_seeds_by_hand() -> None:

@@ -38,7 +38,7 @@ def convert(
     """
     from tamis.errors import unknown
     from tamis.models.convert import convert as make
-    from tamis.models.convert.layouts import Activation
+    from tamis.models.layouts import Activation
 
     if activation is not None and activation not in get_args(Activation):
         stop(unknown("activation", activation, get_args(Activation)))

@@ -98,7 +98,7 @@ def _check_pool(subset: Subset, pool: Pool) -> None:
     kept = [name for name, _ in subset.rows_by_shard()]
     if absent := [name for name in kept if name not in shards]:
         raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
-    compressed = [name for name in kept if isinstance(shard := shards[name], TarShard) and shard.compression()]
+    compressed = [name for name in kept if isinstance(shard := shards[name], TarShard) and shard.is_compressed()]
     if compressed:
         what = f"{len(compressed)} shards are compressed ({compressed[0]}, ...)"
         log.warning("%s: each is read from its start to its last kept sample", what)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tamis.arrays import Floats, Pixels
+from tamis.arrays import Floats
 from tamis.data import Device, ModelRef, Node
 from tamis.errors import ModelError, check_words
 from tamis.features.sources import Captions, DecodedImages
@@ -53,10 +53,7 @@ class ModelPixels(Node):
         if self.fit == "crop":
             preprocess = preprocess.cropping()
 
-        def pixels(*, images: Sequence[Pixels | None]) -> list[Pixels | None]:
-            return [None if image is None else preprocess.resize(image) for image in images]
-
-        return pixels
+        return lambda *, images: [None if image is None else preprocess.resize(image) for image in images]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +80,15 @@ class Tokens(Node):
         return tokens
 
 
+class _Embedding(Node):
+    """An embedding in the joint space of a CLIP or SigLIP checkpoint."""
+
+    version: ClassVar[int] = 1
+    stored_as: ClassVar[str] = "embeddings"
+
+
 @dataclass(frozen=True, kw_only=True)
-class ImageEmbedding(Node):
+class ImageEmbedding(_Embedding):
     """Images in a model's joint space: (n, d) float16 unit rows, NaN where one does not decode.
 
     Attributes:
@@ -92,8 +96,6 @@ class ImageEmbedding(Node):
     """
 
     name: ClassVar[str] = "image_embedding"
-    version: ClassVar[int] = 1
-    stored_as: ClassVar[str] = "embeddings"
     model: ModelRef
 
     def needs(self) -> Mapping[str, Node]:
@@ -103,11 +105,7 @@ class ImageEmbedding(Node):
         from tamis.models.clip import load_clip
 
         clip = load_clip(self.model, device)
-
-        def embed(*, pixels: Sequence[Pixels | None]) -> Floats:
-            return embed_present(pixels, clip.images, clip.size)
-
-        return embed
+        return lambda *, pixels: embed_present(pixels, clip.images, clip.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +137,7 @@ class AlikeImageEmbedding(ImageEmbedding):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextEmbedding(Node):
+class TextEmbedding(_Embedding):
     """Captions in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
 
     Attributes:
@@ -147,8 +145,6 @@ class TextEmbedding(Node):
     """
 
     name: ClassVar[str] = "text_embedding"
-    version: ClassVar[int] = 1
-    stored_as: ClassVar[str] = "embeddings"
     model: ModelRef
 
     def needs(self) -> Mapping[str, Node]:
@@ -158,15 +154,11 @@ class TextEmbedding(Node):
         from tamis.models.clip import load_clip
 
         clip = load_clip(self.model, device)
-
-        def embed(*, tokens: Sequence[list[int] | None]) -> Floats:
-            return embed_present(tokens, clip.texts, clip.size)
-
-        return embed
+        return lambda *, tokens: embed_present(tokens, clip.texts, clip.size)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptedTextEmbedding(Node):
+class PromptedTextEmbedding(_Embedding):
     """Captions after a prompt in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
 
     Attributes:
@@ -175,8 +167,6 @@ class PromptedTextEmbedding(Node):
     """
 
     name: ClassVar[str] = "prompted_text_embedding"
-    version: ClassVar[int] = 1
-    stored_as: ClassVar[str] = "embeddings"
     model: ModelRef
     prompt: str
 

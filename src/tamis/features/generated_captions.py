@@ -11,6 +11,7 @@ import numpy as np
 
 from tamis.arrays import Pixels
 from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
+from tamis.errors import check_words
 from tamis.features.embeddings import Fit, ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.models.nucleus import Sampling
@@ -44,13 +45,10 @@ class GeneratedCaptions(Node):
     def __post_init__(self) -> None:
         if not self.sampling.top_p:  # all captions of an image would be the same
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.sampling.top_p}")
-        self._pixels()  # checks its settings
-
-    def _pixels(self) -> ModelPixels:
-        return ModelPixels(model=self.model, of=self.of, fit=self.fit)
+        check_words(self)
 
     def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples(), "pixels": self._pixels()}
+        return {"samples": Samples(), "pixels": ModelPixels(model=self.model, of=self.of, fit=self.fit)}
 
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.captioner import load_captioner
@@ -59,14 +57,10 @@ class GeneratedCaptions(Node):
         captioner.check(self.sampling)
 
         def captions(*, samples: Sequence[Sample], pixels: Sequence[Pixels | None]) -> list[list[str] | None]:
-            results: list[list[str] | None] = [None] * len(pixels)
-            present = [n for n, image in enumerate(pixels) if image is not None]
-            if present:
-                uids = np.array([samples[n].uid for n in present], np.uint64)
-                images = [image for image in pixels if image is not None]
-                for n, texts in zip(present, captioner(images, uids, self.sampling), strict=True):
-                    results[n] = texts
-            return results
+            present = [(sample.uid, image) for sample, image in zip(samples, pixels, strict=True) if image is not None]
+            uids = np.array([uid for uid, _ in present], np.uint64).reshape(-1, 2)
+            texts = iter(captioner([image for _, image in present], uids, self.sampling))
+            return [None if image is None else next(texts) for image in pixels]
 
         return captions
 

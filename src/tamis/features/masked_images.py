@@ -15,7 +15,6 @@ from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.math.regions import fill_around, fill_inside, inpaint
-from tamis.models.ocr.detector import Regions
 
 #: How text is painted over.
 Fill = Literal["surroundings", "inside_mean", "inpaint"]
@@ -61,13 +60,10 @@ class MaskedImages(Node):
         }
         paint = fills[self.fill]
 
-        def masked(*, images: Sequence[Pixels | None], boxes: Sequence[Regions | None]) -> list[Pixels | None]:
-            return [
-                image if image is None or regions is None else paint(image, list(regions.quads))
-                for image, regions in zip(images, boxes, strict=True)
-            ]
-
-        return masked
+        return lambda *, images, boxes: [
+            image if image is None or regions is None else paint(image, list(regions.quads))
+            for image, regions in zip(images, boxes, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +78,9 @@ class ChangedImages(Node):
         return {"images": DecodedImages(), "masked": self.masked}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def changed(*, images: Sequence[Pixels | None], masked: Sequence[Pixels | None]) -> list[Pixels | None]:
-            return [None if after is before else after for before, after in zip(images, masked, strict=True)]
-
-        return changed
+        return lambda *, images, masked: [
+            None if after is before else after for before, after in zip(images, masked, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

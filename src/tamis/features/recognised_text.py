@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from tamis.features.sources import DecodedImages
 from tamis.features.text_boxes import TextBoxes
 from tamis.models.ocr.detector import Regions
 from tamis.models.ocr.onnx_network import network_arithmetic
+
+if TYPE_CHECKING:
+    from tamis.models.ocr.recogniser import Line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +52,19 @@ class RecognisedText(Node):
         read = load_text_recogniser(self.model, device=device)
 
         def read_all(*, images: Sequence[Pixels | None], boxes: Sequence[Regions | None]) -> list[list[str] | None]:
-            texts: list[list[str] | None] = [None] * len(images)
-            present = [(n, image, some) for n, (image, some) in enumerate(zip(images, boxes, strict=True))
-                       if image is not None and some is not None]  # fmt: skip
-            lines = read([image for _, image, _ in present], [some for _, _, some in present])
-            for (n, _, some), of_image in zip(present, lines, strict=True):
-                ordered = [of_image[k] for k in reading_order(some)]
-                texts[n] = [line.text for line in ordered if line.confidence >= self.confidence and line.text.strip()]
-            return texts
+            present = [image for image in images if image is not None]
+            regions = [some for some in boxes if some is not None]
+            texts = iter(
+                [lines[k].text for k in reading_order(some) if _counts(lines[k], self.confidence)]
+                for some, lines in zip(regions, read(present, regions), strict=True)
+            )
+            return [None if image is None else next(texts) for image in images]
 
         return read_all
+
+
+def _counts(line: Line, confidence: float) -> bool:
+    return line.confidence >= confidence and bool(line.text.strip())
 
 
 def reading_order(regions: Regions) -> list[int]:

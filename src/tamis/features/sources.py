@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats, Pixels
+from tamis.arrays import Floats
 from tamis.data import Device, Node, Sample, Samples
 from tamis.errors import check_words
 
@@ -50,10 +50,7 @@ class Captions(_OfSamples):
     in_index: ClassVar[bool] = True
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def captions(*, samples: Sequence[Sample]) -> list[str | None]:
-            return [sample.caption for sample in samples]
-
-        return captions
+        return lambda *, samples: [sample.caption for sample in samples]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +61,7 @@ class DecodedImages(_OfSamples):
     version: ClassVar[int] = 1
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def images(*, samples: Sequence[Sample]) -> list[Pixels | None]:
-            return [sample.pixels for sample in samples]
-
-        return images
+        return lambda *, samples: [sample.pixels for sample in samples]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +72,7 @@ class HiddenContents(_OfSamples):
     version: ClassVar[int] = 1
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def hidden(*, samples: Sequence[Sample]) -> list[Pixels | None]:
-            return [sample.hidden for sample in samples]
-
-        return hidden
+        return lambda *, samples: [sample.hidden for sample in samples]
 
 
 @dataclass(frozen=True, kw_only=True)

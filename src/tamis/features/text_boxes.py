@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef, Node, OptionalModelRef
-from tamis.errors import check_words, unknown, without_effect
+from tamis.errors import at_least_one, check_words, unknown, without_effect
 from tamis.features.sources import DecodedImages
 from tamis.models.ocr.detector import Regions, TextDetector
 from tamis.models.ocr.onnx_network import network_arithmetic
@@ -43,14 +43,12 @@ class TextBoxes(Node):
     legible: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.side < 1:
-            raise ValueError(f"side must be at least 1 pixel, got {self.side}")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold is a probability, from 0 to 1, got {self.threshold}")
+        at_least_one(side=self.side)
+        for name, value in (("threshold", self.threshold), ("legible", self.legible)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} is a probability, from 0 to 1, got {value}")
         if not self.tallest > 0:
             raise ValueError(f"tallest is a share of the image's longer side, above 0, got {self.tallest}")
-        if not 0 <= self.legible <= 1:
-            raise ValueError(f"legible is a probability, from 0 to 1, got {self.legible}")
         if self.reader is None:
             without_effect(self, "legible", because="with reader: null no region is read")
 

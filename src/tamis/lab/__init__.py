@@ -1,7 +1,7 @@
 """The lab: a small drawn world in which the truth about every image-text pair is known.
 
-`make_pool` writes pools of it for demos, tests and measurements. `sample_scene`, `render` and `describe` are
-its parts; `tamis.lab.world` has its tables (object classes, colours, places, caption templates).
+`make_pool` writes pools for demos, tests and measurements. It uses `sample_scene`, `render` and `describe`;
+`tamis.lab.world` has the tables.
 """
 
 from tamis.lab.captions import describe

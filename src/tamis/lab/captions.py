@@ -1,4 +1,4 @@
-"""Captions of images: descriptions of a scene, and fluent sentences that show nothing."""
+"""Captions: descriptions of a scene, and fluent sentences without visual content."""
 
 from collections.abc import Sequence
 
@@ -27,12 +27,11 @@ _INVERSE_SHARE = 0.2  # "a tree to the right of a car" for a car left of a tree
 def describe(
     scene: Scene, rng: np.random.Generator, *, with_place: bool | None = None, coloured: bool | None = None
 ) -> str:
-    """A grammatical English caption of at least three words; another `rng` state gives another wording.
+    """A grammatical English caption of at least three words.
 
-    Every caption names the subject. Nearly all give its colour; the count is always right; place and the
-    other object's colour are often, but not always, mentioned. Some begin with a capital or end with a full
-    stop. `with_place` and `coloured` decide what is otherwise left to chance: whether the caption says where, and
-    whether it gives the subject's colour (captions of two words are avoided by giving it anyway).
+    It names the subject and its count, nearly always its colour, and often the place and the other object's colour.
+    Some begin with a capital or end with a full stop. `with_place` and `coloured` fix whether place and colour are
+    named; a caption of two words gets the colour anyway.
     """
     often = rng.random() < _PLACE_SHARE
     with_place = often if with_place is None else with_place
@@ -71,12 +70,12 @@ def noun_phrase(noun: str, colour: str | None, count: int, rng: np.random.Genera
 
 
 def with_article(words: str) -> str:
-    """Put "a" or "an" before the words. By letter, which is right for every word in the world's tables."""
+    """Adds "a" or "an", by the first letter, which is right for every word in the world's tables."""
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
 def abstract_caption(rng: np.random.Generator) -> str:
-    """A fluent English sentence or title that no image can show: "an idea whose time has come"."""
+    """A fluent sentence or title that no image can show: "an idea whose time has come"."""
     words = {kind: _pick(choices, rng) for kind, choices in ABSTRACT_WORDS.items()}
     others = [value for value in ABSTRACT_WORDS["value"] if value != words["value"]]
     caption = _pick(ABSTRACT_CAPTIONS, rng).format(
@@ -86,10 +85,7 @@ def abstract_caption(rng: np.random.Generator) -> str:
 
 
 def vague_caption(scene: Scene, rng: np.random.Generator) -> tuple[str, str | None]:
-    """A true caption that hardly tells the scene from others, and the group that it names, a key of `GROUPS`, or None.
-
-    "an animal outdoors": no object, colour, place or exact count is in it.
-    """
+    """A true caption that fits many scenes ("an animal outdoors"), and its group, a key of `GROUPS`, or None."""
     group, (one, many, _) = next(item for item in GROUPS.items() if scene.subject in item[1][2])
     template = _pick(VAGUE_CAPTIONS, rng)
     caption = template.format(

@@ -21,13 +21,12 @@ class DrawnObject:
 
     name: str  # what it is, as the world's tables call it
     colour: str
-    #: left, top, right and bottom of the page it was drawn on, in pixels; what is drawn fills most of it
-    box: tuple[float, float, float, float]
+    box: tuple[float, float, float, float]  # left, top, right, bottom of its page in pixels; it fills most of it
 
 
 @dataclass(frozen=True)
 class _Spot:
-    """Where one object stands: centre and foot in per cent of the image, `size` of its page likewise."""
+    """The place of one object: centre, foot and size of its page, in per cent of the image."""
 
     name: str
     colour: str
@@ -38,7 +37,7 @@ class _Spot:
 
 
 def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
-    """Draw the scene, RGB, `size` pixels a side; `rng` places and varies what the scene leaves open.
+    """Draws the scene, RGB, `size` pixels a side; `rng` decides what the scene leaves open.
 
     Cost: 3 ms at 128 pixels on one CPU core.
     """
@@ -46,17 +45,17 @@ def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def render_with_boxes(scene: Scene, size: int, rng: np.random.Generator) -> tuple[Image.Image, tuple[DrawnObject, ...]]:
-    """Draw the scene as `render` does; also return where each object is, from the back to the front."""
+    """Draws the scene as `render` does; also returns the objects' boxes, from the back to the front."""
     canvas = draw_place(scene.place, size, rng)
     drawn = draw_objects(canvas, scene, rng)
     return develop(canvas, rng), drawn
 
 
 def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:
-    """The empty place, still enlarged: pass it to `draw_objects` and `develop`."""
+    """The empty place, enlarged, for `draw_objects` and `develop`."""
     side = size * _LARGER
     paint, sky = BACKDROPS[place]
-    # Another hour of the day: each channel a little brighter or darker, but not those of the objects.
+    # Another time of day: each channel slightly brighter or darker; objects keep their colours.
     gains = [float(gain) for gain in rng.uniform(0.94, 1.05) * rng.uniform(0.96, 1.04, size=3)]
     canvas = gradient(side, side, [brightened(colour, gains) for colour in sky])
     pen = Pen(at=(side / 2, side / 2), scale=side / 100, mirror=bool(rng.random() < 0.5))
@@ -66,7 +65,7 @@ def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) -> tuple[DrawnObject, ...]:
-    """Draw the scene's objects onto an enlarged place, in place; return where, in pixels of the developed image."""
+    """Draws the scene's objects onto an enlarged place; returns their boxes in pixels of the developed image."""
     unit = canvas.width / 100
     draw, glaze = ImageDraw.Draw(canvas), ImageDraw.Draw(canvas, "RGBA")
     mirror = bool(rng.random() < 0.5)
@@ -91,7 +90,7 @@ def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) ->
 
 
 def develop(canvas: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Reduce the enlarged canvas to the image and add a camera's light noise."""
+    """Reduces the enlarged canvas to the image and adds light noise."""
     pixels = np.asarray(canvas.reduce(_LARGER), dtype=np.int16)
     grain = rng.standard_normal((*pixels.shape[:2], 1), dtype=np.float32) * np.float32(rng.uniform(1.5, 5.0))
     noisy = pixels + np.rint(grain).astype(np.int16)  # (height, width, 3): the same grain in every channel
@@ -104,7 +103,7 @@ def _varied(colour: RGB, rng: np.random.Generator) -> RGB:
 
 
 def _spots(scene: Scene, rng: np.random.Generator) -> list[_Spot]:
-    """Where everything stands, from the back to the front."""
+    """The places of all objects, from the back to the front."""
 
     def u(low: float, high: float) -> float:
         return float(rng.uniform(low, high))

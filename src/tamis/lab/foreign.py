@@ -1,4 +1,4 @@
-"""The world in German, French, Spanish and Italian: captions that a rule for English should turn away."""
+"""Captions in German, French, Spanish and Italian, which a rule for English should reject."""
 
 from functools import cache
 from typing import Any
@@ -13,7 +13,7 @@ _FEMININE = ("une ", "una ", "un'", "eine ")
 
 
 def foreign_caption(scene: Scene, rng: np.random.Generator) -> str:
-    """Describe one subject of the scene in a language other than English."""
+    """Describes one subject of the scene in another language than English."""
     languages = _languages()
     language = languages[int(rng.integers(len(languages)))]
     phrase = language["nouns"][scene.subject]

@@ -1,9 +1,8 @@
-"""Pairs that are hard to judge on purpose: nearly right captions, and captions that are right but say little.
+"""Pairs that are hard to judge: captions with one small error, and captions that are right but say little.
 
-In each of the first four kinds exactly one attribute of the caption is wrong, and it is wrong by the smallest step:
-a colour that is easily taken for the true one, one more or one less of two to four, the opposite side, another animal
-for an animal. Whoever looks only at which things are named finds nothing wrong with three of them. Such captions are
-how compositional understanding is tested (Yuksekgonul et al. 2023, When and why vision-language models behave like
+In the first four kinds exactly one attribute of the caption is slightly wrong: a similar colour, one more or one less
+of two to four, the opposite side, another animal for an animal. In three of them all named objects are right. Such
+captions test compositional understanding (Yuksekgonul et al. 2023, When and why vision-language models behave like
 bags-of-words; Ma et al. 2023, CREPE).
 """
 
@@ -40,15 +39,15 @@ _OPPOSITES = {"left of": "right of", "right of": "left of", "above": "below", "b
 
 @dataclass(frozen=True)
 class Said:
-    """A caption and what is true about it."""
+    """A caption and the facts about it."""
 
-    caption: str  # the words
-    described: Scene | None  # the scene that the caption is about; None where it names no class
-    details: Mapping[str, Detail]  # further values of the sample's json
+    caption: str
+    described: Scene | None  # the scene of the caption; None if it names no class
+    details: Mapping[str, Detail]  # more values of the sample's json
 
 
 def scene_for(kind: HardKind, rng: np.random.Generator, weights: Mapping[str, float]) -> Scene:
-    """Draw a scene in which there is what the kind needs: a direction, several of a thing, two things."""
+    """Draws a scene that fits the kind: with a direction, several objects, or two classes."""
     fits: dict[str, Callable[[Scene], bool]] = {
         "wrong_count": lambda scene: scene.relation is None and scene.count > 1,
         "wrong_relation": lambda scene: scene.relation in (*_OPPOSITES, "in front of"),
@@ -61,10 +60,10 @@ def scene_for(kind: HardKind, rng: np.random.Generator, weights: Mapping[str, fl
 
 
 def say(kind: HardKind, scene: Scene, rng: np.random.Generator, weights: Mapping[str, float]) -> Said:
-    """Caption the scene as the kind asks.
+    """Captions the scene as the kind demands.
 
-    The details of a wrong attribute are `wrong` (which one), `shown` (what is true) and `said` (what the caption says
-    instead); those of half a description `left_out`, those of a vague one `said`, the group it names or None.
+    The details of a wrong attribute are `wrong` (which one), `shown` (the truth) and `said` (the caption's value); of
+    half a description `left_out`; of a vague one `said`, its group or None.
     """
     if kind == "vague":
         caption, group = vague_caption(scene, rng)
@@ -82,7 +81,7 @@ def say(kind: HardKind, scene: Scene, rng: np.random.Generator, weights: Mapping
 
 
 def _half(scene: Scene, rng: np.random.Generator) -> Said:
-    """One of the two things, and not where."""
+    """Describes one of the two objects, without the place."""
     assert scene.other is not None
     assert scene.other_colour is not None
     subject_only = bool(rng.random() < 0.5)

@@ -1,8 +1,7 @@
-"""Writing that text detectors are not set for: titles and logos as large as the image, and faint watermarks.
+"""Text that text detectors are not made for: titles and logos as large as the image, and faint watermarks.
 
-T-MARS's detectors look for lines of text. A letter as high as half of the image is no line to them, and what stops a
-detector from taking a dog for a letter (a limit on the height of regions) stops it from seeing a title. A watermark is
-the opposite case: a detector may find it, but the image under it is fine.
+T-MARS's detectors look for lines of text, and their limit on the height of regions, which keeps them from taking a dog
+for a letter, also hides a title from them. A watermark is the opposite: a detector may find it, but the image is fine.
 """
 
 from math import atan2, cos, degrees, pi, sin
@@ -31,7 +30,7 @@ _LARGER = 2  # as in painted_text: drawn larger and averaged
 def paint_large_text(
     image: Image.Image, word: str, rng: np.random.Generator
 ) -> tuple[PaintedText, dict[str, str | float]]:
-    """Write one word across the image, its letters a fifth to nine tenths as high as the image is long.
+    """Writes one word across the image, with letters of 0.2 to 0.9 of its longer side.
 
     - `title`: the word from side to side. `poster`: the same, as narrow and high letters.
     - `stacked`: the word in two halves, one above the other; words of less than four letters become posters.
@@ -58,26 +57,23 @@ def paint_large_text(
     wide = max(mask.width for mask in masks)
     left = round((width - wide) * float(rng.uniform(0, 1)))
     corners = [(left + (wide - mask.width) // 2, top + number * (tall + gap)) for number, mask in enumerate(masks)]
-    picture = image.copy()
+    canvas = image.copy()
     if look == "logo":
-        _plate(picture, corners[0], masks[0].size, around, round_one=bool(rng.random() < 0.5))
+        _plate(canvas, corners[0], masks[0].size, around, round_one=bool(rng.random() < 0.5))
     elif rng.random() < 0.4:
-        _fill(picture, (0, top - gap, width, top + block + gap), around, opacity=float(rng.uniform(0.75, 1)))
+        _fill(canvas, (0, top - gap, width, top + block + gap), around, opacity=float(rng.uniform(0.75, 1)))
     rim = 2 * max(1, round(min(image.size) / 128 * float(rng.uniform(0.6, 2)))) + 1
     for mask, corner in zip(masks, corners, strict=True):
         whole = Image.new("L", image.size)
         whole.paste(mask, corner)
-        picture.paste(around, (0, 0, *image.size), whole.filter(ImageFilter.MaxFilter(rim)))
-        picture.paste(letter, (0, 0, *image.size), whole)
+        canvas.paste(around, (0, 0, *image.size), whole.filter(ImageFilter.MaxFilter(rim)))
+        canvas.paste(letter, (0, 0, *image.size), whole)
     quads = tuple(_box(x, y, x + mask.width, y + mask.height) for mask, (x, y) in zip(masks, corners, strict=True))
-    return PaintedText(picture, tuple(lines), quads), {
-        "look": look,
-        "glyph_height": round(tall / max(image.size), 3),
-    }
+    return PaintedText(canvas, tuple(lines), quads), {"look": look, "glyph_height": round(tall / max(image.size), 3)}
 
 
 def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[PaintedText, dict[str, str | float]]:
-    """Lay a faint text over the image: `tiled` and turned, once `across` it, or small in a `corner`."""
+    """Puts a faint text over the image: `tiled` and turned, once `across` it, or small in a `corner`."""
     text = WATERMARKS[int(rng.integers(len(WATERMARKS)))]
     look: WatermarkLook = ("tiled", "tiled", "across", "corner")[int(rng.integers(4))]
     width, height = image.size
@@ -108,9 +104,9 @@ def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[Paint
     opacity = float(rng.uniform(0.3, 0.5) if look == "corner" else rng.uniform(0.15, 0.35))
     colour: RGB = (255, 255, 255) if rng.random() < 0.7 else (20, 20, 24)
     mask, quads = _laid(image.size, text, round(size * _LARGER), places, turn)
-    picture = image.copy()
-    picture.paste(colour, (0, 0, *image.size), mask.point([round(i * opacity) for i in range(256)]))
-    return PaintedText(picture, (text,) * len(quads), quads), {"look": look, "opacity": round(opacity, 3)}
+    canvas = image.copy()
+    canvas.paste(colour, (0, 0, *image.size), mask.point([round(i * opacity) for i in range(256)]))
+    return PaintedText(canvas, (text,) * len(quads), quads), {"look": look, "opacity": round(opacity, 3)}
 
 
 def _stretched(line: str, tall: int, widest: int, rng: np.random.Generator) -> Image.Image:
@@ -124,21 +120,21 @@ def _stretched(line: str, tall: int, widest: int, rng: np.random.Generator) -> I
     return drawn.resize((min(natural, widest), tall), Image.Resampling.LANCZOS)
 
 
-def _plate(picture: Image.Image, corner: Point, size: tuple[int, int], fill: RGB, *, round_one: bool) -> None:
+def _plate(canvas: Image.Image, corner: Point, size: tuple[int, int], fill: RGB, *, round_one: bool) -> None:
     """A disc or a square behind a letter, as large as the image allows."""
     side = max(size) * (1.3 if round_one else 1.15)
     x, y = corner[0] + size[0] / 2, corner[1] + size[1] / 2
-    larger = Image.new("L", (picture.width * _LARGER, picture.height * _LARGER))
+    larger = Image.new("L", (canvas.width * _LARGER, canvas.height * _LARGER))
     box = [(at + sign * side / 2) * _LARGER for sign in (-1, 1) for at in (x, y)]
     draw = ImageDraw.Draw(larger)
     (draw.ellipse if round_one else draw.rectangle)(box, fill=255)
-    picture.paste(fill, (0, 0, *picture.size), larger.reduce(_LARGER))
+    canvas.paste(fill, (0, 0, *canvas.size), larger.reduce(_LARGER))
 
 
-def _fill(picture: Image.Image, box: tuple[int, int, int, int], fill: RGB, *, opacity: float) -> None:
-    mask = Image.new("L", picture.size)
+def _fill(canvas: Image.Image, box: tuple[int, int, int, int], fill: RGB, *, opacity: float) -> None:
+    mask = Image.new("L", canvas.size)
     ImageDraw.Draw(mask).rectangle(box, fill=round(255 * opacity))
-    picture.paste(fill, (0, 0, *picture.size), mask)
+    canvas.paste(fill, (0, 0, *canvas.size), mask)
 
 
 def _laid(

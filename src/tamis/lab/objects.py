@@ -1,8 +1,7 @@
-"""How each object class is drawn: a function per class, on a page of 100 by 100 units.
+"""A function per object class that draws it on a page of 100 by 100 units.
 
-Every function paints the larger part of its object in the colour it is given, so that "a blue teapot" is blue
-without doubt; what has a colour of its own (wheels, wood, leaves) stays small. Animals and vehicles look to
-the right. What stands, stands at the bottom of the page.
+Most of an object has the given colour, so that "a blue teapot" is clearly blue; parts with a colour of their own
+(wheels, wood, leaves) are small. Animals and vehicles face right. Objects stand at the bottom of the page.
 """
 
 from collections.abc import Callable
@@ -120,15 +119,7 @@ def tree(pen: Pen, c: Shades) -> None:
     pen.poly((122, 82, 50), (44, 95), (46, 55), (54, 55), (57, 95))
     pen.stroke((122, 82, 50), 4, (50, 72), (64, 56))
     pen.stroke((122, 82, 50), 4, (50, 76), (36, 60))
-    for x, y, r in (
-        (30, 46, 19),
-        (70, 46, 19),
-        (50, 54, 16),
-        (36, 26, 18),
-        (64, 26, 18),
-        (50, 18, 15),
-        (50, 38, 22),
-    ):
+    for x, y, r in ((30, 46, 19), (70, 46, 19), (50, 54, 16), (36, 26, 18), (64, 26, 18), (50, 18, 15), (50, 38, 22)):
         pen.disc(c.base, x, y, r)
     for x, y in ((32, 50), (66, 52), (48, 30), (70, 32), (34, 30), (50, 56)):
         pen.arc(c.dark, 2.6, x, y, 7, 6, 10, 160)
@@ -297,13 +288,9 @@ def butterfly(pen: Pen, c: Shades) -> None:
             (50 + 44 * side, 38), (50 + 26 * side, 54),
         )  # fmt: skip
         pen.blob(
-            c.base,
-            (50 + 3 * side, 52),
-            (50 + 28 * side, 56),
-            (50 + 38 * side, 70),
-            (50 + 26 * side, 90),
+            c.base, (50 + 3 * side, 52), (50 + 28 * side, 56), (50 + 38 * side, 70), (50 + 26 * side, 90),
             (50 + 9 * side, 78),
-        )
+        )  # fmt: skip
         pen.oval(c.light, 50 + 31 * side, 28, 9, 8)
         pen.oval(c.dark, 50 + 31 * side, 28, 4.5, 4)
         pen.disc(c.dark, 50 + 24 * side, 71, 5)
@@ -449,21 +436,7 @@ def elephant(pen: Pen, c: Shades) -> None:
 
 def strawberry(pen: Pen, c: Shades) -> None:
     pen.blob(c.base, *at("50,24 72,20 90,34 84,60 66,86 50,96 34,86 16,60 10,34 28,20"))
-    seeds = (
-        (30, 42),
-        (50, 44),
-        (70, 42),
-        (40, 56),
-        (60, 56),
-        (50, 68),
-        (32, 66),
-        (68, 66),
-        (43, 80),
-        (57, 80),
-        (20, 50),
-        (80, 50),
-    )
-    for x, y in seeds:
+    for x, y in at("30,42 50,44 70,42 40,56 60,56 50,68 32,66 68,66 43,80 57,80 20,50 80,50"):
         pen.oval((255, 226, 130) if c.base[2] < 120 or c.base[0] < 200 else (120, 90, 40), x, y, 1.9, 3)
     pen.stroke(_LEAF, 4, (50, 20), (53, 6))
     pen.poly(_LEAF, *at("50,14 62,14 84,16 70,24 74,36 58,28 50,40 42,28 26,36 30,24 16,16 38,14"))
@@ -640,13 +613,8 @@ def helicopter(pen: Pen, c: Shades) -> None:
 
 def carrot(pen: Pen, c: Shades) -> None:
     for dx, tip in ((-4, (52, 6)), (0, (74, 4)), (4, (92, 14)), (2, (96, 34))):
-        pen.blob(
-            _LEAF,
-            (62 + dx, 34),
-            ((62 + tip[0]) / 2 - 5, (34 + tip[1]) / 2 - 3),
-            tip,
-            ((68 + tip[0]) / 2 + 5, (38 + tip[1]) / 2 + 3),
-        )
+        near, far = ((62 + tip[0]) / 2 - 5, (34 + tip[1]) / 2 - 3), ((68 + tip[0]) / 2 + 5, (38 + tip[1]) / 2 + 3)
+        pen.blob(_LEAF, (62 + dx, 34), near, tip, far)
     pen.blob(c.base, (56, 30), (70, 32), (74, 46), (60, 66), (34, 88), (6, 96), (16, 72), (34, 44))
     for x, y in ((52, 44), (40, 58), (48, 66), (28, 72), (62, 50)):
         pen.stroke(c.dark, 2.4, (x, y), (x + 8, y + 6))
@@ -665,15 +633,9 @@ def giraffe(pen: Pen, c: Shades) -> None:
     pen.oval(c.dark, 59, 15, 6, 3, 20)
     pen.blob(c.base, (60, 14), (70, 8), (82, 13), (95, 24), (92, 31), (80, 29), (66, 27))
     for x, y, r in (
-        (26, 61, 4.6),
-        (38, 60, 4.6),
-        (48, 66, 4.4),
-        (30, 70, 3.6),
-        (56, 52, 3.6),
-        (60, 41, 3.4),
-        (66, 31, 3.2),
+        (26, 61, 4.6), (38, 60, 4.6), (48, 66, 4.4), (30, 70, 3.6), (56, 52, 3.6), (60, 41, 3.4), (66, 31, 3.2),
         (40, 70, 3.4),
-    ):
+    ):  # fmt: skip
         pen.oval(c.dark, x, y, r, r * 0.85, 20)
     pen.eye(76, 17, 3.2)
     pen.stroke(c.mark, 1.4, (92, 27), (84, 26))

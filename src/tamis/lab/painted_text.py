@@ -1,4 +1,4 @@
-"""Writing on images as the web does it: bands, plates, outlines, shadows, sometimes slanted or turned."""
+"""Text on images as on the web: bands, plates, outlines, shadows, sometimes slanted or turned."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,12 +36,11 @@ PAIRS: tuple[tuple[RGB, RGB], ...] = (
 
 @dataclass(frozen=True)
 class PaintedText:
-    """An image with writing on it."""
+    """An image with text on it."""
 
     image: Image.Image
-    #: the words that are on it, line by line, as painted (perhaps in capitals, perhaps fewer than asked for)
-    lines: tuple[str, ...]
-    quads: tuple[Quad, ...]  # for each line the four corners around its letters, clockwise from the top left, in pixels
+    lines: tuple[str, ...]  # the words as painted (perhaps in capitals, perhaps not all)
+    quads: tuple[Quad, ...]  # of each line the four corners around its letters, clockwise from the top left, in pixels
 
     @property
     def text(self) -> str:
@@ -52,28 +51,27 @@ class PaintedText:
 def paint_text(
     image: Image.Image, text: str, rng: np.random.Generator, *, where: Where = "anywhere", most_lines: int = 2
 ) -> PaintedText:
-    """Paint the text on a copy of the image, as large as fits in `most_lines` lines.
+    """Paints the text on a copy of the image, as large as fits in `most_lines` lines.
 
-    Where even the smallest readable letters need more lines, the text is cut after the last whole word that
-    fits.
+    If even the smallest readable letters need more lines, the text ends after the last word that fits.
     """
     words = text.split()
     if not words or min(image.size) < 96:
-        raise ValueError(f"need words and a picture of at least 96 pixels a side, got {text!r} on {image.size}")
+        raise ValueError(f"need words and an image of at least 96 pixels a side, got {text!r} on {image.size}")
     unit = min(image.size) / 128
-    # Short texts are as often shouted as not; capitals of a sentence would need too many lines.
+    # Only short texts: a sentence in capitals would need too many lines.
     if len(text) <= 22 and rng.random() < 0.3:
         words = [word.upper() for word in words]
     turn = float(rng.uniform(-6, 6)) if rng.random() < 0.3 else 0.0
     slant = 0.22 if rng.random() < 0.2 else 0.0
     bold = bool(rng.random() < 0.5)
     style = ("band", "plate", "outline", "shadow")[int(rng.integers(4))]
-    # Long texts stay small, or nothing of the image would be left.
+    # Long texts stay small, or they would hide the image.
     wanted = float(rng.uniform(_SMALLEST + 1, _LARGEST if most_lines <= 2 else _LARGEST - 3.5))
     colour, around = PAIRS[int(rng.integers(len(PAIRS)))]
 
     width = image.width * _LARGER - (24 if turn or slant else 12) * unit * _LARGER
-    # A word longer than a line is the one reason to go below the smallest size.
+    # Only a word longer than a line makes letters smaller than the smallest size.
     longest = max(font_of(100).getlength(word) for word in words) / 100
     size = min(wanted, width / longest / (unit * _LARGER) * 0.98)
     while True:
@@ -87,17 +85,17 @@ def paint_text(
     block = _Block(lines, font, centred=bool(rng.random() < 0.7))
     placed = _Placement(block, image.size, rng, where=where, turn=turn, slant=slant)
     stroke = max(1, round(0.45 * unit * _LARGER)) if bold else 0
-    picture = image.copy()
+    canvas = image.copy()
     if style in ("band", "plate"):
-        _paste(picture, around, placed.plate(band=style == "band"), opacity=float(rng.uniform(0.82, 1.0)))
+        _paste(canvas, around, placed.plate(band=style == "band"), opacity=float(rng.uniform(0.82, 1.0)))
     elif style == "outline":
-        _paste(picture, around, placed.letters(stroke + round(2.0 * unit * _LARGER)))
+        _paste(canvas, around, placed.letters(stroke + round(2.0 * unit * _LARGER)))
     else:
-        # A bare shadow is lost on a busy place, so it keeps a thin line around the letters.
-        _paste(picture, around, placed.letters(stroke + round(0.9 * unit * _LARGER)))
-        _paste(picture, around, placed.letters(stroke, shift=1.6 * unit * _LARGER))
-    _paste(picture, colour, placed.letters(stroke))
-    return PaintedText(picture, tuple(lines), placed.quads(margin=stroke + _LARGER))
+        # A shadow alone is unreadable on a busy place, so a thin line surrounds the letters.
+        _paste(canvas, around, placed.letters(stroke + round(0.9 * unit * _LARGER)))
+        _paste(canvas, around, placed.letters(stroke, shift=1.6 * unit * _LARGER))
+    _paste(canvas, colour, placed.letters(stroke))
+    return PaintedText(canvas, tuple(lines), placed.quads(margin=stroke + _LARGER))
 
 
 class _Block:
@@ -116,17 +114,10 @@ class _Block:
 
 
 class _Placement:
-    """Where a block goes on the image: a slant and a turn about its centre, then a shift."""
+    """The position of a block on the image: a slant and a turn about its centre, then a shift."""
 
     def __init__(
-        self,
-        block: _Block,
-        size: tuple[int, int],
-        rng: np.random.Generator,
-        *,
-        where: Where,
-        turn: float,
-        slant: float,
+        self, block: _Block, size: tuple[int, int], rng: np.random.Generator, *, where: Where, turn: float, slant: float
     ) -> None:
         self.block, self.size = block, size
         self.canvas = (size[0] * _LARGER, size[1] * _LARGER)
@@ -156,8 +147,7 @@ class _Placement:
                 at = (x0 + x + shift, y0 + y + shift)
                 draw.text(at, line, fill=255, font=self.block.font, stroke_width=stroke)
             return mask.reduce(_LARGER)
-        # Drawn upright about the canvas's centre, then slanted and turned by the inverse map that Pillow
-        # wants.
+        # Drawn upright about the canvas's centre, then slanted and turned; Pillow wants the inverse map.
         left, top = (self.canvas[0] - self.block.width) / 2, (self.canvas[1] - self.block.height) / 2
         for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
             draw.text((left + x, top + y), line, fill=255, font=self.block.font, stroke_width=stroke)
@@ -189,27 +179,22 @@ class _Placement:
 
     def _pixel(self, x: float, y: float) -> Point:
         u, v = self.at(x, y)
-        return (
-            round(min(max(u / _LARGER, 0), self.size[0]), 1),
-            round(min(max(v / _LARGER, 0), self.size[1]), 1),
-        )
+        return (round(min(max(u / _LARGER, 0), self.size[0]), 1), round(min(max(v / _LARGER, 0), self.size[1]), 1))
 
 
 @lru_cache(maxsize=64)
 def font_of(size: int) -> ImageFont.FreeTypeFont:
     """Pillow's own font, the only one that is the same on every machine.
 
-    Basic layout: with libraqm, which not every Pillow has, letters would stand a little differently.
+    With libraqm, which not every Pillow has, letters would be placed slightly differently.
     """
     font = ImageFont.load_default(size)
-    if not isinstance(font, ImageFont.FreeTypeFont):
-        message = "this Pillow was built without FreeType, which painting text needs: install a regular wheel"
-        raise RuntimeError(message)
+    assert isinstance(font, ImageFont.FreeTypeFont), "this Pillow was built without FreeType"
     return font.font_variant(layout_engine=ImageFont.Layout.BASIC)
 
 
 def _wrapped(words: list[str], font: ImageFont.FreeTypeFont, width: float) -> list[str]:
-    """Fill lines greedily; a word wider than a line stands alone on its own."""
+    """Fills lines greedily; a word wider than a line gets its own."""
     lines: list[str] = []
     for word in words:
         if lines and font.getlength(f"{lines[-1]} {word}") <= width:
@@ -219,9 +204,7 @@ def _wrapped(words: list[str], font: ImageFont.FreeTypeFont, width: float) -> li
     return lines
 
 
-def _paste(picture: Image.Image, colour: RGB, mask: Image.Image, opacity: float = 1.0) -> None:
-    picture.paste(
-        colour,
-        (0, 0, *picture.size),
-        mask if opacity >= 1 else mask.point([round(i * opacity) for i in range(256)]),
+def _paste(canvas: Image.Image, colour: RGB, mask: Image.Image, opacity: float = 1.0) -> None:
+    canvas.paste(
+        colour, (0, 0, *canvas.size), mask if opacity >= 1 else mask.point([round(i * opacity) for i in range(256)])
     )

@@ -1,4 +1,4 @@
-"""Drawing with a pen whose page is always 100 units wide and high, wherever it is put on the image."""
+"""Drawing on a page of 100 by 100 units, which can be anywhere on the image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,7 @@ from tamis.lab.world import RGB
 
 Point = tuple[float, float]
 
-# 32 corners: at the largest radius drawn (about 130 pixels before the image is reduced three times) the
-# polygon leaves the circle by 0.6 pixels, which the reduction hides.
+# 32 corners: at the largest radius (about 130 pixels before the reduction by three) the polygon is off by 0.6 pixels.
 _CIRCLE: tuple[Point, ...] = tuple((cos(2 * pi * i / 32), sin(2 * pi * i / 32)) for i in range(32))
 # Every other corner of each quarter, from the right by way of the bottom, for rounded boxes.
 _QUARTERS: tuple[tuple[Point, ...], ...] = tuple(
@@ -22,13 +21,13 @@ _QUARTERS: tuple[tuple[Point, ...], ...] = tuple(
 
 @dataclass(frozen=True)
 class Shades:
-    """One colour as a painter needs it: itself, a shadow and a highlight of it, and two contrasting inks."""
+    """A colour with its shadow, highlight and two contrasting colours."""
 
     base: RGB  # the colour itself; it covers most of the object
-    dark: RGB  # its shadow side; for black, where nothing is darker, a dark grey that can be told from it
+    dark: RGB  # its shadow; for black a dark grey
     light: RGB  # its highlight
-    mark: RGB  # for details on top of the colour (a fold, a stripe): dark on light colours, light on dark ones
-    rim: RGB  # the outline around the object: dark, but light around black, which would vanish at night
+    mark: RGB  # for details on top of the colour: dark on light colours, light on dark ones
+    rim: RGB  # the outline: dark, but light around black, which would vanish at night
 
 
 def shades(colour: RGB) -> Shades:
@@ -77,11 +76,10 @@ class _Shape:
 
 
 class Pen:
-    """Collects shapes in units of its own page (0 to 100, y downwards), then puts them on an image.
+    """Collects shapes in units of its page (0 to 100, y downwards), then puts them on an image.
 
-    An outline is made by `outline`, which puts down every shape larger and in one colour, before `paint`
-    puts the shapes on top: what remains visible of the first is a line around the whole object, and none
-    between its parts.
+    `outline` draws every shape larger and in one colour, then `paint` draws the shapes on top. A line around the whole
+    object remains, and none between its parts.
 
     Args:
         at: pixel position of the page's centre.
@@ -100,7 +98,7 @@ class Pen:
         self._y0 = at[1] - 50 * self._yx - 50 * self._yy
 
     def paint(self, draw: ImageDraw.ImageDraw, gains: Sequence[float] = (1.0, 1.0, 1.0)) -> None:
-        """Put the shapes on the image, each colour channel brightened by its gain."""
+        """Puts the shapes on the image, each colour channel multiplied by its gain."""
         tinted: dict[RGB, RGB] = {}
         for shape in self._shapes:
             fill = tinted.get(shape.fill)
@@ -112,7 +110,7 @@ class Pen:
                 draw.polygon(shape.points, fill=fill)
 
     def outline(self, draw: ImageDraw.ImageDraw, colour: RGB, reach: float) -> None:
-        """Put the shapes on the image in one colour, reaching `reach` pixels beyond their edges."""
+        """Puts the shapes on the image in one colour, `reach` pixels larger."""
         for shape in self._shapes:
             if shape.width:
                 _line(draw, shape.points, colour, shape.width + 2 * reach)

@@ -1,8 +1,7 @@
-"""How each place is drawn: one small function per place, on a page of 100 by 100 units.
+"""A function per place that draws it on a page of 100 by 100 units.
 
-Places are paler than objects and have no outlines, so that what stands in front is never mistaken for
-scenery: the trees of the forest are bare trunks and needles, not the round tree that the class "tree" is.
-Every place has ground to stand on from about 62 units downwards.
+Places are paler than objects and have no outlines, so that they are not mistaken for objects: the trees of the forest
+are bare trunks and needles, unlike the class "tree". Every place has ground from about 62 units downwards.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,22 +50,10 @@ def beach(pen: Pen, rng: np.random.Generator) -> None:
         x = float(rng.uniform(5, 70))
         pen.stroke((150, 212, 230), 1.2, (x, y), (x + 18, y))
     pen.blob(
-        (244, 250, 250),
-        (-20, shore - 2),
-        (25, shore - 4),
-        (60, shore + 1),
-        (120, shore - 5),
-        (130, 120),
-        (-30, 120),
+        (244, 250, 250), (-20, shore - 2), (25, shore - 4), (60, shore + 1), (120, shore - 5), (130, 120), (-30, 120)
     )
     pen.blob(
-        (242, 221, 172),
-        (-20, shore + 1),
-        (25, shore - 1),
-        (60, shore + 4),
-        (120, shore - 2),
-        (130, 120),
-        (-30, 120),
+        (242, 221, 172), (-20, shore + 1), (25, shore - 1), (60, shore + 4), (120, shore - 2), (130, 120), (-30, 120)
     )
     for _ in range(9):
         pen.oval((226, 200, 148), float(rng.uniform(2, 98)), float(rng.uniform(68, 99)), 1.6, 0.7)
@@ -89,13 +76,7 @@ def forest(pen: Pen, rng: np.random.Generator) -> None:
 
 
 def street(pen: Pen, rng: np.random.Generator) -> None:
-    walls: tuple[RGB, ...] = (
-        (222, 190, 170),
-        (206, 206, 198),
-        (214, 178, 152),
-        (196, 204, 214),
-        (230, 214, 180),
-    )
+    walls: tuple[RGB, ...] = ((222, 190, 170), (206, 206, 198), (214, 178, 152), (196, 204, 214), (230, 214, 180))
     x = -float(rng.uniform(0, 14))
     while x < 100:
         w, top = float(rng.uniform(20, 30)), float(rng.uniform(4, 24))
@@ -148,12 +129,7 @@ def snow(pen: Pen, rng: np.random.Generator) -> None:
     _hills(pen, rng, (232, 239, 246), 56, 6)
     pen.blob((243, 247, 251), (-20, 74), (30, 68), (70, 74), (120, 68), (130, 120), (-30, 120))
     for _ in range(26):
-        pen.disc(
-            (255, 255, 255),
-            float(rng.uniform(0, 100)),
-            float(rng.uniform(0, 66)),
-            float(rng.uniform(0.5, 1.1)),
-        )
+        pen.disc((255, 255, 255), float(rng.uniform(0, 100)), float(rng.uniform(0, 66)), float(rng.uniform(0.5, 1.1)))
 
 
 def desert(pen: Pen, rng: np.random.Generator) -> None:
@@ -170,12 +146,7 @@ def desert(pen: Pen, rng: np.random.Generator) -> None:
 
 def night(pen: Pen, rng: np.random.Generator) -> None:
     for _ in range(30):
-        pen.disc(
-            (236, 236, 210),
-            float(rng.uniform(0, 100)),
-            float(rng.uniform(0, 62)),
-            float(rng.uniform(0.3, 0.9)),
-        )
+        pen.disc((236, 236, 210), float(rng.uniform(0, 100)), float(rng.uniform(0, 62)), float(rng.uniform(0.3, 0.9)))
     x = float(rng.uniform(12, 88))
     pen.disc((250, 244, 208), x, 14, 8)
     pen.disc((24, 30, 66), x + 4, 12, 7)
@@ -230,13 +201,7 @@ def living_room(pen: Pen, rng: np.random.Generator) -> None:
 
 
 def library(pen: Pen, rng: np.random.Generator) -> None:
-    spines: tuple[RGB, ...] = (
-        (190, 140, 128),
-        (148, 160, 150),
-        (150, 152, 176),
-        (206, 184, 142),
-        (172, 150, 136),
-    )
+    spines: tuple[RGB, ...] = ((190, 140, 128), (148, 160, 150), (150, 152, 176), (206, 184, 142), (172, 150, 136))
     pen.box((146, 112, 84), -5, -5, 105, 66)
     for shelf in range(3):
         y, x = 1 + shelf * 21, -float(rng.uniform(0, 4))
@@ -267,7 +232,7 @@ def lake(pen: Pen, rng: np.random.Generator) -> None:
         pen.oval((206, 206, 190), float(rng.uniform(0, 100)), float(rng.uniform(72, 99)), 2.2, 1.1)
 
 
-# The drawing, and the colours of what is behind it from top to bottom.
+# The drawing and the colours behind it, from top to bottom.
 BACKDROPS: dict[str, tuple[Callable[[Pen, np.random.Generator], None], tuple[RGB, ...]]] = {
     "beach": (beach, ((150, 208, 240), (214, 236, 246), (230, 240, 240))),
     "forest": (forest, ((196, 220, 206), (168, 200, 178), (140, 176, 150))),

@@ -1,4 +1,4 @@
-"""Lab pools on disk, as img2dataset writes pools: tar shards each with a parquet table and a count."""
+"""Lab pools on disk in img2dataset's layout: tar shards, each with a Parquet table and statistics."""
 
 import filecmp
 import hashlib
@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tamis.errors import at_least_one
+from tamis.errors import at_least_one, unknown
 from tamis.lab.samples import KINDS, Kind, LabSample, Mix, make_sample, own_shares, sample_uid
 from tamis.processes import die_with
 
@@ -26,32 +26,20 @@ from tamis.processes import die_with
 _MOST_PER_SHARD = 10_000
 _SMALLEST_IMAGE = 96  # below it painted text is not readable
 
-_TABLE = pa.schema(
-    [
-        ("uid", pa.string()),
-        ("key", pa.string()),
-        ("url", pa.string()),
-        ("caption", pa.string()),
-        ("status", pa.string()),
-        ("error_message", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("original_width", pa.int32()),
-        ("original_height", pa.int32()),
-        ("sha256", pa.string()),
-        ("truth", pa.string()),
-    ]
-)
+_COLUMNS = "uid key url caption status error_message width height original_width original_height sha256 truth"
+_TABLE = pa.schema([
+    (name, pa.int32() if name.endswith(("width", "height")) else pa.string()) for name in _COLUMNS.split()
+])  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSummary:
     """What `make_pool` wrote."""
 
-    out: Path  # the folder
-    pairs: int  # how many pairs in all
-    shards: tuple[str, ...]  # names of the tar files, in order
-    kinds: dict[Kind, int]  # how many pairs of each true kind; every kind is a key, also those with none
+    out: Path
+    pairs: int
+    shards: tuple[str, ...]  # names of the tar files
+    kinds: dict[Kind, int]  # the number of pairs of every kind
 
 
 def make_pool(
@@ -66,72 +54,63 @@ def make_pool(
     workers: int = 1,
     shares: Mapping[Kind, float] | None = None,
 ) -> PoolSummary:
-    """Draw a pool of image-text pairs whose true kinds are known, and write it as img2dataset would.
+    """Draws a pool of image-text pairs whose true kinds are known, in img2dataset's layout.
 
-    The same arguments give the same bytes, whatever the number of workers; a larger pool begins with the
-    pairs of a smaller one. Shards appear under their names only when they are complete. Files that
-    are there stay: of this very pool they count as written.
+    The same arguments give the same bytes, whatever the number of workers, and a larger pool begins with the pairs of a
+    smaller one. Shards appear only when complete. Existing shards of this very pool are kept.
 
-    Each sample's json has img2dataset's fields and `uid`, and what is true about the pair: `truth` (its
-    kind), `scene` (an id that duplicates share), `duplicate_of` (key of the original or null), `objects`,
-    `colour`, `count`, `place`, `relation` and `other_colour` of what is drawn, `caption_objects` (classes
-    that the caption names), `text` (the words painted on the image) and `text_quads` (for each painted line
-    its four corners, in pixels). Pairs of the hard kinds have more of it: `wrong` (colour, count, relation or
-    object), `shown` and `said` where one attribute of the caption is wrong; `said` (the group that a vague
-    caption names, or null); `left_out` (what half a description does not name); `look` and `glyph_height` (a
-    share of the longer side) of large text; `look` and `opacity` of a watermark.
+    Each sample's json has img2dataset's fields and `uid`, and what is true about the pair: `truth` (its kind), `scene`
+    (an id that duplicates share), `duplicate_of` (key of the original or null), `objects`, `colour`, `count`, `place`,
+    `relation` and `other_colour` of what is drawn, `caption_objects` (classes that the caption names), `text` (the
+    painted words) and `text_quads` (for each painted line its four corners, in pixels). Hard kinds have more: `wrong`
+    (colour, count, relation or object), `shown` and `said` for one wrong attribute; `said` (the group in a vague
+    caption, or null); `left_out` (what half a description does not name); `look` and `glyph_height` (a share of the
+    longer side) of large text; `look` and `opacity` of a watermark.
 
     Args:
-        out: folder to write into; made if need be.
-        pairs: how many pairs.
+        out: the folder to write into.
+        pairs: number of pairs.
         seed: another seed gives another pool.
-        mix: `laion` for the T-MARS paper's shares of kinds and Zipf-distributed classes, `uniform` for equal
-            shares of the five main kinds and of all classes, `hard` for as many pairs of the eight hard kinds as
-            of the main ones, with classes as in `laion`.
+        mix: `laion` for the T-MARS paper's shares of kinds and Zipf-distributed classes, `uniform` for equal shares of
+            the five main kinds and of all classes, `hard` for as many pairs of the eight hard kinds as of the main
+            ones, with classes as in `laion`.
         shard_size: pairs per tar, at most 10,000.
-        defects: whether 12 % of the pairs are of the other kinds: abstract captions, duplicates, captions
-            that are not English, tiny and very long images, cut-off files, empty captions.
+        defects: whether 12 % of the pairs are of the other kinds: abstract captions, duplicates, captions that are not
+            English, tiny and very long images, cut-off files, empty captions.
         image_size: side of the images in pixels, at least 96.
         workers: processes. More than one needs a script whose work is under `if __name__ == "__main__"`.
-        shares: how often each kind occurs: `{"visual": 0.5, "wrong_colour": 0.1}`. They need not add up to 1, and
-            take the place of what `mix` and `defects` say about kinds; how often a class occurs is the mix's. A
-            duplicate that has nothing before it to repeat is a `visual` pair.
+        shares: of each kind, such as `{"visual": 0.5, "wrong_colour": 0.1}`, with any sum, in place of those of `mix`
+            and `defects`. A duplicate with nothing to repeat becomes a `visual` pair.
 
     Raises:
-        ValueError: for an argument out of range.
-        FileExistsError: if the folder holds shards that are not of this pool, or other files of their names.
+        ValueError: an argument is out of range.
+        FileExistsError: the folder holds shards of another pool, or other files of their names.
 
     Cost: 5 ms per pair on one CPU core.
     """
-    _check(pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, image_size=image_size, workers=workers)
+    at_least_one(pairs=pairs, workers=workers)
+    if mix not in get_args(Mix):
+        raise ValueError(unknown("mix", mix, get_args(Mix)))
+    if seed < 0 or not 1 <= shard_size <= _MOST_PER_SHARD or image_size < _SMALLEST_IMAGE:
+        raise ValueError(
+            f"expected a seed from 0, a shard_size from 1 to {_MOST_PER_SHARD:,} and an image_size from "
+            f"{_SMALLEST_IMAGE}, got {seed}, {shard_size} and {image_size}"
+        )
     if shares is not None:
-        own_shares(shares)  # or the first sample would refuse them, in another process
+        own_shares(shares)  # raises here, not in another process
     out = Path(out)
     names = tuple(f"{number:05d}.tar" for number in range(-(-pairs // shard_size)))
-    # Shards that are there first: nothing is written next to those of another pool.
+    # Existing shards first: nothing is written next to those of another pool.
     numbers = sorted(range(len(names)), key=lambda number: not (out / names[number]).exists())
-    if out.exists():
-        strangers = sorted(path.name for path in out.glob("*.tar") if path.name not in names)
-        if strangers:
-            raise FileExistsError(
-                f"{out} already holds {len(strangers)} shards that are not part of this pool of {len(names)} "
-                f"({strangers[0]} ...): they would be read with it. Remove them or choose another folder."
-            )
+    strangers = sorted(path.name for path in out.glob("*.tar") if path.name not in names) if out.exists() else []
+    if strangers:
+        raise FileExistsError(f"{out} holds shards of another pool ({strangers[0]} ...): use another folder")
     out.mkdir(parents=True, exist_ok=True)
-    write = partial(
-        _write_shard,
-        out=out,
-        pairs=pairs,
-        seed=seed,
-        mix=mix,
-        shard_size=shard_size,
-        defects=defects,
-        image_size=image_size,
-        shares=shares,
-    )
+    make = partial(make_sample, seed=seed, mix=mix, defects=defects, image_size=image_size, shares=shares)
+    write = partial(_write_shard, make=make, out=out, pairs=pairs, seed=seed, shard_size=shard_size)
     kinds: Counter[Kind] = Counter(dict.fromkeys(KINDS, 0))
     if min(workers, len(names)) > 1:
-        # Fresh processes: forking one that runs threads (a test runner, torch) can hang.
+        # Not fork, which can hang with threads (a test runner, torch).
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(
             min(workers, len(names)), mp_context=context, initializer=die_with, initargs=(os.getpid(),)
@@ -144,76 +123,49 @@ def make_pool(
     return PoolSummary(out=out, pairs=pairs, shards=names, kinds=dict(kinds))
 
 
-def _check(*, pairs: int, seed: int, mix: str, shard_size: int, image_size: int, workers: int) -> None:
-    at_least_one(pairs=pairs)
-    if seed < 0:
-        raise ValueError(f"seed must not be negative, got {seed}")
-    if mix not in get_args(Mix):
-        raise ValueError(f"mix must be one of {', '.join(get_args(Mix))}, got {mix!r}")
-    if not 1 <= shard_size <= _MOST_PER_SHARD:
-        raise ValueError(f"shard_size must be 1 to {_MOST_PER_SHARD} (keys have four digits for it), got {shard_size}")
-    if image_size < _SMALLEST_IMAGE:
-        raise ValueError(
-            f"image_size must be at least {_SMALLEST_IMAGE}, or painted text is unreadable, got {image_size}"
-        )
-    at_least_one(workers=workers)
-
-
 def _key(index: int, shard_size: int) -> str:
     return f"{index // shard_size:05d}{index % shard_size:04d}"
 
 
 def _write_shard(
-    number: int,
-    *,
-    out: Path,
-    pairs: int,
-    seed: int,
-    mix: Mix,
-    shard_size: int,
-    defects: bool,
-    image_size: int,
-    shares: Mapping[Kind, float] | None,
+    number: int, *, make: Callable[[int], LabSample], out: Path, pairs: int, seed: int, shard_size: int
 ) -> Counter[Kind]:
-    """Write one shard with its table and counts; the tar gets its name last."""
+    """Writes one shard with its table and statistics; the tar gets its name last."""
     kinds: Counter[Kind] = Counter()
     rows: list[dict[str, Any]] = []
-    tar_path, table_path, stats_path = (out / f"{number:05d}{end}" for end in (".tar", ".parquet", "_stats.json"))
-    partial_tar, partial_table, partial_stats = (
-        path.with_name(f".{path.name}.{os.getpid()}.partial") for path in (tar_path, table_path, stats_path)
-    )
+    paths = [out / f"{number:05d}{end}" for end in (".parquet", "_stats.json", ".tar")]
+    table, stats, tar = unfinished = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in paths]
     try:
-        with tarfile.open(partial_tar, "w", format=tarfile.USTAR_FORMAT) as tar:
+        with tarfile.open(tar, "w", format=tarfile.USTAR_FORMAT) as file:
             for index in range(number * shard_size, min((number + 1) * shard_size, pairs)):
-                sample = make_sample(index, seed=seed, mix=mix, defects=defects, image_size=image_size, shares=shares)
+                sample = make(index)
                 kinds[sample.kind] += 1
                 meta = _metadata(sample, seed=seed, shard_size=shard_size)
                 rows.append({name: meta[name] for name in _TABLE.names})
-                # The order of img2dataset's writer: members of a sample by name of their ending.
-                _add(tar, f"{meta['key']}.jpg", sample.image)
-                _add(tar, f"{meta['key']}.json", json.dumps(meta, ensure_ascii=False).encode())
-                _add(tar, f"{meta['key']}.txt", sample.caption.encode())
-        pq.write_table(pa.Table.from_pylist(rows, schema=_TABLE), partial_table)
-        partial_stats.write_text(json.dumps(_stats(len(rows)), indent=4), encoding="utf-8")
-        for fresh, path in ((partial_tar, tar_path), (partial_table, table_path), (partial_stats, stats_path)):
+                # In img2dataset's order: by the members' endings.
+                add_member(file, f"{meta['key']}.jpg", sample.image)
+                add_member(file, f"{meta['key']}.json", json.dumps(meta, ensure_ascii=False).encode())
+                add_member(file, f"{meta['key']}.txt", sample.caption.encode())
+        pq.write_table(pa.Table.from_pylist(rows, schema=_TABLE), table)
+        stats.write_text(json.dumps(_stats(len(rows)), indent=4), encoding="utf-8")
+        for fresh, path in zip(unfinished, paths, strict=True):
             check_same(fresh, path)
-        partial_table.replace(table_path)
-        partial_stats.replace(stats_path)
-        partial_tar.replace(tar_path)
+        for fresh, path in zip(unfinished, paths, strict=True):
+            fresh.replace(path)
     finally:
-        for path in (partial_tar, partial_table, partial_stats):
+        for path in unfinished:
             path.unlink(missing_ok=True)
     return kinds
 
 
 def check_same(fresh: Path, path: Path) -> None:
-    """Checks that a file that is there is the one that would be written."""
+    """Raises FileExistsError if a path exists with another content than the fresh file."""
     if os.path.lexists(path) and (path.is_symlink() or not filecmp.cmp(fresh, path, shallow=False)):
-        raise FileExistsError(f"{path} is there, and not what would be drawn now: remove it or choose another folder")
+        raise FileExistsError(f"{path} exists with another content: remove it or choose another folder")
 
 
 def _stats(count: int) -> dict[str, Any]:
-    """img2dataset's statistics of a shard. No clock: the same seed has to give the same bytes."""
+    """img2dataset's statistics of a shard, without times: the same seed gives the same bytes."""
     return {
         "count": count,
         "successes": count,
@@ -259,8 +211,8 @@ def _metadata(sample: LabSample, *, seed: int, shard_size: int) -> dict[str, Any
     }
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    """Add a member without time or owner: `TarInfo` has 0 and "" for them."""
+def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Adds a file without time or owner: the same bytes every time."""
     member = tarfile.TarInfo(name)
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))

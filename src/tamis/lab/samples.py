@@ -1,9 +1,8 @@
 """One sample of a lab pool: a pair whose true kind is known, as a pure function of (seed, index).
 
-The five main kinds are those of the pilot study in T-MARS (Maini et al. 2023, section 3), in its shares; the
-defects are what else goes wrong in pools from the web, and the hard kinds what is hard to tell from a good pair.
-No sample depends on another having been made before it: a duplicate makes its original again. That lets shards be
-made in any order by any number of processes.
+The five main kinds and their shares are those of the pilot study in T-MARS (Maini et al. 2023, section 3). Defects are
+what else goes wrong in pools from the web; hard kinds are hard to tell from good pairs. Samples do not depend on each
+other (a duplicate draws its original again), so any number of processes can draw shards in any order.
 """
 
 import hashlib
@@ -55,11 +54,10 @@ MAIN_KINDS: dict[Kind, float] = {
     "mismatched": 0.037,
 }
 DEFECT_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in MAIN_KINDS and kind not in HARD_KINDS)
-# Of all samples, in equal parts. High enough that a demo's pool of a thousand pairs has some of each.
+# Of all samples, in equal parts: enough that a pool of a thousand pairs has some of each.
 DEFECT_SHARE = 0.12
-# Of the samples of the mix `hard` that have no defect, in equal parts; the rest are the main kinds in LAION's shares,
-# so that what is known of those holds for them. A sixteenth for each hard kind is 250 of 4,000 pairs, enough for an AUC
-# to some three points. Equal, so that no kind has more for what some filter does to it.
+# Of the samples of the mix `hard` without a defect, in equal parts; the rest are the main kinds in LAION's shares. A
+# sixteenth for each hard kind is 250 of 4,000 pairs, enough for an AUC within about three points.
 HARD_SHARE = 0.5
 
 _Odds = tuple[tuple[Kind, float], ...]  # probabilities that sum to 1
@@ -68,23 +66,21 @@ _NOUN_PHRASE_WORDS = frozenset({"a", "an", *COLOURS, *(choices[0] for choices in
 
 @dataclass(frozen=True, kw_only=True)
 class LabSample:
-    """A pair with everything that is true about it."""
+    """A pair and everything that is true about it."""
 
     index: int  # its number in the pool
     kind: Kind
-    image: bytes  # the file's bytes (JPEG)
+    image: bytes  # JPEG
     caption: str
-    scene: Scene  # what is drawn; for tiny and cut-off images what would be
-    described: Scene | None  # the scene that the caption is about; None where it is about none (abstract, empty)
-    lines: tuple[str, ...] = ()  # the words painted on the image, line by line; empty for none
-    quads: tuple[Quad, ...] = ()  # the four corners of each painted line, in pixels of the stored image
-    #: what is drawn and where, from the back to the front, in pixels; only for images that are stored as they were
-    #: drawn (not cropped, stretched or shrunk)
-    objects: tuple[DrawnObject, ...] = ()
+    scene: Scene  # what is drawn
+    described: Scene | None  # the scene of the caption; None if it has none (abstract, empty)
+    lines: tuple[str, ...] = ()  # the words painted on the image, line by line
+    quads: tuple[Quad, ...] = ()  # the four corners of each painted line, in pixels
+    objects: tuple[DrawnObject, ...] = ()  # from the back to the front; () if the image was cropped or resized
     size: tuple[int, int]  # width and height of the stored image
-    original_size: tuple[int, int]  # width and height the image claims to have had on the web
-    source: int | None = None  # for duplicates, the index of the original
-    #: of the hard kinds, what else is true: see `tamis.lab.hard.say`, `paint_large_text`, `paint_watermark`
+    original_size: tuple[int, int]  # width and height that the image claims to have had on the web
+    source: int | None = None  # of duplicates, the index of the original
+    #: more facts about hard kinds: see `tamis.lab.hard.say`, `paint_large_text`, `paint_watermark`
     details: Mapping[str, Detail] = field(default_factory=dict)
 
     @property
@@ -94,10 +90,10 @@ class LabSample:
 
 
 def kind_shares(mix: Mix, *, defects: bool) -> dict[Kind, float]:
-    """Probability of each kind; sums to 1.
+    """The probability of each kind.
 
-    `laion` has the five main kinds as LAION has them, `uniform` in equal shares; half of `hard` is as `laion`, the
-    other half are the eight hard kinds in equal shares.
+    `laion` has the five main kinds in LAION's shares, `uniform` in equal ones. Half of `hard` is as `laion`, the other
+    half are the eight hard kinds in equal shares.
     """
     defective = DEFECT_SHARE if defects else 0.0
     main = dict.fromkeys(MAIN_KINDS, 1 / len(MAIN_KINDS)) if mix == "uniform" else MAIN_KINDS
@@ -111,7 +107,7 @@ def kind_shares(mix: Mix, *, defects: bool) -> dict[Kind, float]:
 
 
 def own_shares(shares: Mapping[Kind, float]) -> dict[Kind, float]:
-    """Probability of each kind that somebody gave a share; sums to 1, in an order that is not theirs."""
+    """The probability of each kind from any positive shares, in the order of `KINDS`."""
     for kind, share in shares.items():
         if kind not in KINDS:
             raise ValueError(unknown("kind", kind, KINDS))
@@ -133,14 +129,14 @@ def make_sample(
     kind: Kind | None = None,
     shares: Mapping[Kind, float] | None = None,
 ) -> LabSample:
-    """Make the sample with this number.
+    """Draws the sample with this number.
 
     Args:
-        index, seed: name the sample; the same two give the same sample.
-        mix, defects: the pool it belongs to: how often each kind and each object class occurs.
-        image_size: pixels a side.
-        kind: make one of this kind, whatever the pool's shares say.
-        shares: how often each kind occurs, in place of what `mix` and `defects` say of it; see `own_shares`.
+        index, seed: of the sample.
+        mix, defects: of its pool, see `make_pool`.
+        image_size: side in pixels.
+        kind: of the sample, in place of a random one.
+        shares: of each kind, in place of those of `mix` and `defects`.
 
     Cost: 5 ms at 128 pixels on one CPU core.
     """
@@ -157,98 +153,67 @@ def make_sample(
             return _near_duplicate(original, index, rng)
         kind = "visual"  # nothing before it to repeat
 
-    weights = _class_weights(mix)
-    if kind in HARD_KINDS:
-        return _hard_sample(index, kind, rng, weights=weights, image_size=image_size)
-    scene = sample_scene(rng, weights)
-    if kind == "not_english":
-        # Those tables have singular nouns only.
-        scene = replace(scene, count=1)
-    described: Scene | None = scene
-    if kind in ("mismatched", "text_only"):
-        described = sample_scene(rng, weights, unlike=scene)
-    elif kind in ("abstract", "empty_caption"):
-        described = None
-    if described is None:
-        caption = abstract_caption(rng) if kind == "abstract" else ("", " ", "\n", "  \t")[int(rng.integers(4))]
-    else:
-        caption = foreign_caption(scene, rng) if kind == "not_english" else describe(described, rng)
-
+    scene, described, caption, details = _captioned(kind, rng, _class_weights(mix))
     objects: tuple[DrawnObject, ...] = ()
     if kind == "odd_aspect":
-        picture = _banner(scene, image_size, rng)
+        image = _banner(scene, image_size, rng)
     else:
-        picture, objects = render_with_boxes(scene, image_size, rng)
-    painted = PaintedText(picture, (), ())
+        image, objects = render_with_boxes(scene, image_size, rng)
+    painted = PaintedText(image, (), ())
+    more: dict[str, str | float] = {}
     if kind == "visual_random_text":
         stamp = STAMPS[int(rng.integers(len(STAMPS)))]
-        painted = paint_text(picture, stamp, rng, where=_beside(scene, rng))
+        painted = paint_text(image, stamp, rng, where=_beside(scene, rng))
     elif kind == "visual_text":
-        painted = paint_text(picture, _keywords(caption, scene, rng), rng, where=_beside(scene, rng))
+        painted = paint_text(image, _keywords(caption, scene, rng), rng, where=_beside(scene, rng))
     elif kind == "text_only":
-        painted = paint_text(picture, caption, rng, most_lines=5)
-    picture = painted.image
+        painted = paint_text(image, caption, rng, most_lines=5)
+    elif kind == "large_text":
+        assert described is not None
+        noun = OBJECTS[described.subject]
+        painted, more = paint_large_text(image, noun.one if described.count == 1 else noun.many, rng)
+    elif kind == "watermark":
+        painted, more = paint_watermark(image, rng)
+    image = painted.image
 
     original_size = _plausible_size(rng)
     if kind == "tiny":
         side = int(rng.integers(8, 41))
-        picture = picture.resize((side, side), Image.Resampling.LANCZOS)
-        original_size = picture.size
-    elif kind == "odd_aspect":
-        original_size = picture.size
-    data = _jpeg(picture, int(rng.integers(86, 96)))
+        image = image.resize((side, side), Image.Resampling.LANCZOS)
+        objects = ()
+    if kind in ("tiny", "odd_aspect"):
+        original_size = image.size
+    data = jpeg(image, int(rng.integers(86, 96)))
     if kind == "truncated":
         data = data[: int(len(data) * rng.uniform(0.3, 0.75))]
     return LabSample(
-        index=index,
-        kind=kind,
-        image=data,
-        caption=caption,
-        scene=scene,
-        described=described,
-        lines=painted.lines,
-        quads=painted.quads,
-        objects=() if kind == "tiny" else objects,
-        size=picture.size,
-        original_size=original_size,
-    )
+        index=index, kind=kind, image=data, caption=caption, scene=scene, described=described, lines=painted.lines,
+        quads=painted.quads, objects=objects, size=image.size, original_size=original_size, details={**details, **more},
+    )  # fmt: skip
 
 
-def _hard_sample(
-    index: int, kind: HardKind, rng: np.random.Generator, *, weights: Mapping[str, float], image_size: int
-) -> LabSample:
-    scene = scene_for(kind, rng, weights)
-    said = say(kind, scene, rng, weights)
-    picture, objects = render_with_boxes(scene, image_size, rng)
-    painted, details = PaintedText(picture, (), ()), dict(said.details)
-    if kind == "large_text":
-        assert said.described is not None
-        noun = OBJECTS[said.described.subject]
-        word = noun.one if said.described.count == 1 else noun.many
-        painted, how = paint_large_text(picture, word, rng)
-        details |= how
-    elif kind == "watermark":
-        painted, how = paint_watermark(picture, rng)
-        details |= how
-    original_size = _plausible_size(rng)
-    return LabSample(
-        index=index,
-        kind=kind,
-        image=_jpeg(painted.image, int(rng.integers(86, 96))),
-        caption=said.caption,
-        scene=scene,
-        described=said.described,
-        lines=painted.lines,
-        quads=painted.quads,
-        objects=objects,
-        size=painted.image.size,
-        original_size=original_size,
-        details=details,
-    )
+def _captioned(
+    kind: Kind, rng: np.random.Generator, weights: Mapping[str, float]
+) -> tuple[Scene, Scene | None, str, Mapping[str, Detail]]:
+    """A scene, the scene that the caption describes, the caption, and the facts of a hard kind."""
+    if kind in HARD_KINDS:
+        scene = scene_for(kind, rng, weights)
+        said = say(kind, scene, rng, weights)
+        return scene, said.described, said.caption, said.details
+    scene = sample_scene(rng, weights)
+    if kind == "not_english":
+        scene = replace(scene, count=1)  # its tables have only singular nouns
+        return scene, scene, foreign_caption(scene, rng), {}
+    if kind == "abstract":
+        return scene, None, abstract_caption(rng), {}
+    if kind == "empty_caption":
+        return scene, None, ("", " ", "\n", "  \t")[int(rng.integers(4))], {}
+    described = sample_scene(rng, weights, unlike=scene) if kind in ("mismatched", "text_only") else scene
+    return scene, described, describe(described, rng), {}
 
 
 def sample_uid(seed: int, index: int) -> str:
-    """The sample's own 32 hex digits; duplicates differ in it."""
+    """The sample's 32 hex digits; duplicates have others."""
     return hashlib.blake2b(f"tamis lab {seed} {index}".encode(), digest_size=16).hexdigest()
 
 
@@ -267,7 +232,7 @@ def _class_weights(mix: Mix) -> dict[str, float]:
 
 
 def _kind(rng: np.random.Generator, odds: _Odds) -> Kind:
-    """The first draw of every sample: a duplicate asks for the kind of another without making it."""
+    """The first draw of every sample, so that duplicates know the kind of others without drawing them."""
     point = rng.random()
     for kind, share in odds:
         point -= share
@@ -277,7 +242,7 @@ def _kind(rng: np.random.Generator, odds: _Odds) -> Kind:
 
 
 def _source(index: int, rng: np.random.Generator, *, seed: int, odds: _Odds) -> int | None:
-    """An earlier sample without a defect; None where fifty draws find none, as at the beginning of a pool."""
+    """An earlier sample without a defect; None if fifty draws find none."""
     for _ in range(50 if index else 0):
         source = int(rng.integers(index))
         if _kind(_rng(seed, source), odds) not in DEFECT_KINDS:
@@ -286,28 +251,28 @@ def _source(index: int, rng: np.random.Generator, *, seed: int, odds: _Odds) -> 
 
 
 def _near_duplicate(original: LabSample, index: int, rng: np.random.Generator) -> LabSample:
-    """The original, a little cropped, made brighter or darker, compressed again; perhaps reworded."""
-    picture = Image.open(io.BytesIO(original.image)).convert("RGB")
-    w, h = picture.size
+    """The original slightly cropped, brighter or darker, compressed again, and perhaps reworded."""
+    image = Image.open(io.BytesIO(original.image)).convert("RGB")
+    w, h = image.size
     left, top, right, bottom = (float(v) for v in rng.uniform(0, 0.03, size=4))
     box = (left * w, top * h, w * (1 - right), h * (1 - bottom))
-    picture = picture.resize((w, h), Image.Resampling.BICUBIC, box=box)
+    image = image.resize((w, h), Image.Resampling.BICUBIC, box=box)
     gain = float(rng.uniform(0.88, 0.97) if rng.random() < 0.5 else rng.uniform(1.03, 1.1))
-    picture = picture.point([min(255, round(i * gain)) for i in range(256)] * 3)
+    image = image.point([min(255, round(i * gain)) for i in range(256)] * 3)
 
     def moved(x: float, y: float) -> tuple[float, float]:
         u, v = (x - box[0]) * w / (box[2] - box[0]), (y - box[1]) * h / (box[3] - box[1])
         return round(min(max(u, 0), w), 1), round(min(max(v, 0), h), 1)
 
     caption = original.caption
-    # What a hard kind's caption says and leaves out is its point.
+    # The captions of hard kinds stay: their wording matters.
     if original.described is not None and original.kind in MAIN_KINDS and rng.random() < 0.5:
         caption = describe(original.described, rng)
     return replace(
         original,
         index=index,
         kind="near_duplicate",
-        image=_jpeg(picture, int(rng.integers(60, 86))),
+        image=jpeg(image, int(rng.integers(60, 86))),
         caption=caption,
         quads=tuple((moved(*a), moved(*b), moved(*c), moved(*d)) for a, b, c, d in original.quads),
         objects=(),
@@ -317,7 +282,7 @@ def _near_duplicate(original: LabSample, index: int, rng: np.random.Generator) -
 
 
 def _keywords(caption: str, scene: Scene, rng: np.random.Generator) -> str:
-    """A short caption as it is, of a longer one its subject: "two red apples", "red apples" or "apples"."""
+    """A short caption, or the subject of a longer one: "two red apples", "red apples" or "apples"."""
     words = caption.rstrip(".").replace(",", "").split()
     if len(caption) <= 24 and rng.random() < 0.4:
         return " ".join(words)
@@ -330,7 +295,7 @@ def _keywords(caption: str, scene: Scene, rng: np.random.Generator) -> str:
 
 
 def _beside(scene: Scene, rng: np.random.Generator) -> Where:
-    """Where writing hides least of the subject."""
+    """Where text hides least of the subject."""
     if scene.relation == "above":
         return "bottom"
     if scene.relation in ("below", "in front of"):
@@ -339,7 +304,7 @@ def _beside(scene: Scene, rng: np.random.Generator) -> Where:
 
 
 def _banner(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
-    """The scene in the middle of a strip 4 to 8 times as long as wide, its place mirrored outwards."""
+    """The scene in the middle of a strip 4 to 8 times as long as wide, with its place mirrored outwards."""
     canvas = draw_place(scene.place, size, rng)
     empty = develop(canvas, rng)
     draw_objects(canvas, scene, rng)
@@ -358,13 +323,14 @@ def _banner(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _plausible_size(rng: np.random.Generator) -> tuple[int, int]:
-    """A size as images on the web have it: shorter side 300 to 800, shape from square to 16:9."""
+    """A usual size of images on the web: shorter side 300 to 800, shape from square to 16:9."""
     short = int(rng.integers(300, 801))
     long = round(short * (1.0, 1.25, 4 / 3, 1.5, 16 / 9)[int(rng.integers(5))])
     return (long, short) if rng.random() < 0.7 else (short, long)
 
 
-def _jpeg(picture: Image.Image, quality: int) -> bytes:
+def jpeg(image: Image.Image, quality: int) -> bytes:
+    """The bytes of a JPEG."""
     out = io.BytesIO()
-    picture.save(out, "JPEG", quality=quality)
+    image.save(out, "JPEG", quality=quality)
     return out.getvalue()

@@ -1,12 +1,12 @@
-"""What an image shows, before anything is drawn or written about it."""
+"""A scene: what an image shows and its captions describe."""
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from tamis.errors import unknown
 from tamis.lab.world import COLOURS, COUNTS, OBJECTS, PLACES, RELATIONS
 
 T = TypeVar("T")
@@ -21,19 +21,16 @@ _COUNT_SHARES = {1: 0.56, 2: 0.19, 3: 0.13, 4: 0.12}
 class Scene:
     """One to four objects of a class and a colour at a place, perhaps next to an object of another class.
 
-    The image (`render`) and its captions (`describe`) are both made from this record and nothing else.
-
     Attributes:
-        subject: class name, a key of `OBJECTS`.
+        subject: a key of `OBJECTS`.
         colour: a key of `COLOURS`.
         place: a key of `PLACES`.
-        count: how many subjects, 1 to 4; at most 2 next to another object, and 1 above, below or in front of
-            it.
-        relation: a key of `RELATIONS`, where the subject is relative to the other object; None without one.
-        other, other_colour: the other object, there exactly when there is a relation.
+        count: number of subjects, 1 to 4; at most 2 next to another object, and 1 above, below or in front of it.
+        relation: a key of `RELATIONS`: where the subject is relative to the other object; None without one.
+        other, other_colour: the other object; None without a relation.
 
     Raises:
-        ValueError: for a name the world does not have or a combination that cannot be drawn.
+        ValueError: an unknown name, or a combination that cannot be drawn.
     """
 
     subject: str
@@ -49,10 +46,7 @@ class Scene:
         _known("colour", self.colour, COLOURS)
         _known("place", self.place, PLACES)
         if (self.relation is None) != (self.other is None) or (self.other is None) != (self.other_colour is None):
-            raise ValueError(
-                "relation, other and other_colour must be given together or not at all, got "
-                f"relation={self.relation!r}, other={self.other!r}, other_colour={self.other_colour!r}"
-            )
+            raise ValueError(f"relation, other and other_colour must be given together or not at all, got {self}")
         most = max(COUNTS)
         if self.relation is not None and self.other is not None and self.other_colour is not None:
             _known("relation", self.relation, RELATIONS)
@@ -64,31 +58,28 @@ class Scene:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Names of the classes in the image: the subject and, if there is one, the other object."""
+        """The classes in the image: the subject and, if any, the other object."""
         return (self.subject,) if self.other is None else (self.subject, self.other)
 
 
 def zipf_weights(exponent: float = 1.0) -> dict[str, float]:
-    """Weight of each class by its rank in `OBJECTS`: 1, 1/2^e, 1/3^e, ..., to sum 1. 0 makes all equal."""
+    """The weight of each class by its rank in `OBJECTS`: 1, 1/2^e, 1/3^e, ..., with sum 1."""
     raw = [rank**-exponent for rank in range(1, len(OBJECTS) + 1)]
     return {name: weight / sum(raw) for name, weight in zip(OBJECTS, raw, strict=True)}
 
 
 def sample_scene(
-    rng: np.random.Generator,
-    class_weights: Mapping[str, float] | None = None,
-    *,
-    unlike: Scene | None = None,
+    rng: np.random.Generator, class_weights: Mapping[str, float] | None = None, *, unlike: Scene | None = None
 ) -> Scene:
     """Draw a scene.
 
     Args:
-        rng: source of every choice.
-        class_weights: relative frequency of each class; classes left out never come. None makes all equal.
-        unlike: a scene to share neither an object nor the place with.
+        rng: for every choice.
+        class_weights: relative frequency of each class that may occur. None: all equal.
+        unlike: a scene with which it shares no object and not the place.
 
     Raises:
-        ValueError: if the weights leave fewer than two classes to choose from, or name an unknown one.
+        ValueError: the weights leave fewer than two classes, or name an unknown one.
     """
     weights = dict.fromkeys(OBJECTS, 1.0) if class_weights is None else dict(class_weights)
     for name in weights:
@@ -96,7 +87,7 @@ def sample_scene(
     if unlike is not None:
         weights = {name: w for name, w in weights.items() if name not in unlike.objects}
     if sum(w > 0 for w in weights.values()) < 2:
-        raise ValueError(f"class_weights must leave at least two classes with a positive weight, got {weights}")
+        raise ValueError(f"class_weights need at least two classes with a positive weight, got {weights}")
     colours, relations = list(COLOURS), list(RELATIONS)
     places = [place for place in PLACES if unlike is None or place != unlike.place]
 
@@ -129,6 +120,4 @@ def _weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
 
 def _known(what: str, name: str, table: Collection[str]) -> None:
     if name not in table:
-        near = difflib.get_close_matches(name, table, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown {what} {name!r}: {hint}known are {', '.join(sorted(table))}")
+        raise ValueError(unknown(what, name, table))

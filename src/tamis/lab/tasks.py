@@ -1,7 +1,7 @@
-"""A small set of zero-shot tasks drawn from the lab's world, in the layout that clip-benchmark reads.
+"""A small set of zero-shot tasks drawn from the lab's world, in clip-benchmark's layout.
 
-What a model of this world should be able to do, apart: know objects, colours and places, read, and find an image by
-its caption. Every image is a function of (seed, task, number); no pool and no training example shares the seed.
+Each tests one ability: to know objects, colours or places, to read, or to find an image by its caption. Every image is
+a function of (seed, task, number); no pool and no training example shares the seed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,14 +20,15 @@ from tamis.errors import at_least_one
 from tamis.lab.captions import describe, noun_phrase, with_article
 from tamis.lab.drawing import render
 from tamis.lab.painted_text import paint_text
-from tamis.lab.pool import check_same
+from tamis.lab.pool import add_member, check_same
+from tamis.lab.samples import jpeg
 from tamis.lab.scenes import Scene, sample_scene
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
 
 #: Images of each task unless said otherwise: ten for each of the 48 objects.
 SIZE = 480
 
-#: A seed that no pool of a user has by accident, unlike those of the built-in models' training and held-out examples.
+#: An unlikely seed for a user's pool, and not one of the built-in models' training and held-out examples.
 TASKS_SEED = 20_260_021
 
 _SIDE = 128
@@ -42,7 +43,7 @@ Draw = Callable[[int, np.random.Generator], tuple[Image.Image, Scene]]
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A classification task: its classes, what their names are put into, and how the image of a class is drawn."""
+    """A classification task: its classes, its templates, and the drawing of a class's image."""
 
     classes: tuple[str, ...]
     templates: tuple[str, ...]
@@ -50,7 +51,7 @@ class _Labelled:
 
 
 def make_tasks(out: str | Path, *, size: int = SIZE, seed: int = TASKS_SEED, again: bool = True) -> Path:
-    """Draws the tasks and writes each as a folder `wds_lab-...`.
+    """Draws the tasks and writes each into a folder `wds_lab-...`.
 
     - `lab-objects`: which of 48 objects; with the colour and the place of each for accuracies by group.
     - `lab-colours`: which of 11 colours the object has. `lab-places`: at which of 12 places it is.
@@ -60,10 +61,10 @@ def make_tasks(out: str | Path, *, size: int = SIZE, seed: int = TASKS_SEED, aga
     The same arguments give the same bytes, and a larger set begins with the images of a smaller one.
 
     Args:
-        out: folder to write into; made if need be.
+        out: folder to write into.
         size: images of each task.
-        seed: another seed draws others.
-        again: False leaves tasks that are there as they are.
+        seed: another seed draws other images.
+        again: False keeps existing tasks without a check.
 
     Returns:
         The folder.
@@ -94,8 +95,8 @@ def _texts(task: _Labelled) -> dict[str, list[str]]:
 def _labelled(task: _Labelled, size: int, seed: list[int]) -> Iterator[dict[str, bytes]]:
     for number in range(size):
         label = number % len(task.classes)
-        picture, scene = task.draw(label, np.random.default_rng([*seed, number]))
-        files = {"jpg": _jpeg(picture), "cls": str(label).encode()}
+        image, scene = task.draw(label, np.random.default_rng([*seed, number]))
+        files = {"jpg": jpeg(image, 92), "cls": str(label).encode()}
         if task is _TASKS["objects"]:
             metadata = io.BytesIO()
             np.save(metadata, np.array([list(COLOURS).index(scene.colour), list(PLACES).index(scene.place)], "<i8"))
@@ -117,7 +118,7 @@ def _captioned(size: int, seed: list[int]) -> Iterator[dict[str, bytes]]:
             if caption.lower() not in seen:
                 seen.add(caption.lower())
                 captions.append(caption)
-        yield {"jpg": _jpeg(render(scene, _SIDE, rng)), "txt": "\n".join(captions).encode()}
+        yield {"jpg": jpeg(render(scene, _SIDE, rng), 92), "txt": "\n".join(captions).encode()}
 
 
 def _alone(rng: np.random.Generator) -> Scene:
@@ -125,19 +126,15 @@ def _alone(rng: np.random.Generator) -> Scene:
     return replace(sample_scene(rng), relation=None, other=None, other_colour=None)
 
 
-def _object(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
-    scene = replace(_alone(rng), subject=list(OBJECTS)[label])
-    return render(scene, _SIDE, rng), scene
+def _with(attribute: str, names: Iterable[str]) -> Draw:
+    """Draws scenes in which the subject, the colour or the place is that of the class."""
+    values = list(names)
 
+    def draw(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
+        scene = replace(_alone(rng), **{attribute: values[label]})  # type: ignore[arg-type]
+        return render(scene, _SIDE, rng), scene
 
-def _colour(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
-    scene = replace(_alone(rng), colour=list(COLOURS)[label])
-    return render(scene, _SIDE, rng), scene
-
-
-def _place(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
-    scene = replace(_alone(rng), place=list(PLACES)[label])
-    return render(scene, _SIDE, rng), scene
+    return draw
 
 
 def _written(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
@@ -152,39 +149,36 @@ def _written(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
 
 _NAMES = tuple(with_article(name) for name in OBJECTS)
 
-# The number of a task is part of its images' seed: new ones are added at the end.
+# The number of a task is part of its images' seed, so new ones go to the end.
 _TASKS: Mapping[str, _Labelled] = {
-    "objects": _Labelled(_NAMES, _THINGS, _object),
-    # With the article: "an orange" before "dog".
-    "colours": _Labelled(
-        tuple(with_article(name) for name in COLOURS), tuple(f"{{c}} {noun}" for noun in _NOUNS), _colour
+    "objects": _Labelled(_NAMES, _THINGS, _with("subject", OBJECTS)),
+    "colours": _Labelled(  # with the article: "an orange" before "dog"
+        tuple(map(with_article, COLOURS)), tuple(f"{{c}} {noun}" for noun in _NOUNS), _with("colour", COLOURS)
     ),
     "places": _Labelled(
-        tuple(place.phrases[0] for place in PLACES.values()), tuple(f"a {noun} {{c}}" for noun in _NOUNS), _place
+        tuple(place.phrases[0] for place in PLACES.values()),
+        tuple(f"a {noun} {{c}}" for noun in _NOUNS),
+        _with("place", PLACES),
     ),
     "reading": _Labelled(_NAMES, _THINGS, _written),
 }
 
 
 def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str, list[str]]) -> None:
-    """Writes a task; the number of tars, without which it is none, comes last."""
+    """Writes a task; the number of tars, without which it is incomplete, comes last."""
     contents = {name: "".join(f"{line}\n" for line in lines) for name, lines in texts.items()}
     for name, text in contents.items():
         if (folder / name).exists() and (folder / name).read_text(encoding="utf-8", errors="replace") != text:
-            raise FileExistsError(
-                f"{folder / name} is there, and not what would be drawn now: remove it or choose another folder"
-            )
+            raise FileExistsError(f"{folder / name} exists with another content: use another folder")
     inner = folder / "test"
     inner.mkdir(parents=True, exist_ok=True)
-    # Under a name of its own: two commands that draw into one folder at once write the same bytes.
+    # A name per process: two commands that draw into one folder write the same bytes.
     unfinished = inner / f".0.tar.{os.getpid()}.partial"
-    with tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for number, files in enumerate(samples):
-            for ending, data in files.items():
-                member = tarfile.TarInfo(f"s{number:07d}.{ending}")  # without time or owner: the same bytes every time
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
     try:
+        with tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for number, files in enumerate(samples):
+                for ending, data in files.items():
+                    add_member(tar, f"s{number:07d}.{ending}", data)
         check_same(unfinished, inner / "0.tar")
         unfinished.replace(inner / "0.tar")
     finally:
@@ -192,9 +186,3 @@ def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
     (inner / "nshards.txt").write_text("1\n", encoding="utf-8")
-
-
-def _jpeg(picture: Image.Image) -> bytes:
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=92)
-    return out.getvalue()

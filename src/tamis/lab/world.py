@@ -1,7 +1,6 @@
-"""The lab's world as tables: what there is, how it is called, and the sentences about it.
+"""The lab's world as tables (world.yaml): classes, colours, places, relations, and the sentences about them.
 
-The tables are in world.yaml, with what is known of each. How things *look* is in `objects` and `places`, by the same
-names; a test checks that neither side has a name that the other lacks.
+`objects` and `places` draw them, by the same names.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ RGB = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Noun:
-    """An object class: how it is called, and whether it is small enough to be on a table."""
+    """An object class: its singular and plural, and whether it is small enough to be on a table."""
 
     one: str
     many: str
@@ -28,12 +27,12 @@ class Place:
 
     noun: str
     phrases: tuple[str, ...]
-    on_top: tuple[str, ...] = ()  # further phrases, only said of small things: "an apple on a kitchen table"
+    on_top: tuple[str, ...] = ()  # more phrases for small things: "an apple on a kitchen table"
 
 
 @dataclass(frozen=True)
 class Relation:
-    """Where the viewer sees the subject: `phrases` follow the subject, `inverse` the other object."""
+    """Where the subject is for the viewer: `phrases` follow the subject, `inverse` the other object."""
 
     phrases: tuple[str, ...]
     inverse: tuple[str, ...]

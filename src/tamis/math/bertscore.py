@@ -40,15 +40,8 @@ def bertscore(
         The three numbers: 0 where no token of the candidate counts, as in the `bert-score` package; NaN where no token
         of the reference does. `f1` is NaN where precision and recall do not sum to more than 0.
 
-    Raises:
-        ValueError: the shapes do not match.
-
     Source: Zhang et al. 2020, "BERTScore: evaluating text generation with BERT" (ICLR), section 3.
     """
-    if candidate.ndim != 2 or reference.ndim != 2 or candidate.shape[1] != reference.shape[1]:
-        raise ValueError(
-            f"token embeddings must be (tokens, d) with one d, got shapes {candidate.shape} and {reference.shape}"
-        )
     of_candidate = np.ones(len(candidate), bool) if candidate_counts is None else candidate_counts
     of_reference = np.ones(len(reference), bool) if reference_counts is None else reference_counts
     if not of_reference.any():

@@ -36,12 +36,7 @@ CANDIDATES, _MOST_CANDIDATES = 512, 4096
 
 @dataclass(frozen=True)
 class Picks:
-    """Rows of one class in the order of the greedy algorithm.
-
-    Attributes:
-        rows: (m,) row numbers within the class.
-        gains: (m,) increase of the objective by each.
-    """
+    """Row numbers (m,) within one class in the order of the greedy algorithm, and the gain (m,) of each."""
 
     rows: Rows
     gains: Float64s
@@ -65,10 +60,8 @@ def measured_alpha(cross_modal: float, text: float) -> float:
     """Returns the weight of F_label: average cross-modal similarity divided by average similarity in text.
 
     Args:
-        cross_modal: mean of sim(i, j) over the pairs i, j of each class, all i with the same weight (definition 4.1: a
-            sum of two cosines).
-        text: mean of <t_i, y_k>, each caption with the label of its class: the quantity that the weight multiplies. The
-            paper's footnote finds about 1/2 for OpenAI's CLIP.
+        cross_modal: mean of sim(i, j) over the pairs i, j of each class, all i with the same weight (definition 4.1).
+        text: mean of <t_i, y_k>, each caption with its class's label. The paper's footnote finds a ratio of about 1/2.
 
     Raises:
         ValueError: the average similarity in text is not above 0, so the ratio has no meaning.
@@ -161,8 +154,8 @@ def greedy(
     gains. The best of them is taken while its gain is above the highest possible gain of any other pair: its gain at
     the refresh plus an upper bound of its rise since. Without negative similarities nothing rises, F is submodular, and
     this is the lazy evaluation of Minoux (1978). With them, the rise after choosing rows that sum to q is at most
-    -weight times the least possible <x_e, q>, where every x_e = (v_e, t_e) is split into its part along the class's
-    mean direction and the rest (bounded by Cauchy and Schwarz).
+    -weight times the least possible <x_e, q>: every x_e = (v_e, t_e) is split into its part along the class's mean
+    direction and the rest (bounded by Cauchy and Schwarz).
 
     Args:
         images, texts: (n, d) rows of one class. Ties in gain go to the lower row, so sort the rows by scrambled uid.
@@ -346,13 +339,7 @@ def _reaching(gains: Float64s, slopes: Float64s, floor: float) -> int:
 
 
 def covariance(images: Floats, texts: Floats) -> Float64s:
-    """Returns the cross-covariance of images and captions: (d, d), mean of v t' less the product of the means.
-
-    Raises:
-        ValueError: there are no rows.
-    """
-    if not len(images):
-        raise ValueError("a covariance needs at least one row")
+    """Returns the cross-covariance of images and captions: (d, d), mean of v t' less the product of the means."""
     return covariance_of_sums(images.T @ texts, images.sum(0, np.float64), texts.sum(0, np.float64), len(images))
 
 
@@ -386,8 +373,7 @@ def centre_error(whole: tuple[Floats, Floats], part: tuple[Floats, Floats]) -> f
     """Returns the distance between the centres of a class and of a subset of it.
 
     Args:
-        whole: (d,) mean image and (d,) mean caption of V_k.
-        part: those of S_k.
+        whole, part: (d,) mean image and (d,) mean caption of V_k, and those of S_k.
 
     Returns:
         ||mu_image(S_k) - mu_image(V_k)|| + ||mu_text(S_k) - mu_text(V_k)||, in [0, 4] for unit rows.

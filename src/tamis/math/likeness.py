@@ -37,17 +37,11 @@ _CHUNK = 128  # pairs compared together: their thumbnails stay in the processor'
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small versions of n images.
+    """Small versions of n images."""
 
-    Attributes:
-        light: (n, 1024) lightness of 32 x 32 fields.
-        colours: (n, 128) blue and red difference of 8 x 8 fields; (n, 0) to ignore colours.
-        side: (n,) the shorter side of each image in pixels.
-    """
-
-    light: NDArray[np.uint8]
-    colours: NDArray[np.uint8]
-    side: Float32s
+    light: NDArray[np.uint8]  # (n, 1024) lightness of 32 x 32 fields
+    colours: NDArray[np.uint8]  # (n, 128) blue and red difference of 8 x 8 fields; (n, 0) to ignore colours
+    side: Float32s  # (n,) shorter side of each image in pixels
 
     def of(self, rows: Rows) -> Thumbnails:
         """Returns the thumbnails of some images."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,7 @@ def kth_largest(values: Floats, k: int, alive: Mask | None = None) -> float:
         return float(np.partition(rows, live - k)[live - k])
 
     stride = live // (1 << 18)  # not random: the answer is exact with any sample
-    sample = np.sort(_gather(values, alive, lambda block: block[:: max(1, stride)]))
+    sample = np.sort(np.concatenate([block[:: max(1, stride)] for block in _blocks(values, alive)]))
     centre, margin = 1 - k / live, 0.004
     while True:
         low = sample[max(0, int((centre - margin) * sample.size))]
@@ -56,7 +55,7 @@ def kth_largest(values: Floats, k: int, alive: Mask | None = None) -> float:
         if above < k <= above + inside:
             if low == high:
                 return float(low)
-            bracket = _gather(values, alive, partial(_within, low, high))
+            bracket = np.concatenate([b[(b >= low) & (b <= high)] for b in _blocks(values, alive)])
             place = bracket.size - (k - above)
             return float(np.partition(bracket, place)[place])
         margin *= 4
@@ -65,18 +64,10 @@ def kth_largest(values: Floats, k: int, alive: Mask | None = None) -> float:
             return float(np.partition(rows, live - k)[live - k])
 
 
-def _within(low: float, high: float, block: Floats) -> Floats:
-    return block[(block >= low) & (block <= high)]
-
-
 def _blocks(values: Floats, alive: Mask | None) -> Iterator[Floats]:
     for start in range(0, values.size, _BLOCK):
         block = values[start : start + _BLOCK]
         yield block if alive is None else block[alive[start : start + _BLOCK]]
-
-
-def _gather(values: Floats, alive: Mask | None, pick: Callable[[Floats], Floats]) -> Floats:
-    return np.concatenate([pick(block) for block in _blocks(values, alive)])
 
 
 def keep_top(

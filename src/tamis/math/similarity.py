@@ -102,12 +102,7 @@ BLOCK = 512
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest earlier row of every row.
-
-    Attributes:
-        cosine: (n,) float32; -inf for the first row.
-        row: (n,) its number, -1 for the first row. Ties go to the earliest.
-    """
+    """The nearest earlier row of every row: its cosine, -inf for the first row, and its number, -1 for the first."""
 
     cosine: Float32s
     row: Rows

@@ -17,13 +17,7 @@ _Z = 1.959963984540054  # the normal distribution's 97.5 % quantile
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval.
-
-    Attributes:
-        value: the measured number.
-        low, high: ends of the interval.
-        n: number of observations.
-    """
+    """A measured number with its 95 % interval, of n observations."""
 
     value: float
     low: float
@@ -202,17 +196,10 @@ def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.in
     Returns:
         Distinct row numbers in random order.
 
-    Raises:
-        ValueError: the shape is wrong, or count is below 1.
-
     Cost: sorting n numbers.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2 and A.9 ask for such a sample; the cells are ours.
     """
-    if scores.ndim != 2 or scores.shape[1] != 2:
-        raise ValueError(f"expected scores of shape (n, 2), got {scores.shape}")
-    if count < 1:
-        raise ValueError(f"count must be at least 1, got {count}")
     rng = np.random.default_rng(seed)
     rows = rng.permutation(np.flatnonzero(np.isfinite(scores).all(axis=1)))
     side = math.ceil(math.sqrt(count))

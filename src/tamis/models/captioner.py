@@ -42,9 +42,8 @@ def word_tokens(prompt: str, tokenizer: Any) -> list[int]:
 
 
 def _blip_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
-    text = config.text_config
     # Its `generate` drops the last token, an end that its processor writes.
-    return [text.bos_token_id, *word_tokens(prompt, tokenizer), text.sep_token_id]
+    return [config.text_config.bos_token_id, *word_tokens(prompt, tokenizer), config.text_config.sep_token_id]
 
 
 def _blip2_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
@@ -62,10 +61,9 @@ class Architecture:
 
     Attributes:
         loader: name of the class of transformers that loads it.
-        prompt: from a prompt, the config and the tokenizer to the `input_ids` for `generate`, as the model's processor
-            makes them; None: captions of a beam search cannot begin with a prompt.
-        start: from the config to the number of positions before the first word of a caption without a prompt.
-        parts: from a loaded model to its parts, for our own loop; None: only `generate` decodes it.
+        prompt: gives the `input_ids` of a prompt, as the model's processor does; None: beams take no prompt.
+        start: gives the number of positions before the first word of a caption without a prompt.
+        parts: gives the parts of a loaded model, for our own loop; None: only `generate` decodes it.
     """
 
     loader: str = "AutoModelForImageTextToText"
@@ -88,19 +86,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 class Captioner:
-    """A captioner's network, tokenizer and preprocessing, on its device.
-
-    Attributes:
-        name: the model as the user wrote it, for messages.
-    """
+    """A captioner's network, tokenizer and preprocessing, on its device. `name` is the model as the user wrote it."""
 
     def __init__(self, model: ModelRef, device: Device) -> None:
-        """Loads a checkpoint.
-
-        Raises:
-            ModelError: it is missing or damaged, or does not caption images.
-            DependencyError: torch or transformers is not installed.
-        """
+        """Loads a checkpoint; ModelError if it is missing or damaged, or does not caption images."""
         self.architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
         import torch
         import transformers
@@ -115,8 +104,8 @@ class Captioner:
         self.preprocess = load_preprocess(model)
         config = self.model.config
         check_side(self.preprocess, getattr(config, "vision_config", None) or getattr(config, "encoder", None), model)
-        self._mean = torch.tensor(self.preprocess.mean).view(1, 3, 1, 1).to(self.device)
-        self._std = torch.tensor(self.preprocess.std).view(1, 3, 1, 1).to(self.device)
+        mean, std = torch.tensor(self.preprocess.mean), torch.tensor(self.preprocess.std)
+        self._mean, self._std = (one.view(1, 3, 1, 1).to(self.device) for one in (mean, std))
 
     def pixels(self, images: Sequence[Pixels]) -> torch.Tensor:
         """Returns resized images normalised in the model's precision: (n, 3, height, width)."""
@@ -127,19 +116,14 @@ class Captioner:
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
         """Decodes tokens, without the special ones."""
-        texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return [text.strip() for text in texts]
+        return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
 
 class SamplingCaptioner(Captioner):
     """Samples captions through the model's own `generate`."""
 
     def check(self, sampling: Sampling) -> None:
-        """Checks settings before any work.
-
-        Raises:
-            ModelError: the model takes no prompt, or has no room for so many tokens.
-        """
+        """Raises ModelError, before any work, if the model takes no prompt or has no room for so many tokens."""
         if sampling.prompt:
             fast = " and ".join(kind for kind, one in ARCHITECTURES.items() if one.parts)
             raise ModelError(f"{self.name} takes no prompt when sampled, only {fast} models do: remove the prompt")
@@ -163,20 +147,6 @@ class SamplingCaptioner(Captioner):
         at_once = max(1, self.batch // sampling.captions)
         for start in range(0, len(images), at_once):
             pixels = self.pixels(images[start : start + at_once]).repeat_interleave(sampling.captions, 0)
-            high, low = np.repeat(uids[start : start + at_once], sampling.captions, axis=0).T
-            which = np.arange(len(pixels)) % sampling.captions
-
-            def drawn_only(
-                tokens: torch.Tensor, scores: torch.Tensor, high: Any = high, low: Any = low, which: Any = which
-            ) -> torch.Tensor:
-                """Rules out every token but the drawn one, so that the greedy search of `generate` takes it."""
-                numbers = random_numbers(high, low, which, step=tokens.shape[1], seed=sampling.seed)
-                rows = np.arange(len(scores))
-                chosen = draw(scores.float(), rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
-                only = torch.full_like(scores, -torch.inf)
-                only[torch.arange(len(scores)), torch.from_numpy(chosen)] = 0
-                return only
-
             with torch.inference_mode():
                 rows = self.model.generate(
                     pixel_values=pixels,
@@ -186,11 +156,31 @@ class SamplingCaptioner(Captioner):
                     min_new_tokens=max(0, sampling.min_tokens - 1),
                     max_new_tokens=sampling.max_tokens - 1,
                     repetition_penalty=sampling.repetition_penalty,
-                    logits_processor=[drawn_only],
+                    logits_processor=[_drawn_token(uids[start : start + at_once], sampling)],
                 )
-            texts = self.texts(rows)
-            captions += [texts[n : n + sampling.captions] for n in range(0, len(texts), sampling.captions)]
+            captions += _grouped(self.texts(rows), sampling.captions)
         return captions
+
+
+def _drawn_token(uids: NDArray[np.uint64], sampling: Sampling) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A processor of logits that rules out every token but the drawn one, for the greedy search of `generate`."""
+    import torch
+
+    high, low = np.repeat(uids, sampling.captions, axis=0).T
+    rows = np.arange(len(high))
+
+    def process(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        numbers = random_numbers(high, low, rows % sampling.captions, step=tokens.shape[1], seed=sampling.seed)
+        chosen = draw(scores.float(), rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
+        only = torch.full_like(scores, -torch.inf)
+        only[torch.arange(len(scores)), torch.from_numpy(chosen)] = 0
+        return only
+
+    return process
+
+
+def _grouped(texts: list[str], count: int) -> list[list[str]]:
+    return [texts[n : n + count] for n in range(0, len(texts), count)]
 
 
 class FastCaptioner(SamplingCaptioner):
@@ -201,11 +191,11 @@ class FastCaptioner(SamplingCaptioner):
         assert self.architecture.parts is not None
         parts = self.architecture.parts(self.model)
         self.decoder = CaptionDecoder(parts, int8=device.precision == "int8")
-        self._tower, self._start = for_inference(parts.tower, device), parts.start
+        self._tower = for_inference(parts.tower, device)
         vision = self.model.config.vision_config
         patches = (vision.image_size // vision.patch_size) ** 2 + 1
-        width = parts.embeddings.word_embeddings.weight.shape[1]
-        bytes_each = 2 * len(parts.layers) * patches * width * (2 if device.precision == "bf16" else 4)
+        width = self.decoder.words.shape[1]
+        bytes_each = 2 * len(self.decoder.layers) * patches * width * (2 if device.precision == "bf16" else 4)
         self._at_once = max(1, min(self.batch, _IMAGE_BYTES // bytes_each))
 
     def encode(self, images: Sequence[Pixels]) -> torch.Tensor:
@@ -217,15 +207,15 @@ class FastCaptioner(SamplingCaptioner):
             return states
 
     def check(self, sampling: Sampling) -> None:
-        start = len(self._prompt(sampling))
-        if not start < sampling.max_tokens <= self.decoder.positions:
+        start, positions = len(self._prompt(sampling)), self.decoder.positions
+        if not start < sampling.max_tokens <= positions:
             raise ModelError(
                 f"{self.name}: max_tokens must be above the {start} tokens of the start and the prompt, and at most "
-                f"{self.decoder.positions}, got {sampling.max_tokens}"
+                f"{positions}, got {sampling.max_tokens}"
             )
 
     def _prompt(self, sampling: Sampling) -> list[int]:
-        return [self._start, *word_tokens(sampling.prompt, self.tokenizer)]
+        return [self.decoder.start, *word_tokens(sampling.prompt, self.tokenizer)]
 
     def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
         captions: list[list[str]] = []
@@ -243,11 +233,7 @@ class BeamCaptioner(Captioner):
     """The likeliest captions of an image, the same every time, through the model's own `generate`."""
 
     def check(self, prompt: str, max_tokens: int) -> None:
-        """Checks settings before any work.
-
-        Raises:
-            ModelError: the model takes no prompt, or has no room for so many tokens.
-        """
+        """Raises ModelError, before any work, if the model takes no prompt or has no room for so many tokens."""
         config = self.model.config
         if prompt and self.architecture.prompt is None:
             kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
@@ -297,23 +283,13 @@ class BeamCaptioner(Captioner):
                 rows = self.model.generate(
                     **inputs, do_sample=False, num_beams=beams, num_return_sequences=beams, max_new_tokens=max_tokens
                 )
-            texts = [text.removeprefix(prefix).strip() for text in self.texts(rows)]
-            captions += [texts[n : n + beams] for n in range(0, len(texts), beams)]
+            captions += _grouped([text.removeprefix(prefix).strip() for text in self.texts(rows)], beams)
         return captions
 
 
 @loaded_once(keep=2)
 def load_captioner(model: ModelRef, device: Device) -> SamplingCaptioner:
-    """Loads a captioner for sampling.
-
-    Args:
-        model: a BLIP, GIT or other image-to-text checkpoint: Hugging Face id, local folder or built-in name.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: it is missing or damaged, or does not caption images.
-        DependencyError: torch or transformers is not installed.
-    """
+    """Loads a captioner for sampling; ModelError if it is missing or damaged, or captions no images."""
     architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
     return (FastCaptioner if architecture.parts else SamplingCaptioner)(model, device)
 

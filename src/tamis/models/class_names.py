@@ -1,8 +1,9 @@
-"""Lists of class names, and their embeddings: zero-shot classification without a training set."""
+"""Lists of class names, their embeddings for zero-shot classification, and WordNet's nouns."""
 
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -34,6 +35,12 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
+#: How a noun's ending is taken off, in WordNet's order ("detachment rules" of its program morphy).
+_ENDINGS = (
+    *(("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z")),
+    *(("ches", "ch"), ("shes", "sh"), ("men", "man"), ("ies", "y")),
+)
+
 #: WordNet's id of a noun at the beginning of a line: an n and eight digits.
 _ID = re.compile(r"n(\d{8})(?:\s+|$)")
 
@@ -44,16 +51,11 @@ def class_names(classes: str) -> tuple[str, ...]:
 
 
 def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
-    """Returns all names of each class of a list.
+    """Returns all names of each class of "imagenet" (built in), or of a text file with one class per line.
 
-    Args:
-        classes: "imagenet" (built in), or a text file with one class per line: its names with commas between them,
-            optionally after an id and a tab (or WordNet's id and a space). Empty lines do not count.
-
-    Raises:
-        RecipeError: there is no such list or file, or it holds no names.
+    A line has names with commas between them, optionally after an id and a tab (or WordNet's id and a space).
     """
-    lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _text(classes).splitlines())
+    lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _list_of(classes).splitlines())
     found = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
     if not found:
         raise RecipeError(
@@ -64,30 +66,24 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
 
 
 def synset_names(classes: str) -> dict[int, str]:
-    """Returns the synsets that a file lists: the number of each to its first name, or to its id where it has none.
+    """Returns the synsets of a text file: the number of each to its first name, or to its id where it has none.
 
-    Args:
-        classes: a text file with one synset per line: WordNet's id of a noun ("n02084071") or its number alone,
-            optionally with names after it.
-
-    Raises:
-        RecipeError: there is no such file, it is empty, or a line begins otherwise.
+    A line has WordNet's id of a noun ("n02084071") or its number alone, optionally with names after it.
     """
     found: dict[int, str] = {}
-    for place, line in enumerate(map(str.strip, _text(classes).splitlines()), 1):
-        number, _, rest = line.replace("\t", " ").partition(" ")
-        digits = number.removeprefix("n")
-        if line and not (digits.isascii() and digits.isdigit() and len(digits) <= 8):
+    for place, line in enumerate(map(str.strip, _list_of(classes).splitlines()), 1):
+        match = re.fullmatch(r"n?([0-9]{1,8})(?:\s+(.*))?", line)
+        if match:
+            found.setdefault(int(match[1]), (match[2] or "").split(",")[0].strip() or f"n{int(match[1]):08d}")
+        elif line:
             # We do not quote the file: a recipe may name any file, even one with secrets.
             raise RecipeError(f"line {place} of {classes!r} begins with none of WordNet's ids, such as n02084071")
-        if line:
-            found.setdefault(int(digits), rest.split(",")[0].strip() or f"n{int(digits):08d}")
     if not found:
         raise RecipeError(f"the file {classes!r} holds no ids: write one per line, such as n02084071")
     return found
 
 
-def _text(classes: str) -> str:
+def _list_of(classes: str) -> str:
     if classes in BUILT_IN:
         return (files("tamis.models") / "classes" / f"{classes}.txt").read_text(encoding="utf-8")
     path = Path(classes).expanduser()
@@ -102,11 +98,7 @@ def _text(classes: str) -> str:
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the templates of a name in `TEMPLATES`, or the given ones after a check.
-
-    Raises:
-        ValueError: the name is unknown, or a template has no {} for the class's name.
-    """
+    """Returns the templates of a name in `TEMPLATES`, or the given ones after a check (ValueError)."""
     if isinstance(templates, str):
         if templates not in TEMPLATES:
             raise ValueError(
@@ -122,28 +114,75 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(templates)
 
 
-def class_vectors(model: str, names: Sequence[str], templates: Sequence[str], device: Device) -> NDArray[np.float32]:
-    """Returns the embedding of each class: the mean of its sentences' unit rows, made a unit row again.
-
-    Args:
-        model: a CLIP or SigLIP checkpoint, or any sentence encoder.
-        names: of K classes.
-        templates: sentences with {} for the name.
-        device: where and in which precision.
-
-    Returns:
-        (K, d) float32 unit rows.
-
-    Source: Radford et al. 2021 (CLIP), section 3.1.4: prompts ensembled over the embedding space.
-    """
-    return _vectors(model, tuple(names), tuple(templates), device)
-
-
 @lru_cache(maxsize=8)
-def _vectors(model: str, names: tuple[str, ...], templates: tuple[str, ...], device: Device) -> NDArray[np.float32]:
+def class_vectors(
+    model: str, names: tuple[str, ...], templates: tuple[str, ...], device: Device
+) -> NDArray[np.float32]:
+    """Returns (K, d) float32 unit rows: the embedding of each of K classes, the mean of its sentences' unit rows.
+
+    `templates` are sentences with {} for the name. Source: Radford et al. 2021 (CLIP), section 3.1.4.
+    """
     from tamis.models.texts.sentence import load_sentence_encoder
 
     encode = load_sentence_encoder(model, device)
     sentences = [template.replace("{}", name) for name in names for template in templates]
     rows = encode(sentences).reshape(len(names), len(templates), -1)  # (K, templates, d)
     return unit_rows(rows.mean(1))
+
+
+class Nouns:
+    """Nouns and their first meanings: `first` by lemma, the sense that WordNet counted most often.
+
+    `irregular` has the singulars of irregular plurals ("geese": "goose").
+
+    Source: WordNet 3.0's manual pages wndb(5) for the files and morphy(7) for the endings.
+    """
+
+    def __init__(self, first: dict[str, int], irregular: dict[str, tuple[str, ...]]) -> None:
+        self.first, self.irregular = first, irregular
+
+    def synset(self, word: str) -> int | None:
+        """Returns the number of the first synset of a noun, singular or plural; None for other words.
+
+        The word itself counts before its singular ("glasses" are spectacles), an irregular singular before endings,
+        and at most one ending is taken off. This is the first noun that NLTK's `wordnet.synsets` gives.
+        """
+        word = word.lower()
+        forms = self.irregular.get(word)
+        if forms is None:
+            forms = tuple(word[: -len(old)] + new for old, new in _ENDINGS if word.endswith(old))
+        return next((self.first[form] for form in (word, *forms) if form in self.first), None)
+
+
+@lru_cache(maxsize=2)
+def load_nouns(wordnet: str) -> Nouns:
+    """Reads WordNet's 118 thousand nouns from a folder with `index.noun` and `noun.exc`, or NLTK's zip file of it.
+
+    ImageNet's ids are WordNet 3.0's. Raises RecipeError if there is no `index.noun`, or it is not WordNet's.
+    """
+    path, first = Path(wordnet).expanduser(), dict[str, int]()
+    try:
+        index, exceptions = (_wordnet_file(path, name) for name in ("index.noun", "noun.exc"))
+        for line in index.splitlines():
+            if line and not line.startswith(" "):  # the licence
+                # lemma, part of speech, senses, pointers, their symbols, senses, tagged senses, a synset per sense
+                fields = line.split()
+                first[fields[0]] = int(fields[-int(fields[2])])
+    except (OSError, zipfile.BadZipFile, ValueError, IndexError):
+        first = {}
+    if not first:  # we do not quote the file: a recipe may name any
+        raise RecipeError(
+            f"{wordnet} holds no index.noun that can be read: name the folder of WordNet's files, such as "
+            "nltk_data/corpora/wordnet"
+        )
+    irregular = {words[0]: tuple(words[1:]) for words in map(str.split, exceptions.splitlines()) if words}
+    return Nouns(first, irregular)
+
+
+def _wordnet_file(path: Path, name: str) -> str:
+    """Returns what a file in a folder or a zip file holds, "" if there is none."""
+    if path.is_dir():
+        return (path / name).read_text(encoding="utf-8") if (path / name).is_file() else ""
+    with zipfile.ZipFile(path) as archive:
+        inside = [member for member in archive.namelist() if Path(member).name == name]
+        return archive.read(inside[-1]).decode("utf-8") if inside else ""

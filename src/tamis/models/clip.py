@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
-from tamis.errors import ModelError, require
+from tamis.errors import ModelError
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
-from tamis.models.packed import for_inference
+from tamis.models.loading import load_tokenizer_in, loaded_once, model_type
+from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
-from tamis.models.texts.token_batches import by_length, padded
-from tamis.models.tokens import context_length
+from tamis.models.tokens import by_length, context_length, padded
 
 #: `model_type` of an image tower with a separate text encoder, as `tamis train clip` saves them.
 DUAL = "vision-text-dual-encoder"
@@ -35,34 +34,28 @@ class Clip:
 
     def __init__(self, model: str, device: Device) -> None:
         """Loads a checkpoint; ModelError if it is not here or of another kind."""
-        require("torch", "transformers", extra="clip")
+        kind = model_type(model)
+        if kind not in KINDS:
+            raise ModelError(f"{model} is a {kind!r} model; clip takes {' or '.join(KINDS)} checkpoints")
         import torch
         from transformers import AutoModel
 
         path = resolve(model).path
-        kind = model_type(model)
-        if kind not in KINDS:
-            raise ModelError(f"{model} is a {kind!r} model; clip takes {' or '.join(KINDS)} checkpoints")
-        self._torch = torch
-        self.device = torch.device(device.kind)
-        self.dtype = dtype_of(device)
-        self._batch = device.batch_size
+        self._torch, self._batch = torch, device.batch_size
+        self.device, self.dtype = device.kind, dtype_of(device)
         use_threads(device)
-        found = load_whole(AutoModel, path, model, expected="a whole CLIP or SigLIP", dtype=self.dtype)
-        self._model = for_inference(found.to(self.device), device)
-        preprocess = load_preprocess(model)
-        check_side(preprocess, found.config.vision_config, model)
+        self._model = load_for_inference(AutoModel, path, model, device, expected="a whole CLIP or SigLIP")
+        config, preprocess = self._model.config, load_preprocess(model)
+        check_side(preprocess, config.vision_config, model)
         scale = torch.tensor([preprocess.scale] * 3) / torch.tensor(preprocess.std)
         shift = torch.tensor(preprocess.mean) / torch.tensor(preprocess.std)
-        self._scale = scale.view(1, 3, 1, 1).to(self.device)
-        self._shift = shift.view(1, 3, 1, 1).to(self.device)
-        tokenizer = load_tokenizer_in(path, network=found)
-        self._pad = tokenizer.pad_token_id
+        self._scale, self._shift = (one.view(1, 3, 1, 1).to(self.device) for one in (scale, shift))
+        self._pad = load_tokenizer_in(path, network=self._model).pad_token_id
         # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
         self._fixed_length = context_length(model) if kind == "siglip" else None
         self._masked = kind == DUAL  # its text tower is not causal: padding must be hidden from it
-        projected = 0 if kind == "siglip" else getattr(found.config, "projection_dim", 0)
-        self.size: int = int(projected or found.config.vision_config.hidden_size)
+        projected = 0 if kind == "siglip" else getattr(config, "projection_dim", 0)
+        self.size: int = int(projected or config.vision_config.hidden_size)
 
     def images(self, images: Sequence[Pixels]) -> NDArray[np.float32]:
         """Embeds n arrays (side, side, 3) of uint8, resized as the checkpoint says: (n, d), not normalised."""
@@ -79,19 +72,15 @@ class Clip:
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """Embeds n lists of token ids, as `load_tokenizer` makes them: (n, d), not normalised."""
-        torch = self._torch
-        distinct = list(dict.fromkeys(tuple(ids) for ids in tokens))
-        distinct.sort(key=len)
         rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
-        with torch.inference_mode():
-            for chunk in by_length(distinct, self._batch):
+        with self._torch.inference_mode():
+            distinct = dict.fromkeys(tuple(ids) for ids in tokens)
+            for chunk in by_length(sorted(distinct, key=len), self._batch):
                 ids, mask = padded(chunk, self._pad, self.device, length=self._fixed_length)
                 masked = {"attention_mask": mask} if self._masked else {}
                 found = pooled(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
                 rows.update(zip(chunk, found, strict=True))
-        if not tokens:
-            return np.empty((0, self.size), np.float32)
-        return np.stack([rows[tuple(ids)] for ids in tokens])
+        return np.stack([rows[tuple(ids)] for ids in tokens]) if tokens else np.empty((0, self.size), np.float32)
 
 
 def pooled(output: Any) -> Any:

@@ -31,63 +31,43 @@ if TYPE_CHECKING:
 _FEW_QUERIES = 32
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Parts:
-    """The parts of a loaded model that we decode with. Its decoder is laid out as transformers' BERT.
+    """The parts of a loaded model that we decode with.
 
     Attributes:
         tower: from `pixel_values` to image states, `last_hidden_state` (n, t, d).
-        embeddings, layers: of the decoder. Layers with a `crossattention` attend to the image there; without one, the
-            image is read as the beginning of the text.
+        text: the decoder, laid out as transformers' BERT. Layers with a `crossattention` attend to the image there;
+            without one, the image is read as the beginning of the text, which `project` makes of image states.
         head: from states (m, d) to logits (m, V).
-        project: from image states to the decoder's width, where the image is the beginning of the text.
-        start, end: tokens.
-        heads, positions: number of attention heads, and of positions.
     """
 
     tower: torch.nn.Module
-    embeddings: Any
-    layers: Any
-    head: Callable[[torch.Tensor], torch.Tensor]
-    project: Callable[[torch.Tensor], torch.Tensor] | None
-    start: int
+    text: Any
+    config: Any
     end: int
-    heads: int
-    positions: int
+    head: Callable[[torch.Tensor], torch.Tensor]
+    project: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 def blip_parts(model: Any) -> Parts:
     """The parts of a `BlipForConditionalGeneration`."""
-    config, bert, predictions = model.config.text_config, model.text_decoder.bert, model.text_decoder.cls.predictions
+    config, predictions = model.config.text_config, model.text_decoder.cls.predictions
     dense, norm = Linear(predictions.transform.dense), _Norm(predictions.transform.LayerNorm)
     activation, vocabulary = predictions.transform.transform_act_fn, Linear(predictions.decoder)
     return Parts(
-        tower=model.vision_model,
-        embeddings=bert.embeddings,
-        layers=bert.encoder.layer,
-        head=lambda x: vocabulary(norm(activation(dense(x)))),
-        project=None,
-        start=int(config.bos_token_id),
+        model.vision_model,
+        model.text_decoder.bert,
+        config,
         end=int(config.sep_token_id),
-        heads=int(config.num_attention_heads),
-        positions=int(config.max_position_embeddings),
+        head=lambda x: vocabulary(norm(activation(dense(x)))),
     )
 
 
 def git_parts(model: Any) -> Parts:
     """The parts of a `GitForCausalLM`."""
-    config = model.config
-    return Parts(
-        tower=model.git.image_encoder,
-        embeddings=model.git.embeddings,
-        layers=model.git.encoder.layer,
-        head=Linear(model.output),
-        project=model.git.visual_projection,
-        start=int(config.bos_token_id),
-        end=int(config.eos_token_id),
-        heads=int(config.num_attention_heads),
-        positions=int(config.max_position_embeddings),
-    )
+    git, config = model.git, model.config
+    return Parts(git.image_encoder, git, config, int(config.eos_token_id), Linear(model.output), git.visual_projection)
 
 
 class _Norm:
@@ -120,16 +100,18 @@ class _Layer:
 
 
 class CaptionDecoder:
-    """Decodes captions with the parts of a loaded model, on its device."""
+    """Decodes captions with the parts of a loaded model; `start` and `end` are the tokens around a caption."""
 
     def __init__(self, parts: Parts, *, int8: bool = False) -> None:
         """In int8 the layers are rounded, not the head, which decides the next token."""
-        self.words = parts.embeddings.word_embeddings.weight.detach()
-        self.position_embeddings = parts.embeddings.position_embeddings.weight.detach()
-        self.embedding_norm = _Norm(parts.embeddings.LayerNorm)
-        self.layers = [_Layer(layer, int8) for layer in parts.layers]
+        embeddings, config = parts.text.embeddings, parts.config
+        self.words = embeddings.word_embeddings.weight.detach()
+        self.position_embeddings = embeddings.position_embeddings.weight.detach()
+        self.embedding_norm = _Norm(embeddings.LayerNorm)
+        self.layers = [_Layer(layer, int8) for layer in parts.text.encoder.layer]
         self.project, self.head = parts.project, parts.head
-        self.end, self.heads, self.positions = parts.end, parts.heads, parts.positions
+        self.start, self.end = int(config.bos_token_id), parts.end
+        self.heads, self.positions = int(config.num_attention_heads), int(config.max_position_embeddings)
 
     def captions(
         self, states: torch.Tensor, uids: NDArray[np.uint64], prompt: Sequence[int], sampling: Sampling
@@ -140,72 +122,44 @@ class CaptionDecoder:
             states: (n, t, d) image states.
             uids: (n, 2) halves of the uids of the pairs.
             prompt: the tokens that every caption begins with, the start token first.
-            sampling: how captions are drawn.
+            sampling: how captions are drawn; `max_tokens` is above the prompt's length, and at most `positions`.
 
         Returns:
             For each image `sampling.captions` lists of tokens, without the prompt and the end token.
-
-        Raises:
-            ValueError: no room for a token after the prompt, or more tokens than the model has positions.
         """
         import torch
 
-        if not len(prompt) < sampling.max_tokens <= self.positions:
-            raise ValueError(
-                f"max_tokens must be above the prompt's {len(prompt)} tokens and at most {self.positions}, "
-                f"got {sampling.max_tokens}"
-            )
-        with torch.inference_mode():
-            return self._captions(states, uids, prompt, sampling)
-
-    def _captions(
-        self, states: torch.Tensor, uids: NDArray[np.uint64], prompt: Sequence[int], sampling: Sampling
-    ) -> list[list[list[int]]]:
         images, count, vocabulary = len(states), sampling.captions, len(self.words)
         tokens = np.zeros((images * count, sampling.max_tokens), np.int64)
         tokens[:, : len(prompt)] = prompt
         lengths = np.full(images * count, sampling.max_tokens)
-        batch = _Batch(self, states, count, sampling.max_tokens)
-        for position, token in enumerate(prompt):
-            hidden = batch.step(np.full(images, token), position)
         alive = np.arange(images * count)  # captions that have not ended
         rows = alive // count  # the row of the batch that holds the beginning of each
-        for length in range(len(prompt), sampling.max_tokens):
-            logits = self.head(hidden).float()
-            firsts = np.unique(rows, return_index=True)[1]
-            _penalise(logits, tokens[alive[firsts], :length], sampling.repetition_penalty)
-            if length < sampling.min_tokens:
-                logits[:, self.end] = -math.inf
-            high, low = uids[alive // count].T
-            numbers = random_numbers(high, low, alive % count, step=length, seed=sampling.seed)
-            chosen = draw(logits, rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
-            tokens[alive, length] = chosen
-            ended = chosen == self.end
-            lengths[alive[ended]] = length
-            alive, rows, chosen = alive[~ended], rows[~ended], chosen[~ended]
-            if not len(alive) or length + 1 == sampling.max_tokens:
-                break
-            # Captions with the same words so far stay one row.
-            keys, rows = np.unique(rows * vocabulary + chosen, return_inverse=True)
-            batch.branch(keys // vocabulary)
-            hidden = batch.step(keys % vocabulary, length)
+        with torch.inference_mode():
+            batch = _Batch(self, states, count, sampling.max_tokens)
+            for position, token in enumerate(prompt):
+                hidden = batch.step(np.full(images, token), position)
+            for length in range(len(prompt), sampling.max_tokens):
+                logits = self.head(hidden).float()
+                firsts = np.unique(rows, return_index=True)[1]
+                _penalise(logits, tokens[alive[firsts], :length], sampling.repetition_penalty)
+                if length < sampling.min_tokens:
+                    logits[:, self.end] = -math.inf
+                high, low = uids[alive // count].T
+                numbers = random_numbers(high, low, alive % count, step=length, seed=sampling.seed)
+                chosen = draw(logits, rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
+                tokens[alive, length] = chosen
+                ended = chosen == self.end
+                lengths[alive[ended]] = length
+                alive, rows, chosen = alive[~ended], rows[~ended], chosen[~ended]
+                if not len(alive) or length + 1 == sampling.max_tokens:
+                    break
+                # Captions with the same words so far stay one row.
+                keys, rows = np.unique(rows * vocabulary + chosen, return_inverse=True)
+                batch.branch(keys // vocabulary)
+                hidden = batch.step(keys % vocabulary, length)
         captions = [tokens[n, len(prompt) : lengths[n]].tolist() for n in range(images * count)]
         return [captions[n * count : (n + 1) * count] for n in range(images)]
-
-    def logits(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns (n, length, V) float32: the logits after each position, for n images with one text each.
-
-        Args:
-            states: (n, t, d) image states.
-            tokens: (n, length) tokens, the start token first.
-        """
-        import torch
-
-        with torch.inference_mode():
-            batch = _Batch(self, states, 1, tokens.shape[1])
-            columns = tokens.T.cpu().numpy()
-            steps = [self.head(batch.step(column, position)).float() for position, column in enumerate(columns)]
-            return torch.stack(steps, dim=1)
 
 
 class _Batch:

@@ -29,13 +29,8 @@ def device_for(
 ) -> Device:
     """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it.
 
-    Args:
-        device, precision, batch_size, threads: see `tamis.data.Compute`.
-        away: they run on other machines than this one, which need not have the device.
-        training: networks are trained there.
-
-    Raises:
-        StopError: an argument is unknown, the device is not available, or the two do not go together.
+    `away` means other machines, which may have other devices. Raises StopError for an unknown or unavailable device, or
+    settings that do not go together.
     """
     kind = device or ("cuda" if _cuda() else "cpu")
     if not _DEVICE.fullmatch(kind):
@@ -107,8 +102,7 @@ def cores() -> int:
 def memory() -> int:
     """Returns how many bytes of memory this process may use: the machine's, or its container's limit."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [_whole(group / name) for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes")]
-    return min([machine, *(limit for limit in limits if limit)])
+    return min([machine, *(_number(group, *_LIMIT) or machine for group in _groups("memory"))])
 
 
 def free_memory(kind: str) -> int:
@@ -121,31 +115,32 @@ def free_memory(kind: str) -> int:
     available = re.search(r"MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")))
     free = [int(available[1]) << 10 if available else memory()]
     for group in _groups("memory"):
-        limit = _whole(group / "memory.max") or _whole(group / "memory.limit_in_bytes")
-        used = _whole(group / "memory.current") or _whole(group / "memory.usage_in_bytes")
         cached = re.search(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.M)  # given back when needed
-        if limit:
-            free.append(limit - used + (int(cached[1]) if cached else 0))
+        used = _number(group, "memory.current", "memory.usage_in_bytes") - (int(cached[1]) if cached else 0)
+        if limit := _number(group, *_LIMIT):
+            free.append(limit - used)
     return max(0, min(free))
+
+
+# ---- control groups (Linux), in versions 2 and 1
+
+_LIMIT = ("memory.max", "memory.limit_in_bytes")
 
 
 def _processor_shares() -> list[float]:
     """Returns the limits of this process' control groups, in cores."""
     shares = []
     for group in _groups("cpu"):
-        words = _text(group / "cpu.max").split()  # version 2: "QUOTA PERIOD", "max PERIOD" for none
-        quota, period = (
-            (int(words[0]), int(words[1]))
-            if len(words) == 2 and words[0].isdecimal()
-            else (_whole(group / "cpu.cfs_quota_us"), _whole(group / "cpu.cfs_period_us"))
-        )
-        if quota > 0 and period > 0:
+        version_2 = re.fullmatch(r"(\d+) (\d+)\s*", _text(group / "cpu.max"))  # "max PERIOD" for none
+        quota = int(version_2[1]) if version_2 else _number(group, "cpu.cfs_quota_us")
+        period = int(version_2[2]) if version_2 else _number(group, "cpu.cfs_period_us")
+        if quota and period:
             shares.append(quota / period)
     return shares
 
 
 def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Path]:
-    """Returns the folders of this process' control groups and of their parents (Linux)."""
+    """Returns the folders of this process' control groups and of their parents."""
     found: list[Path] = []
     for line in _text(own).splitlines():
         _, names, inside = line.split(":", 2)
@@ -165,7 +160,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _whole(path: Path) -> int:
-    """Returns the number in a file; 0 where there is no file, or another word."""
-    text = _text(path).strip()
-    return int(text) if text.isdecimal() else 0
+def _number(group: Path, *names: str) -> int:
+    """Returns the first number in one of a group's files; 0 where there is none."""
+    texts = (_text(group / name).strip() for name in names)
+    return next((int(text) for text in texts if text.isdecimal()), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,8 @@ TRAINING = "training"
 
 #: Names that transformers and diffusers give the weights.
 _WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
-_INDEXES = tuple(f"{name}.index.json" for name in _WEIGHTS)
 
-#: Files that must hold a JSON object.
+#: Files that must hold a JSON object: libraries ignore some damaged ones silently.
 _OBJECTS = (
     *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
     *("tokenizer_config.json", "scheduler_config.json", "sentence_bert_config.json"),
@@ -51,7 +50,11 @@ def _json_in(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is damaged ({first_line(error)}): copy or download the model again") from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> ModelError:
+    return ModelError(f"{path} is damaged ({first_line(error)}): copy or download the model again")
 
 
 def modules_in(folder: Path) -> list[tuple[str, Path]]:
@@ -90,7 +93,7 @@ def complete(folder: Path) -> bool:
     try:
         loaded_files(folder)
         return not (folder / "model_index.json").is_file() or all(part.is_dir() for part in _parts(folder) or ())
-    except ModelError:  # half a file, or another program's
+    except ModelError:
         return False
 
 
@@ -100,12 +103,9 @@ def digest_of(path: Path) -> str:
     Of weights exactly those that are loaded count, and every small file next to them that a library may read.
     ModelError if there are no weights, or pickled ones only, or a file is damaged.
     """
-    if path.is_file():
-        if path.suffix in PICKLES and _is_pickle(path):
-            raise _no_weights(path, [path.name])
-        files = {path.name: path}
-    else:
-        files = loaded_files(path)
+    if path.is_file() and path.suffix in PICKLES and _is_pickle(path):
+        raise _no_weights(path, [path.name])
+    files = {path.name: path} if path.is_file() else loaded_files(path)
     total = xxhash.xxh3_128()
     for name, file in sorted(files.items(), key=lambda item: Path(item[0])):
         total.update(name.encode() + b"\0")
@@ -134,12 +134,13 @@ def needs_lower_case(folder: Path) -> bool:
 
 
 def loaded_files(folder: Path) -> dict[str, Path]:
-    """Returns the files of a model's folder that count, by their paths in it, and opens each of them once."""
+    """Returns the files of a model's folder that count, by their paths in it, after a check of each."""
     parts = _parts(folder)
     if parts is None:  # an unknown layout: all files count
         files = [file for file in folder.rglob("*") if _counts(file) and file.relative_to(folder).parts[0] != TRAINING]
     else:
-        files = [file for part in parts for file in (*_small_files(part), *_weights_of(part))]
+        small = [file for part in parts for file in part.glob("*") if file.suffix != ".safetensors" and _counts(file)]
+        files = [*small, *(file for part in parts for file in _weights_of(part))]
     if not any(file.suffix == ".safetensors" for file in files):
         raise _no_weights(folder, [file.name for file in sorted(folder.rglob("*")) if file.suffix in PICKLES])
     if (folder / "open_clip_config.json").is_file() and not (folder / "config.json").is_file():
@@ -147,15 +148,12 @@ def loaded_files(folder: Path) -> dict[str, Path]:
             f"{folder} has open_clip's layout: run `tamis convert {folder} OUT` and name the folder OUT as the model"
         )
     for file in files:
-        if file.name == "adapter_config.json":
-            raise ModelError(
-                f"{file.parent} holds an adapter, which needs another model: merge the two (merge_and_unload of peft) "
-                "and name the folder that this saves"
-            )
+        if file.name == "adapter_config.json":  # transformers would load the model that it names
+            raise ModelError(f"{file.parent} holds an adapter: merge it into its model (merge_and_unload of peft)")
         if file.suffix == ".safetensors":
             shapes_in(file)
         elif file.name in _OBJECTS:
-            object_in(file)  # libraries ignore some damaged ones silently
+            object_in(file)
     return {file.relative_to(folder).as_posix(): file for file in files}
 
 
@@ -176,17 +174,14 @@ def _counts(file: Path) -> bool:
     return file.is_file() and any(file.match(pattern) for pattern in PATTERNS)
 
 
-def _small_files(part: Path) -> Iterator[Path]:
-    yield from (file for file in part.glob("*") if file.suffix != ".safetensors" and _counts(file))
-
-
 def _weights_of(part: Path) -> list[Path]:
     """Returns the weights of one folder: the one file, and those that an index names."""
     found = [part / name for name in _WEIGHTS if (part / name).is_file()]
-    for index in (part / name for name in _INDEXES if (part / name).is_file()):
+    for index in (part / f"{name}.index.json" for name in _WEIGHTS):
+        if not index.is_file():
+            continue
         listed = object_in(index).get("weight_map")
-        names = listed.values() if isinstance(listed, dict) else [None]
-        for name in sorted(set(map(str, names))):
+        for name in sorted(set(map(str, listed.values() if isinstance(listed, dict) else [None]))):
             if name != os.path.basename(name) or not name.endswith(".safetensors") or not (part / name).is_file():
                 raise ModelError(f"{index} names {brief(name)}, which is no safetensors file next to it")
             found.append(part / name)
@@ -223,7 +218,7 @@ def _shapes(path: Path, size: int, changed: int) -> Mapping[str, tuple[int, ...]
         with safe_open(path, "np") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, OverflowError) as error:
-        raise ModelError(f"{path} is damaged ({first_line(error)}): copy or download the model again") from error
+        raise _damaged(path, error) from error
 
 
 def arrays_in(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray[Any]]:

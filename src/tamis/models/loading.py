@@ -9,7 +9,9 @@ import functools
 import inspect
 import logging
 import re
+import sys
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,15 +28,12 @@ log = logging.getLogger(__name__)
 #: What transformers says of a kind of model that a class, or this version of it, does not load.
 _UNKNOWN = re.compile(r"nrecognized (configuration|model)|does not recognize this architecture|[Mm]odel type should")
 
-#: Settings that count something, with the largest number: above it a damaged file would fill the memory.
-_COUNTS = (
-    (re.compile(r"(^|_)(layers?|depths?|blocks?)$|layers_per_block$"), 10_000),
-    (
-        re.compile(r"(^|_)(heads?|head_dim|channels|(hidden|intermediate|vocab|patch|image)_size|projection_dim)$"),
-        1 << 24,
-    ),
-    (re.compile(r"(^|_)(position_embeddings|positions|num_labels)$"), 1 << 24),
+#: Settings that count something, and the largest number: more, in a damaged file, would fill the memory.
+_COUNTS = re.compile(
+    r"(layers?|depths?|blocks?|layers_per_block|heads?|head_dim|channels|positions|position_embeddings|num_labels"
+    r"|(hidden|intermediate|vocab|patch|image)_size|projection_dim)$"
 )
+_MOST = 1 << 24
 
 #: A text has a start, an end, and something between them.
 _SHORTEST = 3
@@ -42,8 +41,8 @@ _SHORTEST = 3
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What each loader returned, by its arguments and the hashes of the models among them.
-_LOADED: dict[Callable[..., Any], OrderedDict[tuple[Any, ...], Any]] = {}
+#: What each loader has returned, the last used at the end.
+_LOADED: list[OrderedDict[tuple[Any, ...], Any]] = []
 
 #: Held while a model is loaded: transformers changes global state meanwhile. Loaders may use other loaders.
 _LOADING = threading.RLock()
@@ -56,24 +55,22 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
 
     def decorate(load: Callable[P, T]) -> Callable[P, T]:
-        signature = inspect.signature(load)
-        kept = _LOADED.setdefault(load, OrderedDict())
+        signature, kept = inspect.signature(load), OrderedDict[tuple[Any, ...], Any]()
+        _LOADED.append(kept)
 
         @functools.wraps(load)
         def loaded(*args: P.args, **kwargs: P.kwargs) -> T:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             hints = get_type_hints(load, include_extras=True)
-            named = [name for name in bound.arguments if hints[name] in (ModelRef, OptionalModelRef)]
-            models = [bound.arguments[name] for name in named if bound.arguments[name] is not None]
-            key = (*bound.arguments.values(), *(resolve(model).digest for model in models))
+            models = [value for name, value in bound.arguments.items() if hints[name] in (ModelRef, OptionalModelRef)]
+            key = (*bound.arguments.values(), *(resolve(model).digest for model in models if model is not None))
             with _LOADING:
-                if key not in kept:
-                    kept[key] = load(*args, **kwargs)
+                found: T = kept[key] if key in kept else load(*args, **kwargs)
+                kept[key] = found
                 kept.move_to_end(key)
                 while len(kept) > keep:
                     kept.popitem(last=False)
-                found: T = kept[key]
                 return found
 
         return loaded
@@ -84,7 +81,7 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 def forget_loaded() -> None:
     """Drops every model that `loaded_once` keeps."""
     with _LOADING:
-        for kept in _LOADED.values():
+        for kept in _LOADED:
             kept.clear()
 
 
@@ -107,24 +104,25 @@ def one_sentence(what: str, model: str | Path) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps transformers from drawing progress bars and logging warnings."""
-    from transformers.utils import logging as noise
+    """Keeps transformers and diffusers from drawing progress bars and logging warnings, and NumPy from warning."""
+    from transformers.utils import logging
 
-    shown, before = noise.is_progress_bar_enabled(), noise.get_verbosity()
-    noise.disable_progress_bar()  # type: ignore[no-untyped-call]
-    noise.set_verbosity_error()  # type: ignore[no-untyped-call]
+    noises: list[Any] = [logging]
+    if "diffusers" in sys.modules:
+        noises.append(sys.modules["diffusers"].utils.logging)
+    before = [(noise, noise.get_verbosity(), noise.is_progress_bar_enabled()) for noise in noises]
+    for noise in noises:
+        noise.disable_progress_bar()
+        noise.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
+            yield
     finally:
-        noise.set_verbosity(before)
-        if shown:
-            noise.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def kind_of(config: Mapping[str, Any]) -> str | None:
-    """Returns the `model_type` of a configuration, None where it names none."""
-    kind = config.get("model_type")
-    return kind if isinstance(kind, str) else None
+        for noise, verbosity, shown in before:
+            noise.set_verbosity(verbosity)
+            if shown:
+                noise.enable_progress_bar()
 
 
 def model_type(model: str) -> str | None:
@@ -133,7 +131,8 @@ def model_type(model: str) -> str | None:
     path = resolve(model).path / "config.json"
     if not path.is_file():
         raise ModelError(f"{model}: the folder holds no config.json, which says what model it is")
-    return kind_of(object_in(path))
+    kind = object_in(path).get("model_type")
+    return kind if isinstance(kind, str) else None
 
 
 def transformer_folder(model: str) -> Path:
@@ -148,16 +147,11 @@ def load_whole(
 ) -> Any:
     """Returns a network of transformers or diffusers, in evaluation mode, with all of its weights from safetensors.
 
-    Args:
-        cls: a class of transformers or diffusers, or one of the AutoModel classes.
-        path: the checkpoint's folder.
-        model, expected: its name, and what it has to be ("a causal language model"), for messages.
-        unneeded: whether the checkpoint may lack the weight of a name.
-        settings: of `from_pretrained`.
+    `model` and `expected` ("a causal language model") are for messages. Weights that are `unneeded` may be missing.
     """
     config = object_in(path / "config.json")
     _check_config(path / "config.json", config)
-    wrong = f"{model} is a {kind_of(config) or config.get('_class_name')!r} model and not {expected}"
+    wrong = f"{model} is a {config.get('model_type') or config.get('_class_name')!r} model and not {expected}"
     try:
         # The libraries would draw missing weights at random and only log it: we check the report.
         with one_sentence("the model", path), quiet():
@@ -183,23 +177,22 @@ def load_whole(
 
 def _check_config(path: Path, config: Mapping[str, Any]) -> None:
     """Refuses impossible counts, and weights or code from elsewhere: the libraries would follow them."""
-    for key, value in _settings(config):
-        for pattern, most in _COUNTS:
-            if type(value) is int and not 0 <= value <= most and pattern.search(key):
-                raise ModelError(f"{path} has {key} = {value}, which is not between 0 and {most:,}")
+    for key, value in settings_in(config):
+        if type(value) is int and _COUNTS.search(key) and not 0 <= value <= _MOST:
+            raise ModelError(f"{path} has {key} = {value}, which is not between 0 and {_MOST:,}")
         code = key.endswith(("attn_implementation", "experts_implementation")) and "/" in str(value)
         if code or (key == "transformers_weights" and value is not None):
             raise ModelError(f"{path} asks for code or weights from elsewhere ({key} = {value!r}): remove the setting")
 
 
-def _settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def settings_in(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yields each plain value of nested settings with the name of its setting."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _settings(inner, name)
+            yield from settings_in(inner, name)
     elif isinstance(value, list):
         for inner in value:
-            yield from _settings(inner, key)
+            yield from settings_in(inner, key)
     else:
         yield key, value
 
@@ -215,7 +208,7 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
     with one_sentence("the tokenizer", folder):
         found = (cls or AutoTokenizer).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         if not isinstance(found, PreTrainedTokenizerBase):
-            raise ModelError(f"{folder} names {type(found).__name__} as its tokenizer_class, which is no tokenizer")
+            raise ModelError(f"{folder}: its tokenizer_class, {type(found).__name__}, is no tokenizer")
         if not found.model_max_length >= _SHORTEST:
             raise ModelError(f"{folder}: model_max_length = {found.model_max_length} leaves no room for a text")
         if needs_lower_case(folder):

@@ -44,7 +44,7 @@ class Sampling:
         top_k: draw only from the k likeliest tokens; 0 for no limit.
         min_tokens, max_tokens: length in tokens with the start token and the prompt, as `generate` counts.
         repetition_penalty: above 1 makes tokens less likely that the caption already holds (Keskar et al. 2019).
-        prompt: what every caption begins with ("a picture of"); it is removed afterwards.
+        prompt: what every caption begins with ("a photo of"); it is removed afterwards.
         seed: another seed gives other captions.
 
     Raises:
@@ -75,14 +75,7 @@ class Sampling:
 def random_numbers(
     high: NDArray[np.uint64], low: NDArray[np.uint64], which: NDArray[np.int64], *, step: int, seed: int
 ) -> RandomNumbers:
-    """The random numbers of c captions at one step.
-
-    Args:
-        high, low: (c,) halves of the uids of their pairs.
-        which: (c,) the number of each caption among those of its image.
-        step: the position of the token.
-        seed: of the sampling.
-    """
+    """The random numbers of c captions of the pairs (high, low), the `which`-th of each, at the token `step`."""
 
     def numbers(draws: NDArray[np.int64], attempt: int) -> NDArray[np.float64]:
         counters = (which[draws], np.full(len(draws), step), np.full(len(draws), attempt))
@@ -92,12 +85,7 @@ def random_numbers(
 
 
 def draw(
-    scores: torch.Tensor,
-    rows: NDArray[np.int64],
-    uniforms: RandomNumbers,
-    *,
-    top_p: float = 0.9,
-    top_k: int = 0,
+    scores: torch.Tensor, rows: NDArray[np.int64], uniforms: RandomNumbers, *, top_p: float = 0.9, top_k: int = 0
 ) -> NDArray[np.int64]:
     """Draws tokens.
 
@@ -131,14 +119,9 @@ def draw(
 
 
 class _Masses:
-    """The probabilities of V tokens in m rows, in B blocks.
+    """The probabilities of V tokens in m rows, in B blocks: `masses` is (m, B * 128) float32, filled up with zeros.
 
-    Attributes:
-        masses: (m, B * 128) float32; the last block is filled up with zeros.
-        sums: (m, B) float64 of the blocks, each summed in float32.
-        steps: (m, B) float64, cumulative sums of the blocks.
-        peaks: (m, B) float32, the largest of each block.
-        vocabulary: V.
+    `sums` (m, B) are those of the blocks, summed in float32, `steps` their cumulative sums, `peaks` their largest.
     """
 
     def __init__(self, scores: torch.Tensor) -> None:
@@ -154,14 +137,10 @@ class _Masses:
         self.peaks = self.blocks.amax(-1)
 
     def above(self, row: torch.Tensor, token: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
-        """Returns the mass before each token in the nucleus: likelier tokens, and equal ones with higher ids.
+        """Returns (k,) float64: the mass before each token: of likelier tokens, and of equal ones with higher ids.
 
-        Args:
-            row, token, limit: (k,) rows, tokens, and the masses that the result is compared with.
-
-        Returns:
-            (k,) float64, each on the right side of its limit: an upper bound may stand for what is below it, and
-            equal tokens are left out where the likelier alone reach it.
+        Each is on the right side of its limit: an upper bound may stand for what is below it, and equal tokens are left
+        out where the likelier alone reach it.
         """
         import torch
 

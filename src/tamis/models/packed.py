@@ -28,9 +28,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tamis.data import Device
+from tamis.models.device import dtype_of
+from tamis.models.loading import load_whole
 
 if TYPE_CHECKING:
     import torch
@@ -49,16 +52,12 @@ Network = TypeVar("Network", bound="torch.nn.Module")
 
 
 class Linear:
-    """One or several linear layers with the same input, multiplied together."""
+    """One or several linear layers with the same input, all with a bias or all without, multiplied together.
+
+    `many_rows` says whether inputs have about 1,000 rows, and not about 100.
+    """
 
     def __init__(self, *layers: torch.nn.Linear, int8: bool = False, many_rows: bool = False) -> None:
-        """Packs the weights.
-
-        Args:
-            layers: with the same input width, all with a bias or all without.
-            int8: round them, from float32 on a CPU.
-            many_rows: whether inputs have about 1,000 rows, and not about 100.
-        """
         import torch
 
         weight = torch.cat([layer.weight.detach() for layer in layers])
@@ -74,8 +73,15 @@ class Linear:
             self._multiply = lambda x: torch.nn.functional.linear(x, weight, bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns (..., outputs) for an input (..., inputs), in the type of the input."""
         return self._multiply(x)
+
+
+def load_for_inference(
+    cls: Any, path: Path, model: str, device: Device, *, expected: str, unneeded: Callable[[str], bool] | None = None
+) -> Any:
+    """Returns a network on its device, as `load_whole` loads it, with its linear layers packed or rounded."""
+    network = load_whole(cls, path, model, expected=expected, unneeded=unneeded, dtype=dtype_of(device))
+    return for_inference(network.to(device.kind), device)
 
 
 def for_inference(network: Network, device: Device) -> Network:
@@ -131,21 +137,15 @@ class _Int8:
 
 
 def _product(integers: torch.Tensor, packed: Any, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
-    """Multiplies inputs (rows, inputs) of uint8 with packed weights."""
     import torch
 
-    result: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-        integers, 1.0, _ZERO, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-    )
-    return result
+    multiply: Callable[..., torch.Tensor] = torch.ops.onednn.qlinear_pointwise
+    return multiply(integers, 1.0, _ZERO, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
 
 
 @cache
 def multiplies_int8() -> bool:
-    """Whether torch adds up int8 products exactly on this processor, tried with the largest numbers.
-
-    If not, the sums are made in float64, slower than float32.
-    """
+    """Whether torch adds up int8 products exactly here, tried with the largest numbers; else float64 does, slower."""
     import torch
 
     inputs = torch.tensor([255, 1] * 40 + [255] * 80, dtype=torch.uint8).view(2, 80)
@@ -170,7 +170,7 @@ def _packs(weight: torch.Tensor, many_rows: bool) -> bool:
     if weight.device.type != "cpu" or weight.dtype not in (torch.bfloat16, torch.float32):
         return False
     bf16 = weight.dtype == torch.bfloat16
-    return _can_pack(bf16=bf16) and (bf16 or not many_rows)
+    return (bf16 or not many_rows) and _can_pack(bf16=bf16)
 
 
 @cache

@@ -30,14 +30,10 @@ _OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model",
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """How images become a model's input.
+    """How images become a model's input: values become (value * scale - mean) / std per channel.
 
-    Attributes:
-        shorter: the shorter side is resized to this, keeping the aspect ratio; None where `size` is set.
-        size: (width, height) that every image is squashed to; None where `shorter` is set.
-        crop: (width, height) of the centre crop afterwards; None for none.
-        resample: Pillow's filter.
-        scale, mean, std: pixel values become (value * scale - mean) / std, per channel.
+    The shorter side is resized to `shorter`, or the image is squashed to `size`; then `crop` is cut from the centre.
+    Sizes are (width, height), None for none; `resample` is Pillow's filter.
     """
 
     shorter: int | None
@@ -56,21 +52,21 @@ class Preprocess:
 
     def resize(self, pixels: Pixels) -> Pixels:
         """Returns (height, width, 3) uint8: one image resized and cropped."""
-        height, width = pixels.shape[:2]
+        width, height = target = pixels.shape[1], pixels.shape[0]
         if self.size is not None:
             target = self.size
         elif self.shorter is not None:
             # int, not round: torchvision's rule, and with it OpenAI's.
-            short, long = min(width, height), max(width, height)
-            other = int(self.shorter * long / short)
+            other = int(self.shorter * max(width, height) / min(width, height))
             target = (self.shorter, other) if width <= height else (other, self.shorter)
-        else:
-            target = (width, height)
-        if self.crop is None:
-            return _resized(pixels, target, self.resample, (0, 0, *target))
-        left = round((target[0] - self.crop[0]) / 2)
-        top = round((target[1] - self.crop[1]) / 2)
-        return _resized(pixels, target, self.resample, (left, top, left + self.crop[0], top + self.crop[1]))
+        if (width, height) != target:
+            pixels = np.asarray(Image.fromarray(pixels).resize(target, self.resample))
+        size = self.crop or target
+        left, top = round((target[0] - size[0]) / 2), round((target[1] - size[1]) / 2)
+        if left >= 0 and top >= 0 and left + size[0] <= target[0] and top + size[1] <= target[1]:
+            return np.ascontiguousarray(pixels[top : top + size[1], left : left + size[0]])
+        # The crop is larger than the image: black around it.
+        return np.asarray(Image.fromarray(pixels).crop((left, top, left + size[0], top + size[1])))
 
     def normalise(self, pixels: Pixels) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Returns (3, height, width) float32, the tensor that the model's authors would feed."""
@@ -78,18 +74,6 @@ class Preprocess:
         values = pixels.astype(np.float32) / np.float32(1 / self.scale)
         scaled = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), np.float32)
-
-
-def _resized(
-    pixels: Pixels, target: tuple[int, int], resample: Image.Resampling, window: tuple[int, int, int, int]
-) -> Pixels:
-    if (pixels.shape[1], pixels.shape[0]) != target:
-        pixels = np.asarray(Image.fromarray(pixels).resize(target, resample))
-    left, top, right, bottom = window
-    if left >= 0 and top >= 0 and right <= pixels.shape[1] and bottom <= pixels.shape[0]:
-        return np.ascontiguousarray(pixels[top:bottom, left:right])
-    # The crop is larger than the image: black around it.
-    return np.asarray(Image.fromarray(pixels).crop(window))
 
 
 def load_preprocess(model: str) -> Preprocess:
@@ -124,10 +108,11 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
         raise ModelError(
             f"{model}: images are prepared by a {kind}, which is not supported; use a CLIP or SigLIP model"
         )
-    size = config.get("size", {"shortest_edge": 224} if clip else {"height": 224, "width": 224})
+    squash = {"height": 224, "width": 224}
+    size = config.get("size", {"shortest_edge": 224} if clip else squash)
     if isinstance(size, int):
         size = {"shortest_edge": size} if clip else {"height": size, "width": size}
-    crop = config.get("crop_size", {"height": 224, "width": 224})
+    crop = config.get("crop_size", squash)
     if isinstance(crop, int):
         crop = {"height": crop, "width": crop}
     resize, normalise = config.get("do_resize", True), config.get("do_normalize", True)
@@ -145,9 +130,10 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     sides = [side for side in (found.shorter, *(found.size or ()), *(found.crop or ())) if side is not None]
     if not all(type(side) is int and 1 <= side <= _LARGEST_SIDE for side in sides):
         raise ModelError(f"{model}: images would become {brief(sides)} pixels; 1 to {_LARGEST_SIDE:,} are possible")
-    colours = (found.scale, *found.mean, *found.std)
-    if len(colours) != 7 or not all(isinstance(number, int | float) for number in colours):
-        raise ModelError(f"{model}: rescale_factor, image_mean or image_std are no numbers for three channels")
-    if found.scale == 0 or 0 in found.std:
-        raise ModelError(f"{model}: rescale_factor or image_std is 0")
+    numbers = (found.scale, *found.mean, *found.std)
+    if len(numbers) != 7 or not all(isinstance(one, int | float) for one in numbers) or 0 in (found.scale, *found.std):
+        raise ModelError(
+            f"{model}: rescale_factor, image_mean and image_std must be numbers, three of the last two, "
+            "and neither rescale_factor nor image_std 0"
+        )
     return found

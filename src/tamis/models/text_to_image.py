@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,13 +50,11 @@ class TextToImage:
 
     def __init__(self, model: str, device: Device) -> None:
         """Loads a pipeline; ModelError if it is not here or draws nothing from a text."""
-        import torch
         from diffusers import AutoPipelineForText2Image, DPMSolverMultistepScheduler
 
         path = resolve(model).path
         if not (path / "model_index.json").is_file():
             raise ModelError(f"{model} is not a pipeline of diffusers: its folder holds no model_index.json")
-        self._torch = torch
         self._batch = device.batch_size
         use_threads(device)
         found = load_pipeline(AutoPipelineForText2Image, path, model, dtype_of(device))
@@ -72,27 +68,31 @@ class TextToImage:
 
         Each image depends on its caption and the settings alone. The model's text tower cuts long captions.
         """
+        import torch
+
         distinct = sorted(set(captions), key=lambda caption: (len(caption), caption))
         drawn: dict[str, Pixels] = {}
         for start in range(0, len(distinct), self._batch):
             prompts = distinct[start : start + self._batch]
-            noise = [self._noise(prompt, drawing.seed) for prompt in prompts]
-            with self._torch.inference_mode(), _hushed():
+            with torch.inference_mode(), quiet():
                 found = self._pipeline(
                     prompts,
                     num_inference_steps=drawing.steps,
                     guidance_scale=drawing.guidance,
-                    generator=noise,
+                    generator=[_noise(prompt, drawing.seed) for prompt in prompts],
                     output_type="np",
                 ).images  # (b, height, width, 3) in [0, 1]
             images = np.nan_to_num(np.asarray(found, np.float32)).clip(0, 1)
             drawn.update(zip(prompts, (images * 255).round().astype(np.uint8), strict=True))
         return [drawn[caption] for caption in captions]
 
-    def _noise(self, caption: str, seed: int) -> Any:
-        """Returns the random numbers of one caption; on the CPU, where they are the same on every machine."""
-        number = xxhash.xxh3_64_intdigest(caption.encode(), seed=seed & (2**64 - 1))
-        return self._torch.Generator("cpu").manual_seed(number & (2**63 - 1))
+
+def _noise(caption: str, seed: int) -> Any:
+    """Returns the random numbers of one caption; on the CPU, where they are the same on every machine."""
+    import torch
+
+    number = xxhash.xxh3_64_intdigest(caption.encode(), seed=seed & (2**64 - 1))
+    return torch.Generator("cpu").manual_seed(number & (2**63 - 1))
 
 
 def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
@@ -104,7 +104,7 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
     import transformers
 
     loaded: dict[str, Any] = {"safety_checker": None}
-    with _hushed(), quiet():
+    with quiet():
         for name, (library, kind, part) in components_in(folder).items():
             component = getattr({"diffusers": diffusers, "transformers": transformers}.get(library), kind, None)
             if name in _UNNEEDED:
@@ -119,44 +119,10 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
         for name, tokenizer in loaded.items():
             network = loaded.get(name.replace("tokenizer", "text_encoder"))
             if name.startswith("tokenizer") and network is not None:
-                _check_padding(tokenizer, network, folder / name)
+                check_tokens(tokenizer, network, folder / name)
         with one_sentence("the pipeline", folder):
-            return cls.from_pretrained(
-                folder,
-                local_files_only=True,
-                use_safetensors=True,
-                dtype=dtype,
-                requires_safety_checker=False,
-                **loaded,
-            )
-
-
-def _check_padding(tokenizer: Any, network: Any, part: Path) -> None:
-    """Checks a tokenizer against the network that reads its tokens, padded to the longest text."""
-    check_tokens(tokenizer, network, part)
-    positions = getattr(network.config, "max_position_embeddings", 1 << 16)
-    if tokenizer.pad_token_id is None or tokenizer.model_max_length > positions:
-        raise ModelError(
-            f"{part / 'tokenizer_config.json'}: texts are padded with {tokenizer.pad_token} to "
-            f"{tokenizer.model_max_length:,} tokens, and the network reads {positions:,} at most"
-        )
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Keeps diffusers from drawing progress bars and logging each caption that is cut, and NumPy from warning."""
-    from diffusers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
-            yield
-    finally:
-        logging.set_verbosity(before)
-        logging.enable_progress_bar()
+            own = loaded | {"dtype": dtype, "requires_safety_checker": False}
+            return cls.from_pretrained(folder, local_files_only=True, use_safetensors=True, **own)
 
 
 @loaded_once(keep=1)

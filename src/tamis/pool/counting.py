@@ -17,33 +17,26 @@ _MOST_BYTES = 1 << 20  # of statistics; a list of sizes may have a hundred times
 _THREADS = 16
 
 
-def pairs_told(shards: Sequence[Shard]) -> dict[str, int]:
+def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
     """Returns the pairs of those shards, by name, whose number is known.
 
     Parquet is counted when the pool is opened. Tars have `sizes.json` in their folder (webdataset: pairs by file name),
     or `00000_stats.json` next to each (img2dataset).
     """
-    counts: dict[str, Any] = {}
+    counts: dict[str, Any] = {shard.name: getattr(shard, "pairs", None) for shard in shards}
     folders: dict[str, list[TarShard]] = {}
     for shard in shards:
         if isinstance(shard, TarShard):
             folders.setdefault(shard.url.rpartition("/")[0], []).append(shard)
-        else:
-            counts[shard.name] = getattr(shard, "pairs", None)
     for folder, tars in folders.items():
         sizes = _json(f"{folder}/sizes.json", 100 * _MOST_BYTES)
         known = {tar.name: sizes[name] for tar in tars if (name := tar.url.rpartition("/")[2]) in sizes}
-        counts |= known or _of_stats(tars)
+        if not known and _successes(tars[0]) is not None:  # otherwise do not look for those of the others
+            some = tars[:: -(-len(tars) // (_MOST_REMOTE if is_remote(folder) else _MOST))]
+            with ThreadPoolExecutor(_THREADS) as threads:
+                known = {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
+        counts |= known
     return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
-
-
-def _of_stats(tars: Sequence[TarShard]) -> dict[str, Any]:
-    if _successes(tars[0]) is None:  # do not look for the others
-        return {}
-    most = _MOST_REMOTE if is_remote(tars[0].url) else _MOST
-    some = tars[:: -(-len(tars) // most)]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
 
 
 def _successes(tar: TarShard) -> Any:

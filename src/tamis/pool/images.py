@@ -27,8 +27,8 @@ FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000"
 #: write it); "white" puts the image on white, as a page shows it.
 Transparency = Literal["drop", "white"]
 
-# The most memory that decoding takes, in bytes a pixel (measured by tests/attack/memory_of_images.py): Pillow's own
-# image of 4, our pixels of 3, and the decoder's buffers.
+# The most memory that decoding takes, in bytes a pixel (measured): Pillow's own image of 4, our pixels of 3, and
+# the decoder's buffers.
 _USUAL_PIXEL_BYTES = 10
 _PIXEL_BYTES: Mapping[str, int] = {"WEBP": 18, "AVIF": 18, "JPEG2000": 28}
 
@@ -77,8 +77,8 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
     """Decodes one image.
 
     Transparency is dropped, unless asked otherwise, and 16-bit values are clipped, both as `Image.convert("RGB")`
-    does: a trainer's loader shows its model the same. Of an animation the first frame is taken. Decoding takes about 10
-    bytes of memory a pixel.
+    does, and so trainers' loaders. Of an animation the first frame is taken. Decoding takes about 10 bytes of memory a
+    pixel.
 
     Args:
         data: the bytes of an image file.
@@ -152,19 +152,13 @@ def _formats(known: int) -> list[str]:
     return [name for name in FORMATS if name in Image.OPEN]
 
 
-def _too_large(image: Image.Image, max_pixels: int) -> str:
+def _check_size(image: Image.Image, max_pixels: int) -> None:
     width, height = image.size
     cost = _PIXEL_BYTES.get(image.format or "", _USUAL_PIXEL_BYTES)
     limit = min(max_pixels, max_pixels * _USUAL_PIXEL_BYTES // cost)
-    if width * height <= limit:
-        return ""
-    of = "" if limit == max_pixels else f" for {image.format}, whose decoder takes {cost} bytes a pixel"
-    return f"{width} x {height} pixels, more than the limit of {limit:,}{of}"
-
-
-def _check_size(image: Image.Image, max_pixels: int) -> None:
-    if problem := _too_large(image, max_pixels):
-        raise SampleError("image_too_large", problem)
+    if width * height > limit:
+        of = "" if limit == max_pixels else f" for {image.format}, whose decoder takes {cost} bytes a pixel"
+        raise SampleError("image_too_large", f"{width} x {height} pixels, more than the limit of {limit:,}{of}")
 
 
 def _check_scans(image: Image.Image, data: bytes) -> None:
@@ -257,7 +251,8 @@ def pixels_in(data: bytes, *, max_pixels: int) -> int:
     with undisturbed(max_pixels):
         try:
             with _opened(data) as image:
-                return 0 if _too_large(image, max_pixels) else image.width * image.height
+                _check_size(image, max_pixels)
+                return image.width * image.height
         except Exception:
             return 0
 

@@ -127,14 +127,9 @@ class TableShard:
 
     def _image(self, sample: Sample, value: Any) -> tuple[str, bytes | None]:
         """Returns extension and bytes of what the image column holds: bytes, a path, or {bytes, path}."""
-        path, data = None, None
-        if isinstance(value, Mapping):
-            path, data = value.get("path"), value.get("bytes")
-            path, data = path if isinstance(path, str) else None, data if isinstance(data, bytes) else None
-        elif isinstance(value, bytes):
-            data = value
-        elif isinstance(value, str) and value:
-            path = value
+        cell = value if isinstance(value, Mapping) else {"path": value, "bytes": value}
+        path, data = cell.get("path"), cell.get("bytes")
+        path, data = path if isinstance(path, str) else None, data if isinstance(data, bytes) else None
         if data is None and path:
             data = self._file(sample, path)
         elif data is None:

@@ -1,7 +1,6 @@
 """WebDataset tars: consecutive members of one key are one sample.
 
-A tar is read from the front. The byte range of each member goes into the index, so that single samples are read again
-without the rest.
+A tar is read from the front. The index gets the byte range of each member, so that single samples can be read again.
 """
 
 from __future__ import annotations
@@ -52,10 +51,11 @@ _CHUNK = 1 << 20
 _MOST_LISTED = 20  # names in a message
 _CUT = "the shard ends in the middle of this sample"
 
-_OPENERS: Mapping[bytes, tuple[str, Callable[[Any], Any]]] = {
-    b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
-    b"BZh": ("bzip2", bz2.BZ2File),
-    b"\xfd7zXZ": ("xz", lzma.LZMAFile),
+_XZ = b"\xfd7zXZ"
+_OPENERS: Mapping[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
+    b"BZh": bz2.BZ2File,
+    _XZ: lzma.LZMAFile,
 }
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -79,12 +79,9 @@ class TarShard:
     def stamp(self) -> str:
         return stamp(self.url)
 
-    def compression(self) -> str | None:
-        """Returns "gzip", "bzip2", "xz", "zstd", or None for a plain tar."""
-        head = read_head(self.url, 8)
-        if head.startswith(_ZSTD):
-            return "zstd"
-        return next((name for magic, (name, _) in _OPENERS.items() if head.startswith(magic)), None)
+    def is_compressed(self) -> bool:
+        """Whether the tar is compressed, so that its members cannot be read by their byte ranges."""
+        return read_head(self.url, 8).startswith((_ZSTD, *_OPENERS))
 
     def samples(self) -> Iterator[Sample]:
         return checked(self._samples(), self.url)
@@ -147,10 +144,9 @@ class TarShard:
         else:
             raw, where = (files[caption].data if caption in files else None), f".{caption} member"
         set_caption(sample, raw, where, _absent(caption, _names(files), _names(meta)) if raw is None else None)
-        raw_bytes = raw
         if not isinstance(raw, bytes):
-            raw_bytes = None if sample.shown_caption is None else sample.shown_caption.encode()
-        set_identity(sample, meta, image, raw_bytes, self.spec.fields)
+            raw = None if sample.shown_caption is None else sample.shown_caption.encode()
+        set_identity(sample, meta, image, raw, self.spec.fields)
         return sample
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
@@ -162,12 +158,11 @@ class TarShard:
         return [member for member in members if member.ext in wanted and member.size <= self._limit(member.ext)]
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
-        return _Ranges(self, keep_open) if self.compression() is None else _Through(self)
+        return _Through(self) if self.is_compressed() else _Ranges(self, keep_open)
 
     def together(self, members: Sequence[Member], data: Sequence[bytes | Problem]) -> SampleFiles | Problem:
         """Returns a sample whose members were read again, or the problem of the first that could not be."""
-        parts: dict[str, bytes] = {}
-        files: dict[str, _File] = {}
+        parts, files = cast(dict[str, bytes], {}), cast(dict[str, _File], {})
         for member, one in zip(members, data, strict=True):
             if isinstance(one, Problem):
                 return one
@@ -347,9 +342,9 @@ def _opened(raw: BinaryIO) -> tuple[Any, int | None]:
         raise tarfile.ReadError("the file has no bytes")
     if head.startswith(_ZSTD):
         raise tarfile.ReadError("the tar is compressed with zstd, which cannot be read here; unpack it or use gzip")
-    for magic, (name, open_stream) in _OPENERS.items():
+    for magic, open_stream in _OPENERS.items():
         if head.startswith(magic):
-            if name == "xz":  # LZMAFile has no limit on memory; this raises where the header asks for more
+            if magic == _XZ:  # LZMAFile has no limit on memory; this raises where the header asks for more
                 lzma.LZMADecompressor(memlimit=_XZ_MEMORY).decompress(head, 1)
             return _Unpacked(raw, open_stream), None
     end = raw.seek(0, 2)

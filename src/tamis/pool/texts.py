@@ -103,7 +103,7 @@ def _table(path: str, column: str, numbers: Sequence[str]) -> Texts:
 
 
 def write_to_label(path: Path, captions: Sequence[str]) -> None:
-    """Writes a CSV of captions with an empty column `label`."""
+    """Writes a CSV of captions with an empty column `label`, for people to fill in."""
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["caption", "label"])

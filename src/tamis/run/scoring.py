@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tamis.data import settings
 from tamis.errors import PoolError, RunError, StopError
 from tamis.pool import Pool, Shard
-from tamis.pool.counting import pairs_told
+from tamis.pool.counting import known_pairs
 from tamis.pool.files import is_remote
 from tamis.pool.source import Absence
 from tamis.run.failures import failure_path, still_lacking
@@ -110,8 +110,8 @@ def _tally(run: Run, shards: Sequence[Shard], tasks: Sequence[Task], failed: Map
         indexed = dict(zip(run.shards, run.sizes, strict=True))
     except RunError:  # a damaged part, which its shard's worker will report
         indexed = {}
-    told = pairs_told([shard for name, shard in missing.items() if name not in indexed])
-    expected = {name: indexed.get(name, told.get(name)) for name in missing}
+    known = indexed | known_pairs([shard for name, shard in missing.items() if name not in indexed])
+    expected = {name: known.get(name) for name in missing}
     pairs_done = sum(indexed.get(shard.name, 0) for shard in shards if shard.name not in missing)
     return Tally(len(shards), done, expected=expected, pairs_done=pairs_done, failed=failed)
 

@@ -42,9 +42,8 @@ _SAMPLE, _STRIDE = 20_000, 10
 class ClipCov:
     """Keeps the pairs that together preserve the cross-covariance of images and captions, class by latent class.
 
-    A pair is worth what it adds to those already chosen: it is near many pairs of its class (and near its class's name,
-    and its caption near its image) and unlike what is chosen. Latent classes are those that the signal
-    `zero_shot_class` found, or the values of another column. The greedy choice in each class is exact, classes are
+    A pair is worth what it adds to those already chosen: it is near many pairs of its class, its caption is near its
+    image and its class's name, and it is unlike what is chosen. The greedy choice in each class is exact, classes are
     merged by gain, and double greedy drops what does not help.
 
     Attributes:
@@ -52,21 +51,21 @@ class ClipCov:
         n: the budget in pairs.
         of: whose share: "survivors", the rows in question, or "pool", all rows.
         image, text: columns of stored embeddings of one model (DataComp: l14_img and l14_txt).
-        per: a column of words (or numbers: `cluster`) that are the latent classes. The term "label" needs embeddings of
+        per: a column of words or numbers (`cluster`) that are the latent classes. The term "label" needs embeddings of
             their names, which only the signal `zero_shot_class` keeps: leave it out with other columns.
         terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter. "cov" is "class"
-            and "self" together, which can be named apart: how central a pair is in its class and how unlike the
-            choice, and the cosine of its image and caption.
+            (how central a pair is in its class and how unlike the choice) and "self" (the cosine of its image and
+            caption), which can be named apart.
         alpha: weight of "label"; None: the ratio of average cross-modal similarity to that of captions with labels.
         inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
             "sum", equation 34 as printed, which outweighs the other terms where there are many classes.
         diversity: how much the similarity of chosen pairs counts against a pair: "paper", as in equation 23, or
-            "share", that divided by the share which is chosen of all rows. It keeps the classes' centres better, but
-            the objective then depends on the budget: a smaller choice is not a beginning of a larger one.
-        double_greedy: drops what lowers the objective afterwards; the subset may come out below its budget.
+            "share", that divided by the share which is chosen of all rows. It keeps the classes' centres better, but a
+            smaller choice is not a beginning of a larger one.
+        double_greedy: drop what lowers the objective; the subset may come out below its budget.
         missing: what to do with rows that lack an embedding, or a class.
 
-    Cost: docs/performance.md; O(n d), without a matrix of similarities.
+    Cost: O(n d), without a matrix of similarities; docs/performance.md.
 
     Source: Joshi et al. 2024, "Data-efficient contrastive language-image pretraining" (AISTATS, arXiv 2403.12267),
         equations 23 to 36 and algorithm 1.
@@ -168,11 +167,7 @@ class ClipCov:
         return _Work(self, table, order, starts, names, vectors, budget).ranking(missing)
 
     def _class_vectors(self, table: Table) -> Float32s:
-        """Returns the embeddings of the class names: (k, d) unit rows.
-
-        Raises:
-            RecipeError: the run has none, or another model made them than the captions' embeddings.
-        """
+        """Returns the embeddings of the class names: (k, d) unit rows. They must be by the captions' model."""
         vectors: Float32s | None = table.side_file(self.per, CLASS_VECTORS)
         if vectors is None:
             raise RecipeError(
@@ -301,9 +296,8 @@ class _Work:
             raise RecipeError(f"clipcov: {error}") from error
         if alpha < 0:  # an encoder whose images and captions are far apart
             log.warning(
-                "clipcov: pairs of one class have a mean cross-modal similarity of %.3g, so alpha is %.3g and the term "
-                "'label' keeps captions away from their class's name; give alpha, or leave the term out",
-                cross,
+                "clipcov: alpha is %.3g, so the term 'label' keeps captions away from their class's name; "
+                "give alpha, or leave the term out",
                 alpha,
             )
         return alpha
@@ -408,11 +402,9 @@ class _Work:
             errors += [error] if error is not None else []
         if dropped := int(np.count_nonzero(~stays)):
             log.warning(
-                "clipcov: double greedy dropped %s of the %s pairs that the budget allows, and %s stay; "
-                "'double_greedy: false' in the step keeps them all",
-                f"{dropped:,}",
-                f"{len(rows):,}",
-                f"{len(rows) - dropped:,}",
+                "clipcov: double greedy dropped %d of %d pairs of the budget; 'double_greedy: false' keeps them all",
+                dropped,
+                len(rows),
             )
         products = Products(len(whole))
         kept = rows[in_classes][stays[in_classes]]

@@ -61,12 +61,7 @@ class ClusterStep:
         check_kind(self.name, table, self.embedding, "vector")
 
     def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:
-        """Returns the clusters of the rows in question, None if no row has the embedding; and which rows lack it.
-
-        Raises:
-            RecipeError: the column holds no vectors, or rows lack them and the step says `missing: error`.
-            DependencyError: faiss is not installed (a single cluster does not need it).
-        """
+        """Returns the clusters of the rows in question, None if no row has the embedding; and which rows lack it."""
         self.check_columns(table)
         alive = table.living()
         there = embedded(table, self.embedding)
@@ -85,21 +80,9 @@ def usual_count(rows: int) -> int:
 
 
 def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iterations: int = 20) -> Float32s:
-    """Returns the centroids of spherical k-means: (count, d) float32 unit rows.
+    """Returns the centroids of spherical k-means over the rows that are there: (count, d) float32 unit rows.
 
-    k-means is trained on 256 rows per centroid, at least 65,536, drawn by uid: neither row order nor blocks matter.
-
-    Args:
-        table: whose rows.
-        name: a column of vectors.
-        there: (rows,) bool, which rows to cluster.
-        count: the number of clusters, at most the number of rows.
-        seed: another seed draws other rows and other first centroids.
-        iterations: of k-means.
-
-    Raises:
-        RecipeError: there are fewer rows than clusters.
-        DependencyError: faiss is not installed (a single cluster does not need it).
+    It is trained on 256 rows per centroid, at least 65,536, drawn by uid: neither row order nor blocks matter.
     """
     rows = np.flatnonzero(there)
     if not 1 <= count <= rows.size:
@@ -128,11 +111,7 @@ def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iter
 
 
 def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Clusters:
-    """Returns for every row the centroid of largest cosine; ties go to the lower number.
-
-    Raises:
-        RecipeError: embeddings and centroids have different sizes.
-    """
+    """Returns for every row that is there the centroid of largest cosine; ties go to the lower number."""
     label = np.full(len(table), -1, np.int32)
     cosine = np.full(len(table), np.nan, np.float32)
 

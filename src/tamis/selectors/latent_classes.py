@@ -31,15 +31,8 @@ def classes_of(
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """Returns the class of each row in question, -1 if it has none or lacks a vector, and the classes' names.
 
-    Args:
-        step: the step that asks, for messages.
-        table: whose rows.
-        column: of words or numbers; a number is named with the fewest digits that tell it from others (1000001, 0.1).
-        needed: columns of vectors.
-        known: all names in the order of their classes; None: those in the column, sorted.
-
-    Raises:
-        RunError: the column holds a name that is not known.
+    A number is named with the fewest digits that identify it (1000001, 0.1). `needed` are columns of vectors, `known`
+    all names in the order of their classes (None: those in the column, sorted); another name raises RunError.
     """
     codes, values = group_codes(table, column)
     for name in needed:
@@ -108,13 +101,8 @@ def by_class(
 ) -> Iterator[tuple[int, T]]:
     """Calls `work(class, place in the order, images, texts)` for every class with rows, some at once, in order.
 
-    Args:
-        table: whose rows.
-        names: columns of images and captions; `work` gets float32 unit rows, so that similarities are cosines.
-        order: (n,) row numbers, one class after another.
-        starts: (classes + 1,) where each class begins in `order`.
-        work: its results are yielded; only those of a few classes are held.
-        products: all rows are added to it too.
+    `names` are columns of images and captions, of which `work` gets float32 unit rows; `order` and `starts` are as for
+    `gathered`. Only the results of a few classes are held. All rows are added to `products`.
     """
 
     def one(item: tuple[int, slice, list[Any]]) -> tuple[int, T]:

@@ -67,21 +67,13 @@ class Step(Protocol):
 
 
 def check_files(steps: Iterable[Step]) -> None:
-    """Checks the files that steps read besides the run, such as reference embeddings.
-
-    Raises:
-        RecipeError: one is missing or cannot be read.
-    """
+    """Raises RecipeError if a file that steps read besides the run, such as reference embeddings, cannot be read."""
     for step in _every(steps):
         getattr(step, "check_files", lambda: None)()
 
 
 def check_columns(steps: Iterable[Step], table: Table) -> None:
-    """Checks that the columns of a table hold what steps expect of them: numbers, words or embeddings.
-
-    Raises:
-        RecipeError: a step cannot use a column.
-    """
+    """Raises RecipeError if a column does not hold what a step expects of it: numbers, words or embeddings."""
     for step in _every(steps):
         getattr(step, "check_columns", lambda table: None)(table)
 

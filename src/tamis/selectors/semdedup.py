@@ -35,8 +35,7 @@ class SemDeDup(ClusterStep):
 
     Attributes:
         epsilon: 1 - the cosine from which two rows are the same, in [0, 2]: 0.05 finds copies that were recompressed
-            or cropped a little, 0.3 rows that mean much the same, 0 only rows whose stored embeddings are equal to the
-            last bit; or
+            or cropped a little, 0.3 rows that mean much the same, 0 only equal embeddings; or
         fraction: the share of the rows to keep, in [0, 1]: those least like one before them.
         clusters: how many, at most one per row; None: one per thousand rows. 1 compares all with all.
         keep: which row comes first in a group: "hard", the one farthest from the cluster's centre (as in the paper),
@@ -68,7 +67,7 @@ class SemDeDup(ClusterStep):
             raise ValueError(f"semdedup needs epsilon or fraction, got {self.epsilon} and {self.fraction}")
         for epsilon in (*self.also, *(() if self.epsilon is None else (self.epsilon,))):
             if not 0 <= epsilon <= 2:
-                raise ValueError(f"epsilon is 1 - a cosine and lies between 0 and 2, got {epsilon}")
+                raise ValueError(f"epsilon is 1 - a cosine, between 0 and 2, got {epsilon}")
         if self.fraction is not None:
             check_fraction(self.fraction)
         at_least_one(clusters=1 if self.clusters is None else self.clusters)
@@ -135,10 +134,7 @@ class SemDeDup(ClusterStep):
 def groups(table: Table, order: Rows, heads: Rows) -> dict[str, Any]:
     """Returns the number of groups of more than one row, and uids of the largest, their survivors first.
 
-    Args:
-        table: whose rows.
-        order: (n,) row numbers.
-        heads: (n,) for each the place in the order of the row that stands for it.
+    `order` are (n,) row numbers, `heads` for each the place in the order of the row that stands for it.
     """
     sizes = np.bincount(heads, minlength=order.size)
     several = np.flatnonzero(sizes > 1)

@@ -64,13 +64,9 @@ def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str]
 
 
 def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
-    """Returns rows in an order that depends only on their uids: by scrambled uid, inside each group.
+    """Returns ascending row numbers in an order that depends only on their uids and the seed.
 
-    Args:
-        table: whose rows.
-        rows: (n,) ascending row numbers.
-        groups: (n,) the group of each; the result has one group after another. None: all rows are one group.
-        seed: another seed gives another order.
+    `groups` are the group of each row: one group comes after another.
     """
     high, low = table.uids(rows)
     tie = scramble(high, low, seed)
@@ -80,16 +76,9 @@ def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None 
 def gathered(
     table: Table, names: Sequence[str], order: Rows, starts: Rows
 ) -> Iterator[list[tuple[int, slice, list[Floats]]]]:
-    """Yields the vectors of groups, several groups at a time; each block of the table is read once for all of them.
+    """Yields lists of (group, its place in `order`, its stored vectors by name), from one reading of the table each.
 
-    Args:
-        table: whose rows.
-        names: columns of vectors.
-        order: (n,) row numbers, one group after another.
-        starts: (groups + 1,) where each group begins in `order`.
-
-    Yields:
-        Lists of (group, its place in `order`, its vectors as stored, one array per name).
+    `order` are (n,) row numbers, one group after another, `starts` (groups + 1,) where each group begins in it.
     """
     group, groups = 0, len(starts) - 1
     while group < groups:

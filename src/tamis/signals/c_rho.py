@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.math.similarity import rowwise_dot
@@ -64,9 +63,6 @@ class CRho(Signal):
         }
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(
-            *, clean_image: Floats, clean_text: Floats, pool_image: Floats, pool_text: Floats
-        ) -> dict[str, Floats]:
-            return {"c_rho": rowwise_dot(clean_image, clean_text) - rowwise_dot(pool_image, pool_text)}
-
-        return score
+        return lambda *, clean_image, clean_text, pool_image, pool_text: {
+            "c_rho": rowwise_dot(clean_image, clean_text) - rowwise_dot(pool_image, pool_text)
+        }

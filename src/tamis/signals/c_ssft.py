@@ -23,8 +23,7 @@ class CSsft(Signal):
 
     Low: the model forgets the pair as soon as it sees clean ones, or never knew it: image and caption do not match.
     Pairs like those of the clean set score high by design, so a clean set that resembles a benchmark leaks it (the
-    paper's Table 3 and appendix A.1). The model before the fine-tuning does not count. CLIP reads: pairs of nothing but
-    written text score high as well (Table 4 keeps .91 of them); `tmars` is for those.
+    paper's Table 3). Pairs of nothing but written text score high as well (Table 4); `tmars` is for those.
 
     Attributes:
         folder: what `tamis train c_ssft` wrote, or any folder of checkpoints called `epoch-1`, `epoch-2`, ..., which
@@ -69,34 +68,26 @@ class CSsft(Signal):
         return nodes
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(**embeddings: Floats) -> dict[str, Floats]:
-            numbers = range(1, self.epochs + 1)
-            cosines = [rowwise_dot(embeddings[f"image_{n}"], embeddings[f"text_{n}"]) for n in numbers]
-            return {"c_ssft": mean_over_epochs(np.stack(cosines))}
+        def score(**given: Floats) -> dict[str, Floats]:
+            epochs = range(1, self.epochs + 1)
+            cosines = np.stack([rowwise_dot(given[f"image_{n}"], given[f"text_{n}"]) for n in epochs])
+            return {"c_ssft": mean_over_epochs(cosines)}
 
         return score
 
 
 def mean_over_epochs(cosines: Floats) -> NDArray[np.float32]:
-    """Returns the mean of each pair's cosines after every epoch.
-
-    Args:
-        cosines: (epochs, n) floats, epoch 1 first, without the model before the first epoch.
-
-    Returns:
-        (n,) float32; NaN where one of them is.
+    """Returns the mean over epochs of (epochs, n) cosines: (n,) float32; NaN where one of them is.
 
     Source: Maini et al. 2024 (T-MARS), appendix A.1, "average cosine similarity ... after every epoch".
     """
-    means: NDArray[np.float32] = cosines.mean(0, dtype=np.float64).astype(np.float32)
-    return means
+    return np.asarray(cosines.mean(0, dtype=np.float64), np.float32)
 
 
 def epoch_models(folder: str, epochs: int) -> list[str]:
-    """Returns references to the models of epochs 1 to n in a folder.
+    """Returns references to the models of epochs 1 to n in a folder; ModelError if it lacks one of them.
 
-    Raises:
-        ModelError: the folder exists, and lacks one of them. A missing folder is noticed when it is hashed.
+    A missing folder is noticed when it is hashed.
     """
     # With "./" in front, no path is taken for a Hugging Face id.
     place = os.path.join(".", os.path.expanduser(folder))

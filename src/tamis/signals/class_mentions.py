@@ -13,8 +13,7 @@ import numpy as np
 from tamis.data import Column, Device, Node, OptionalFileRef, Signal
 from tamis.errors import without_effect
 from tamis.features.sources import Captions
-from tamis.models.class_names import class_synonyms, synset_names
-from tamis.models.wordnet import Nouns, load_nouns
+from tamis.models.class_names import Nouns, class_synonyms, load_nouns, synset_names
 
 _WORD = re.compile(r"\w+")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.math.similarity import rowwise_dot
@@ -40,7 +39,4 @@ class ClipScore(Signal):
         return {"image": ImageEmbedding(model=self.model), "text": TextEmbedding(model=self.model)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(*, image: Floats, text: Floats) -> dict[str, Floats]:
-            return {"clip": rowwise_dot(image, text)}
-
-        return score
+        return lambda *, image, text: {"clip": rowwise_dot(image, text)}

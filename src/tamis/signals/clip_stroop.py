@@ -64,22 +64,16 @@ class ClipStroop(Signal):
         def embed(texts: Sequence[str]) -> Floats:
             return unit_rows(clip.texts(tokenize(texts)))
 
-        def score(*, captions: Sequence[str | None]) -> dict[str, Floats]:
-            return {"clip_stroop": of_present(captions, lambda texts: interference(texts, self.prompts, embed))}
+        def stroop(texts: Sequence[str]) -> Floats:
+            return interference(texts, self.prompts, embed)
 
-        return score
+        return lambda *, captions: {"clip_stroop": of_present(captions, stroop)}
 
 
 def interference(captions: Sequence[str], prompts: Sequence[str], embed: Callable[[Sequence[str]], Floats]) -> Floats:
     """Returns 1 - mean over prompts of the cosine of a prompt with and without the caption in its slot.
 
-    Args:
-        captions: n texts.
-        prompts: texts with `SLOT`.
-        embed: from texts to unit rows.
-
-    Returns:
-        (n,) float32, in [0, 2].
+    `embed` gives unit rows for texts. The result is (n,) float32, in [0, 2].
     """
     moved = np.zeros(len(captions), np.float64)
     for prompt in prompts:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.sources import Captions, of_present
 
@@ -48,7 +47,4 @@ class Icc(Signal):
 
         regress = load_text_regression(self.model, device)
 
-        def score(*, captions: Sequence[str | None]) -> dict[str, Floats]:
-            return {"icc": of_present(captions, regress)}
-
-        return score
+        return lambda *, captions: {"icc": of_present(captions, regress)}

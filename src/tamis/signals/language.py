@@ -47,11 +47,9 @@ class Language(Signal):
 
         identify = load_language(self.model)
 
-        def judge(*, captions: Sequence[str | None]) -> dict[str, Any]:
+        def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
             rows = [(np.nan, None) if caption is None else identify(caption) for caption in captions]
-            return {
-                "english": np.array([english for english, _ in rows], np.float32),
-                "top_language": [top for _, top in rows],
-            }
+            english = np.array([probability for probability, _ in rows], np.float32)
+            return {"english": english, "top_language": [top for _, top in rows]}
 
-        return judge
+        return score

@@ -47,21 +47,13 @@ _NOTHING = re.compile(r"[\W_]*")
 
 @dataclass(frozen=True)
 class Removed:
-    """Counts of what the removal of medium phrases did to some texts.
-
-    Attributes:
-        texts: number of texts.
-        touched: texts that lost something.
-        emptied: texts that lost everything.
-        characters: characters that were lost, with white space and punctuation.
-        phrases: each removed phrase with the number of texts that held it, the most frequent first.
-    """
+    """Counts of what the removal of medium phrases did to some texts."""
 
     texts: int
-    touched: int
-    emptied: int
-    characters: int
-    phrases: tuple[tuple[str, int], ...]
+    touched: int  # lost something
+    emptied: int  # lost everything
+    characters: int  # lost, with white space and punctuation
+    phrases: tuple[tuple[str, int], ...]  # with the number of texts that held each, the most frequent first
 
 
 def without_medium(phrases: Sequence[str]) -> Callable[[str], str]:
@@ -77,7 +69,21 @@ def without_medium(phrases: Sequence[str]) -> Callable[[str], str]:
     Source: Mahmoud et al. 2024 (SIEVE), section 3 ("Masking medium words"), M(T). The released code removes them inside
         words too ("photographer" becomes "grapher") and leaves the spaces.
     """
-    return _remover(tuple(phrases))
+    phrases = tuple(phrases)
+    if not phrases:
+        return lambda text: text
+    pattern = _pattern(phrases)
+
+    def remove(text: str) -> str:
+        rest, removed = pattern.subn(" ", text)
+        if not removed:
+            return text if holds_words(text) else ""
+        rest = re.sub(r"\s+([,;:!?)\]]|\.(?!\d))|([(\[])\s+", r"\1\2", " ".join(rest.split()))
+        rest = re.sub(r"^(?:[ ,;:!?|]|[-.](?!\d))+", "", rest)  # "-20" and ".5" are numbers
+        rest = re.sub(r"[\s,;:|-]+[.!?]*$", "", rest)
+        return rest if holds_words(rest) else ""
+
+    return remove
 
 
 def holds_words(text: str) -> bool:
@@ -87,7 +93,7 @@ def holds_words(text: str) -> bool:
 
 def removed_by(phrases: Sequence[str], texts: Iterable[str]) -> Removed:
     """Counts what `without_medium(phrases)` removes from texts."""
-    remove, pattern = _remover(tuple(phrases)), _pattern(tuple(phrases))
+    remove, pattern = without_medium(phrases), _pattern(tuple(phrases))
     counts: Counter[str] = Counter()
     number = touched = emptied = characters = 0
     for text in texts:
@@ -110,21 +116,3 @@ def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
     longest_first = sorted(written, key=lambda phrase: (-len(phrase), phrase))
     words = "|".join(r"\s+".join(re.escape(word) for word in phrase.split()) for phrase in longest_first)
     return re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
-
-
-@lru_cache(maxsize=16)
-def _remover(phrases: tuple[str, ...]) -> Callable[[str], str]:
-    if not phrases:
-        return lambda text: text
-    pattern = _pattern(phrases)
-
-    def remove(text: str) -> str:
-        rest, removed = pattern.subn(" ", text)
-        if not removed:
-            return text if holds_words(text) else ""
-        rest = re.sub(r"\s+([,;:!?)\]]|\.(?!\d))|([(\[])\s+", r"\1\2", " ".join(rest.split()))
-        rest = re.sub(r"^(?:[ ,;:!?|]|[-.](?!\d))+", "", rest)  # "-20" and ".5" are numbers
-        rest = re.sub(r"[\s,;:|-]+[.!?]*$", "", rest)
-        return rest if holds_words(rest) else ""
-
-    return remove

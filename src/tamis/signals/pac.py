@@ -49,10 +49,7 @@ class Pac(Signal):
         }
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(*, image: Floats, text: Floats) -> dict[str, Floats]:
-            return {"pac": pac_score(rowwise_dot(image, text))}
-
-        return score
+        return lambda *, image, text: {"pac": pac_score(rowwise_dot(image, text))}
 
 
 def pac_score(cosines: Floats) -> Floats:

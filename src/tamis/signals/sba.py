@@ -73,19 +73,13 @@ class Sba(Signal):
         rewrite = load_semantic_autoencoder(self.bridge, self.clip, self.language_model, device)
 
         def best(texts: Sequence[str]) -> Iterable[tuple[float, str | None]]:
-            return map(
-                most_alike,
-                texts,
-                rewrite(texts, beams=self.beams, max_tokens=self.max_tokens, no_repeat=self.no_repeat),
-            )
+            written = rewrite(texts, beams=self.beams, max_tokens=self.max_tokens, no_repeat=self.no_repeat)
+            return map(most_alike, texts, written)
 
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
             missing: tuple[float, str | None] = (np.nan, None)
             rows = of_distinct(captions, best, missing)
-            return {
-                "sba": np.array([score for score, _ in rows], np.float32),
-                "sba_caption": [text for _, text in rows],
-            }
+            return {"sba": np.array([one for one, _ in rows], np.float32), "sba_caption": [text for _, text in rows]}
 
         return score
 

@@ -134,14 +134,10 @@ def alignment(
 
     Args:
         captions: n texts, None where there is none.
-        generated: n lists of texts, None where there are none. A generated text that is empty without medium phrases is
-            left out of the maximum and counts as 0 in the mean.
+        generated: n lists of texts, None where there are none. A text that is empty without medium phrases is left out
+            of the maximum and counts as 0 in the mean.
         encode: from texts to unit rows.
         mask: removes medium phrases, M in the paper.
-
-    Returns:
-        "sieve", "sieve_mean": (n,) float32; "sieve_caption": n texts; "reason": n sentences, None where there is a
-        score.
 
     Source: Mahmoud et al. 2024, equation 8.
     """

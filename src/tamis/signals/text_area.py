@@ -43,18 +43,13 @@ class TextArea(Signal):
         return {"boxes": self.boxes, "images": DecodedImages()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(*, boxes: Sequence[Regions | None], images: Sequence[Pixels | None]) -> dict[str, Floats]:
-            return {"text_area": text_shares(boxes, images)}
-
-        return score
+        return lambda *, boxes, images: {"text_area": text_shares(boxes, images)}
 
 
 def text_shares(boxes: Sequence[Regions | None], images: Sequence[Pixels | None]) -> Floats:
     """Returns the share of each image that its regions cover: (n,) float32, NaN where one does not decode."""
-    shares = [
-        np.nan
-        if image is None or regions is None
-        else covered_share(list(regions.quads), image.shape[1], image.shape[0])
-        for regions, image in zip(boxes, images, strict=True)
-    ]
-    return np.array(shares, np.float32)
+    shares = np.full(len(images), np.nan, np.float32)
+    for n, (regions, image) in enumerate(zip(boxes, images, strict=True)):
+        if image is not None and regions is not None:
+            shares[n] = covered_share(list(regions.quads), image.shape[1], image.shape[0])
+    return shares

@@ -62,9 +62,9 @@ def check_target(
     for one in inputs:
         if _is_same(one, path):
             raise RunError(f"{path} would replace {one}, which this command reads: choose another name")
-        if path.suffix in endings and lists(one, os.path.realpath(path)):
+        if path.suffix in endings and lists(one, str(path.resolve())):
             raise RunError(f"{path} would become a file of the pool {one}: choose another folder")
-    if not os.path.lexists(path) and not path.exists():
+    if not path.exists() and not path.is_symlink():
         return
     if path.is_symlink():
         raise RunError(f"{path} is a link to {os.readlink(path)}: name that file, or choose another name")

@@ -22,7 +22,7 @@ from tamis.models.folder import object_in
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, model_type, quiet, transformer_folder
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
-from tamis.models.texts.token_batches import longest_text, padded
+from tamis.models.tokens import longest_text, padded
 from tamis.storage import disk_errors, explained, to_disk
 from tamis.store.targets import readable_as_usual
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining

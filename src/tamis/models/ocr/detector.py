@@ -19,7 +19,6 @@ from tamis.data import Device
 from tamis.errors import require
 from tamis.math.regions import quad_mask
 from tamis.models.ocr.onnx_network import load_network
-from tamis.models.reference import resolve
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +59,12 @@ _BATCH = 8  # images of one size at a time
 def load_text_detector(
     model: str, *, side: int, threshold: float, tallest: float, legible: Legible | None, device: Device
 ) -> TextDetector:
-    """Loads PP-OCR's detector.
+    """Loads PP-OCR's detector ("ppocr" or an ONNX file); see `TextBoxes` for the settings.
 
-    Args:
-        model: an ONNX detector of PP-OCR's kind ("ppocr" or a file).
-        side, threshold, tallest: as in `TextBoxes`.
-        legible: decides about regions higher than `tallest`; None drops them.
-        device: its threads and precision go to the runtime.
+    `legible` decides about regions higher than `tallest`; None drops them.
     """
     require("cv2", extra="text")
-    weights = resolve(model)
-    network = load_network(weights.path, weights.digest, device)
+    network = load_network(model, device)
 
     def look(images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[tuple[Regions, NDArray[np.float32]]]:
         results: dict[int, tuple[Regions, NDArray[np.float32]]] = {}
@@ -104,8 +98,7 @@ def load_text_detector(
         which = [place for place, some in enumerate(titles) if len(some)]
         readable = legible([images[place] for place in which], [titles[place] for place in which])
         for place, mask in zip(which, readable, strict=True):
-            height, width = images[place].shape[:2]
-            lines[place] = _with_new(lines[place], titles[place].those(mask), width, height)
+            lines[place] = _with_new(lines[place], titles[place].those(mask), images[place])
         return lines
 
     return detect
@@ -123,8 +116,9 @@ def _together(some: Regions, others: Regions) -> Regions:
     return Regions(np.concatenate([some.quads, others.quads]), np.concatenate([some.confidence, others.confidence]))
 
 
-def _with_new(regions: Regions, others: Regions, width: int, height: int) -> Regions:
+def _with_new(regions: Regions, others: Regions, image: Pixels) -> Regions:
     """Adds those of the others that the regions so far cover by less than half."""
+    height, width = image.shape[:2]
     for k in range(len(others)):
         own = quad_mask([others.quads[k]], width, height)
         covered = quad_mask(list(regions.quads), width, height)
@@ -144,33 +138,26 @@ def small_size(width: int, height: int) -> tuple[int, int]:
 
 
 def _scaled(width: int, height: int, ratio: float) -> tuple[int, int]:
-    return (
-        max(_STRIDE, round(width * ratio / _STRIDE) * _STRIDE),
-        max(_STRIDE, round(height * ratio / _STRIDE) * _STRIDE),
-    )
+    wide, high = (max(_STRIDE, round(side * ratio / _STRIDE) * _STRIDE) for side in (width, height))
+    return wide, high
 
 
 def regions_of(
     probability: NDArray[np.float32], width: int, height: int, threshold: float
 ) -> tuple[Regions, NDArray[np.float32]]:
-    """Returns the regions of one probability map, and their heights.
+    """Returns the regions of one probability map (h, w), in pixels of an image of the given width and height.
 
-    Args:
-        probability: (h, w) in [0, 1].
-        width, height: of the image, in pixels.
-        threshold: lowest mean probability of a region, which is its confidence.
-
-    Returns:
-        The regions in pixels of the image, and (k,) float32 heights: the shorter side, before the edge of the image
-        cuts it.
+    Also their heights, (k,) float32: the shorter side, before the edge of the image cuts it. A region's confidence is
+    its mean probability, at least `threshold`.
     """
     import cv2
 
-    cores = _without_specks((probability > _CORE).astype(np.uint8))
-    contours, _ = cv2.findContours(cores, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    contours, _ = cv2.findContours((probability > _CORE).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     scale = np.array([width / probability.shape[1], height / probability.shape[0]])
     quads, confidence, heights = [], [], []
     for contour in contours:
+        if len(contour) < 3:  # a speck or a line, of which a noisy map has many
+            continue
         centre, sides, angle = cv2.minAreaRect(contour)
         if min(sides) < _SMALLEST:
             continue
@@ -187,31 +174,6 @@ def regions_of(
         confidence.append(mean)
     regions = Regions(np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32))
     return regions, np.array(heights, np.float32)
-
-
-def _without_specks(cores: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Removes cores (1), and holes in cores, that are too small for a region.
-
-    A noisy map has up to a million contours, nearly all of them too small. The smallest rotated rectangle is no larger
-    than the upright one, so one below `_SMALLEST` squared can be dropped before anything is stored for it.
-    """
-    import cv2
-
-    kept = cores
-    # Cores connect at corners (8 neighbours), the background does not (4); the contour of a hole is around it.
-    for value, neighbours, margin in ((1, 8, 0), (0, 4, 2)):
-        _, labels, stats, _ = cv2.connectedComponentsWithStats(
-            (kept == value).astype(np.uint8), connectivity=neighbours
-        )
-        spans = stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]].astype(np.int64) + margin - 1
-        small = spans.prod(axis=1) < _SMALLEST**2
-        small[0] = False  # label 0 is the other value
-        if value == 0:  # background at the edge of the map is not a hole
-            low, high = stats[:, :2], stats[:, :2] + stats[:, 2:4]
-            small &= (low > 0).all(axis=1) & (high < kept.shape[::-1]).all(axis=1)
-        if small.any():
-            kept = np.where(small[labels], 1 - value, kept).astype(np.uint8)
-    return kept
 
 
 def _mean_inside(probability: NDArray[np.float32], corners: NDArray[Any]) -> float:

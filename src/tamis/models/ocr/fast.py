@@ -18,7 +18,6 @@ from tamis.data import Device
 from tamis.errors import ModelError, require
 from tamis.models.ocr.detector import Regions, TextDetector, clockwise
 from tamis.models.ocr.onnx_network import load_network
-from tamis.models.reference import resolve
 
 # ImageNet's, as in FAST's training.
 _MEAN = np.array((0.485, 0.456, 0.406), np.float32)
@@ -28,15 +27,9 @@ _STD = np.array((0.229, 0.224, 0.225), np.float32)
 def load_fast_detector(
     model: str, *, side: int, threshold: float, area: int, pooling: int, tallest: float, device: Device
 ) -> TextDetector:
-    """Loads FAST's detector; see `FastBoxes` for the arguments. One image at a time, since exports may fix the batch.
-
-    Raises:
-        ModelError: the file is missing, or is not an export of FAST.
-        DependencyError: opencv or onnxruntime is not installed.
-    """
+    """Loads FAST's detector; see `FastBoxes` for the settings. One image at a time, since exports may fix the batch."""
     require("cv2", extra="text")
-    weights = resolve(model)
-    network = load_network(weights.path, weights.digest, device)
+    network = load_network(model, device)
 
     def detect(images: Sequence[Pixels]) -> list[Regions]:
         regions = []
@@ -72,17 +65,11 @@ def squared(image: Pixels) -> tuple[Pixels, int, int]:
 def fast_quads(
     logits: NDArray[np.float32], side: int, threshold: float, area: int, pooling: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns the regions of one map, in pixels of the network's square input.
+    """Returns the regions of one map, in pixels of the network's square input: corners (k, 4, 2), confidence (k,).
 
-    Args:
-        logits: (h, w), or probabilities if the export ends in a sigmoid: all in [0, 1] then, as logits never are.
-        side: of the square.
-        threshold: lowest mean probability of a region, which is its confidence.
-        area: lowest number of pixels of a region.
-        pooling: FAST's pooling size; regions grow by about a quarter of it, in pixels of half the square.
-
-    Returns:
-        Corners (k, 4, 2), the smallest rotated rectangle around each region, and confidence (k,).
+    A region is the smallest rotated rectangle around its pixels, which grow by about a quarter of `pooling`, in pixels
+    of half the square. `logits` (h, w) may be probabilities, if the export ends in a sigmoid: all are then in [0, 1],
+    as logits never are.
 
     Source: Chen et al. 2021, FAST (arXiv 2111.02394), section 3.3; sizes, order and ties as in github.com/czczup/FAST,
         models/head/fast_head.py and models/utils/generate_bbox.py (which draws the outline, not the rectangle).

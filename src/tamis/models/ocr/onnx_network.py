@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
-from tamis.errors import DependencyError, ModelError, require
+from tamis.data import Device, ModelRef
+from tamis.errors import ModelError, require
 from tamis.models.device import fast_bf16
-from tamis.models.loading import loaded_once
-
-log = logging.getLogger(__name__)
+from tamis.models.loading import loaded_once, one_sentence
+from tamis.models.reference import resolve
 
 #: An entry of a tensor's `external_data` with the key "location", as protobuf writes it.
 _EXTERNAL = re.compile(rb"\x6a[\x00-\xff]{1,2}\n\x08location\x12")
@@ -26,30 +24,18 @@ Network = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 @loaded_once(keep=4)
-def load_network(path: Path, digest: str, device: Device) -> Network:
-    """Loads a network: from one float32 array, of any size that it takes, to its first output.
+def load_network(model: ModelRef, device: Device) -> Network:
+    """Loads an .onnx file: a function from one float32 array, of any size that it takes, to its first output.
 
-    Args:
-        path: the .onnx file.
-        digest: of the file, so that changed weights are loaded again.
-        device: OpenVINO runs it on CPUs, in bf16 where the device and the CPU have that; without OpenVINO, and on GPUs
-            with CUDA in ONNX Runtime, ONNX Runtime runs it in float32. `network_arithmetic` says which.
-
-    Raises:
-        ModelError: it is damaged, or has weights in other files, which its hash would not cover.
-        DependencyError: neither runtime is installed.
+    OpenVINO runs it on CPUs, in bf16 where the device and the CPU have that; without OpenVINO, and on GPUs with CUDA in
+    ONNX Runtime, ONNX Runtime runs it in float32. `network_arithmetic` says which.
     """
+    path = resolve(model).path
     if _EXTERNAL.search(path.read_bytes()):
         raise ModelError(f"{path} has weights in other files: save it in one (onnx.save without external data)")
     on_gpu = device.kind.startswith("cuda") and _has_cuda()
-    try:
+    with one_sentence("the ONNX network", path):
         return _on_openvino(path, device) if _has_openvino() and not on_gpu else _on_onnxruntime(path, device, on_gpu)
-    except (DependencyError, MemoryError):
-        raise
-    except Exception as error:  # of OpenVINO or ONNX Runtime
-        log.info("traceback:", exc_info=error)
-        reason = " ".join(str(error).split())[:300]
-        raise ModelError(f"{path} cannot be loaded as an ONNX network: {type(error).__name__}: {reason}") from error
 
 
 def _on_openvino(path: Path, device: Device) -> Network:

@@ -41,20 +41,9 @@ TextRecogniser = Callable[[Sequence[Pixels], Sequence[Regions]], list[list[Line]
 
 
 def load_text_recogniser(model: str, *, device: Device) -> TextRecogniser:
-    """Loads PP-OCR's recogniser.
-
-    Args:
-        model: an ONNX recogniser of PP-OCR's kind ("ppocr-rec" or a file).
-        device: its threads and precision go to the runtime.
-
-    Raises:
-        ModelError: it is missing, or does not list its characters.
-        DependencyError: opencv or onnxruntime is not installed.
-    """
+    """Loads PP-OCR's recogniser ("ppocr-rec" or an ONNX file). Raises ModelError if it does not list its characters."""
     require("cv2", "onnxruntime", extra="text")
-    weights = resolve(model)
-    characters = _characters(str(weights.path), model)
-    network = load_network(weights.path, weights.digest, device)
+    characters, network = _characters(model), load_network(model, device)
 
     def read(images: Sequence[Pixels], regions: Sequence[Regions]) -> list[list[Line]]:
         lines = [[Line("", 0.0)] * len(some) for some in regions]
@@ -92,10 +81,7 @@ def load_legible(model: str, *, confidence: float, device: Device) -> Legible:
     The detector takes a dog on a lawn for a huge letter, and the title of a book cover for the same; the recogniser is
     sure of the title only. It is least reliable with one character, as any round thing is a good O. Such a region is
     read again in a smaller and a larger crop, and must give the same character, with half the doubt (0.95 for 0.9).
-
-    Args:
-        model, device: as in `load_text_recogniser`.
-        confidence: the lowest mean probability of the characters.
+    `confidence` is the lowest mean probability of the characters.
     """
     read = load_text_recogniser(model, device=device)
     single_confidence = (1 + confidence) / 2
@@ -146,11 +132,7 @@ def upright(image: Pixels, quad: NDArray[np.float32]) -> Pixels | None:
 
 
 def decoded(probability: NDArray[np.float32], characters: Sequence[str]) -> Line:
-    """Returns the likeliest line by CTC: repeated classes count once, then blanks (class 0) go.
-
-    Args:
-        probability: (steps, classes).
-        characters: of each class; the blank's is "".
+    """Returns the likeliest line of probabilities (steps, classes) by CTC: repeats count once, then blanks (0) go.
 
     Source: Graves et al. 2006, "Connectionist temporal classification", best path decoding.
     """
@@ -163,9 +145,11 @@ def decoded(probability: NDArray[np.float32], characters: Sequence[str]) -> Line
     return Line("".join(characters[k] for k in best[kept]), float(confidence.mean()))
 
 
-def _characters(path: str, model: str) -> list[str]:
+def _characters(model: str) -> list[str]:
     """The characters of the classes: the blank, those that the file lists, the space."""
     import onnxruntime
+
+    path = str(resolve(model).path)
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

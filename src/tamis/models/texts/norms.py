@@ -10,9 +10,8 @@ logistic function brings the sum into (0, 1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,9 @@ from tamis.math.normalise import inverse_logit
 from tamis.models.folder import arrays_in, object_in
 from tamis.models.loading import load_tokenizer_in, loaded_once, transformer_folder
 from tamis.models.reference import resolve
-from tamis.models.texts.sentence import SentenceEncoder, load_sentence_encoder
+from tamis.models.texts.sentence import load_sentence_encoder
+
+Floats = NDArray[np.float32]
 
 #: `model_type` of a folder that holds such a head.
 KIND = "tamis-norms"
@@ -70,21 +71,18 @@ _MIDDLE, _STEEPNESS = 0.45, 6.5  # of the logistic function: 0 becomes 0.05, 0.4
 
 @dataclass(frozen=True, kw_only=True)
 class WordsHead:
-    """The fitted weights for words: a network with one hidden layer.
+    """The fitted weights for words: a network with one hidden layer of h units.
 
-    Attributes:
-        mean: (d,) of the words' embeddings.
-        hidden_weight, hidden_bias: (h, d) and (h,).
-        out_weight, out_bias: (h,) and (1,).
+    `mean` (d,) is that of the words' embeddings; `hidden_weight` is (h, d), `out_weight` (h,), `out_bias` (1,).
     """
 
-    mean: NDArray[np.float32]
-    hidden_weight: NDArray[np.float32]
-    hidden_bias: NDArray[np.float32]
-    out_weight: NDArray[np.float32]
-    out_bias: NDArray[np.float32]
+    mean: Floats
+    hidden_weight: Floats
+    hidden_bias: Floats
+    out_weight: Floats
+    out_bias: Floats
 
-    def words(self, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
+    def words(self, embeddings: Floats) -> Floats:
         """Returns (n,) concreteness of n words by their embeddings (n, d): 0 and 1 are the ends of the norms' scale."""
         hidden = np.maximum((embeddings - self.mean) @ self.hidden_weight.T + self.hidden_bias, 0)
         return (hidden @ self.out_weight + self.out_bias).astype(np.float32)
@@ -102,54 +100,30 @@ class NormsHead(WordsHead):
         weight, bias: (d + m + facts + 2,) and (1,).
     """
 
-    piece_value: NDArray[np.float32]
+    piece_value: Floats
     piece_known: NDArray[np.bool_]
-    piece_described: NDArray[np.float32]
-    centres: NDArray[np.float32]
-    weight: NDArray[np.float32]
-    bias: NDArray[np.float32]
+    piece_described: Floats
+    centres: Floats
+    weight: Floats
+    bias: Floats
 
-    def scores(self, embeddings: NDArray[np.float32], facts: NDArray[np.float32]) -> NDArray[np.float32]:
+    def scores(self, embeddings: Floats, facts: Floats) -> Floats:
         """Returns (n,) concreteness in (0, 1) of n texts by embeddings (n, d) and `word_facts` (n, 16)."""
         columns = columns_of(embeddings, facts, self.words(embeddings), self.centres)
         # Row by row: a matrix product rounds a row differently by its place in the batch.
         return bounded((columns * self.weight).sum(axis=1) + self.bias).astype(np.float32)
 
 
-class Norms:
-    """The head and its encoder."""
-
-    def __init__(self, head: NormsHead, encode: SentenceEncoder, tokenizer: Any) -> None:
-        self._head, self._encode, self._tokenizer = head, encode, tokenizer
-
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns (n,) float32 in (0, 1): from abstract to concrete, on one scale for words and captions."""
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
-            return np.empty(0, np.float32)
-        head = self._head
-        facts = facts_of(distinct, self._tokenizer, head.piece_value, head.piece_known, head.piece_described)
-        scores = dict(zip(distinct, head.scores(self._encode(distinct), facts), strict=True))
-        return np.array([scores[text] for text in texts], np.float32)
-
-
 def columns_of(
-    embeddings: NDArray[np.float32],
-    facts: NDArray[np.float32],
-    whole: NDArray[np.float32],
-    centres: NDArray[np.float32],
-) -> NDArray[np.float32]:
-    """Returns the inputs of the linear layer for n texts.
+    embeddings: Floats,
+    facts: Floats,
+    whole: Floats,
+    centres: Floats,
+) -> Floats:
+    """Returns the inputs (n, d + m + f + 2) of the linear layer for n texts.
 
-    Args:
-        embeddings: (n, d) unit rows.
-        facts: (n, f) of `word_facts`.
-        whole: (n,) scores of the whole texts by the network for words.
-        centres: (m, d).
-
-    Returns:
-        (n, d + m + f + 2): embeddings, nearness exp(-4 |e - c|^2) and facts, each times (1 - 1 / words); then the
-        network's score, clipped to [0, 1], and the same divided by the number of words.
+    They are embeddings (n, d; unit rows), nearness exp(-4 |e - c|^2) to the centres (m, d), and facts (n, f), each
+    times (1 - 1 / words); then the network's score of the whole text (n,), clipped to [0, 1], and it over the words.
     """
     one_over = facts[:, FACTS.index("one over words")]
     squares = (embeddings**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2 * embeddings @ centres.T
@@ -173,34 +147,30 @@ def held_out(word: str) -> bool:
 def facts_of(
     texts: Sequence[str],
     tokenizer: Any,
-    value: NDArray[np.float32],
-    known: NDArray[np.bool_],
-    described: NDArray[np.float32],
-) -> NDArray[np.float32]:
+    value: Floats,
+    known: NDArray[Any],
+    described: Floats,
+) -> Floats:
     """Returns `word_facts` of n texts: (n, 16) float32."""
     if not texts:
         return np.empty((0, len(FACTS)), np.float32)
     rows = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=_TOKENS)["input_ids"]
     names = {number: tokenizer.convert_ids_to_tokens(number) for number in {one for row in rows for one in row}}
     pieces = [[(number, names[number]) for number in row] for row in rows]
-    return np.array(
-        [word_facts(text, row, value, known, described) for text, row in zip(texts, pieces, strict=True)], np.float32
-    )
+    facts = [word_facts(text, row, value, known, described) for text, row in zip(texts, pieces, strict=True)]
+    return np.array(facts, np.float32)
 
 
 def word_facts(
     text: str,
     pieces: Sequence[tuple[int, str]],
-    value: NDArray[np.float32],
+    value: Floats,
     known: NDArray[np.bool_],
-    described: NDArray[np.float32],
+    described: Floats,
 ) -> list[float]:
     """Returns the 16 `FACTS` about the words of a text. A word is known if it is one piece, and an ordinary word.
 
-    Args:
-        text: unchanged, for capitals and punctuation.
-        pieces: id and name of each piece; names of those that continue a word begin with "##".
-        value, known, described: by the id of a piece.
+    `pieces` are ids and names; names that continue a word begin with "##". The arrays are by the id of a piece.
     """
     words: list[list[tuple[int, str]]] = []
     for piece in pieces:
@@ -234,20 +204,11 @@ def word_facts(
     ]
 
 
-def read_norms(folder: Path) -> NormsHead:
-    """Reads the weights of a head (written by tools/norms.py). Raises ModelError if they are damaged."""
-    tensors = arrays_in(folder / "model.safetensors", _TENSORS)
-    known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
-    return NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
-
-
 @loaded_once(keep=2)
-def load_norms(model: ModelRef, device: Device) -> Norms:
-    """Loads a head and its encoder.
+def load_norms(model: ModelRef, device: Device) -> Callable[[Sequence[str]], Floats]:
+    """Loads a head (written by tools/norms.py) and its encoder; ModelError if it was fitted on another one.
 
-    Raises:
-        ModelError: its encoder is missing, or another one than it was fitted on.
-        DependencyError: the encoder's package is not installed.
+    Returns a function of n texts to (n,) float32 in (0, 1), from abstract to concrete: one scale for all lengths.
     """
     path = resolve(model).path
     config = object_in(path / "config.json")
@@ -256,7 +217,20 @@ def load_norms(model: ModelRef, device: Device) -> Norms:
         raise ModelError(f"{model} was fitted by another version of Tamis: run `python -m tools.norms` again")
     if resolve(encoder).digest != config.get("encoder_digest"):
         raise ModelError(f"{model} was fitted on another version of {encoder}: run `python -m tools.norms` again")
-    return Norms(read_norms(path), load_sentence_encoder(encoder, device), tokenizer_of(encoder))
+    tensors = arrays_in(path / "model.safetensors", _TENSORS)
+    known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
+    head = NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
+    encode, tokenizer = load_sentence_encoder(encoder, device), tokenizer_of(encoder)
+
+    def norms(texts: Sequence[str]) -> Floats:
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return np.empty(0, np.float32)
+        facts = facts_of(distinct, tokenizer, head.piece_value, head.piece_known, head.piece_described)
+        scores = dict(zip(distinct, head.scores(encode(distinct), facts), strict=True))
+        return np.array([scores[text] for text in texts], np.float32)
+
+    return norms
 
 
 def tokenizer_of(encoder: str) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tamis.errors import DependencyError, ModelError, brief, first_line, install
+from tamis.errors import DependencyError, ModelError, brief, install
 from tamis.fingerprint import tree_digest
-from tamis.models.loading import loaded_once
+from tamis.models.loading import loaded_once, one_sentence, settings_in
 
 #: Layers whose weights another library reads; torch's by a `torch.load` of pickles that is not ours.
 _FOREIGN_LAYERS = re.compile(r"torch|mxnet|tensorflow|transformer", re.IGNORECASE)
@@ -21,8 +21,7 @@ T = TypeVar("T")
 class Parser(Protocol):
     """Parses texts, and returns what `read` makes of the tokens of each.
 
-    `read` must not keep a token: spaCy forgets new words once all texts are read, since their number grows with the
-    pool.
+    `read` must not keep a token: spaCy forgets new words after each call, or their number would grow with the pool.
     """
 
     def __call__(self, texts: Sequence[str], read: Callable[[list[Any]], T]) -> list[T]: ...
@@ -30,15 +29,9 @@ class Parser(Protocol):
 
 @loaded_once(keep=1)
 def load_parser(model: str) -> Parser:
-    """Loads a pipeline.
+    """Loads an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved; ModelError without a parser.
 
-    Args:
-        model: an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved. The code of a folder is never
-            run, and one that asks for layers of torch is refused.
-
-    Raises:
-        DependencyError: spaCy is not installed.
-        ModelError: the pipeline is missing or damaged, names layers that are not spaCy's, or has no parser.
+    The code of a folder is never run, and one that asks for layers of torch is refused.
     """
     try:
         import spacy
@@ -47,23 +40,13 @@ def load_parser(model: str) -> Parser:
             f"complexity_action parses captions with spaCy, which is not installed; run: {install('parse')} "
             f"and python -m spacy download {model}"
         ) from error
-    folder, is_package = _folder_of(model), not Path(model).is_dir()
-    try:
-        if not is_package:
+    folder = _folder_of(model)
+    with one_sentence("the spaCy pipeline", model):
+        if Path(model).is_dir():
             _check_layers(folder)
-        pipeline = spacy.load(model if is_package else folder, exclude=["ner"])
-    except ModelError:
-        raise
-    except Exception as error:  # spaCy, thinc, srsly, NumPy and confection each have their own for a damaged file
-        raise ModelError(
-            f"the spaCy pipeline {model!r} cannot be loaded: a file of it is damaged or of another version of spaCy "
-            f"({first_line(error)})"
-        ) from error
+        pipeline = spacy.load(folder if Path(model).is_dir() else model, exclude=["ner"])
     if "parser" not in pipeline.pipe_names:
-        raise ModelError(
-            f"the spaCy pipeline {model!r} has no parser, only {', '.join(pipeline.pipe_names) or 'nothing'}: take one "
-            "like en_core_web_sm"
-        )
+        raise ModelError(f"the spaCy pipeline {model!r} has no parser: take one like en_core_web_sm")
 
     def parse(texts: Sequence[str], read: Callable[[list[Any]], T]) -> list[T]:
         with pipeline.memory_zone():
@@ -99,7 +82,7 @@ def _check_layers(folder: Path) -> None:
 
     # Interpolated: variables of the file could be put together to a name.
     config = load_config(folder / "config.cfg", interpolate=True)
-    for key, value in _settings(config):
+    for key, value in settings_in(config):
         if key.startswith("@") and _FOREIGN_LAYERS.search(str(value)):
             raise ModelError(
                 f"{folder / 'config.cfg'} asks for {brief(value)}: another library would unpickle its weights, which "
@@ -111,11 +94,3 @@ def _check_layers(folder: Path) -> None:
                 f"{folder / 'config.cfg'} takes its component {brief(name)} from another pipeline, "
                 f"{brief(component['source'])}: save the whole pipeline in one folder"
             )
-
-
-def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value)
-        else:
-            yield name, value

@@ -1,8 +1,4 @@
-"""Text regression: one number per text, by a transformers checkpoint with one logit, or by the built-in `norms`.
-
-Each distinct text is scored once, in batches of similar length: web captions repeat, and a batch of mixed lengths is
-mostly padding.
-"""
+"""Text regression: one number per text, by a transformers checkpoint with one logit, or by the built-in `norms`."""
 
 from __future__ import annotations
 
@@ -13,12 +9,12 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
-from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
-from tamis.models.packed import for_inference
+from tamis.models.device import use_threads
+from tamis.models.loading import load_tokenizer_in, loaded_once, model_type
+from tamis.models.packed import load_for_inference
 from tamis.models.reference import resolve
 from tamis.models.texts.norms import KIND, load_norms
-from tamis.models.texts.token_batches import by_length, longest_text, padded
+from tamis.models.tokens import by_length, longest_text, padded
 
 #: Texts are small compared with images: the network takes this many times the device's batch size at once.
 _TEXTS_PER_SAMPLE = 4
@@ -28,29 +24,29 @@ TextRegression = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
 class SequenceRegression:
-    """A checkpoint of `AutoModelForSequenceClassification` with one logit, which is the number."""
+    """A checkpoint of `AutoModelForSequenceClassification` with one logit, which is the number.
+
+    Each distinct text is scored once, in batches of similar length: web captions repeat, and a batch of mixed lengths
+    is mostly padding.
+    """
 
     def __init__(self, model: str, device: Device) -> None:
-        import torch
-        from transformers import AutoModelForSequenceClassification
+        from transformers import AutoModelForSequenceClassification as Kind
 
         path = resolve(model).path
-        self._device = torch.device(device.kind)
-        self._batch = device.batch_size * _TEXTS_PER_SAMPLE
+        self._device, self._batch = device.kind, device.batch_size * _TEXTS_PER_SAMPLE
         use_threads(device)
         expected = "a text regression (sequence classification with one logit)"
-        network = load_whole(AutoModelForSequenceClassification, path, model, expected=expected, dtype=dtype_of(device))
-        if network.config.num_labels != 1:
+        self._model = load_for_inference(Kind, path, model, device, expected=expected)
+        config = self._model.config
+        if config.num_labels != 1:
             raise ModelError(
-                f"{model} has {network.config.num_labels} logits: it is a classifier, and not {expected}, as "
-                "moranyanuka/icc is"
+                f"{model} has {config.num_labels} logits: it is a classifier, and not {expected}, as moranyanuka/icc is"
             )
-        self._model = for_inference(network.to(self._device), device)
-        self._tokenizer = load_tokenizer_in(path, network=network)
-        self._length = longest_text(network.config, self._tokenizer)
+        self._tokenizer = load_tokenizer_in(path, network=self._model)
+        self._length = longest_text(config, self._tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns (n,) float32 numbers of n texts."""
         import torch
 
         distinct = list(dict.fromkeys(texts))
@@ -71,14 +67,5 @@ class SequenceRegression:
 
 @loaded_once(keep=4)
 def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
-    """Loads a text regression.
-
-    Args:
-        model: a sequence classification checkpoint with one logit, or `norms`: Hugging Face id, folder or built-in.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: it is missing or damaged, or gives no single number.
-        DependencyError: torch or transformers is not installed.
-    """
+    """Loads `norms`, or a checkpoint with one logit; ModelError if it is missing or gives no single number."""
     return load_norms(model, device) if model_type(model) == KIND else SequenceRegression(model, device)

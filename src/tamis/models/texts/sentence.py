@@ -18,13 +18,11 @@ from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip
-from tamis.models.device import dtype_of
 from tamis.models.folder import modules_in, object_in, shapes_in
-from tamis.models.loading import is_pooler, kind_of, load_tokenizer_in, load_whole, loaded_once
-from tamis.models.packed import for_inference
+from tamis.models.loading import is_pooler, load_tokenizer_in, loaded_once, model_type
+from tamis.models.packed import load_for_inference
 from tamis.models.reference import resolve
-from tamis.models.texts.token_batches import by_length, longest_text, padded
-from tamis.models.tokens import load_tokenizer
+from tamis.models.tokens import by_length, load_tokenizer, longest_text, padded
 
 _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval
 
@@ -42,10 +40,9 @@ class SentenceTransformer:
     """
 
     def __init__(self, model: str, device: Device) -> None:
-        import torch
         from transformers import AutoModel
 
-        self._device, self._batch = torch.device(device.kind), device.batch_size
+        self._device, self._batch = device.kind, device.batch_size
         path = resolve(model).path
         steps = [(kind.rpartition(".")[2], place) for kind, place in modules_in(path)]
         kinds = [kind for kind, _ in steps]
@@ -54,12 +51,11 @@ class SentenceTransformer:
                 f"{model}: its modules are {', '.join(kinds)}; supported are Transformer, Pooling, then Dense layers "
                 "and Normalize"
             )
-        (_, transformer), (_, pooling) = steps[:2]
-        network = load_whole(
-            AutoModel, transformer, model, expected="a text encoder", unneeded=is_pooler, dtype=dtype_of(device)
+        (_, folder), (_, pooling) = steps[:2]
+        self._model = load_for_inference(
+            AutoModel, folder, model, device, expected="a text encoder", unneeded=is_pooler
         )
-        self._model = for_inference(network.to(self._device), device)
-        self._tokenizer = load_tokenizer_in(transformer, network=self._model)
+        self._tokenizer = load_tokenizer_in(folder, network=self._model)
         self._length = _max_tokens(path, self._tokenizer, self._model.config)
         self._pooling = _pooling(object_in(pooling / "config.json"), model)
         self._dense = [_dense(folder, self._device) for kind, folder in steps if kind == "Dense"]
@@ -102,13 +98,11 @@ class BlipSentences:
     """The text tower of a BLIP retrieval checkpoint with its projection (SIEVE's Table 4)."""
 
     def __init__(self, model: str, device: Device) -> None:
-        import torch
-        from transformers import BlipForImageTextRetrieval
+        from transformers import BlipForImageTextRetrieval as Kind
 
-        self._device, self._batch = torch.device(device.kind), device.batch_size
-        path, expected = resolve(model).path, "a BLIP retrieval checkpoint"
-        network = load_whole(BlipForImageTextRetrieval, path, model, expected=expected, dtype=dtype_of(device))
-        self._model = for_inference(network.to(self._device), device)
+        self._device, self._batch = device.kind, device.batch_size
+        path = resolve(model).path
+        self._model = load_for_inference(Kind, path, model, device, expected="a BLIP retrieval checkpoint")
         self._tokenizer = load_tokenizer_in(path, network=self._model)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -128,21 +122,12 @@ class BlipSentences:
 
 @loaded_once(keep=4)
 def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
-    """Loads a sentence encoder.
-
-    Args:
-        model: a sentence-transformers, CLIP, SigLIP or BLIP retrieval checkpoint: Hugging Face id, folder, built-in.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: it is missing or damaged, or encodes no sentences.
-        DependencyError: torch or transformers is not installed.
-    """
+    """Loads a sentence encoder; ModelError if it is missing or damaged, or encodes no sentences."""
     require("torch", "transformers", extra="sentence")
     path = resolve(model).path
     if (path / "modules.json").is_file():
         return SentenceTransformer(model, device)
-    kind = kind_of(object_in(path / "config.json")) if (path / "config.json").is_file() else None
+    kind = model_type(model)
     if kind in KINDS:
         return ClipSentences(model, device)
     if kind == "blip":
@@ -172,7 +157,7 @@ def _pooling(config: dict[str, Any], model: str) -> str:
     raise ModelError(f"{model}: its pooling is {', '.join(map(str, modes)) or 'none'}; supported are mean and cls")
 
 
-def _dense(folder: Path, device: Any) -> Callable[[Any], Any]:
+def _dense(folder: Path, device: str) -> Callable[[Any], Any]:
     import torch
     from safetensors.torch import load_file
 
@@ -181,11 +166,9 @@ def _dense(folder: Path, device: Any) -> Callable[[Any], Any]:
     inputs, outputs, bias = config.get("in_features"), config.get("out_features"), config.get("bias", True)
     if shapes != {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if bias else {}):
         raise ModelError(f"{path} does not hold the layer that {folder / 'config.json'} describes")
-    layer = torch.nn.Linear(shapes["weight"][1], shapes["weight"][0], bias=bool(bias))
-    layer.load_state_dict({key.removeprefix("linear."): value for key, value in load_file(path).items()})
-    layer.to(device)
     name = str(config.get("activation_function", "Identity")).rpartition(".")[2]
     if name not in ("Tanh", "Identity"):
         raise ModelError(f"{folder}: a dense layer with {name} is not supported, only Tanh and none")
-    activation = getattr(torch.nn, name)()
-    return lambda x: activation(layer(x))
+    layer = torch.nn.Linear(shapes["weight"][1], shapes["weight"][0], bias=bool(bias))
+    layer.load_state_dict({key.removeprefix("linear."): value for key, value in load_file(path).items()})
+    return torch.nn.Sequential(layer, getattr(torch.nn, name)()).to(device)

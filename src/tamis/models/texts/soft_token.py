@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 #: `model_type` of a folder that holds the linear layer.
 KIND = "tamis-soft-token"
+
+#: What config.json says of a linear layer.
+_NAMES = ("clip", "language_model", "clip_digest", "language_model_digest", "end")
 
 #: How a caption ends: with a line break, as in the released code, or with the language model's own end of text.
 End = Literal["newline", "eos"]
@@ -58,8 +61,7 @@ class Bridge:
         from safetensors.numpy import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        words = {name: value for name, value in vars(self).items() if name not in ("weight", "bias")}
-        config = {"model_type": KIND, **words, "training": dict(facts)}
+        config = {"model_type": KIND, **{name: getattr(self, name) for name in _NAMES}, "training": dict(facts)}
         save_file({"weight": self.weight, "bias": self.bias}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
@@ -74,28 +76,23 @@ class Bridge:
                 f"{model} is not a layer between CLIP and a language model: name a folder that `tamis train sba` wrote"
             )
         tensors = arrays_in(path / "model.safetensors", {"weight": 2, "bias": 1})
-        words = {name: facts.get(name) for name in ("clip", "language_model", "clip_digest", "language_model_digest")}
-        if not all(isinstance(word, str) for word in words.values()) or facts.get("end") not in get_args(End):
+        words: dict[str, Any] = {name: facts.get(name) for name in _NAMES}
+        if not all(isinstance(word, str) for word in words.values()) or words["end"] not in get_args(End):
             raise ModelError(f"{config} is damaged: it does not say which models the layer was trained with")
         if tensors["weight"].shape[:1] != tensors["bias"].shape:
             raise ModelError(f"{path / 'model.safetensors'} holds a weight and a bias of different layers")
-        return cls(weight=tensors["weight"], bias=tensors["bias"], end=facts["end"], **cast(dict[str, str], words))
+        return cls(weight=tensors["weight"], bias=tensors["bias"], **words)
 
 
 class Reader:
     """The frozen language model: from soft tokens to the loss of captions, or to captions."""
 
     def __init__(self, model: str, device: Device, end: End) -> None:
-        """Loads a causal language model.
-
-        Raises:
-            ModelError: it is missing or damaged, is not a causal language model, or its tokenizer has no such end.
-        """
-        import torch
+        """Loads a causal language model; ModelError if it is another kind, or its tokenizer has no such end."""
         from transformers import AutoModelForCausalLM
 
         path, expected = resolve(model).path, "a causal language model"
-        self.device, self.batch = torch.device(device.kind), device.batch_size
+        self.device, self.batch = device.kind, device.batch_size
         use_threads(device)
         network = load_whole(AutoModelForCausalLM, path, model, expected=expected, dtype=dtype_of(device))
         self.model = network.requires_grad_(False).to(self.device)
@@ -105,25 +102,19 @@ class Reader:
             )
         self.tokenizer: Any = load_tokenizer_in(path, network=network)
         self.width = int(network.get_input_embeddings().weight.shape[1])
-        start = self.tokenizer.bos_token_id
-        if start is None:  # GPT-NeoX and Qwen begin a text after the end of another
-            start = self.tokenizer.eos_token_id
-        if start is None:
+        self._one_line = end == "newline"
+        eos, bos = self.tokenizer.eos_token_id, self.tokenizer.bos_token_id
+        line = self.tokenizer("\n", add_special_tokens=False)["input_ids"][-1:]
+        if bos is None and eos is None:
             raise ModelError(f"the tokenizer of {model} has no token to begin captions with: no start, no end of text")
-        self.start, self._one_line = int(start), end == "newline"
-        self.end = self._end_token(model)
+        if self._one_line and line in ([], [self.tokenizer.unk_token_id]):
+            raise ModelError(f"the tokenizer of {model} has no line break: train with --end eos")
+        if eos is None and not self._one_line:
+            raise ModelError(f"the tokenizer of {model} has no end of text: train with --end newline")
+        self.end = int(line[0] if self._one_line else eos)
+        self.start = int(eos if bos is None else bos)  # GPT-NeoX and Qwen begin a text after the end of another
         # The start and the soft token take two positions.
         self.longest = int(getattr(network.config, "max_position_embeddings", 0) or 10**9) - 2
-
-    def _end_token(self, model: str) -> int:
-        if self._one_line:
-            ids = self.tokenizer("\n", add_special_tokens=False)["input_ids"]
-            if not ids or ids[-1] == self.tokenizer.unk_token_id:
-                raise ModelError(f"the tokenizer of {model} has no line break: train with --end eos")
-            return int(ids[-1])
-        if self.tokenizer.eos_token_id is None:
-            raise ModelError(f"the tokenizer of {model} has no end of text: train with --end newline")
-        return int(self.tokenizer.eos_token_id)
 
     def _looks_ahead(self) -> bool:
         """Whether the output at a token changes with what follows it.
@@ -151,12 +142,7 @@ class Reader:
         return [[*row[: self.longest - 1], self.end] for row in ids]
 
     def loss(self, soft: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Returns the mean cross-entropy of the tokens of n captions, each after the start and its soft token.
-
-        Args:
-            soft: (n, width).
-            tokens: n lists of ids, as `tokens` makes them.
-        """
+        """Returns the mean cross-entropy of n captions' `tokens`, each after the start and a soft (n, width) token."""
         import torch
         from torch.nn import functional as F
 
@@ -195,14 +181,10 @@ class Reader:
                     eos_token_id=self.end,
                     pad_token_id=self.end,
                 )
-            texts = [self._text(row) for row in rows.tolist()]
+            cut = [row[: row.index(self.end)] if self.end in row else row for row in rows.tolist()]
+            texts = [self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in cut]
             captions += [texts[n : n + beams] for n in range(0, len(texts), beams)]
         return captions
-
-    def _text(self, row: list[int]) -> str:
-        cut = row[: row.index(self.end)] if self.end in row else row
-        text: str = self.tokenizer.decode(cut, skip_special_tokens=True)
-        return text.strip()
 
     def _beginning(self, soft: torch.Tensor) -> torch.Tensor:
         """Returns (n, 2, width): the start and the soft token of each row."""
@@ -255,16 +237,9 @@ class SemanticAutoencoder:
 def load_semantic_autoencoder(
     bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
 ) -> SemanticAutoencoder:
-    """Loads a semantic auto-encoder.
+    """Loads a semantic auto-encoder: `bridge` is a folder that `tamis train sba` wrote.
 
-    Args:
-        bridge: a folder that `tamis train sba` wrote.
-        clip, language_model: where the two checkpoints are now; None: where they were in training.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: a model is missing, or another one than the layer was trained with.
-        DependencyError: torch or transformers is not installed.
+    `clip` and `language_model` are the two checkpoints; None: where they were in training. ModelError if they changed.
     """
     require("torch", "transformers", extra="clip")
     return SemanticAutoencoder(bridge, clip, language_model, device)

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
-from tamis.models.device import dtype_of
-from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, loaded_once, transformer_folder
-from tamis.models.packed import for_inference
-from tamis.models.texts.token_batches import by_length, longest_text, padded
+from tamis.models.loading import is_pooler, load_tokenizer_in, loaded_once, transformer_folder
+from tamis.models.packed import load_for_inference
+from tamis.models.tokens import by_length, longest_text, padded
 
 #: The layers that agree best with people, by architecture and number of layers: the `bert-score` package's choice for
 #: models of these shapes. Not by name, since a folder may be called anything.
@@ -40,14 +39,13 @@ class TokenEncoder:
     """One layer of a BERT-like encoder."""
 
     def __init__(self, model: str, layer: int | None, device: Device) -> None:
-        import torch
         from transformers import AutoModel
 
         path, expected = transformer_folder(model), "a BERT-like encoder of texts"
-        self._device, self._batch = torch.device(device.kind), device.batch_size
-        network = load_whole(AutoModel, path, model, expected=expected, unneeded=is_pooler, dtype=dtype_of(device))
-        config = network.config
-        body = getattr(network, "encoder", getattr(network, "transformer", None))
+        self._device, self._batch = device.kind, device.batch_size
+        self._model = load_for_inference(AutoModel, path, model, device, expected=expected, unneeded=is_pooler)
+        config = self._model.config
+        body = getattr(self._model, "encoder", getattr(self._model, "transformer", None))
         if body is None or not hasattr(config, "num_hidden_layers") or config.is_encoder_decoder:
             raise ModelError(f"{model} is a {config.model_type!r} model and not {expected}: name one")
         deepest = int(config.num_hidden_layers)
@@ -56,11 +54,9 @@ class TokenEncoder:
         self.layer = layer if layer is not None else BEST_LAYERS.get((config.model_type, deepest), deepest)
         if not 0 <= self.layer <= deepest:
             raise ModelError(f"{model} has the layers 0 (its input) to {deepest}, got {self.layer}")
-        stack = getattr(body, "layer", None)
-        if stack is not None:
-            del stack[max(1, self.layer) :]  # the layers above are not used
-        self._model = for_inference(network.to(self._device), device)
-        self._tokenizer = load_tokenizer_in(path, network=network)
+        if hasattr(body, "layer"):
+            del body.layer[max(1, self.layer) :]  # the layers above are not used
+        self._tokenizer = load_tokenizer_in(path, network=self._model)
         # A token of RoBERTa includes the space before a word: with a space in front, the first word is one that it
         # knows. `bert-score` does so by a setting (add_prefix_space) that transformers 5 ignores; there RoBERTa's
         # first words are cut into pieces, and its numbers differ by some thousandths from these and published ones.
@@ -94,16 +90,9 @@ class TokenEncoder:
 
 @loaded_once(keep=2)
 def load_token_encoder(model: ModelRef, layer: int | None, device: Device) -> TokenEncoder:
-    """Loads one layer of an encoder.
+    """Loads one layer of a BERT-like checkpoint or a sentence-transformers folder; 0 is its input embeddings.
 
-    Args:
-        model: a BERT-like checkpoint or a sentence-transformers folder: Hugging Face id, folder or built-in name.
-        layer: whose output to take, 0 for the input embeddings; None: `BEST_LAYERS`, else the last.
-        device: where and in which precision.
-
-    Raises:
-        ModelError: it is missing or damaged, or does not have that many layers.
-        DependencyError: torch or transformers is not installed.
+    Without `layer` it is that of `BEST_LAYERS`, else the last. Raises ModelError if there is no such layer.
     """
     require("torch", "transformers", extra="clip")
     return TokenEncoder(model, layer, device)

@@ -141,23 +141,20 @@ def from_open_clip(
         raise ModelError(f"{side} x {side} patches of {patch} pixels do not go with image_size = {image}")
     _check_tokenizer(tokenizer, vocabulary, text)
     per_head = vision.get("head_width") or head_width or _WIDE_HEADS.get(width, _HEAD_WIDTH)
-    vision_sizes = _tower(found, _VISION, "mlp.fc1", per_head)
-    text_sizes = _tower(found, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, text.get("heads"))
+    both = {"projection_dim": embed, "hidden_act": act}
+    vision_sizes = _tower(found, _VISION, "mlp.fc1", per_head) | both
+    text_sizes = _tower(found, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, text.get("heads")) | both
     for part, sizes in ((vision, vision_sizes), (text, text_sizes)):
         _agree(part, width=sizes["hidden_size"], layers=sizes["num_hidden_layers"])
+        sizes["layer_norm_eps"] = float((part.get("norm_kwargs") or {}).get("eps", 1e-5))
     _agree(model | vision | text, embed_dim=embed, patch_size=patch, context_length=length, vocab_size=vocabulary)
-    both = {"projection_dim": embed, "hidden_act": act}
-    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    vision_sizes |= {"image_size": image, "patch_size": patch, "layer_norm_eps": _epsilon(vision), **both}
-    text_sizes |= {
-        "vocab_size": vocabulary,
-        "max_position_embeddings": length,
-        "layer_norm_eps": _epsilon(text),
-        **both,
-    }
-    scale = float(found["logit_scale"])
     clip = CLIPConfig(
-        vision_config=vision_sizes, text_config=text_sizes | ids, projection_dim=embed, logit_scale_init_value=scale
+        vision_config=vision_sizes | {"image_size": image, "patch_size": patch},
+        text_config=text_sizes
+        | {"vocab_size": vocabulary, "max_position_embeddings": length}
+        | {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
+        projection_dim=embed,
+        logit_scale_init_value=float(found["logit_scale"]),
     )
     notes: tuple[str, ...] = (f"activation {act}",)
     if "logit_bias" in tensors:
@@ -185,23 +182,20 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
     image = _side(found["vision_model.embeddings.position_embedding"].shape[1]) * patch
     length = found["text_decoder.bert.embeddings.position_embeddings.weight"].shape[0]
     per_head = head_width or _HEAD_WIDTH
+    # The epsilon is that of timm's ViT; transformers' own default for BLIP is 1e-5.
+    vision = {"image_size": image, "patch_size": patch, "layer_norm_eps": 1e-6}
+    text = {
+        "vocab_size": len(words),
+        "encoder_hidden_size": width,
+        "max_position_embeddings": length,
+        "bos_token_id": tokenizer.bos_token_id,
+        "sep_token_id": tokenizer.sep_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     config = BlipConfig(
-        vision_config={
-            **_tower(found, _VISION, "mlp.fc1", per_head),
-            "image_size": image,
-            "patch_size": patch,
-            "layer_norm_eps": 1e-6,  # of timm's ViT; transformers' own default for BLIP is 1e-5
-        },
-        text_config={
-            **_tower(found, "text_decoder.bert.encoder.layer", "intermediate.dense", per_head),
-            "vocab_size": len(words),
-            "encoder_hidden_size": width,
-            "max_position_embeddings": length,
-            "bos_token_id": tokenizer.bos_token_id,
-            "sep_token_id": tokenizer.sep_token_id,
-            "eos_token_id": tokenizer.sep_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-        },
+        vision_config=_tower(found, _VISION, "mlp.fc1", per_head) | vision,
+        text_config=_tower(found, "text_decoder.bert.encoder.layer", "intermediate.dense", per_head) | text,
     )
     images = _images("BlipImageProcessor", image, {"resize_mode": "squash"})
     return Conversion(BlipForConditionalGeneration, config, found, images, length)
@@ -245,10 +239,6 @@ def _agree(settings: Mapping[str, Any], **sizes: int) -> None:
     for name, size in sizes.items():
         if settings.get(name, size) != size:
             raise ModelError(f"the weights have {name} = {size}, and the configuration says {settings[name]}")
-
-
-def _epsilon(part: Mapping[str, Any]) -> float:
-    return float((part.get("norm_kwargs") or {}).get("eps", 1e-5))
 
 
 def _check_settings(*parts: Mapping[str, Any]) -> None:

@@ -5,7 +5,9 @@ Three layouts: open_clip's, BLIP's own .pth files, pickled weights of transforme
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import importlib.util
 import json
 import re
 import shutil
@@ -15,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import ModelError, require
-from tamis.models.convert.layouts import Activation, Conversion, Tensors, from_blip, from_open_clip, layout_of
-from tamis.models.convert.tokenizers import blip_tokenizer, clip_tokenizer
 from tamis.models.folder import PATTERNS, PICKLES, complete, object_in
-from tamis.models.hub import is_hub_id, with_pickles
-from tamis.models.loading import is_pooler, load_whole, one_sentence, quiet
+from tamis.models.layouts import Activation, Conversion, Tensors, from_blip, from_open_clip, layout_of
+from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
+from tamis.models.reference import cached, is_hub_id, resolve, with_pickles
 from tamis.storage import disk_errors
 from tamis.store.targets import check_new_folder, new_folder
 
@@ -28,6 +29,15 @@ _STATES = ("state_dict", "model", "model_state_dict")
 
 #: Settings that only one layout has, by its name.
 _SETTINGS = {"BLIP": ("head_width", "tokenizer"), "open_clip": ("config", "tokenizer", "activation", "head_width")}
+
+#: CLIP's list of merges as OpenAI published it. The packages `open_clip` and `clip` carry it.
+_MERGES = "bpe_simple_vocab_16e6.txt.gz"
+
+#: How many of its merges CLIP uses: 49,408 tokens less 256 bytes, the same at a word's end, and two signs.
+_USED = 49_408 - 2 * 256 - 2
+
+#: A checkpoint with CLIP's tokenizer, for where it is in the hub's cache.
+_CLIP = "openai/clip-vit-base-patch32"
 
 
 @dataclass(frozen=True)
@@ -55,8 +65,7 @@ def convert(
     require("torch", "transformers", "safetensors", extra="clip")
     check_new_folder(out)
     files = _files_of(source)
-    folder, tensors = files[0].parent, Tensors()
-    kind = "transformers"
+    folder, kind, tensors = files[0].parent, "transformers", Tensors()
     if not files[0].name.startswith("pytorch_model") or not (folder / "config.json").is_file():
         tensors = _tensors_in(files[0])
         kind = layout_of(tensors, files[0].name)
@@ -115,15 +124,13 @@ def _tensors_in(path: Path) -> Tensors:
     import torch
     from safetensors.torch import load_file
 
-    size, zipped = path.stat().st_size, zipfile.is_zipfile(path)
     try:
         with one_sentence("the checkpoint", path):
             if path.suffix == ".safetensors":
                 found: Any = load_file(path)
             else:
-                unpacked = sum(one.file_size for one in zipfile.ZipFile(path).infolist()) if zipped else 0
-                _check_growth(path, size, unpacked)
-                found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
+                mapped = zipfile.is_zipfile(path) or None
+                found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except ModelError as error:
         if name := re.search(r"GLOBAL ([\w.]+)", str(error.__cause__)):
             raise ModelError(f"{path} holds {name[1]}, which could run code: refused") from error
@@ -134,14 +141,7 @@ def _tensors_in(path: Path) -> Tensors:
     tensors = {name: one for name, one in items if isinstance(name, str) and isinstance(one, torch.Tensor)}
     if not tensors:
         raise ModelError(f"{path} holds no state dict, but a {type(found).__name__} without tensors by name")
-    # T5 names its embeddings four times.
-    _check_growth(path, 4 * size, sum(one.numel() * one.element_size() for one in tensors.values()))
     return Tensors({re.sub(r"^(module\.|_orig_mod\.)+", "", name): one for name, one in tensors.items()})
-
-
-def _check_growth(path: Path, most: int, size: int) -> None:
-    if size > most:
-        raise ModelError(f"{path} has {path.stat().st_size:,} bytes and would become {size:,}: no plain checkpoint")
 
 
 def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
@@ -201,3 +201,69 @@ def _write_card(folder: Path, source: str, files: list[Path], made: Converted) -
             lines.append(f"- {file.name}, SHA-256 {hashlib.file_digest(stream, 'sha256').hexdigest()}")
     lines += [f"- {note}" for note in made.notes]
     (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+# ---- tokenizers, which most checkpoints do not bring
+
+
+def blip_tokenizer(name: str | None) -> Any:
+    """Returns BERT's tokenizer (minilm's unless named) with BLIP's signs: [DEC] begins a caption, [ENC] a query."""
+    tokenizer = load_tokenizer_in(_tokenizer_folder(name or "minilm"))
+    # The sentence encoder's cuts and pads its texts.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    if "[DEC]" not in tokenizer.get_vocab():
+        tokenizer.add_special_tokens({"bos_token": "[DEC]"})
+        tokenizer.add_tokens(["[ENC]"], special_tokens=True)
+    tokenizer.bos_token = "[DEC]"
+    if tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
+        raise ModelError(f"the tokenizer {name} has no [SEP] or no [PAD], with which BLIP ends and pads captions")
+    return tokenizer
+
+
+def clip_tokenizer(name: str | None, folder: Path, *, own: bool) -> Any:
+    """Returns an open_clip checkpoint's tokenizer: the named one, else its folder's, else (unless `own`) CLIP's."""
+    if name is not None and Path(name).expanduser().is_file():
+        return _from_merges(Path(name).expanduser())
+    if name is not None or _has_tokenizer(folder):
+        return load_tokenizer_in(_tokenizer_folder(name) if name is not None else folder)
+    if not own:
+        for package in ("open_clip", "clip"):
+            spec = importlib.util.find_spec(package)  # without importing it
+            for home in (spec and spec.submodule_search_locations) or []:
+                if (Path(home) / _MERGES).is_file():
+                    return _from_merges(Path(home) / _MERGES)
+        if (place := cached(_CLIP)) is not None:
+            return load_tokenizer_in(place)
+    raise ModelError(
+        f"it brings no tokenizer, and {'it needs one of its own' if own else 'CLIP has none on this machine'}: name a "
+        f"folder with --tokenizer, or for CLIP the file {_MERGES} of the open_clip or clip package"
+    )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "vocab.txt"))
+
+
+def _tokenizer_folder(name: str) -> Path:
+    path = Path(name).expanduser()
+    return path if _has_tokenizer(path) else resolve(name).path
+
+
+def _from_merges(path: Path) -> Any:
+    """Returns CLIP's tokenizer from its merges: OpenAI's list, or the merges.txt of a transformers folder.
+
+    Source: Radford et al. 2021, CLIP (arXiv 2103.00020), section 2.4; github.com/openai/CLIP has the order of tokens.
+    """
+    from transformers import CLIPTokenizer
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    with one_sentence("the list of merges", path):
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8").split("\n")
+        merges = [(left, right) for left, right in (line.split() for line in lines[1:] if line)][:_USED]
+    # A letter for each byte, in the order of CLIP's vocabulary.
+    signs = list(bytes_to_unicode().values())  # type: ignore[no-untyped-call]
+    words = [*signs, *(f"{sign}</w>" for sign in signs), *(left + right for left, right in merges)]
+    vocabulary = {word: number for number, word in enumerate([*words, "<|startoftext|>", "<|endoftext|>"])}
+    return CLIPTokenizer(vocab=vocabulary, merges=merges)  # type: ignore[arg-type]  # pairs, as its backend takes
