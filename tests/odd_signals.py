@@ -108,7 +108,7 @@ class Faulty(Signal):
 
 @dataclass(frozen=True, kw_only=True)
 class FaultyBeside(Faulty):
-    """The same, beside the model: where shards are read and decoded."""
+    """The same, in the process that reads and decodes shards."""
 
     name: ClassVar[str] = "faulty_beside"
     host: ClassVar[bool] = True
@@ -116,7 +116,7 @@ class FaultyBeside(Faulty):
 
 @dataclass(frozen=True, kw_only=True)
 class Keeper(Signal):
-    """Keeps the images of the first batch that it sees of each process, and tells their mean with every later one."""
+    """Keeps the images of the first batch that it sees of each process, and compares their mean at every later one."""
 
     name: ClassVar[str] = "keeper"
     version: ClassVar[int] = 1

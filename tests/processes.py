@@ -24,7 +24,7 @@ import PIL
 
 import tamis
 
-#: Imported once for all of these processes, beside this package. What is not installed is left out.
+#: Imported once for all of these processes, as this package is. Packages that are not installed are left out.
 _IMPORTED = (
     "pandas",  # pyarrow asks for it
     "pyarrow.parquet",
@@ -63,7 +63,7 @@ def program(
     Args:
         module: its name.
         arguments: of its command line.
-        env: what the environment has beside.
+        env: further variables of the environment.
         before: what the process does first; a function of a module, or a partial of one.
     """
     words = [module, *map(str, arguments)]
@@ -136,7 +136,7 @@ def limit_files(most: int) -> None:
 
 
 def family(parent: int) -> list[int]:
-    """Returns a process and all that it has started, as Linux's /proc tells."""
+    """Returns a process and all that it has started, by Linux's /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,8 +1,7 @@
 """Fits the built-in concreteness model again: `python -m tools.norms --data FOLDER --out DIR`.
 
-It learns from word norms, expression norms and rated captions. The captions' texts are not part of Tamis:
-`norms_ratings.json` lists which rows of two public files a language model rated, from 0 (nothing to see) to 3 (a scene
-or thing that everybody would image alike). Fitting needs those files.
+It learns from word norms, expression norms and rated captions. `norms_ratings.json` lists which rows of two public
+files a language model rated, from 0 (nothing to see) to 3 (a clear scene or thing); fitting needs those files.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Counts the project: `python -m tools.size` prints lines, modules and long functions, room by room.
+"""Counts the project's lines, modules and long functions, room by room: `python -m tools.size [--json]`.
 
-    python -m tools.size           # tables
-    python -m tools.size --json    # the same numbers
-
-A code line holds something other than a comment or a docstring. A function's lines include its docstring. That no
-function is too complex, `make lint` checks.
+Code lines are those without comments and docstrings. A function's lines include its docstring.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What one more pair of each kind is worth: the utility study of T-MARS, on the lab's world.
+"""The utility study of T-MARS on the lab's world: what one more pair of each kind is worth.
 
-A base pool gets 20 and 40 % more pairs of one kind at a time. The same model is trained on each, always for the same
-number of samples. The utility of a kind is the slope of accuracy over pairs added; it is negative for pairs that hurt.
-As in the paper, kinds whose images do not show their caption are added to images alone, and kinds that do to images
-and a third of text-only pairs, without which a model has no reason to read. Unlike the paper's, pairs of two kinds are
-not variants of one image: each row of the run is a pair of its own.
+A base pool gets 20 and 40 % more pairs of one kind. The same model is trained on each, for the same number of samples.
+The utility of a kind is the slope of accuracy over added pairs. As in the paper, kinds whose images do not show their
+caption are added to images alone, the others to images and a third of text-only pairs. Unlike the paper's, pairs of two
+kinds are not variants of one image.
 
-Run: python -m tools.utility [--quick] [--folder DIR] [--workers 2]. The same folder resumes where it stopped.
+Run: python -m tools.utility [--quick] [--folder DIR] [--workers 2]. The same folder resumes.
 
 Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 6, figure 3 and appendix C.
 """

@@ -13,6 +13,7 @@ import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,28 +37,27 @@ def _process_numbers() -> str:
         return MACHINE
 
 
-#: What tells this machine from others: processes of containers on one machine share its locks.
+#: Identifies this machine, also in its containers.
 MACHINE = _machine()
 
-#: Within what a number names one process: containers may share a machine, and its name, but not their numbers.
+#: Where a process number is unique: containers of one machine have numbers of their own.
 NUMBERED_IN = _process_numbers()
 
-#: Who writes: this machine, this process, and what tells it from an earlier one of the same number.
+#: Identify the writer of a temporary file: its machine, and the process among those that had its number.
 _HOST = f"{zlib.crc32(NUMBERED_IN.encode()):08x}"
 _ME = uuid.uuid4().hex[:8]
 
-#: Temporary files of other machines, and of containers beside this one, are left alone for so long: nothing takes a day
-#: to write.
+#: Temporary files of other machines and containers are left alone for so long: nothing takes a day to write.
 _FOREIGN_SECONDS = 86_400.0
 
 
 def temporary_name(path: Path) -> Path:
-    """Returns a name beside a path that `sweep` knows as unfinished, and that no other call returns."""
+    """Returns a unique name in a path's folder that `sweep` recognises as unfinished."""
     return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{_ME}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
 
 
 def in_work(path: Path) -> bool:
-    """Tells whether a temporary file may belong to a process that is still at it."""
+    """Whether a temporary file may belong to a process that still writes it."""
     parts = path.name.removesuffix(TEMPORARY).rpartition(".")[2].split("-")
     if len(parts) != 4:
         return False
@@ -73,10 +73,7 @@ def in_work(path: Path) -> bool:
 
 
 def alive(process: int) -> bool:
-    """Tells whether a process of this machine lives: not one that has ended and that nobody has asked how.
-
-    Such stay for ever where the first process of a container does not ask.
-    """
+    """Whether a process of this machine is alive. Zombies are not: in some containers they stay for ever."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -87,15 +84,15 @@ def alive(process: int) -> bool:
 
 
 def started(process: int) -> str:
-    """Returns when a process of this machine began, which tells it from an earlier one of its number; "" if unknown."""
+    """Returns when a process of this machine began: later ones may get its number. "" if unknown."""
     return "".join(_facts(process)[19:20])
 
 
 def _facts(process: int) -> list[str]:
-    """Returns what Linux says of a process after its name: state, parent and so on."""
+    """Returns the fields of a process in Linux's /proc after its name: state, parent and so on."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:  # no Linux, or it is gone meanwhile
+    except OSError:  # not Linux, or the process has ended
         return []
 
 
@@ -106,13 +103,13 @@ _LOOK_SECONDS = 1.0
 
 
 def die_with(parent: int) -> None:
-    """Has this process killed when its parent dies, however that dies; ends it now if it is dead already.
+    """Makes this process die with its parent, however that dies.
 
-    Linux does it at once; elsewhere a thread looks every second. (The kernel means the thread that started us: engines
-    start workers in the thread that waits for them.)
+    Linux does it at once; elsewhere a thread looks every second. For the kernel, the parent is the thread that started
+    us: engines start workers in the thread that waits for them.
     """
     if sys.platform == "linux" and _signalled():
-        if os.getppid() != parent:  # it died before the kernel was told
+        if os.getppid() != parent:  # it died before the call
             os._exit(1)
         return
     threading.Thread(target=_watch, args=(parent,), name="tamis-parent", daemon=True).start()
@@ -131,11 +128,11 @@ def _watch(parent: int) -> None:
     os._exit(1)
 
 
+@dataclass
 class _End:
     """Follows the last item, with the error that ended them, if any."""
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    error: BaseException | None
 
 
 def prefetched(

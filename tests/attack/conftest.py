@@ -1,4 +1,4 @@
-"""What lies beside these tests can be imported by its name."""
+"""Lets these tests import the modules of this folder."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Fuzzes a reader with atheris: `python tests/attack/fuzz.py tar --seconds 600`.
 
-Readers: those of `targets.py`: tar, image, table, npz, json, recipe, expression, subset, run (a folder). An input that
+Readers: those of `targets.py`: tar, image, table, npz, json, recipe, expression, subset. An input that
 ends in anything but a value or one of our own errors, in more than 1.5 GiB or in more than 30 seconds, is written to
 tests/attack/found/READER, where `test_fuzz.py` tries it in every run of the suite from then on. atheris comes with
 `pip install tamis[attack]`; it has wheels for Linux.

@@ -190,7 +190,7 @@ TARS: dict[str, Make] = {
     "6 GB of zeros behind the end marker, gzip": lambda path: zeros(path / "0.tar.gz", gz, good() + END, 6 << 30, b""),
     "1 TB of holes behind the end marker": sparse_tail,
     **{
-        f"2 GB of zeros in a member nobody wants, {kind}": partial(zeros_unwanted, kind, open_)
+        f"2 GB of zeros in a member that is not read, {kind}": partial(zeros_unwanted, kind, open_)
         for kind, open_ in (("gz", gz), ("bz2", bz), ("xz", xz))
     },
     "an xz whose dictionary has 1.5 GB": lambda path: written(path / "0.tar.xz", xz_of_large_dictionary(good() + END)),
@@ -290,13 +290,12 @@ def tall_text_ppm() -> bytes:
     return b"P3\n4000 4000\n255\n" + b"1 " * (2 << 20)
 
 
-def odd_mode(mode: str, format: str) -> Callable[[], bytes]:
+def odd_mode(mode: str) -> Callable[[], bytes]:
     """Returns a maker of an image in a mode that photographs do not have."""
-    side = 9000 if format == "PNG" else 7000
 
     def make() -> bytes:
-        image = Image.new("P" if mode == "PA" else mode, (side, side))
-        return saved(image, format, **({"transparency": 0} if mode == "PA" else {}))
+        image = Image.new("P" if mode == "PA" else mode, (9000, 9000))
+        return saved(image, "PNG", **({"transparency": 0} if mode == "PA" else {}))
 
     return make
 
@@ -305,9 +304,7 @@ IMAGES: dict[str, Callable[[], bytes]] = {
     "a GIF of 10,000 frames": lambda: gif_frames(10_000),
     "an APNG of 10,000 frames": lambda: apng_frames(10_000),
     "a PNG of 50,000 x 50,000": lambda: png(50_000, 50_000),
-    "a PNG of 10,000 x 10,000, all there": lambda: png(10_000, 10_000, pixels=bytes(30_001 * 10_000)),
     "a PNG of 1 GB behind its pixels": lambda: png(8, 8, pixels=bytes(1 << 30)),
-    "a PNG with EXIF of 200 MB": lambda: png(8, 8, chunk(b"eXIf", bytes(200 << 20)), pixels=bytes(200)),
     "a PNG whose EXIF claims 13 GB": lambda: png(
         8, 8, chunk(b"eXIf", overlapping_directory(1 << 20, 63_000)), pixels=bytes(200)
     ),
@@ -342,16 +339,9 @@ IMAGES: dict[str, Callable[[], bytes]] = {
     "a progressive JPEG of 9,900 x 9,900": lambda: saved(
         Image.new("RGB", (9900, 9900), (200, 30, 70)), "JPEG", progressive=True, subsampling=0
     ),
-    **{f"a PNG of 9,000 x 9,000 in mode {mode}": odd_mode(mode, "PNG") for mode in ("1", "LA", "PA", "I;16")},
-    **{
-        f"a TIFF of 7,000 x 7,000 in mode {mode}": odd_mode(mode, "TIFF") for mode in ("F", "I", "LAB", "YCbCr", "RGBX")
-    },
+    **{f"a PNG of 9,000 x 9,000 in mode {mode}": odd_mode(mode) for mode in ("1", "LA", "PA", "I;16")},
     "a JPEG of 9,900 x 9,900 in CMYK": lambda: saved(Image.new("CMYK", (9900, 9900)), "JPEG"),
-    "a turned PNG of 9,900 x 9,900": lambda: saved(Image.new("RGB", (9900, 9900)), "PNG", exif=TURNED),
 }
-
-
-TURNED = b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0"
 
 
 def pieces(data: bytes, size: int) -> list[bytes]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import io
-import json as plain_json
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from damage import RECIPE, answer, part_files, small_run
+from damage import RECIPE, small_run
 from factories import EMBEDDING_SIZES, image_bytes, pair, write_tar
 from hostile import IMAGES, RECIPES, good, header, member, overlapping_directory, pax, saved
 from PIL import Image
@@ -30,10 +29,8 @@ from tamis.pool.source import TABLES as ENDINGS
 from tamis.pool.table import table_shards
 from tamis.pool.tar import TarShard
 from tamis.pool.texts import read_captions_file, read_texts
-from tamis.run.status import read_status, render_status
 from tamis.selectors.expression import parse
 from tamis.store import Run
-from tamis.store.records import write_record
 from tamis.store.subset import Subset
 from tamis.store.subset_file import FACTS
 from tamis.store.table import Table
@@ -148,17 +145,7 @@ def expression(data: bytes) -> None:
 
 @cache
 def _run() -> Run:
-    """A run of every kind of part, with status, events, a failure and a subset beside."""
-    run = small_run(_folder() / "run")
-    shards = {"total": 3, "done": 2, "failed": 1}
-    facts = {"state": "running", "process": 1, "host": "x", "updated": 1.0, "shards": shards}
-    write_record(run.path / "status.json", facts)
-    event = {"event": "shard done", "shard": "00000", "seconds": 1.0, "rows": 8, "rate": 2.0}
-    (run.path / "events.jsonl").write_text((plain_json.dumps(event) + "\n") * 2)
-    (run.path / "failures").mkdir()
-    failure = {"error": "faulty: x", "url": "0.tar", "stamp": ""}
-    write_record(run.path / "failures" / "00001.json", failure)
-    return run
+    return small_run(_folder() / "run")
 
 
 @cache
@@ -188,44 +175,6 @@ def subset(data: bytes) -> None:
 @cache
 def _kept() -> bytes:
     return Subset.load(_file("whole.parquet", _subset_file()), _run()).keep.tobytes()
-
-
-@cache
-def _files_of_run() -> list[Path]:
-    return sorted(path for path in _run().path.rglob("*") if path.is_file())
-
-
-@cache
-def _right_answer() -> str:
-    return answer(_run().path)
-
-
-@contextmanager
-def _replaced(path: Path, data: bytes) -> Iterator[None]:
-    whole = path.read_bytes()
-    path.write_bytes(data)
-    try:
-        yield
-    finally:
-        path.write_bytes(whole)
-
-
-def run_folder(data: bytes) -> None:
-    """The first byte says which file of a run the rest stands in for."""
-    files, right = _files_of_run(), _right_answer()
-    path = files[data[0] % len(files)] if data else files[0]
-    folder, parts = _run().path, part_files(_run().path)
-    with _replaced(path, data[1:]):
-        try:
-            same = answer(folder) == right
-            assert same or path not in parts, f"{path} changed the answer, and nothing was said"
-        except RunError as error:
-            assert len(str(error)) < 5_000  # noqa: PT017
-        with suppress(RunError):
-            render_status(read_status(folder))
-        with suppress(RunError):
-            tamis.check(folder)
-    assert {file for file in folder.rglob("*") if file.is_file()} == set(files)
 
 
 def mended(reader: str, data: bytes) -> bytes:
@@ -258,7 +207,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "recipe": recipes,
     "expression": expression,
     "subset": subset,
-    "run": run_folder,
 }
 
 
@@ -368,10 +316,6 @@ def _subsets() -> list[bytes]:
     return [b"p" + _subset_file(), b"f" + footer]
 
 
-def _runs() -> list[bytes]:
-    return [bytes([number]) + path.read_bytes() for number, path in enumerate(_files_of_run())]
-
-
 _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "tar": _tars,
     "image": _images,
@@ -381,5 +325,4 @@ _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "recipe": _recipes,
     "expression": _expressions,
     "subset": _subsets,
-    "run": _runs,
 }

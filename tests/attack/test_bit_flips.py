@@ -30,7 +30,7 @@ def test_no_flipped_bit_changes_an_answer_and_the_check_finds_each(
             outcome = "harmless" if answer(run) == right else "silent"
         tries[outcome] += 1
         with suppress(RunError):  # the list of shards is beyond repair, and ends it
-            # Parquet has bytes that nobody reads, such as statistics.
+            # Parquet has bytes that are never read, such as statistics.
             tries["unseen"] += outcome != "harmless" and tamis.check(run).exit_code == 0
         path.write_bytes(whole)
     record_property("measured", f"{FLIPS} flipped bits: {tries}")

@@ -72,7 +72,7 @@ class Trial:
         return ["score", str(self.pool), "--run", str(self.run), "--signals", SIGNALS, "-q"]
 
     def start(self, *engine: str, **variables: str) -> subprocess.Popen[bytes]:
-        """Starts a command; what it says is told by `said`."""
+        """Starts a command; `said` is its output."""
         with open(self._log, "ab") as log:
             arguments = [sys.executable, "-m", "tamis", *self.words, *engine]
             return subprocess.Popen(arguments, env={**os.environ, **variables}, stderr=log)
@@ -82,7 +82,7 @@ class Trial:
 
     @property
     def said(self) -> str:
-        """What the commands have said so far."""
+        """The output of the commands so far."""
         return self._log.read_text(errors="replace")
 
     @property

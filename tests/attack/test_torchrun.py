@@ -28,7 +28,7 @@ def losses(out: Path) -> list[float]:
 
 
 def torchrun(run: Path, model: Path, out: Path) -> subprocess.Popen[bytes]:
-    """Starts two processes that train 150 steps of 8 pairs; what they say goes into a file beside the folder."""
+    """Starts two processes that train 150 steps of 8 pairs; their output goes to a file next to the folder."""
     with open(out.with_suffix(".log"), "wb") as said:
         return subprocess.Popen(
             [

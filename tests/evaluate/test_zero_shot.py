@@ -220,11 +220,7 @@ def test_neither_the_batch_size_nor_the_order_matters(
 
 
 def test_broken_images_are_counted_and_told(
-    tmp_path: Path,
-    write_task: WriteTask,
-    labelled: Labelled,
-    clip_model: str,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, write_task: WriteTask, labelled: Labelled, clip_model: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = labelled(9, fields=1)
     bad = [{"jpg": image_bytes(50)[:200], "cls": b"1", "npy": good[0]["npy"]}, {"cls": b"2", "npy": good[0]["npy"]}]
@@ -297,23 +293,6 @@ def test_a_task_that_cannot_be_run_hides_behind_no_average(
     facts = json.loads(json.dumps(found.facts()))
     assert set(facts["failed"]) == {"fewer", "none", "spoilt"}
     assert len(facts["datacomp"][-1]["absent"]) == 37
-
-
-def test_the_labs_tasks_are_drawn_once_and_the_built_in_model_knows_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = evaluate_zero_shot("lab/clip", "lab", CPU, out=tmp_path, size=24)
-    scores = {result.task: result.score for result in found.results}
-    assert list(scores) == ["lab-colours", "lab-objects", "lab-places", "lab-reading", "lab-retrieval"]
-    assert (scores["lab-objects"] or 0) > 0.8
-    assert (scores["lab-colours"] or 0) > 0.8
-    assert (scores["lab-retrieval"] or 0) > 0.8
-    assert found.average == pytest.approx(sum(score or 0 for score in scores.values()) / 5)
-    tars = {tar: tar.stat().st_mtime_ns for tar in tmp_path.rglob("*.tar")}
-    assert len(tars) == 5
-    monkeypatch.setattr("tamis.evaluate.zero_shot.load_clip", None)
-    assert evaluate_zero_shot("lab/clip", "lab", CPU, out=tmp_path, size=24) == found
-    assert {tar: tar.stat().st_mtime_ns for tar in tmp_path.rglob("*.tar")} == tars
 
 
 def test_what_cannot_be_evaluated_is_refused(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import write_run
@@ -87,16 +86,6 @@ def test_every_dropped_pair_is_listed_with_step_reason_and_score(
         out = tmp_path / f"{number}.parquet"
         assert tamis.export(each, "dropped", out) == ROWS - len(subset) == len(wanted)
         assert pq.read_table(out).to_pylist() == wanted
-
-
-def test_the_table_has_its_columns_whatever_is_in_it(run: Run, tmp_path: Path) -> None:
-    every = tamis.select(run, {"select": []})
-    none = tamis.select(run, {"select": [{"random_fraction": {"fraction": 0}}]})
-    assert (tamis.export(every, "dropped", tmp_path / "e"), tamis.export(none, "dropped", tmp_path / "n")) == (0, ROWS)
-    assert pq.read_schema(tmp_path / "e") == pq.read_schema(tmp_path / "n")
-    assert pq.read_schema(tmp_path / "e").names == ["uid", "key", "shard", "step", "reason", "score"]
-    assert pq.read_schema(tmp_path / "e").field("score").type == pa.float64()
-    assert pq.read_table(tmp_path / "n")["score"].null_count == ROWS
 
 
 def test_a_score_under_the_recipes_own_name_is_found_in_the_run(run: Run, tmp_path: Path) -> None:

@@ -37,11 +37,7 @@ def test_every_object_stands_out_in_every_colour(subject: str) -> None:
         pixels = np.asarray(image)[where].astype(int)
         nearest = np.linalg.norm(pixels[:, None] - palette[None], axis=-1).argmin(axis=1)
         shares = np.bincount(nearest, minlength=len(names)) / len(nearest)
-        assert shares[names.index(colour)] > 0.2, (
-            colour,
-            rgb,
-            dict(zip(names, shares.round(2), strict=True)),
-        )
+        assert shares[names.index(colour)] > 0.2, (colour, rgb, dict(zip(names, shares.round(2), strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -64,12 +60,7 @@ def test_painted_text_lies_within_its_quads_and_the_quads_within_the_image() -> 
     rng = np.random.default_rng(0)
     for i in range(60):
         plain = Image.new("RGB", (128, 128), (128, 128, 128))
-        text = (
-            "a photo of two purple elephants next to a red car",
-            "SALE 50% OFF",
-            "owl",
-            "grey cat, library",
-        )[i % 4]
+        text = ("a photo of two purple elephants next to a red car", "SALE 50% OFF", "owl", "grey cat, library")[i % 4]
         painted = paint_text(plain, text, rng, most_lines=5)
         quads = np.array(painted.quads)
         assert quads.shape[1:] == (4, 2)

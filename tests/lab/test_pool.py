@@ -92,10 +92,7 @@ def test_tables_and_counts_say_what_the_tars_say(summary: PoolSummary, samples: 
     stats = [json.loads((summary.out / f"0000{i}_stats.json").read_text()) for i in range(3)]
     assert [s["count"] for s in stats] == [300, 300, 100]
     assert [s["successes"] for s in stats] == [300, 300, 100]
-    assert summary.kinds == {
-        **dict.fromkeys(summary.kinds, 0),
-        **Counter(sample["truth"] for sample in samples),
-    }
+    assert summary.kinds == {**dict.fromkeys(summary.kinds, 0), **Counter(sample["truth"] for sample in samples)}
     assert sum(summary.kinds.values()) == summary.pairs == _PAIRS
 
 

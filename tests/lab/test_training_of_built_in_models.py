@@ -14,12 +14,10 @@ pytest.importorskip("torch")
 
 from safetensors import safe_open
 
-from tamis.lab.world import COLOURS, OBJECTS
 from tamis.models.reference import resolve
 from tamis.train.tokenizer import clip_tokenizer
-from tools.lab_models import looking, measuring
+from tools.lab_models import measuring
 from tools.lab_models.building import BUILDS, Built, build_models
-from tools.lab_models.clip import normalise
 from tools.lab_models.examples import SIDE, draw
 from tools.lab_models.measuring import mentioned
 from tools.lab_models.vocabulary import bert_tokenizer, corpus, gpt2_tokenizer
@@ -100,29 +98,6 @@ def test_examples_do_not_depend_on_the_number_of_processes() -> None:
     assert one.samples == two.samples
     assert {sample.kind for sample in one.samples} == {"visual", "text_only"}
     assert one.images.shape == (70, SIDE, SIDE, 3)
-
-
-def test_a_whole_picture_as_a_window_has_its_objects_and_words_where_they_are() -> None:
-    examples = draw(40, seed=6, kinds={"visual_text": 1})
-    batches = looking.windows(
-        examples, batch=40, patch=16, side=8, text_share=0.5, rng=np.random.default_rng(0), normalise=normalise
-    )
-    batch = next(batches)
-    grid = batch.objects.reshape(40, 8, 8).numpy()
-    written = batch.written.reshape(40, 8, 8, -1).numpy()
-    names = list(OBJECTS)
-    words = [*names, *COLOURS]
-    for number, objects, signs in zip(batch.numbers, grid, written, strict=True):
-        sample = examples.samples[number]
-        front = sample.objects[-1]
-        x, y = (front.box[0] + front.box[2]) / 2, (front.box[1] + front.box[3]) / 2
-        assert names[objects[int(y // 16), int(x // 16)]] == front.name
-        found = {words[k] for k in np.flatnonzero(signs[..., : len(words)].any((0, 1)))}
-        said = {word for word in words for text in [sample.text.lower().replace(".", "")] if word in text.split()}
-        assert said <= found
-        letters = {chr(97 + k) for k in np.flatnonzero(signs[..., len(words) :].any((0, 1)))}
-        assert letters == {sign for sign in sample.text.lower() if sign.isalpha()}
-    assert np.array_equal(batch.rows[0], np.arange(64))
 
 
 def test_what_a_caption_mentions() -> None:

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from tamis.data import Device
 from tamis.errors import ModelError
-from tamis.models.folder import PATTERNS, loaded_files
-from tamis.models.loading import forget_loaded
+from tamis.models.folder import loaded_files
 from tamis.models.reference import resolve
 
 transformers = pytest.importorskip("transformers")
@@ -35,12 +33,6 @@ KINDS = {
     "sentences": ("sentence_model", load_sentences),
     "pipeline": ("diffusion_model", load_drawing),
 }
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_loaded() -> Iterator[None]:
-    yield
-    forget_loaded()
 
 
 def refused(load: Callable[[str], object], folder: Path) -> str:
@@ -185,19 +177,6 @@ def test_each_file_that_counts_changes_the_hash_and_no_other_does(
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(safetensors_bytes(name.encode()) if name.endswith(".safetensors") else b"{}")
         assert resolve(str(folder)).digest == before, name
-
-
-def test_every_vocabulary_that_transformers_reads_counts() -> None:
-    names: set[str] = set()
-    for path in Path(transformers.__file__).parent.glob("models/*/tokenization*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VOCAB_FILES_NAMES":
-                try:
-                    names |= {str(one) for one in ast.literal_eval(node.value).values()}
-                except ValueError:  # made of another dictionary
-                    continue
-    assert len(names) > 10
-    assert [name for name in sorted(names) if not any(Path(name).match(pattern) for pattern in PATTERNS)] == []
 
 
 def test_an_onnx_network_is_one_whole_file(tmp_path: Path) -> None:

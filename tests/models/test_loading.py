@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,6 @@ from factories import safetensors_bytes
 from tamis.data import ModelRef, OptionalModelRef
 from tamis.errors import DependencyError, ModelError, RecipeError
 from tamis.models.loading import forget_loaded, loaded_once, one_sentence
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_loaded() -> Iterator[None]:
-    yield
-    forget_loaded()
 
 
 def folder(path: Path, weights: bytes = b"weights") -> str:

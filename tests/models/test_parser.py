@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tamis.errors import ModelError
-from tamis.models.loading import forget_loaded
 from tamis.models.texts.parser import load_parser
 
 spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_loaded() -> Iterator[None]:
-    yield
-    forget_loaded()
 
 
 def saved(folder: Path, encoder: dict[str, Any]) -> Path:

@@ -23,7 +23,7 @@ from tamis.errors import DependencyError, ModelError, install
 from tamis.models import reference
 from tamis.models.folder import PATTERNS, complete
 from tamis.models.reference import cached, resolve
-from tamis.models.registry import BUILT_IN, HUB, BuiltIn, job_of
+from tamis.models.registry import BUILT_IN, HUB, BuiltIn
 
 B32 = "openai/clip-vit-base-patch32"
 
@@ -103,7 +103,7 @@ def serve() -> Iterator[Serve]:
 
 
 def answer(status: str, body: bytes = b"") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def refused(name: str) -> str:
@@ -243,21 +243,6 @@ def test_offline_says_what_to_download_where_to_put_it_and_what_serves_meanwhile
 ) -> None:
     says = refused(model)
     assert [word for word in [*words, f"fill this machine's cache at {cache}"] if word not in says] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "built_in"),
-    [
-        ("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "lab/clip"),
-        ("sentence-transformers/clip-ViT-B-32", "lab/clip"),
-        ("Salesforce/blip2-opt-6.7b", "lab/captioner"),
-        ("stabilityai/stable-diffusion-2", "lab/text-to-image"),
-        ("Qwen/Qwen2.5-0.5B", "lab/language-model"),
-    ],
-)
-def test_a_model_of_the_same_job_is_named(name: str, built_in: str) -> None:
-    assert job_of(name) == BUILT_IN[built_in].job
-    assert f"meanwhile the built-in {built_in} does the same job" in refused(name)
 
 
 @pytest.mark.usefixtures("online")

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tamis.data import Device, Sample
 from tamis.features.text_boxes import TextBoxes
 from tamis.math.regions import quad_mask
-from tamis.models.ocr.detector import Regions, regions_of
+from tamis.models.ocr.detector import Regions, regions_of, small_size
 from tamis.models.ocr.recogniser import load_legible
 
 pytest.importorskip("rapidocr")
@@ -98,6 +98,12 @@ def test_one_character_must_be_the_same_in_three_crops() -> None:
     none = Regions(np.zeros((0, 4, 2), np.float32), np.zeros(0, np.float32))
     readable = legible([image, image], [Regions(np.float32([quad, part]), np.ones(2, np.float32)), none])
     assert [some.tolist() for some in readable] == [[True, False], []]
+
+
+def test_a_title_that_both_passes_find_is_one_region() -> None:
+    image, _ = card("HOTEL", 0.16, size=(900, 900))
+    assert len(found_in(image)) == 1
+    assert small_size(1024, 768) == (288, 224)
 
 
 # ---- many regions

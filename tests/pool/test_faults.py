@@ -1,4 +1,4 @@
-"""Stores that fail now and then: what may go better is asked again, what will not is told at once, nothing is lost."""
+"""Stores that fail now and then: what may pass is retried, other errors are reported at once, nothing is lost."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_secrets_of_urls_are_in_no_file_and_no_message(
         assert len(score(f"http://user:c0ffee@{host}/pool/00001.tar", tmp_path / "run1")) == 2
         assert len(score(f"{server.url}/t/0.csv?sig=c0ffee", tmp_path / "run2")) == 1
         assert Run(tmp_path / "run0").urls["00001"] == f"{server.url}/pool/00001.tar"
-        # A URL that was signed anew is the same shard.
+        # A URL that was signed again is the same shard.
         again = PoolSpec(path=f"{server.url}/pool/{{00000..00001}}.tar?more=1&sig=c0ffee")
         assert len(score(again, tmp_path / "run0")) == 4
         with pytest.raises(PoolError, match="differ only in what is not kept"):

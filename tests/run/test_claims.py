@@ -200,7 +200,7 @@ def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_p
     for path in (living, dead, *others):
         path.mkdir()
         (path / "model.safetensors").write_bytes(b"half")
-    file = Path(str(dead)[:-5] + "f.tmp")
+    file = Path(str(dead)[:-5] + "x.tmp")  # another name than any random one
     file.write_bytes(b"no folder")
     with new_folder(tmp_path / "model") as temporary:
         (temporary / "config.json").write_text("new")

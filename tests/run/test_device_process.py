@@ -1,4 +1,4 @@
-"""Many workers and one process at the device: the files of one worker, whoever dies."""
+"""Many workers and one process at the device: the files of one worker, whichever process dies."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_a_device_process_that_dies_costs_the_shard_that_it_was_at(pool: Path, t
 
 @pytest.mark.attack
 def test_a_worker_that_dies_beside_the_device_costs_its_shard_alone(pool: Path, tmp_path: Path) -> None:
-    beside = FaultyBeside(key=BAD, how="kill")
-    run = score(pool, tmp_path / "run", Brightness(), beside, engine=SERVED)
+    reading = FaultyBeside(key=BAD, how="kill")
+    run = score(pool, tmp_path / "run", Brightness(), reading, engine=SERVED)
     assert list(run.failures) == ["00001"]
     assert run.failures["00001"].startswith("the worker process died (killed by signal 9)")
     assert run.shards == ("00000", "00002")
@@ -85,13 +85,13 @@ def fitting(pool: Path, kind: str, *signals: Signal, **settings: Any) -> int:
 
 def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "memory", lambda: 64 << 30)
-    beside = FaultyBeside(key=BAD)
+    reading = FaultyBeside(key=BAD)
     assert fitting(pool, "cuda:0", Brightness()) == 8  # one per core feeds the GPU
     assert fitting(pool, "cpu", Brightness()) == 1  # the model takes all cores
-    assert fitting(pool, "cpu", beside) == 1  # too little to start processes for
+    assert fitting(pool, "cpu", reading) == 1  # too little to start processes for
     monkeypatch.setattr(local, "_SMALL_POOL", 1000)
-    assert fitting(pool, "cpu", beside) == 8
-    assert fitting(pool, "cpu", beside, place=Place(local=(0, 16))) == 4  # of sixteen ranks on the machine
+    assert fitting(pool, "cpu", reading) == 8
+    assert fitting(pool, "cpu", reading, place=Place(local=(0, 16))) == 4  # of sixteen ranks on the machine
     monkeypatch.setattr(local, "memory", lambda: 3 << 30)
     assert fitting(pool, "cuda:0", Brightness()) == 3
 

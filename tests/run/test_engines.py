@@ -1,4 +1,4 @@
-"""Engines: whoever does which shard, the parts are the same, every shard is done once, and a bad one is named."""
+"""Engines: they all make the same parts, do every shard once, and name a bad one."""
 
 from __future__ import annotations
 

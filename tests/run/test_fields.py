@@ -1,4 +1,4 @@
-"""Json fields: in the index of a new run, beside it where a run is there already."""
+"""Json fields: in the index of a new run, as scores in a run that has an index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run has one pool: a part of it adds nothing, another one is added when asked for, and none lies in the run."""
+"""A run has one pool: a part of it adds nothing, another one is added when asked for, and none is in the run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_recipes_pool_is_the_runs_too(tmp_path: Path) -> None:
     assert len(package.run_recipe(other, grow=True, quiet=True).run) == 4
 
 
-# ---- where a run may lie
+# ---- where a run may be
 
 
 @pytest.mark.parametrize(

@@ -237,20 +237,24 @@ def test_captions_alone_go_on_where_they_were(pool: Path, tmp_path: Path, monkey
     assert parts_of(tmp_path / "run") == parts_of(whole.path)
 
 
-@pytest.mark.parametrize("how", ["damaged", "other batches", "another file"])
+@pytest.mark.parametrize("how", ["damaged", "other batches", "another file", "another file of that stamp"])
 def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
     how: str, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals, run = ("caption_length", Brightness()), tmp_path / "run"
+    if how.endswith("stamp"):
+        monkeypatch.setattr("tamis.pool.tar.stamp", lambda path: "the same")
     interrupted_at(2, monkeypatch, pool, run, *signals)
     second = max((run / "unfinished" / "00000").glob("*.parquet"))
     if how == "damaged":
         content = bytearray(second.read_bytes())
         content[len(content) // 2] ^= 1
         second.write_bytes(content)
-    if how == "another file":
+    if how.startswith("another file"):
         (pool / "00002.tar").replace(pool / "00000.tar")
     size = 4 if how == "other batches" else 3
+    if how.endswith("stamp"):
+        assert "of other samples" in score(pool, run, *signals, batch_size=size).failures["00000"]
     done = score(pool, run, *signals, batch_size=size)
     assert done.failures == {}
     assert parts_of(run) == parts_of(score(pool, tmp_path / "whole", *signals, batch_size=size).path)

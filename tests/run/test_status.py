@@ -1,4 +1,4 @@
-"""How far a run is, told by its files alone: while it runs, when it is done, and when its process has died."""
+"""The progress of a run, read from its files alone: while it runs, when it is done, after its process died."""
 
 from __future__ import annotations
 

@@ -74,16 +74,6 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Step, "__call__", call)
 
 
-def test_the_papers_settings_are_the_defaults(run: Run) -> None:
-    training = fine_tuning("somewhere/clip")
-    assert (training.learning_rate, training.batch, training.warmup) == (1e-5, 1024, 200)
-    assert CSsft(folder="x").epochs == 5
-    # 16 pairs, 5 epochs, batches of 4: 20 steps, of which a tenth warm up.
-    fitted = over_epochs(replace(training, batch=4), run, 5)
-    assert (fitted.samples, fitted.steps, fitted.warmup) == (80, 20, 2)
-    assert over_epochs(replace(training, batch=4, warmup=1), run, 5).warmup == 1
-
-
 def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tmp_path: Path, clip_model: str) -> None:
     # Batches of 6 end no epoch of 16 pairs on their own.
     done = fine_tuned(run, tmp_path / "out", fine_tuning(clip_model, learning_rate=1e-2, batch=6))
@@ -93,23 +83,6 @@ def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tm
     signal = CSsft(folder=str(tmp_path / "out"), epochs=3)
     scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", signals=[signal], quiet=True)
     assert np.isfinite(scored.to_numpy("c_ssft")).all()
-
-
-def test_a_killed_fine_tuning_resumes_to_the_same_epochs(
-    run: Run, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = fine_tuning(clip_model, learning_rate=1e-2, batch=8)
-    fine_tuned(run, tmp_path / "whole", training)
-    with monkeypatch.context() as patch:
-        killed_at(4, patch)
-        with pytest.raises(Killed):
-            fine_tuned(run, tmp_path / "killed", training)
-    assert [path.name for path in (tmp_path / "killed").glob("epoch-*")] == ["epoch-1"]
-    with pytest.raises(ModelError, match="epoch-2"):
-        CSsft(folder=str(tmp_path / "killed"), epochs=3).needs()
-    fine_tuned(run, tmp_path / "killed", training)
-    for number in (1, 2, 3):
-        assert same(tmp_path / "whole" / f"epoch-{number}", tmp_path / "killed" / f"epoch-{number}")
 
 
 def both_here(path: str, out: str, training: ClipTraining) -> None:

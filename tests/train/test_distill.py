@@ -156,28 +156,6 @@ def test_captions_to_label_are_spread_evenly_whatever_their_order(tmp_path: Path
         captions_to_label(scores, students[:1], device=DEVICE)
 
 
-def test_orders_and_names_of_columns_do_not_matter_and_repeated_labels_are_averaged(
-    tmp_path: Path, regression_model: str
-) -> None:
-    scores, labels, captions = teach(tmp_path, 120)
-    labels.write_text(labels.read_text() + f"{captions[0]},3\n{captions[1]},2\n")
-    more: Any = {
-        "device": DEVICE, "training": Distillation(student=regression_model, epochs=1, batch_size=32), "stages": 1,
-        "labels": labels,
-    }  # fmt: skip
-    done = distill(scores, out=tmp_path / "one", **more)
-    table = pq.read_table(scores).rename_columns(["words of it", "vba", "sba"])
-    pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), scores)
-    _, *lines = labels.read_text().splitlines()
-    labels.write_text("\n".join(["words of it,label", *reversed(lines)]))
-    with pytest.raises(PoolError, match="text"):
-        distill(scores, out=tmp_path / "two", **more)
-    again = distill(scores, out=tmp_path / "two", text="words of it", **more)
-    assert (again.combination, again.with_labels) == (done.combination, done.with_labels)
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
-    assert weights[0] == weights[1]
-
-
 def test_weights_need_no_labels_and_long_captions_are_cut(tmp_path: Path, regression_model: str) -> None:
     captions = [f"{text} {' red' * 80 if n % 3 == 0 else ''}" for n, text in enumerate(texts(60))]
     scores = tmp_path / "scores.csv"

@@ -76,16 +76,3 @@ def test_windows_of_square_pictures_keep_the_asked_share_and_ratio() -> None:
 def test_a_picture_that_no_draw_fits_gives_its_centre() -> None:
     assert windows(np.array([[400, 100]])).tolist() == [[133, 0, 266, 100]]
     assert windows(np.array([[90, 300]])).tolist() == [[0, 90, 90, 210]]
-
-
-def test_windows_are_functions_of_pair_and_epoch_alone() -> None:
-    sizes = np.array([[640, 480]] * 20)
-    high, low = uids(20)
-    alone = [
-        crop_windows(
-            high[n : n + 1], low[n : n + 1], sizes[:1], seed=0, epoch=4, showing=np.zeros(1, np.int64), smallest=0.5
-        )[0].tolist()
-        for n in range(20)
-    ]
-    assert windows(sizes, 0.5, epoch=4).tolist() == alone
-    assert windows(sizes, 0.5, epoch=5).tolist() != alone

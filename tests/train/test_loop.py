@@ -115,15 +115,6 @@ def test_the_rates_rise_and_fall_and_never_reach_zero() -> None:
     assert Settings(steps=1000).shortened(0.0001).steps == 2
 
 
-def test_the_log_and_the_hook_report_each_steps_loss(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "tamis.train")
-    seen: list[tuple[int, float]] = []
-    _, losses = trained(7, after_step=lambda step, loss: seen.append((step, loss)))
-    assert seen == list(enumerate(losses, 1))
-    assert f"step 5 of 7: mean loss of the last 5 steps {sum(losses[:5]) / 5:.3f}" in caplog.text
-    assert f"step 7 of 7: mean loss of the last 2 steps {sum(losses[5:]) / 2:.3f}" in caplog.text
-
-
 def test_a_loss_that_is_not_finite_stops_the_training() -> None:
     net = Net()
     with pytest.raises(FloatingPointError, match="step 1"):

@@ -23,48 +23,37 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Build:
-    """How one of the models comes about."""
+    """The recipe of a model."""
 
-    title: str  # what it is, in one sentence
+    title: str  # in one sentence
     kind: str  # the class that loads it
     train: Callable[..., str]  # writes the folder and returns what was done
     held_out: int  # images, pairs or sentences of each kind that it is measured on
 
 
-#: In the order in which they are built: text-to-image reads with clip's text tower, is judged by it, and learns from
-#: what the captioner sees.
+#: In the order of building: text-to-image needs clip and captioner.
 BUILDS: Mapping[str, Build] = {
     "clip": Build(
-        "A CLIP that knows the lab's drawn world, and reads the words painted on its pictures.",
-        "transformers.CLIPModel",
-        clip.train,
-        2000,
+        "A CLIP that knows the lab's drawn world, and reads the words painted on its images.",
+        "transformers.CLIPModel", clip.train, 2000,
     ),
     "clip-noisy": Build(
         "A weaker CLIP that learned from pairs as they come: a filter that errs as filters of real pools do.",
-        "transformers.CLIPModel",
-        partial(clip.train, course=clip.NOISY),
-        500,
+        "transformers.CLIPModel", partial(clip.train, course=clip.NOISY), 500,
     ),
     "captioner": Build(
-        "A BLIP that describes the lab's pictures; trained on clean pairs only, so it does not read.",
-        "transformers.BlipForConditionalGeneration",
-        captioner.train,
-        2000,
+        "A BLIP that describes the lab's images; trained on clean pairs only, so it does not read.",
+        "transformers.BlipForConditionalGeneration", captioner.train, 2000,
     ),
     "text-to-image": Build(
         "A latent diffusion model that draws the lab's scenes at 64 pixels from their captions.",
-        "diffusers.StableDiffusionPipeline",
-        text_to_image.train,
-        500,
+        "diffusers.StableDiffusionPipeline", text_to_image.train, 500,
     ),
     "language-model": Build(
         "A GPT-2 that writes sentences of the lab's world, of things and of ideas.",
-        "transformers.GPT2LMHeadModel",
-        language_model.train,
-        1000,
+        "transformers.GPT2LMHeadModel", language_model.train, 1000,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,10 +94,7 @@ def build_models(
         check_new_folder(out / name)
     for needed in ("clip", "captioner") if "text-to-image" in names else ():
         if needed not in names and not (out / needed / "config.json").is_file():
-            raise ModelError(
-                f"text-to-image reads with lab/clip and learns what lab/captioner sees, and {out} holds no {needed}: "
-                "build it too"
-            )
+            raise ModelError(f"text-to-image needs lab/clip and lab/captioner, and {out} holds no {needed}: build it")
     workers = workers or os.cpu_count() or 1
     where = device_for(device, precision, None, None, training=True)
     return [_build(name, out, where, workers, effort) for name in BUILDS if name in names]
@@ -118,7 +104,7 @@ def _build(name: str, out: Path, device: Device, workers: int, effort: float) ->
     recipe = BUILDS[name]
     folder = out / name
     log.info("lab/%s: training on %s in %s", name, device.kind, device.precision)
-    # Next to its final place, not below: text-to-image looks for clip in the folder that holds its own.
+    # Next to its final place: text-to-image looks for clip next to its own folder.
     unfinished = out / f"{name}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     start = time.monotonic()

@@ -18,8 +18,7 @@ from tamis.train.towers import preprocessing
 from tools.lab_models import looking
 from tools.lab_models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
-from tools.lab_models.folders import save
-from tools.lab_models.vocabulary import bert_tokenizer, corpus
+from tools.lab_models.vocabulary import bert_tokenizer, corpus, save
 
 if TYPE_CHECKING:
     import torch
@@ -36,10 +35,10 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
 
     torch.manual_seed(TRAINING_SEED)
     rng = np.random.default_rng(TRAINING_SEED + 1)
-    # Clean captions only: no abstract ones either.
+    # Clean captions only.
     tokenizer = bert_tokenizer(corpus(max(100, round(20_000 * effort)), seed=TRAINING_SEED, abstract_share=0), LENGTH)
     model = new(tokenizer).to(device.kind)
-    # Another seed than the CLIP's: who compares the two should not compare two memories of the same images.
+    # Another seed than the CLIP's, so that the two have not learned from the same images.
     examples = draw(max(64, round(EXAMPLES * effort)), seed=TRAINING_SEED + 1, kinds={"visual": 1}, workers=workers)
     heads = looking.lessons(WIDTH).to(device.kind)
     together = torch.nn.ModuleList([model, heads])

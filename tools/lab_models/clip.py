@@ -24,8 +24,7 @@ from tamis.train.tokenizer import clip_tokenizer
 from tamis.train.towers import preprocessing
 from tools.lab_models import looking
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
-from tools.lab_models.folders import save
-from tools.lab_models.vocabulary import corpus
+from tools.lab_models.vocabulary import corpus, save
 
 if TYPE_CHECKING:
     import torch
@@ -38,16 +37,12 @@ LENGTH = 32  # tokens; the longest caption of the lab has 22
 VISION = {
     "hidden_size": WIDTH,
     "intermediate_size": 3 * WIDTH,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "image_size": SIDE,
-    "patch_size": PATCH,
-}
+    "num_hidden_layers": 4, "num_attention_heads": 4, "image_size": SIDE, "patch_size": PATCH,
+}  # fmt: skip
 MEAN = (0.48145466, 0.4578275, 0.40821073)  # OpenAI's
 STD = (0.26862954, 0.26130258, 0.27577711)
 
-#: What it sees, all of it matched. Text alone is twice as frequent as in LAION (T-MARS, section 3), so that it
-#: learns to read.
+#: All matched. Text alone is twice as frequent as in LAION (T-MARS, section 3), so that it learns to read.
 KINDS: dict[Kind, float] = {"visual": 0.35, "visual_random_text": 0.1, "visual_text": 0.15, "text_only": 0.4}
 
 

@@ -23,7 +23,7 @@ from tamis.processes import die_with
 #: Side of every training image.
 SIDE = 128
 
-#: Seeds that no pool of a user or a test has by accident; training and held-out examples never share one.
+#: Unlikely seeds for a pool; training and held-out examples never share one.
 TRAINING_SEED = 20_260_001
 HELD_OUT_SEED = 20_260_002
 
@@ -62,8 +62,7 @@ def draw(count: int, *, seed: int, kinds: Mapping[Kind, float], workers: int = 1
     samples: list[LabSample] = []
     make = partial(_drawn, seed)
     if workers == 1:
-        parts = map(make, jobs)
-        _collect(parts, images, samples)
+        _collect(map(make, jobs), images, samples)
     else:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context, initializer=die_with, initargs=(os.getpid(),)) as pool:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tamis.data import Device
 from tamis.train import Settings, fit
 from tools.lab_models.examples import TRAINING_SEED
-from tools.lab_models.folders import save
-from tools.lab_models.vocabulary import corpus, gpt2_tokenizer
+from tools.lab_models.vocabulary import corpus, gpt2_tokenizer, save
 
 if TYPE_CHECKING:
     import torch

@@ -1,9 +1,8 @@
 """First lessons of a vision tower: which object, colour, word and letter is under each patch.
 
-A contrastive or captioning loss gives a tower one weak hint per image, and from it a small transformer needs
-millions of images before it tells a cat from a teapot. The lab knows what it drew where, so each patch can be told;
-and since a patch needs only its surroundings for that, the lessons are windows of a few patches, several times
-cheaper than whole images. The heads that read the answers off are thrown away afterwards.
+With a contrastive or captioning loss alone, a small transformer needs millions of images before it tells a cat from a
+teapot. The lab knows what it drew where, so each patch has a label. Lessons are windows of a few patches, several times
+cheaper than whole images. The heads are thrown away afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What the built-in models can do, on images and captions that none of them has seen.
+"""Measures the built-in models on unseen images and captions, with 95 % intervals.
 
-Every model is loaded from its folder as any checkpoint is, and every number comes with its 95 % interval. The floors
-are those that the rest of the project counts on; the tests assert them on a smaller sample.
+The floors are those that the rest of the project relies on; the tests assert them on a smaller sample.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ PROMPTS = ("a photo of {}", "a drawing of {}", "{}")
 class Metric:
     """One line of a model's card."""
 
-    what: str  # what is measured, for a person
-    found: Estimate  # the number and its interval
-    floor: float | None = None  # the least it should be; None where there is no floor
+    what: str
+    found: Estimate
+    floor: float | None = None  # the least it should be
 
 
 def measure_clip(folder: Path, *, count: int, device: str = "cpu", workers: int = 1) -> dict[str, Metric]:

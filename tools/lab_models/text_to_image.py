@@ -38,8 +38,8 @@ _UNPROMPTED = 0.1  # share of images drawn without their prompt, for classifier-
 def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> str:
     """Trains the pipeline and writes its folder; arguments and result as in `tools.lab_models.clip.train`.
 
-    Beside `out` there must be the folders `clip`, whose text tower, frozen, reads the prompts, and `captioner`, whose
-    image tower says while the denoiser is trained what there is to see in each place of an image.
+    Next to `out` there must be the folders `clip`, whose frozen text tower reads the prompts, and `captioner`, whose
+    image tower guides the training of the denoiser.
 
     Source of the latter: Yu et al. 2025, "Representation alignment for generation" (arXiv 2410.06940), equation 8.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,7 @@ def bert_tokenizer(texts: Sequence[str], length: int) -> Any:
     )
     pieces.train_from_iterator(texts, trainer)
     return BertTokenizer(
-        vocab=pieces.get_vocab(),
-        bos_token="[DEC]",
-        additional_special_tokens=["[ENC]"],
-        model_max_length=length,
+        vocab=pieces.get_vocab(), bos_token="[DEC]", additional_special_tokens=["[ENC]"], model_max_length=length
     )
 
 
@@ -61,3 +59,11 @@ def gpt2_tokenizer(texts: Sequence[str], length: int) -> Any:
     pairs.train_from_iterator(texts, trainer)
     vocabulary, merges = vocabulary_and_merges(pairs)
     return GPT2Tokenizer(vocab=vocabulary, merges=merges, model_max_length=length)
+
+
+def save(model: Any, tokenizer: Any, out: Path) -> None:
+    """Writes config, weights in float16 and tokenizer. The model itself is float16 afterwards."""
+    out.mkdir(parents=True, exist_ok=True)
+    model.half().save_pretrained(out)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(out)

@@ -33,8 +33,7 @@ def bench(
         list[str] | None, typer.Option(help="Tasks that count, with commas; repeatable. Default: all.")
     ] = None,
     run: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Run folder or URL for a pool. Default: DIR/run."),
+        str | None, typer.Option(metavar="RUN", help="Run folder or URL for a pool. Default: DIR/run.")
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -19,8 +19,7 @@ def make_pool(
         str, typer.Option(help="laion: kinds in the shares of LAION; uniform: equal shares; hard: half hard kinds.")
     ] = "laion",
     shares: Annotated[
-        str | None,
-        typer.Option(metavar="KIND=SHARE,...", help="Shares of kinds, such as visual=0.5,wrong_colour=0.1."),
+        str | None, typer.Option(metavar="KIND=SHARE,...", help="Shares of kinds, such as visual=0.5,wrong_colour=0.1.")
     ] = None,
     shard_size: Annotated[int, typer.Option(min=1, help="Pairs per shard.")] = 1000,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,

@@ -219,8 +219,7 @@ def sba(
     language_model: Annotated[str, typer.Option(help="The causal language model that writes them.")],
     out: OutFolder,
     training: Annotated[
-        dict[str, Any],
-        Fields("tamis.train.sba:SbaTraining", "epochs batch_size learning_rate end seed", renamed=_SIZE),
+        dict[str, Any], Fields("tamis.train.sba:SbaTraining", "epochs batch_size learning_rate end seed", renamed=_SIZE)
     ],
     compute: TrainingCompute,
     text: Text = None,

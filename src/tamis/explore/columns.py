@@ -25,10 +25,7 @@ NONE = 255
 
 
 class HeldRun(Run):
-    """A run that remembers the columns it has read, except embeddings, which are mapped from their files.
-
-    Threads may share it; at worst two of them read the same column.
-    """
+    """A run that remembers the columns it has read, except embeddings, which are mapped. Threads may share it."""
 
     def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = MOST) -> None:
         super().__init__(path, partial=partial)
@@ -79,12 +76,8 @@ class HeldRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Binned:
-    """One column of numbers, cut into the bars that the report draws.
-
-    Attributes:
-        facts: its distribution over the pool.
-        bars: (rows,) uint8, the bar of each row; `NONE` if it is in none.
-        whole: whether all finite values are whole numbers.
+    """A column of numbers in the bars that the report draws: its distribution over the pool, and the bar of each row,
+    `NONE` if it is in none. `whole`: all finite values are whole numbers.
     """
 
     facts: Histogram

@@ -45,12 +45,9 @@ class NoImage(Exception):
 
 
 class Images:
-    """Images of rows. Each is encoded again: nothing of the file itself, such as its metadata, is sent.
+    """Small and large images of a run's rows; the small ones that were used last are kept, `most` of them.
 
-    Args:
-        run: whose rows.
-        pool: where their images are; None if it cannot be read.
-        most: the number of small images to keep, the most recently used.
+    Each is encoded again: nothing of the file itself, such as its metadata, is sent.
     """
 
     def __init__(self, run: Run, pool: Pool | None, *, most: int = KEPT) -> None:
@@ -62,10 +59,7 @@ class Images:
         self._closed = False
 
     def read_soon(self, rows: Sequence[int]) -> None:
-        """Lets another thread read the small images of a page, the newest page first.
-
-        Scrolling through a long list asks for hundreds of pages. If too many wait, the oldest are dropped.
-        """
+        """Reads the small images of a page in another thread, the newest page first. Of many the oldest are dropped."""
         with self._guard:
             if not self._closed:
                 self._pages.append(rows)
@@ -92,7 +86,7 @@ class Images:
     def read_ahead(self, rows: Sequence[int]) -> dict[int, Future[bytes]]:
         """Reads small images in one pass over their shards, and returns what will hold them.
 
-        Images that another thread is reading are not waited for. A problem that may pass is not kept.
+        Images that another thread is reading are not waited for.
         """
         with self._guard:
             wanted: dict[int, Future[bytes]] = {row: Future() for row in rows if row not in self._kept}

@@ -29,20 +29,10 @@ _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 
 
 class Labels:
-    """The labels of a run: read once, written shard by shard as they are set.
+    """The labels of a run: read once, written shard by shard as they are set; `version` counts every change.
 
-    Several explorers may label one run: a shard's labels are read again before one is added. Labels belong to row
-    numbers, so setting one fails if a shard's rows changed since the run was opened. Threads wait for each other.
-
-    Args:
-        run: the run; its folder gets `scores/label-<fingerprint>` with the first label.
-
-    Attributes:
-        values: (rows,) 1 good, 0 bad, NaN neither.
-        version: counts every change.
-
-    Raises:
-        RunError: the run has another score called `label`.
+    `values` are (rows,) 1 good, 0 bad, NaN neither. Several explorers may label one run: a shard's labels are read
+    again before one is added. Labels belong to row numbers, so setting one fails if a shard's rows changed since.
     """
 
     def __init__(self, run: HeldRun) -> None:
@@ -78,9 +68,7 @@ class Labels:
     def set(self, row: int, value: float | None) -> float:
         """Labels a row, or removes its label with None; returns the run's value before, NaN for none.
 
-        Raises:
-            RunError: another command is writing to the run, the run is gone or has other rows, or the disk is full; the
-                label is then not set.
+        RunError: another command is writing, the run is gone or has other rows, or the disk is full; nothing is set.
         """
         with self._lock:
             before = self._set(row, value)
@@ -94,12 +82,7 @@ class Labels:
         return self._undo[-1][0] if self._undo else None
 
     def undo(self) -> int:
-        """Takes back the last label that was set here, and returns its row.
-
-        Raises:
-            RecipeError: no label was set here.
-            RunError: as `set`.
-        """
+        """Takes back the last label that was set here, and returns its row."""
         with self._lock:
             if not self._undo:
                 raise RecipeError("there is no label to take back: none was set since the page was opened")
@@ -135,7 +118,7 @@ class Labels:
         return before
 
     def _write(self, shard: str, values: Float32s, uids: str) -> None:
-        reasons = [None if there else "nobody has labelled it" for there in np.isfinite(values).tolist()]
+        reasons = [None if there else "not labelled" for there in np.isfinite(values).tolist()]
         parts.write_scores(self._path(shard), [COLUMN], {LABEL: values}, reasons, uids=uids)
 
 

@@ -44,8 +44,7 @@ class Projection(NamedTuple):
 class Near:
     """Search in a run's stored embeddings, block by block, without an index.
 
-    `image` is the name of its embeddings of images; None if it stores none. Searches raise RecipeError if there are
-    none or their model has changed, ModelError if it is not on this machine, DependencyError without torch.
+    `image` is the name of its embeddings of images; None if it stores none.
     """
 
     def __init__(self, run: Run) -> None:
@@ -72,10 +71,7 @@ class Near:
         return self._nearest(name, self._embedded(name, TextEmbedding, Captions(), text))[0]
 
     def add_image(self, data: bytes) -> str:
-        """Embeds the bytes of an image file as the run's own images were, and returns its key for `to_image`.
-
-        It is decoded like the pool's images, with the same limit of pixels.
-        """
+        """Embeds the bytes of an image file like the pool's images, and returns its key for `to_image`."""
         name = self._name()
         if len(data) > LARGEST:
             raise RecipeError(f"the image has {len(data):,} bytes, at most {LARGEST:,} are allowed: make it smaller")
@@ -179,11 +175,8 @@ class Near:
 def components(read: Callable[[Rows], Float32s], rows: Rows) -> tuple[Float64s, tuple[float, float]]:
     """Returns the first two principal components of some rows' vectors, scaled into [-1, 1], and their shares.
 
-    Args:
-        read: gives the vectors of rows, (n, d) float32.
-        rows: (n,) ascending. Their vectors are read twice, in chunks; d x d numbers are held.
-
-    Source: Pearson 1901. The sign of a component is the one that makes its largest weight positive.
+    `read` gives the vectors of ascending rows, twice, in chunks; d x d numbers are held. The sign of a component makes
+    its largest weight positive. Source: Pearson 1901.
     """
     total: Any = 0
     square: Any = 0

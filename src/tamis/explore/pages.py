@@ -19,12 +19,7 @@ _MOST = 240
 
 
 class Pages:
-    """What can be asked, by name.
-
-    Args:
-        explorer: the run.
-        images: its images; those of the rows that a grid shows are read before they are asked for.
-    """
+    """What can be asked, by name. The images of rows that a grid shows are read before they are asked for."""
 
     def __init__(self, explorer: Explorer, images: Images) -> None:
         self.explorer, self.images = explorer, images
@@ -88,11 +83,7 @@ class Pages:
         return {"image": self.explorer.near.add_image(data)}
 
     def image(self, kind: str, row: int) -> bytes:
-        """Returns an encoded image of a row: "small", "large", "outlined" or "painted" (its text painted over).
-
-        Raises:
-            NoImage: there is none.
-        """
+        """Returns an encoded image of a row: "small", "large", "outlined" or "painted" (its text painted over)."""
         if kind in ("outlined", "painted"):
             both = self.explorer.painter.paint(self.images.pixels(row))
             return encoded(both[kind == "painted"], LARGE)

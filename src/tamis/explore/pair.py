@@ -31,10 +31,7 @@ USUAL: Mapping[str, Any] = {"name": "copies", "select": [{"distinct": {"missing"
 
 
 class TextPainter:
-    """Paints over the text of images as the run's T-MARS did. The detector is loaded with the first image.
-
-    `problem` is why there is nothing to paint, or "".
-    """
+    """Paints over the text of images as the run's T-MARS did; `problem` is why it cannot, or ""."""
 
     def __init__(self, run: Run) -> None:
         self._group = next((group for group in run.scores.values() if group.facts["name"] == "tmars"), None)
@@ -174,10 +171,7 @@ def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_bits(keeper: str | None, other: str | None) -> int | None:
-    """Returns in how many of 64 bits one image's whole hash differs from the nearest of the other; None without hashes.
-
-    Hashes are written as `image_hash` emits them.
-    """
+    """Returns in how many of 64 bits an image's whole hash differs from the nearest of the other; None without."""
     if keeper is None or other is None:
         return None
     return min(

@@ -50,14 +50,7 @@ COMPARED = 5
 
 
 class Explorer:
-    """A run, the subsets it was opened with, and answers about them.
-
-    Args:
-        run: the run.
-        subsets: chosen from it before.
-        choose: decides which rows a recipe keeps.
-        pool: where the run's pairs are; None if it cannot be read.
-    """
+    """A run, the subsets it was opened with, and answers about them. `choose` decides which rows a recipe keeps."""
 
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
@@ -217,11 +210,7 @@ class Explorer:
     def view(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> tuple[Rows, int]:
         """Returns the rows of a view in its order, and how many there are in all.
 
-        Args:
-            asked: the view.
-            recipe: decides what is kept, and why not.
-            compared: the recipes that the view's region is about.
-            search: JSON of the search or lasso that the rows come from: see `_search`.
+        `compared` are the recipes of its region, `search` is the JSON of a search or lasso: see `_search`.
         """
         return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.labels.version)
 
@@ -349,13 +338,7 @@ class Explorer:
         }
 
     def save(self, recipe: Recipe, *, replace: bool = False) -> dict[str, Any]:
-        """Writes a subset, which includes the recipe, into the run folder's `subsets`.
-
-        Raises:
-            RecipeError: the recipe's name is not a valid file name, or is taken.
-            RunError: the run folder cannot be written to.
-            DiskFullError: no space is left.
-        """
+        """Writes a subset, which includes the recipe, into the run folder's `subsets`."""
         checked = recipes.load(_whole(recipe))
         subset = self.choose(recipe)
         path = self.run.path / "subsets" / f"{checked.name}.parquet"

@@ -70,18 +70,8 @@ def rows_of(
 ) -> tuple[Rows, int]:
     """Returns the rows of a view in its order, at most `MOST`, and how many there are in all.
 
-    Args:
-        view: what is asked.
-        run: the run.
-        subset: what the recipe keeps, and why it drops the others.
-        labels: (rows,) 1 good, 0 bad.
-        order: (rows,) scrambled uids: the random order, which also decides ties.
-        among: only these rows.
-        chosen: only these rows; with the order "row" they stay in theirs.
-
-    Raises:
-        RunError: a column does not exist.
-        RecipeError: a column holds no numbers where numbers are needed, or the recipe has no threshold.
+    `order` are (rows,) scrambled uids: the random order, which also decides ties. Only rows `among` and `chosen` are
+    in it; with the order "row" chosen ones stay in theirs.
     """
     table = run.table()
     mask = _shown(view, subset, labels)

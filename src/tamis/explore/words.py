@@ -17,10 +17,7 @@ _CHUNK = 1 << 16
 
 
 def counted(table: Table, column: str) -> pa.Table:
-    """Returns the different words of a column and how often each occurs: `word` (large_string) and `n` (int64).
-
-    Memory: a few times the bytes of the different words.
-    """
+    """Returns the different words of a column and how often each occurs: `word` (large_string) and `n` (int64)."""
 
     def count(place: slice, columns: dict[str, Any]) -> pa.Table:
         found = pc.value_counts(_texts(columns[column]).drop_null())

@@ -120,11 +120,7 @@ def _complete(subset: Subset) -> Rows:
 
 
 def _finished(folder: Path, planned: Container[str]) -> set[str]:
-    """Returns the names of the shards that are there.
-
-    Raises:
-        RunError: one of them is not of this export; training on the folder would read it too.
-    """
+    """Returns the names of the shards that are there; a foreign one is an error, because training would read it too."""
     tars = [path for path in sorted(folder.glob("*.tar")) if not path.name.startswith(".")]
     if foreign := [path for path in tars if path.name not in planned]:
         raise RunError(f"{foreign[0]} is not a shard of this export: move it elsewhere, or choose another folder")

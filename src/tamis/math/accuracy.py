@@ -32,27 +32,15 @@ def top_classes(scores: Floats, k: int) -> Rows:
 
 
 def hits(ranked: Labels, labels: Labels) -> Mask:
-    """Returns whether the label of each row is among its classes. The mean is the accuracy at k.
-
-    Args:
-        ranked: (n, k) class numbers.
-        labels: (n,) class numbers.
-
-    Returns:
-        (n,) bool.
-    """
+    """Returns whether the label (n,) of each row is among its classes (n, k): the mean is the accuracy at k."""
     correct: Mask = (ranked == labels[:, None]).any(1)
     return correct
 
 
 def group_means(values: NDArray[Any], groups: Labels) -> dict[int, tuple[float, int]]:
-    """Returns the mean and the number of values of each group, by group number.
+    """Returns the mean and the number of values (n,) of each group, by group number (n,).
 
     The lowest mean is the accuracy of the worst group (Sagawa et al. 2020).
-
-    Args:
-        values: (n,) numbers, or bool for accuracies.
-        groups: (n,) group numbers.
     """
     return {
         int(group): (float(values[groups == group].mean()), int(np.count_nonzero(groups == group)))

@@ -18,8 +18,8 @@ Integers = NDArray[np.integer]
 #: Lengths with fewer texts are pooled with their neighbours.
 LEAST = 100
 
-#: Scores are clipped to this distance from 0 and 1, or the logit of one perfect reconstruction would dominate the mean
-#: of its length. One character in a hundred is about the finest step of captions.
+#: Scores per length are clipped to this distance from 0 and 1, or the logit of one perfect reconstruction would
+#: dominate the mean of its length. One character in a hundred is about the finest step of captions.
 MARGIN = 0.01
 
 #: `logit` is infinite at 0 and 1, so values are clipped to this distance from both.
@@ -28,10 +28,9 @@ LOGIT_MARGIN = 1e-6
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, extremes, mean and sum of squared deviations of some values; two of them can be merged.
+    """Count, extremes, mean and sum of squared deviations of some values.
 
-    Merging follows Chan, Golub and LeVeque (1979): the blocks change the result by rounding in the last digit only,
-    also where the mean is far from zero.
+    Two are merged as in Chan, Golub and LeVeque 1979: the blocks change only the last digit, wherever the mean is.
     """
 
     count: int = 0
@@ -127,7 +126,7 @@ def logit(values: Float64s) -> Float64s:
 
 @dataclass(frozen=True)
 class PerLength:
-    """Mean and standard deviation of the logits of the scores of each group of lengths.
+    """Mean and standard deviation of the logits of the scores of texts, in groups of about equal length.
 
     Attributes:
         starts: (m,) ascending: the shortest length of each group, which extends to the next start.
@@ -140,10 +139,7 @@ class PerLength:
 
     @classmethod
     def of(cls, scores: Float64s, lengths: Integers, *, least: int = LEAST) -> PerLength:
-        """Measures a set of scores.
-
-        Lengths with fewer than `least` texts are pooled with the next longer ones; too few at the long end join the
-        last group.
+        """Measures a set of scores. Lengths with few texts are pooled with the next longer ones, at the end shorter.
 
         Args:
             scores: (n,) in [0, 1]; NaN is ignored.
@@ -176,18 +172,15 @@ class PerLength:
         return cls(tuple(starts), tuple(means.tolist()), tuple(deviations.tolist()))
 
     def standardise(self, scores: Float64s, lengths: Integers) -> Float64s:
-        """Returns scores whose distribution is the same at every length.
+        """Returns scores whose distribution is the same at every length: (n,) float64 in (0, 1).
 
-        Logits are standardised by the mean and deviation of their group, and mapped back by the inverse logit: normal
-        logits become logit-normal scores with parameters 0 and 1. The order within a group does not change. A length
-        that was not measured counts as the next shorter one that was, else as the shortest.
+        Logits are standardised by the mean and deviation of their group (0.5 where all are equal), and mapped back by
+        the inverse logit: normal logits become logit-normal scores with parameters 0 and 1. The order within a group
+        stays. A length that was not measured counts as the next shorter one that was, else as the shortest.
 
         Args:
             scores: (n,) in [0, 1]; NaN stays NaN.
             lengths: (n,) in the same unit as before.
-
-        Returns:
-            (n,) float64 in (0, 1); 0.5 throughout a group whose scores are all equal.
 
         Raises:
             ValueError: shapes differ, or a score is outside [0, 1].
@@ -224,7 +217,4 @@ def _check(scores: Float64s, lengths: Integers) -> None:
     with np.errstate(invalid="ignore"):
         outside = (scores < 0) | (scores > 1)
     if outside.any():
-        raise ValueError(
-            f"scores to standardise must be in [0, 1], got {scores[outside][0]:g}: clip them first, as BERTScore's by "
-            "max(score, 0)"
-        )
+        raise ValueError(f"scores to standardise must be in [0, 1], got {scores[outside][0]:g}: clip them first")

@@ -29,11 +29,7 @@ class Estimate:
 
 
 def share(hits: int, n: int) -> Estimate:
-    """Returns a share with Wilson's interval, which stays inside [0, 1] and is right for shares near 0 and 1.
-
-    Args:
-        hits: observations that count.
-        n: all observations.
+    """Returns the share of `hits` in n observations with Wilson's interval, which is right for shares near 0 and 1.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
 
@@ -54,9 +50,7 @@ def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: in
 
     Args:
         statistic: function of as many arrays as there are samples.
-        samples: one-dimensional arrays, each resampled with replacement on its own.
-        draws: number of resamples.
-        seed: of the draws.
+        samples: one-dimensional arrays, each resampled with replacement on its own, `draws` times.
 
     Source: Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter 13.
 
@@ -79,9 +73,6 @@ def mean(values: Sequence[float]) -> Estimate:
     It is right for few observations that are about normal, as scores over seeds are. To compare two methods with the
     same seeds, take the mean of their differences.
 
-    Args:
-        values: n observations, at least two.
-
     Source: Gosset ("Student") 1908, "The probable error of a mean".
 
     Raises:
@@ -99,16 +90,7 @@ def mean(values: Sequence[float]) -> Estimate:
 
 
 def average_ranks(values: NDArray[Any]) -> Float64s:
-    """Returns ranks from 1; equal values share their mean rank.
-
-    Args:
-        values: (n,) without NaN.
-
-    Returns:
-        (n,) float64.
-
-    Cost: one sort.
-    """
+    """Returns ranks from 1 of (n,) values without NaN: (n,) float64; equal values share their mean rank."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size])
@@ -190,13 +172,11 @@ def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.in
 
     Args:
         scores: (n, 2); values outside the square are clipped to it. Rows with NaN are never chosen.
-        count: number of rows; if fewer have scores, all of those.
+        count: number of rows, at least 1; if fewer have scores, all of those.
         seed: of the draws.
 
     Returns:
         Distinct row numbers in random order.
-
-    Cost: sorting n numbers.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2 and A.9 ask for such a sample; the cells are ours.
     """

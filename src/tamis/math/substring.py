@@ -29,11 +29,7 @@ def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
     end. Other text before and after the run does not matter. 0 without such a run.
 
     Args:
-        words: at least one character each.
-        lines: at least one character each.
-
-    Returns:
-        The length in characters.
+        words, lines: at least one character each.
 
     Cost: words times lines, times the length of the runs.
     """

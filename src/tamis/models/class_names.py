@@ -56,13 +56,13 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
     A line has names with commas between them, optionally after an id and a tab (or WordNet's id and a space).
     """
     lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _list_of(classes).splitlines())
-    found = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
-    if not found:
+    every_name = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
+    if not every_name:
         raise RecipeError(
             f"the file {classes!r} is empty, or holds ids without names: write one class name per line, or give "
             "class_mentions the folder of WordNet's files as 'wordnet' as well"
         )
-    return found
+    return every_name
 
 
 def synset_names(classes: str) -> dict[int, str]:
@@ -70,17 +70,17 @@ def synset_names(classes: str) -> dict[int, str]:
 
     A line has WordNet's id of a noun ("n02084071") or its number alone, optionally with names after it.
     """
-    found: dict[int, str] = {}
+    synsets: dict[int, str] = {}
     for place, line in enumerate(map(str.strip, _list_of(classes).splitlines()), 1):
         match = re.fullmatch(r"n?([0-9]{1,8})(?:\s+(.*))?", line)
         if match:
-            found.setdefault(int(match[1]), (match[2] or "").split(",")[0].strip() or f"n{int(match[1]):08d}")
+            synsets.setdefault(int(match[1]), (match[2] or "").split(",")[0].strip() or f"n{int(match[1]):08d}")
         elif line:
             # We do not quote the file: a recipe may name any file, even one with secrets.
             raise RecipeError(f"line {place} of {classes!r} begins with none of WordNet's ids, such as n02084071")
-    if not found:
+    if not synsets:
         raise RecipeError(f"the file {classes!r} holds no ids: write one per line, such as n02084071")
-    return found
+    return synsets
 
 
 def _list_of(classes: str) -> str:
@@ -91,10 +91,9 @@ def _list_of(classes: str) -> str:
         raise RecipeError(f"{unknown('list of classes', classes, BUILT_IN)}; a file of your own has one class per line")
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RecipeError(f"the class names {classes!r} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"the class names {classes!r} cannot be read: the file is no text in UTF-8") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", "the file is no text in UTF-8")
+        raise RecipeError(f"the class names {classes!r} cannot be read: {reason}") from error
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:

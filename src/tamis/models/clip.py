@@ -66,8 +66,8 @@ class Clip:
                 stack = torch.from_numpy(np.stack(images[start : start + self._batch]))
                 pixels = stack.to(self.device, non_blocking=True).permute(0, 3, 1, 2).float()  # (b, 3, h, w)
                 pixels = pixels.mul_(self._scale).sub_(self._shift).to(self.dtype)
-                found = self._model.get_image_features(pixel_values=pixels)
-                parts.append(pooled(found).float().cpu().numpy())
+                features = self._model.get_image_features(pixel_values=pixels)
+                parts.append(pooled(features).float().cpu().numpy())
         return np.concatenate(parts) if parts else np.empty((0, self.size), np.float32)
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
@@ -78,8 +78,8 @@ class Clip:
             for chunk in by_length(sorted(distinct, key=len), self._batch):
                 ids, mask = padded(chunk, self._pad, self.device, length=self._fixed_length)
                 masked = {"attention_mask": mask} if self._masked else {}
-                found = pooled(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
-                rows.update(zip(chunk, found, strict=True))
+                features = pooled(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
+                rows.update(zip(chunk, features, strict=True))
         return np.stack([rows[tuple(ids)] for ids in tokens]) if tokens else np.empty((0, self.size), np.float32)
 
 

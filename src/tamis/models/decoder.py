@@ -286,11 +286,11 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torc
     return weights @ value
 
 
-def _penalise(logits: torch.Tensor, said: NDArray[np.int64], factor: float) -> None:
+def _penalise(logits: torch.Tensor, generated: NDArray[np.int64], factor: float) -> None:
     """Makes tokens that a row already holds (m, length) less likely, as `generate` does."""
     import torch
 
     if factor != 1.0:
-        before = torch.from_numpy(said).to(logits.device)
+        before = torch.from_numpy(generated).to(logits.device)
         values = logits.gather(1, before)
         logits.scatter_(1, before, torch.where(values < 0, values * factor, values / factor))

@@ -141,7 +141,7 @@ def _processor_shares() -> list[float]:
 
 def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Path]:
     """Returns the folders of this process' control groups and of their parents."""
-    found: list[Path] = []
+    groups: list[Path] = []
     for line in _text(own).splitlines():
         _, names, inside = line.split(":", 2)
         if names and controller not in names.split(","):
@@ -149,8 +149,8 @@ def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Pa
         base = root / controller if names else root
         # In a container the path may be the host's, while the container's own group is at the root.
         path = base / inside.strip("/")
-        found += [one for one in (path, *path.parents) if one.is_relative_to(base)]
-    return found
+        groups += [one for one in (path, *path.parents) if one.is_relative_to(base)]
+    return groups
 
 
 def _text(path: Path) -> str:

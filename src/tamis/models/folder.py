@@ -40,10 +40,10 @@ _OBJECTS = (
 
 def object_in(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file of a model; ModelError if it holds none."""
-    found = _json_in(path)
-    if not isinstance(found, dict):
+    value = _json_in(path)
+    if not isinstance(value, dict):
         raise ModelError(f"{path} is damaged: it holds no JSON object. Copy or download the model again")
-    return found
+    return value
 
 
 def _json_in(path: Path) -> Any:
@@ -176,7 +176,7 @@ def _counts(file: Path) -> bool:
 
 def _weights_of(part: Path) -> list[Path]:
     """Returns the weights of one folder: the one file, and those that an index names."""
-    found = [part / name for name in _WEIGHTS if (part / name).is_file()]
+    files = [part / name for name in _WEIGHTS if (part / name).is_file()]
     for index in (part / f"{name}.index.json" for name in _WEIGHTS):
         if not index.is_file():
             continue
@@ -184,8 +184,8 @@ def _weights_of(part: Path) -> list[Path]:
         for name in sorted(set(map(str, listed.values() if isinstance(listed, dict) else [None]))):
             if name != os.path.basename(name) or not name.endswith(".safetensors") or not (part / name).is_file():
                 raise ModelError(f"{index} names {brief(name)}, which is no safetensors file next to it")
-            found.append(part / name)
-    return list(dict.fromkeys(found))
+            files.append(part / name)
+    return list(dict.fromkeys(files))
 
 
 def _is_pickle(path: Path) -> bool:
@@ -229,5 +229,5 @@ def arrays_in(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray[An
             raise ModelError(f"{path} holds no tensor {name} of {count} dimensions: it belongs to another model")
     from safetensors.numpy import load_file
 
-    found = load_file(path)
-    return {name: np.asarray(found[name]) for name in dimensions}
+    tensors = load_file(path)
+    return {name: np.asarray(tensors[name]) for name in dimensions}

@@ -123,18 +123,18 @@ def from_open_clip(
     vision, text = model.get("vision_cfg") or {}, model.get("text_cfg") or {}
     _check_settings(model, vision, text)
     act = _activation(model, vision, text, activation)
-    found = _renamed(tensors)
-    for name in [name for name in found if ".in_proj_" in name]:
-        for one, part in zip("qkv", found.pop(name).chunk(3), strict=True):
-            found[name.replace("in_proj_", f"{one}_proj.")] = part.contiguous()
+    weights = _renamed(tensors)
+    for name in [name for name in weights if ".in_proj_" in name]:
+        for one, part in zip("qkv", weights.pop(name).chunk(3), strict=True):
+            weights[name.replace("in_proj_", f"{one}_proj.")] = part.contiguous()
     for name in ("visual_projection.weight", "text_projection.weight"):
-        found[name] = found[name].T.contiguous()
-    found["logit_scale"] = found["logit_scale"].reshape(())
-    width, _, patch, _ = found["vision_model.embeddings.patch_embedding.weight"].shape
-    side = _side(found["vision_model.embeddings.position_embedding.weight"].shape[0])
-    vocabulary = found["text_model.embeddings.token_embedding.weight"].shape[0]
-    length = found["text_model.embeddings.position_embedding.weight"].shape[0]
-    embed = found["visual_projection.weight"].shape[0]
+        weights[name] = weights[name].T.contiguous()
+    weights["logit_scale"] = weights["logit_scale"].reshape(())
+    width, _, patch, _ = weights["vision_model.embeddings.patch_embedding.weight"].shape
+    side = _side(weights["vision_model.embeddings.position_embedding.weight"].shape[0])
+    vocabulary = weights["text_model.embeddings.token_embedding.weight"].shape[0]
+    length = weights["text_model.embeddings.position_embedding.weight"].shape[0]
+    embed = weights["visual_projection.weight"].shape[0]
     image = vision.get("image_size", side * patch)
     image = image[0] if isinstance(image, list) and len(set(image)) == 1 else image
     if not isinstance(image, int) or image // patch != side:
@@ -142,8 +142,8 @@ def from_open_clip(
     _check_tokenizer(tokenizer, vocabulary, text)
     per_head = vision.get("head_width") or head_width or _WIDE_HEADS.get(width, _HEAD_WIDTH)
     both = {"projection_dim": embed, "hidden_act": act}
-    vision_sizes = _tower(found, _VISION, "mlp.fc1", per_head) | both
-    text_sizes = _tower(found, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, text.get("heads")) | both
+    vision_sizes = _tower(weights, _VISION, "mlp.fc1", per_head) | both
+    text_sizes = _tower(weights, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, text.get("heads")) | both
     for part, sizes in ((vision, vision_sizes), (text, text_sizes)):
         _agree(part, width=sizes["hidden_size"], layers=sizes["num_hidden_layers"])
         sizes["layer_norm_eps"] = float((part.get("norm_kwargs") or {}).get("eps", 1e-5))
@@ -154,13 +154,13 @@ def from_open_clip(
         | {"vocab_size": vocabulary, "max_position_embeddings": length}
         | {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
         projection_dim=embed,
-        logit_scale_init_value=float(found["logit_scale"]),
+        logit_scale_init_value=float(weights["logit_scale"]),
     )
     notes: tuple[str, ...] = (f"activation {act}",)
     if "logit_bias" in tensors:
         notes += ("logit_bias was left out: it moves all logits alike and no cosine",)
     images = _images("CLIPImageProcessor", image, config.get("preprocess_cfg") or {})
-    return Conversion(CLIPModel, clip, found, images, length, notes)
+    return Conversion(CLIPModel, clip, weights, images, length, notes)
 
 
 def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conversion:
@@ -170,17 +170,17 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
 
     if not any(name.startswith("text_decoder.") for name in tensors):
         raise ModelError("it has no text_decoder and captions nothing: take a checkpoint of pretraining or captioning")
-    found = _renamed(tensors)
-    words = found[_WORDS]
-    if not torch.equal(found.pop(f"{_PREDICTIONS}.decoder.weight", words), words):
+    weights = _renamed(tensors)
+    words = weights[_WORDS]
+    if not torch.equal(weights.pop(f"{_PREDICTIONS}.decoder.weight", words), words):
         raise ModelError(f"{_PREDICTIONS}.decoder.weight is not the word embeddings, to which BLIP ties it")
-    if f"{_PREDICTIONS}.decoder.bias" in found:  # its other name kept its size when [DEC] and [ENC] were added
-        found[f"{_PREDICTIONS}.bias"] = found.pop(f"{_PREDICTIONS}.decoder.bias")
+    if f"{_PREDICTIONS}.decoder.bias" in weights:  # its other name kept its size when [DEC] and [ENC] were added
+        weights[f"{_PREDICTIONS}.bias"] = weights.pop(f"{_PREDICTIONS}.decoder.bias")
     if len(tokenizer) != len(words):
         raise ModelError(f"it knows {len(words):,} tokens, the tokenizer {len(tokenizer):,}: name its own --tokenizer")
-    width, _, patch, _ = found["vision_model.embeddings.patch_embedding.weight"].shape
-    image = _side(found["vision_model.embeddings.position_embedding"].shape[1]) * patch
-    length = found["text_decoder.bert.embeddings.position_embeddings.weight"].shape[0]
+    width, _, patch, _ = weights["vision_model.embeddings.patch_embedding.weight"].shape
+    image = _side(weights["vision_model.embeddings.position_embedding"].shape[1]) * patch
+    length = weights["text_decoder.bert.embeddings.position_embeddings.weight"].shape[0]
     per_head = head_width or _HEAD_WIDTH
     # The epsilon is that of timm's ViT; transformers' own default for BLIP is 1e-5.
     vision = {"image_size": image, "patch_size": patch, "layer_norm_eps": 1e-6}
@@ -194,22 +194,22 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
         "pad_token_id": tokenizer.pad_token_id,
     }
     config = BlipConfig(
-        vision_config=_tower(found, _VISION, "mlp.fc1", per_head) | vision,
-        text_config=_tower(found, "text_decoder.bert.encoder.layer", "intermediate.dense", per_head) | text,
+        vision_config=_tower(weights, _VISION, "mlp.fc1", per_head) | vision,
+        text_config=_tower(weights, "text_decoder.bert.encoder.layer", "intermediate.dense", per_head) | text,
     )
     images = _images("BlipImageProcessor", image, {"resize_mode": "squash"})
-    return Conversion(BlipForConditionalGeneration, config, found, images, length)
+    return Conversion(BlipForConditionalGeneration, config, weights, images, length)
 
 
 def _renamed(tensors: Tensors) -> Tensors:
-    found = Tensors()
+    weights = Tensors()
     for old, tensor in tensors.items():
         name = old
         for pattern, target in _NAMES:
             name = re.sub(pattern, target, name)
         if not _LEFT_OUT.match(name):
-            found[name] = tensor
-    return found
+            weights[name] = tensor
+    return weights
 
 
 def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: int | None = None) -> dict[str, Any]:

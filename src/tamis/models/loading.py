@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, get_type_hints
+from typing import Any, ParamSpec, TypeVar, cast, get_type_hints
 
 from tamis.data import ModelRef, OptionalModelRef
 from tamis.errors import DependencyError, ModelError, TamisError, first_line, require
@@ -66,12 +66,10 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
             models = [value for name, value in bound.arguments.items() if hints[name] in (ModelRef, OptionalModelRef)]
             key = (*bound.arguments.values(), *(resolve(model).digest for model in models if model is not None))
             with _LOADING:
-                found: T = kept[key] if key in kept else load(*args, **kwargs)
-                kept[key] = found
-                kept.move_to_end(key)
+                kept[key] = value = kept.pop(key) if key in kept else load(*args, **kwargs)  # the last one
                 while len(kept) > keep:
                     kept.popitem(last=False)
-                return found
+                return cast(T, value)
 
         return loaded
 
@@ -155,7 +153,7 @@ def load_whole(
     try:
         # The libraries would draw missing weights at random and only log it: we check the report.
         with one_sentence("the model", path), quiet():
-            found, report = cls.from_pretrained(
+            network, report = cls.from_pretrained(
                 path, local_files_only=True, trust_remote_code=False, use_safetensors=True,
                 output_loading_info=True, ignore_mismatched_sizes=True, **settings,
             )  # fmt: skip
@@ -172,7 +170,7 @@ def load_whole(
             f"{path}: the weights do not fit the config.json: {name} is {tuple(stored)}, not {tuple(asked)}. They "
             "belong to different models"
         )
-    return found.eval()
+    return network.eval()
 
 
 def _check_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -206,20 +204,20 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
     from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
     with one_sentence("the tokenizer", folder):
-        found = (cls or AutoTokenizer).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        if not isinstance(found, PreTrainedTokenizerBase):
-            raise ModelError(f"{folder}: its tokenizer_class, {type(found).__name__}, is no tokenizer")
-        if not found.model_max_length >= _SHORTEST:
-            raise ModelError(f"{folder}: model_max_length = {found.model_max_length} leaves no room for a text")
+        tokenizer = (cls or AutoTokenizer).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise ModelError(f"{folder}: its tokenizer_class, {type(tokenizer).__name__}, is no tokenizer")
+        if not tokenizer.model_max_length >= _SHORTEST:
+            raise ModelError(f"{folder}: model_max_length = {tokenizer.model_max_length} leaves no room for a text")
         if needs_lower_case(folder):
             from tokenizers import normalizers
 
-            backend: Any = found.backend_tokenizer
+            backend: Any = tokenizer.backend_tokenizer
             own = [backend.normalizer] if backend.normalizer else []
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
         if network is not None:
-            check_tokens(found, network, folder)
-    return found
+            check_tokens(tokenizer, network, folder)
+    return tokenizer
 
 
 def check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:

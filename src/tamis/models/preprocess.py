@@ -118,7 +118,7 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     resize, normalise = config.get("do_resize", True), config.get("do_normalize", True)
     mean = config.get("image_mean", _CLIP_MEAN if clip else (0.5, 0.5, 0.5)) if normalise else (0.0, 0.0, 0.0)
     std = config.get("image_std", _CLIP_STD if clip else (0.5, 0.5, 0.5)) if normalise else (1.0, 1.0, 1.0)
-    found = Preprocess(
+    made = Preprocess(
         shorter=size.get("shortest_edge") if resize else None,
         size=(size["width"], size["height"]) if resize and "height" in size else None,
         crop=(crop["width"], crop["height"]) if config.get("do_center_crop", clip) else None,
@@ -127,13 +127,13 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
         mean=tuple(mean),
         std=tuple(std),
     )
-    sides = [side for side in (found.shorter, *(found.size or ()), *(found.crop or ())) if side is not None]
+    sides = [side for side in (made.shorter, *(made.size or ()), *(made.crop or ())) if side is not None]
     if not all(type(side) is int and 1 <= side <= _LARGEST_SIDE for side in sides):
         raise ModelError(f"{model}: images would become {brief(sides)} pixels; 1 to {_LARGEST_SIDE:,} are possible")
-    numbers = (found.scale, *found.mean, *found.std)
-    if len(numbers) != 7 or not all(isinstance(one, int | float) for one in numbers) or 0 in (found.scale, *found.std):
+    numbers = (made.scale, *made.mean, *made.std)
+    if len(numbers) != 7 or not all(isinstance(one, int | float) for one in numbers) or 0 in (made.scale, *made.std):
         raise ModelError(
             f"{model}: rescale_factor, image_mean and image_std must be numbers, three of the last two, "
             "and neither rescale_factor nor image_std 0"
         )
-    return found
+    return made

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tamis.errors import ModelError, first_line, needs_extra, unknown
 from tamis.models.folder import PATTERNS, PICKLES, complete, digest_of
-from tamis.models.registry import BUILT_IN, COPIES, HUB, job_of
+from tamis.models.registry import BUILT_IN, COPIES, HUB, stand_in
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +94,11 @@ def cached(reference: str, patterns: Sequence[str] = PATTERNS) -> Path | None:
     for revision in dict.fromkeys(["main", (known and known.revision) or "main"]):
         try:
             download = huggingface_hub.snapshot_download
-            found = download(reference, revision=revision, local_files_only=True, allow_patterns=list(patterns))
+            folder = Path(download(reference, revision=revision, local_files_only=True, allow_patterns=list(patterns)))
         except HFValidationError as error:
             raise ModelError(f"{reference!r} is not a Hugging Face id: {error}") from error
         except LocalEntryNotFoundError:
             continue
-        folder = Path(found)
         weights = any(file.suffix in (*PICKLES, ".safetensors") for file in folder.rglob("*"))
         if complete(folder) or ("*" in patterns and weights):
             return folder
@@ -174,9 +173,9 @@ def _advice(reference: str, cache: str) -> str:
 
 def _meanwhile(reference: str) -> str:
     """Returns which built-in model could serve instead."""
-    job = job_of(reference)
-    for name, model in BUILT_IN.items():
-        if model.job == job:
-            first = "" if model.find() else f", after `{model.remedy}`"
-            return f"meanwhile the built-in {name} does the same job{first} ({model.about})"
+    name = stand_in(reference)
+    if name:
+        model = BUILT_IN[name]
+        first = "" if model.find() else f", after `{model.remedy}`"
+        return f"meanwhile the built-in {name} does the same job{first} ({model.about})"
     return "`tamis list models` shows the built-in models, which need no download"

@@ -45,8 +45,8 @@ class BuiltIn:
         spec = importlib.util.find_spec(self.package)
         if spec is None or not spec.submodule_search_locations:
             return None
-        found = sorted(Path(next(iter(spec.submodule_search_locations))).glob(self.file))
-        return found[-1] if found and (found[-1].is_file() or complete(found[-1])) else None
+        matches = sorted(Path(next(iter(spec.submodule_search_locations))).glob(self.file))
+        return matches[-1] if matches and (matches[-1].is_file() or complete(matches[-1])) else None
 
     @property
     def remedy(self) -> str:

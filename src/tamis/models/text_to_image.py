@@ -57,11 +57,13 @@ class TextToImage:
             raise ModelError(f"{model} is not a pipeline of diffusers: its folder holds no model_index.json")
         self._batch = device.batch_size
         use_threads(device)
-        found = load_pipeline(AutoPipelineForText2Image, path, model, dtype_of(device))
-        if any(kind.__name__ == "DPMSolverMultistepScheduler" for kind in getattr(found.scheduler, "compatibles", ())):
-            found.scheduler = DPMSolverMultistepScheduler.from_config(found.scheduler.config)
-        found.set_progress_bar_config(disable=True)
-        self._pipeline = found.to(device.kind)
+        pipeline = load_pipeline(AutoPipelineForText2Image, path, model, dtype_of(device))
+        if any(
+            kind.__name__ == "DPMSolverMultistepScheduler" for kind in getattr(pipeline.scheduler, "compatibles", ())
+        ):
+            pipeline.scheduler = DPMSolverMultistepScheduler.from_config(pipeline.scheduler.config)
+        pipeline.set_progress_bar_config(disable=True)
+        self._pipeline = pipeline.to(device.kind)
 
     def __call__(self, captions: Sequence[str], drawing: Drawing) -> list[Pixels]:
         """Draws n captions, each distinct one once: n images (height, width, 3) of uint8.
@@ -75,14 +77,14 @@ class TextToImage:
         for start in range(0, len(distinct), self._batch):
             prompts = distinct[start : start + self._batch]
             with torch.inference_mode(), quiet():
-                found = self._pipeline(
+                output = self._pipeline(
                     prompts,
                     num_inference_steps=drawing.steps,
                     guidance_scale=drawing.guidance,
                     generator=[_noise(prompt, drawing.seed) for prompt in prompts],
                     output_type="np",
                 ).images  # (b, height, width, 3) in [0, 1]
-            images = np.nan_to_num(np.asarray(found, np.float32)).clip(0, 1)
+            images = np.nan_to_num(np.asarray(output, np.float32)).clip(0, 1)
             drawn.update(zip(prompts, (images * 255).round().astype(np.uint8), strict=True))
         return [drawn[caption] for caption in captions]
 

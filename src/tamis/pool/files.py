@@ -215,14 +215,6 @@ def stamp(path: str) -> str:
     return version_of(ask(path, lambda: fs.info(inner)))
 
 
-def size_of(path: str) -> int:
-    """Returns how many bytes a local file has; 0 if it cannot be found."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
 def read_head(path: str, size: int) -> bytes:
     """Returns the first bytes of a file, fewer if it has fewer, reading nothing else."""
     if is_remote(path):
@@ -298,7 +290,6 @@ def _neighbours(wanted: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, 
 
 
 def _pread(file: int, offset: int, size: int) -> bytes:
-    """Returns bytes of an open file, fewer if it ends before."""
     data = os.pread(file, size, offset)
     while len(data) < size and (more := os.pread(file, size - len(data), offset + len(data))):
         data += more  # one call reads at most 2 GiB

@@ -185,6 +185,10 @@ def _rgb(image: Image.Image, transparency: Transparency) -> Pixels:
     return pixels
 
 
+# Where Pillow looks for the orientation of a JPEG.
+_ORIENTED = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"))
+
+
 def _orientation(image: Image.Image) -> object:
     """Returns the orientation in EXIF, or in XMP if EXIF has none, as `ImageOps.exif_transpose` does."""
     if image.format == "JPEG" and _ORIENTED.isdisjoint(image.info):
@@ -193,9 +197,6 @@ def _orientation(image: Image.Image) -> object:
         _check_directory(bytes.fromhex("".join(text.split("\n")[3:])).removeprefix(b"Exif\0\0"))
     return image.getexif().get(ExifTags.Base.Orientation, 1)
 
-
-# Where Pillow looks for the orientation of a JPEG.
-_ORIENTED = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"))
 
 # What makes an image upright, by its orientation in EXIF.
 _TURNS: Mapping[object, Callable[[Pixels], Pixels]] = {

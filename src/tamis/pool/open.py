@@ -11,7 +11,7 @@ import xxhash
 
 from tamis.errors import PoolError, ShardError
 from tamis.pool.files import absolute, expand_braces, find, is_remote
-from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
+from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec
 from tamis.remote import passing
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -54,18 +54,18 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
         if url in named and url not in urls:  # further files of a folder or glob do not matter
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
     stems = shard_names(urls, {url: name for name, url in (names or {}).items()})
-    if kind == "datacomp":
-        return _datacomp_pool(spec, urls, stems)
-    shards: list[Shard]
     if kind == "webdataset":
         from tamis.pool.tar import TarShard
 
-        shards = [TarShard(name=stems[url], url=url, spec=spec) for url in urls]
-        return Pool(spec=spec, kind=kind, shards=_sorted(shards))
-    from tamis.pool.table import NO_IMAGES, table_shards
+        opened = Pool(spec=spec, kind=kind, shards=tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls))
+    elif kind == "datacomp":
+        opened = _datacomp_pool(spec, urls, stems)
+    else:
+        from tamis.pool.table import NO_IMAGES, table_shards
 
-    shards = [shard for url in urls for shard in table_shards(url, stems[url], spec)]
-    return Pool(spec=spec, kind=kind, shards=_sorted(shards), has_images=spec.image != NO_IMAGES)
+        shards = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
+        opened = Pool(spec=spec, kind=kind, shards=shards, has_images=spec.image != NO_IMAGES)
+    return replace(opened, shards=tuple(sorted(opened.shards, key=lambda shard: shard.name)))
 
 
 def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]) -> Pool:
@@ -73,7 +73,7 @@ def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]
     from tamis.pool.npz import embedding_shapes
     from tamis.pool.rows import check_texts, choose_column, column_kinds
 
-    pieces = datacomp.metadata_shards(stems, spec)
+    shards = datacomp.metadata_shards(stems, spec)
     try:
         shapes = embedding_shapes(urls[0].removesuffix(".parquet") + ".npz")
     except ShardError as error:
@@ -85,15 +85,11 @@ def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]
     return Pool(
         spec=spec,
         kind="datacomp",
-        shards=_sorted(pieces),
+        shards=tuple(shards),
         has_images=False,
         signals=(datacomp.DataCompScores(),) if any(name in kinds for name in datacomp.SCORES) else (),
         features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, (_, size) in shapes.items()),
     )
-
-
-def _sorted(shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    return tuple(sorted(shards, key=lambda shard: shard.name))
 
 
 def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:

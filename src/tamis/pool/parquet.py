@@ -1,7 +1,7 @@
 """Rows of Parquet files, a few at a time: a shard may be a range of the rows of a large file.
 
-Parquet has no way to a row but from the start of its row group. So a file stays open where a range was read to its end,
-and the next range of the same process goes on there: each process reads a file once, in however many shards.
+A row can be reached only from the start of its row group. So a file stays open at the end of a range, where the next
+range of the same process continues: each process reads a file once, in however many shards.
 """
 
 from __future__ import annotations

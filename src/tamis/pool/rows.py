@@ -29,7 +29,7 @@ PROBLEM: Any = None
 # Columns in a message: how many, and how long a name.
 _MOST_LISTED, _LONGEST_COLUMN = 50, 60
 
-_LOOK_AT = 100  # lines of a JSONL file that tell its columns
+_LOOK_AT = 100  # lines of a JSONL file that show its columns
 
 #: No line of a text file, and no row of several lines, has more characters: images are not written in them.
 MOST_CHARACTERS = 2 * MAX_TEXT_BYTES

@@ -200,12 +200,11 @@ class TableShard:
         return SampleFiles(sample, files)
 
     def no_row(self, row: int) -> Problem:
-        """Returns the problem of a row that is gone."""
         return Problem("changed", f"{self.url} has changed since it was scored: it has no row {self.cut.first + row}")
 
 
 class _ByPath:
-    """The images that a table names by their paths: the paths are held, so that any row can be read."""
+    """Reads images that a table names by their paths. It holds the paths, so any row can be read."""
 
     sequential = False
 
@@ -228,7 +227,7 @@ class _ByPath:
 
 
 class _ByRow:
-    """A table read from its front, or a Parquet file by row groups: images are in it, or whole rows are wanted."""
+    """Reads a table from its front, or a Parquet file by row groups, for images in the table or for whole rows."""
 
     sequential = True
 
@@ -275,7 +274,6 @@ def _as_text(value: Any) -> str:
 
 
 def _read_image(path: str, limit: int) -> bytes:
-    """Returns the bytes of an image file."""
     for protocol in ("file://", "local://"):
         path = path.removeprefix(protocol)
     if not is_remote(path):

@@ -64,11 +64,7 @@ def facts_path(page: Path) -> Path:
 
 
 def check_page(page: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
-    """Checks that a page and its facts may be written; see `tamis.store.targets.check_target`.
-
-    Raises:
-        RunError: one may not, or the name promises another format.
-    """
+    """Checks that a page and its facts may be written, and that its name promises no other format."""
     check_ending(page, "html", "htm")
     kinds = {page: ("page", GENERATOR), facts_path(page): ("facts file of a page", BEGINS)}
     for path, (what, begins) in kinds.items():

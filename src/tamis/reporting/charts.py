@@ -22,10 +22,7 @@ JOINED = 12
 def histogram_shapes(histogram: Histogram, marks: Sequence[Sequence[float]], colours: Sequence[str]) -> Shapes:
     """Returns the bars of the pool, then for each subset a line (the share of each bar it keeps) and its cuts.
 
-    Args:
-        histogram: of the pool and the subsets. The bars are drawn by rows and by log(1 + rows); the page shows one.
-        marks: where each subset cuts.
-        colours: the class of each subset.
+    Bars are drawn by rows and by log(1 + rows); the page shows one. `marks` are the cuts of each subset.
     """
     edges = histogram.edges
     places = 100 * (edges - edges[0]) / (edges[-1] - edges[0])
@@ -83,10 +80,7 @@ def interval_shapes(
 ) -> Shapes:
     """Returns a measured number and its interval, on the scale that all intervals of a column share.
 
-    Args:
-        estimate: its `value`, `low` and `high`.
-        column: all estimates of the column; None where one is unknown.
-        mark: value of a dashed line, such as 0 among differences; None: nowhere.
+    `mark` is the value of a dashed line, such as 0 among differences; None: no line.
     """
     ends = [end for each in column if each for end in (each["low"], each["high"])] + ([] if mark is None else [mark])
     start, width = min(ends), (max(ends) - min(ends)) or 1.0

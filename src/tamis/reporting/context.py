@@ -65,17 +65,9 @@ Computed = tuple[str, tuple[tuple[str, str], ...]]
 class Context:
     """A run, subsets of it, and what is read of both for more than one section, when it is first asked for.
 
-    Args:
-        run: the run.
-        subsets: what was chosen from it.
-        pool: where images come from; None: there are none.
-        budget: maximum size of all images, in characters.
-
-    Attributes:
-        names: what the page calls each of the subsets, see `names_of`.
-        keeps: (rows,) bool for each of the subsets.
-        incomplete: labels of scores that some shards lack, with how many have them. The page leaves these out.
-        painter: paints over the text of images; a section sets it that shows painted images.
+    `names` is what the page calls each subset, `keeps` its rows. `incomplete` scores, which some shards lack, are left
+    out; the number says how many have them. A section that shows painted images sets the `painter`. `budget` limits
+    the images of the page.
     """
 
     def __init__(self, run: Run, subsets: Sequence[Subset], pool: Pool | None, *, budget: int = BUDGET) -> None:
@@ -161,10 +153,7 @@ class Context:
         return found
 
     def shown_reasons(self, place: int) -> Sequence[int]:
-        """Returns the codes of the reasons of a subset's verdict that have images on the page.
-
-        Of each step the first `REASONS` by which a row fell, or could have fallen at a cut; of the first subsets.
-        """
+        """Returns the codes of a subset's reasons that have images: the first `REASONS` of each step."""
         if place >= GALLERIES:
             return ()
         verdict, of_step = self.verdicts[place], Counter[int | None]()
@@ -240,10 +229,7 @@ class Context:
         return [short for short in map(self.short, names) if short in self.numbers or short in self.words]
 
     def values(self, score: str, names: Mapping[str, str]) -> Float64s | None:
-        """Returns a recipe's expression for every row: (rows,), NaN where it is missing; None if a column is gone.
-
-        `names` are the recipe's own names for columns, with those of the run.
-        """
+        """Returns a recipe's expression for every row: (rows,), NaN where it is missing; None if a column is gone."""
         for name in parse(score).columns:
             full = names.get(name, name)
             if full not in self.run.columns or getattr(self.run.columns[full][1], "label", "") in self.incomplete:
@@ -251,19 +237,13 @@ class Context:
         return parse(score).values(self.run.table(names))
 
     def pair(self, row: int, *, painted: bool = False) -> Pair:
-        """Returns a pair for one card, `painted` where the card shows the painted images instead of the plain one.
-
-        `read_pairs` fills it, for all cards together: each shard is opened once.
-        """
+        """Returns a pair for one card, which `read_pairs` fills; `painted` if it shows the painted images."""
         pair = Pair(row=row)
         self._asked.append((pair, painted))
         return pair
 
     def read_pairs(self) -> None:
-        """Fills the pairs that were asked for, in that order.
-
-        Once the page's images weigh too much the others are left out; once its texts do, the others are shortened.
-        """
+        """Fills the pairs that were asked for. Beyond the budget images are left out, and texts shortened."""
         rows = {pair.row for pair, _ in self._asked}
         painted = {pair.row for pair, both in self._asked if both}
         found = read_pairs(

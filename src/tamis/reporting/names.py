@@ -21,10 +21,7 @@ _NAMED, _VALUE = 2, 24
 
 
 def names_of(subsets: Sequence[Subset]) -> list[dict[str, Any]]:
-    """Returns a dictionary per subset: `place` (its number on the page, from 0), `label` and `kept` (rows).
-
-    Labels differ: a second subset of one label gets a number.
-    """
+    """Returns `place` (from 0), `label` and `kept` rows of each subset. A second subset of one label gets a number."""
     seen: Counter[str] = Counter()
     names = []
     for place, subset in enumerate(subsets):
@@ -41,10 +38,7 @@ def colour(subset: Mapping[str, Any]) -> str:
 
 
 def _changed(subset: Subset, others: Sequence[Subset]) -> str:
-    """Returns ", fraction 0.2" where the steps of a recipe are not those that its name stands for; else "".
-
-    A name of a shipped recipe stands for its steps; another for what all subsets of that name have in common.
-    """
+    """Returns ", fraction 0.2" if a recipe differs from the shipped one, or from others of its name; else ""."""
     shipped = subset.name in recipes.shipped()
     same = [other.recipe for other in others if other.name == subset.name]
     known = [recipes.load(subset.name).text] if shipped else same

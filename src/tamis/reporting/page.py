@@ -129,11 +129,7 @@ def environment() -> jinja2.Environment:
 
 
 def link(address: str) -> str:
-    """Returns an address that may be linked to or shown: http(s), a place on the page, or an image held in it.
-
-    Raises:
-        ValueError: it is another, such as one that runs a script.
-    """
+    """Returns an address that may be linked to: http(s), a place on the page, or an image held in it. Others raise."""
     if not re.match(r"https?://|#|data:image/", address):
         raise ValueError(f"links lead to http(s), to a place on the page or to an image held in it: {address[:40]!r}")
     return address
@@ -153,9 +149,9 @@ def _entries(pair: Pair, names: Collection[str] | None = None) -> list[tuple[str
 
 
 def as_json(facts: Facts) -> str:
-    """Returns facts as one JSON object on one line, for programs; the same facts give the same bytes.
+    """Returns facts as JSON on one line; the same facts give the same bytes. NaN and infinities are null.
 
-    Pairs become their row numbers; what is known of each is there once, under `pairs`. NaN and infinities are null.
+    Pairs become their row numbers; what is known of each is there once, under `pairs`.
     """
     pairs: dict[int, Pair] = {}
     plain = _plain({"kind": "tamis report", "format": FORMAT, **facts}, pairs)

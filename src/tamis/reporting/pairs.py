@@ -47,14 +47,9 @@ _INDEX = ("uid_hi", "uid_lo", "key", "caption", "status", "reason", "width", "he
 class Pair:
     """One pair on the page.
 
-    Attributes:
-        words: fields and word columns by name; None where the run has null.
-        texts: those of them that hold free text, such as a generated caption.
-        numbers: score columns by name; NaN where the run has null.
-        why_null: why signals have no value for it, a sentence each.
-        thumbnail: a data URL, or "".
-        no_image: why there is none.
-        painted: data URLs of the image with its text outlined, and with it painted over; or "".
+    `words` and `numbers` are columns by name (None or NaN if null), `texts` those that hold free text, `why_null` a
+    sentence for each signal without a value. `thumbnail` and `painted` (outlined, painted over) are data URLs or "",
+    then `no_image` says why.
     """
 
     row: int
@@ -86,10 +81,7 @@ def read_pairs(
     painted: Collection[int] = (),
     painter: Painter | None = None,
 ) -> dict[int, Pair]:
-    """Reads what the page shows of some rows: columns of `numbers` and `words`, and the images if there is a `pool`.
-
-    The images of the rows `painted` are also painted, if there is a `painter`.
-    """
+    """Reads what the page shows of some rows, and their images if there is a pool; `painter` paints those of some."""
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
     edges = np.searchsorted(wanted, table.starts)
@@ -155,10 +147,7 @@ def _add_images(
 
 
 def thumbnail(pixels: Pixels) -> tuple[str, tuple[int, int]]:
-    """Returns a small copy of an image as a data URL, with its width and height.
-
-    It is encoded again, so nothing of the original file reaches the page, its metadata included.
-    """
+    """Returns a small copy of an image as a data URL, and its size. Nothing of the file's metadata is in it."""
     image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
     out = io.BytesIO()

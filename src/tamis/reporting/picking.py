@@ -26,9 +26,9 @@ _GROUPS, _MEMBERS = 8, 4
 
 
 def scrambled(table: Table, seed: int = 0) -> U64:
-    """Returns the scrambled uid of every row: (rows,) uint64, an order that does not depend on that of the rows.
+    """Returns the scrambled uid of every row: (rows,), an order that does not depend on that of the rows.
 
-    Selectors draw and break ties in the order of seed 0: the first of what they keep, in that order, are not random.
+    Selectors draw in the order of seed 0: the first of what they keep, in that order, are not random.
     """
     out = np.empty(len(table), np.uint64)
     for block, size in enumerate(table.sizes):
@@ -55,7 +55,7 @@ def first_of_each(
 ) -> dict[K, tuple[int, list[int]]]:
     """Returns of each kind of rows how many there are, and the n of lowest order, in one pass.
 
-    `masks` gives, of a block's `columns`, the rows of each kind; `order` is as of `scrambled`.
+    `masks` gives, of a block's `columns`, the rows of each kind.
     """
 
     def look(place: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
@@ -73,15 +73,9 @@ def first_of_each(
 def around(
     table: Table, values: Float64s, cut: Cut, keep: Mask, fell: Mask, n: int
 ) -> tuple[list[Scored], list[Scored]]:
-    """Returns the n pairs closest to a cut, those just kept and those just dropped, the nearest first.
+    """Returns the n pairs closest to a cut, those just kept and those just dropped (`fell`), the nearest first.
 
-    Args:
-        table: the pool's rows.
-        values: (rows,) the score, NaN where it is missing.
-        cut: where the step cuts it.
-        keep: the rows of the subset.
-        fell: the rows that fell at this cut.
-        n: how many on each side, at most. Of equal scores the lower scrambled uid comes first.
+    Of equal scores the lower scrambled uid comes first.
     """
     distance = cut.distance(values)
     inside = _nearest(table, distance, keep & (distance >= 0), n)

@@ -32,12 +32,9 @@ RARE, _READ = 5, 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """Counts of one word column.
+    """Counts of one word column: (value or None, rows of the pool, rows of each subset), the most frequent first.
 
-    Attributes:
-        values: each value with its rows in the pool and in each subset, the most frequent first; None is null.
-        many: True where there are more than `MOST`; `values` is empty then.
-        length: mean number of words of the distinct values; NaN where there is none.
+    `many`: over `MOST`, none is listed then. `length`: mean words of the distinct values; NaN without any.
     """
 
     values: Sequence[tuple[str | None, int, tuple[int, ...]]]
@@ -108,17 +105,10 @@ def _count(column: Any, keeps: Sequence[Mask]) -> dict[str | None, Any]:
 
 
 def frequencies(captions: Sequence[str], keeps: Sequence[Mask]) -> list[list[dict[str, Any]]]:
-    """Returns for each subset the words by how much more of their captions it keeps than of others, the most first.
+    """Returns for each subset the words of captions that it keeps more often than others, the most surprising first.
 
-    Args:
-        captions: (n,) texts.
-        keeps: (n,) bool for each subset.
-
-    Returns:
-        Per subset a dictionary for each word that at least `RARE` captions hold: `word`, `pool` (captions that hold
-        it), `kept` (those that the subset keeps) and `surprise`: how many standard deviations that is above what a
-        subset of this size would keep of any pairs, (kept - n p) / sqrt(n p (1 - p)) for n captions with the word and
-        p the share of all captions that is kept. Nothing for a subset that keeps all captions, or none.
+    A word of at least `RARE` captions is in `pool` of them and in `kept` of the subset's. `surprise` is how many
+    standard deviations that is above what a subset of this size keeps of any: (kept - n p) / sqrt(n p (1 - p)).
     """
     words = [{w.casefold() for w in _WORD.findall(caption[:_READ]) if len(w) > 1} for caption in captions]
     pool = Counter(word for each in words for word in each)

@@ -70,19 +70,15 @@ class DeviceProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        self._process.terminate()
-        self._process.join(timeout=5)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join(timeout=5)
+        self._process.kill()  # it holds nothing that could be lost
+        self._process.join()
         self._folder.cleanup()
 
     def _start(self) -> BaseProcess:
         with suppress(FileNotFoundError):
             os.unlink(self.address)
-        context = multiprocessing.get_context("spawn")
         arguments = (self.address, self._device, os.getpid(), secrets())
-        process = context.Process(target=_serve, args=arguments, daemon=True)
+        process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
         process.start()
         return process
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tamis.errors import StopError, TamisError
 from tamis.models.device import cores, memory, visible_devices
-from tamis.pool.files import is_remote, size_of
+from tamis.pool.files import is_remote
 from tamis.processes import die_with
 from tamis.remote import remember, secrets
 from tamis.run.failures import ShardReport, record
@@ -117,8 +117,10 @@ class Local:
             yield InProcess(ShardWorker(plans[0], run, decoders=decoders(each)), progress)
             return
         served = (plan.device.kind != "cpu" and size > len(devices)) if self.served is None else self.served
+        from tamis.run.device import DeviceProcess
+
         with ExitStack() as stack:
-            at_devices = [device_process(one, stack) for one in plans] if served else []
+            at_devices = [stack.enter_context(closing(DeviceProcess(one.device))) for one in plans if served]
             workers = WorkerProcesses(plans, run, size, decoders(each), progress, at_devices)
             yield stack.enter_context(closing(workers))
 
@@ -145,17 +147,11 @@ def decoders(available: int) -> int:
 def _worth_processes(tasks: Sequence[Task]) -> bool:
     left = _SMALL_POOL
     for task in tasks:
-        left -= _LARGE_SHARD if is_remote(task.shard.url) else size_of(task.shard.url)
+        with suppress(OSError):  # the shard's worker will report it
+            left -= _LARGE_SHARD if is_remote(task.shard.url) else os.stat(task.shard.url).st_size
         if left < 0:
             return True
     return False
-
-
-def device_process(plan: Plan, stack: ExitStack) -> DeviceProcess:
-    """Starts the process that runs networks on a plan's device; the stack ends it."""
-    from tamis.run.device import DeviceProcess
-
-    return stack.enter_context(closing(DeviceProcess(plan.device)))
 
 
 class InProcess:
@@ -231,9 +227,8 @@ class WorkerProcesses:
             worker.pipe.close()
         for worker in self.workers:
             worker.process.join(timeout=1)
-            if worker.process.is_alive():
-                worker.process.terminate()
-                worker.process.join(timeout=5)
+            worker.process.kill()
+            worker.process.join()
 
     def _start(self, number: int) -> _Worker:
         # Not fork, which does not work with torch's threads.

@@ -186,9 +186,11 @@ class Plan:
 
     def tasks(self, run: Path) -> list[Task]:
         """Returns the shards that lack parts, in order. Lists each folder once, however many shards there are."""
+        from tamis.store.side_files import side_files_are_whole
+
         present = {output: files(run / output.folder, output.ending) for output in self.outputs}
         for output in self.outputs:  # any worker at one of the output's shards also writes its side files
-            if has_side_files(output.node) and not _side_files_are_whole(run / output.folder):
+            if has_side_files(output.node) and not side_files_are_whole(run / output.folder):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
         tasks = []
@@ -225,21 +227,12 @@ def has_side_files(node: Node | None) -> bool:
     return isinstance(node, Signal) and type(node).side_files is not Signal.side_files
 
 
-def _side_files_are_whole(folder: Path) -> bool:
-    from tamis.store.side_files import side_files_are_whole
-
-    return side_files_are_whole(folder)
-
-
 def labelled(
     signals: Sequence[tuple[str, Signal]], known: Mapping[str, str], identities: Identities
 ) -> list[tuple[str, Signal]]:
     """Gives every signal a label: its own, else its name, else its name and the start of its fingerprint.
 
-    Args:
-        signals: pairs of label ("" for none) and signal.
-        known: labels of the run so far, with their fingerprints.
-        identities: for the fingerprints.
+    `signals` are pairs of label ("" for none) and signal; `known` are the run's labels with their fingerprints.
 
     Raises:
         RecipeError: the requested label belongs to other settings.

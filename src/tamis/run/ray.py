@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,8 +25,9 @@ from tamis.errors import StopError, TamisError, needs_extra
 from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import remember, secrets
+from tamis.run.device import DeviceProcess
 from tamis.run.failures import ShardReport, record
-from tamis.run.local import InProcess, WorkerProcesses, as_stop, decoders, device_process, feeders
+from tamis.run.local import InProcess, WorkerProcesses, as_stop, decoders, feeders
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
@@ -119,17 +120,14 @@ def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -
 
 
 def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
-    """Returns how many cores an actor reserves. One with a GPU reserves one, and is fed by its share of all."""
+    """Returns how many cores an actor reserves: with a GPU one, though its workers use their share of all."""
     if plan.device.kind != "cpu":
         return 1
     return plan.device.threads or (1 if address or not workers else max(1, cores() // workers))
 
 
 def node() -> tuple[int, int]:
-    """Returns the cores and GPUs of the Ray node that this is called on; at least one of each.
-
-    As Ray counts them: a container may see the GPUs of its whole machine.
-    """
+    """Returns the cores and GPUs of this Ray node, at least one of each; a container may see GPUs that Ray does not."""
     ray = _ray()
     ident = ray.get_runtime_context().get_node_id()
     has = next(one["Resources"] for one in ray.nodes() if one["NodeID"] == ident)
@@ -152,7 +150,8 @@ class Worker:
         if self.at_once == 1:
             self.free.put(InProcess(ShardWorker(self.plan, run, decoders=available), self._count))
             return
-        device, each = device_process(self.plan, self.processes), max(1, available // self.at_once)
+        device = self.processes.enter_context(closing(DeviceProcess(self.plan.device)))
+        each = max(1, available // self.at_once)
         feeding = self.plan.on(self.plan.device.kind, plan.device.threads or each)
         for _ in range(self.at_once):
             self.free.put(WorkerProcesses([feeding], run, 1, decoders(each), self._count, [device]))

@@ -40,9 +40,8 @@ class ClassMentions(Signal):
 
     Cost: 10 microseconds per caption.
 
-    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "text-based": the first WordNet meaning of a word
-        counts if it is in ImageNet-21k. Its code compares synset offsets without their part of speech, so other words
-        count where ImageNet-21k has a noun with the same offset; only nouns count here.
+    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "text-based". Its code compares synset offsets
+        without their part of speech, so verbs and adjectives count too; only nouns count here.
     """
 
     name: ClassVar[str] = "class_mentions"
@@ -92,8 +91,7 @@ class ClassMentions(Signal):
 def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
     """Returns a function from a text to the classes that it names, in the order of the text.
 
-    Args:
-        synonyms: the names of each class; the first is returned. A name of several classes belongs to the first class.
+    `synonyms` are the names of each class: the first is returned. A name of several classes belongs to the first class.
     """
     known: dict[tuple[str, ...], str] = {}
     for names in synonyms:
@@ -124,9 +122,7 @@ def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
 def synset_finder(nouns: Nouns, synsets: Mapping[int, str]) -> Callable[[str], Iterator[str]]:
     """Returns a function from a text to the names of the first synsets of its words, in the order of the text.
 
-    Args:
-        nouns: of WordNet.
-        synsets: from the offset of each synset that counts to its name.
+    `synsets` maps the offset of each synset that counts to its name.
     """
 
     def find(text: str) -> Iterator[str]:

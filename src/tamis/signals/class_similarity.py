@@ -23,8 +23,8 @@ class ClassSimilarity(Signal):
 
     Attributes:
         encoder: the model whose space they are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
-            CiT trains a SimCSE encoder on the way and keeps captions from a cosine of 0.55 (YFCC15M) or 0.7 (YFCC100M);
-            other encoders have other scales: look at the histogram, or keep a top share.
+            CiT keeps captions from a cosine of 0.55 (YFCC15M) or 0.7 (YFCC100M) of a SimCSE encoder; others have other
+            scales: look at the histogram, or keep a top share.
         classes: a built-in list: "imagenet".
         classes_from: a text file instead, one class per line.
         templates: sentences for the names; CiT takes the bare "name".

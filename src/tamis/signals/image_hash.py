@@ -34,9 +34,8 @@ class ImageHash(Signal):
         image_colours: 256 hex digits: the blue and red difference (Cb, Cr) of 8 x 8 fields, a byte each.
         image_lightness: 2,048 hex digits: the lightness of 32 x 32 fields, a byte each.
         content_hidden: 1 where an image has one colour without its transparency, like a black drawing on a transparent
-            background, else 0. All such drawings would decode to the same image, so their hash and lightness are those
-            of their opacity, and their colours are halved, so that they are not copies of other images. Always 0 with
-            `--transparency white`.
+            background, else 0. All such drawings decode to the same image, so their hash and lightness are those of
+            their opacity, and their colours are halved. Always 0 with `--transparency white`.
 
     Cost: 1 ms per image on one CPU core.
 

@@ -18,8 +18,8 @@ class Sba(Signal):
     """Scores a caption by how well a language model rewrites it from CLIP's single vector of it.
 
     High: CLIP's vector holds what the caption says. Low: it does not, for example because images never show it. Fluent
-    phrases score high too, visible or not; `vba` is better there, and `tamis train icc` combines the two. It falls with
-    the length of the caption: see `tamis.math.normalise`.
+    phrases score high too, visible or not; `tamis train icc` combines it with `vba`. It falls with the length of the
+    caption: see `tamis.math.normalise.PerLength`.
 
     Attributes:
         bridge: the linear layer between the two models: a folder that `tamis train sba` wrote.
@@ -87,9 +87,8 @@ class Sba(Signal):
 def edit_similarity(one: str, other: str) -> float:
     """Returns 1 - edit distance / length of the longer text: in [0, 1], 1 for equal texts, also for two empty ones.
 
-    Source: Yanuka et al. 2024 (ICC), section 2: the similarity of the semantic-bottleneck auto-encoder, normalised
-        as in its released code, but high for similar texts. Levenshtein 1966 for the distance: the least number of
-        characters to insert, delete or replace.
+    Source: Yanuka et al. 2024 (ICC), section 2, normalised as in the released code, but high for similar texts; the
+        distance of Levenshtein 1966: the least number of characters to insert, delete or replace.
     """
     from rapidfuzz.distance import Levenshtein
 

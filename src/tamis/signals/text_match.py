@@ -85,11 +85,7 @@ def longest_match(caption: str, lines: Sequence[str]) -> int:
     - where the line ends with a hyphen, or where whole lines together are one word of the caption: "CON-" above
       "CERT HALL" in "a concert hall", "CHOCO" above "LATE" in "hot chocolate".
 
-    "CAR" above "PET SHOP" shares 3 characters with "a red carpet", not 6.
-
-    Args:
-        caption: the caption, unchanged.
-        lines: the lines of text in the image, in reading order.
+    "CAR" above "PET SHOP" shares 3 characters with "a red carpet", not 6. `lines` are in reading order.
     """
     words, written = _words(caption), _lines(lines)
     together = "".join(words)

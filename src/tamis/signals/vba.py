@@ -21,8 +21,7 @@ class Vba(Signal):
     """Scores a caption by how much of it a captioner reads back from an image drawn from it.
 
     High: what the caption says can be drawn and seen. Low: it cannot, or the image shows other details than the caption
-    names. `sba` fails in other places, and `tamis train icc` combines the two. It depends on the length of the caption:
-    see `tamis.math.normalise`.
+    names. `tamis train icc` combines it with `sba`, per length of the caption: see `tamis.math.normalise.PerLength`.
 
     Attributes:
         text_to_image: the model that draws: a pipeline of diffusers.
@@ -99,11 +98,9 @@ class Vba(Signal):
 def best_reconstructions(
     generated: Mapping[str, Sequence[str]], encode: Callable[[Sequence[str]], Mapping[str, Any]]
 ) -> dict[str, tuple[float, str | None]]:
-    """Returns the best BERTScore F1 of the reconstructions of each text, and that reconstruction.
+    """Returns the best BERTScore F1 of the reconstructions of each text, and that one; of equal ones the first.
 
-    Args:
-        generated: the reconstructions of each text, the likeliest first; of equal scores the first counts.
-        encode: from texts to their `TokenVectors`.
+    `encode` gives the `TokenVectors` of texts.
     """
     from tamis.math.bertscore import bertscore
 

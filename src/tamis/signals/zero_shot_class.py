@@ -48,7 +48,7 @@ class ZeroShotClass(Signal):
         class_margin: that cosine less the cosine with the second class, at least 0. NaN likewise.
 
     Cost: the image tower, shared with `clip`, and n k d multiplications. Once per worker the text tower for every class
-        and template, always in float32: a few vectors decide for all pairs.
+        and template, always in float32.
 
     Source: Radford et al. 2021 (CLIP, arXiv 2103.00020), section 3.1.
     """

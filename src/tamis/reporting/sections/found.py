@@ -38,11 +38,7 @@ UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
 
 @dataclass(frozen=True, kw_only=True)
 class Trait:
-    """Something that is true of some pairs: what one of them, and several, are called, and the rule in words.
-
-    `holds` gives the pairs that have it, (rows,) bool, by the values of `columns`; cards show the first of these. A run
-    that lacks one is not asked.
-    """
+    """What one pair, and several, are called for which `holds` is true; cards show the first of its `columns`."""
 
     one: str
     many: str
@@ -136,10 +132,9 @@ def gather(context: Context) -> Facts | None:
 
 
 def _repeated(context: Context) -> Facts | None:
-    """Returns the repeated images: how many `pairs` repeat another, and the largest `groups` by subset.
+    """Returns how many `pairs` repeat another, and the largest groups by subset; the `subset` of the pool is None.
 
-    Where a recipe looked for them among all pairs, its count is taken; of a large pool what recipes found in a part.
-    The groups are those that recipes found, else those of the pool; the `subset` of the pool is None.
+    A count over all pairs comes from a recipe, else from `distinct`, else from what recipes found in a part.
     """
     counts: dict[int, int] = {}  # what steps dropped, by how many pairs they looked at
     for line in (line for subset in context.subsets for line in subset.funnel):

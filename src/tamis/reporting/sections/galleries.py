@@ -67,11 +67,9 @@ def _gallery(context: Context, place: int) -> Facts:
 
 
 def _fallen(context: Context, place: int, code: int) -> Facts:
-    """Returns what a step drops for one reason.
+    """Returns what a step drops for one reason: `lines` are its cuts of scores with the pairs there.
 
-    `code` is the reason's number among those of the recipe, `rows` how many pairs it dropped. `lines` are its cuts of
-    scores with the pairs there; without any, `dropped` are pairs that it dropped, drawn by uid. `repeats` is True
-    where the page shows them instead, each group next to the pair that stays.
+    Without any, `dropped` are drawn by uid, or `repeats` says that the page shows each group with the pair that stays.
     """
     verdict, rows = context.verdicts[place], context.fallen[place][code - 1]
     assert verdict.dropped_by is not None, "rows are counted by reason"
@@ -95,10 +93,9 @@ def _fallen(context: Context, place: int, code: int) -> Facts:
 
 
 def _line(context: Context, place: int, cut: Cut, fell: Mask) -> Facts | None:
-    """Returns a cut and the pairs there; None where the run no longer has the score.
+    """Returns a cut and the pairs there; None if the run no longer has the score.
 
-    `part` is the step or the part of it that cuts `score` at `marks` (one value, or both ends). `columns` are those of
-    the score, `beside` those that explain them, such as the generated caption that is nearest.
+    `part` is what cuts `score` at `marks`; `columns` are those of the score, `beside` those that explain them.
     """
     names, known = context.verdicts[place].names, context.run.columns
     values = context.values(cut.score, names)

@@ -70,8 +70,7 @@ def _signal(group: ScoreSet) -> Facts:
 def duplicates(table: Table, order: NDArray[np.uint64], *, examples: int = 5) -> Facts:
     """Counts the `uids` that more than one row has, the `rows` that have one of them, and lists some `examples`.
 
-    `order`, the scrambled uids, is sorted in place. Equal uids have equal ones; different uids hardly ever do, and are
-    then told apart by the uids themselves.
+    `order`, the scrambled uids, is sorted in place. Different uids hardly ever scramble to one number.
     """
     order.sort()
     twice = np.unique(order[1:][order[1:] == order[:-1]])

@@ -57,11 +57,7 @@ def gather(context: Context) -> Facts | None:
 
 
 def painter(group: ScoreSet) -> Painter:
-    """Returns what outlines the text of an image and paints it over, as a run's T-MARS saw it.
-
-    Raises:
-        TamisError: the detector is not installed, or is another one than found the text.
-    """
+    """Returns what outlines the text of an image and paints it over, as a run's T-MARS saw it; raises if it cannot."""
     settings: Mapping[str, Any] = group.facts["settings"]
     boxes = TextBoxes.kind_of(settings["boxes"])(**settings["boxes"])
     node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])

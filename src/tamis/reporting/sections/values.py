@@ -53,10 +53,7 @@ def gather(context: Context) -> Facts | None:
 
 
 def _column(name: str, about: str, tally: Tally) -> Facts:
-    """Returns a word column: its most frequent `values` (`word` or None, `rows`, `kept` by each subset).
-
-    `judged` pairs have a value, `distinct` ones there are, and `others` is how many are not listed.
-    """
+    """Returns a word column: its most frequent `values`, the number of `others`, and the pairs with one (`judged`)."""
     values = [{"word": word, "rows": rows, "kept": kept} for word, rows, kept in tally.values[:_LISTED]]
     others = len(tally.values) - len(values)
     about_it = {"name": name, "about": about, "judged": tally.judged, "distinct": tally.distinct}
@@ -66,8 +63,7 @@ def _column(name: str, about: str, tally: Tally) -> Facts:
 def _captions(context: Context) -> Facts | None:
     """Returns the words of captions that each subset keeps more and less often than others, the most surprising first.
 
-    `looked_at` pairs were read, drawn by uid; `captions` of them have one, and a subset keeps `kept` of these. None
-    where no subset keeps some captions and drops others.
+    `looked_at` pairs were read, drawn by uid; `captions` of them have one, and a subset keeps `kept` of these.
     """
     if not context.subsets:
         return None
