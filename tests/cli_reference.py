@@ -94,7 +94,7 @@ def described(typed: str, common: dict[str, Parameter]) -> str:
     declared = list(parameters(typed))
     lines += [line(one) for one in declared if common.get(key(one)) != one]
     if also := [f"`{key(one)}`" for one in declared if common.get(key(one)) == one]:
-        lines += [f"- as [above](#options-of-several-commands): {', '.join(also)}"]
+        lines += [f"- [shared](#options-of-several-commands): {', '.join(also)}"]
     return "\n".join(lines) + "\n"
 
 

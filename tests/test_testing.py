@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -118,28 +117,6 @@ def after_the_first(samples: Sequence[Sample]) -> Any:
     return lengths(samples) + np.array([key == "drawn-0" for key in keys[:-1]], np.float32)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drifting(Good):
-    def needs(self) -> Mapping[str, Node]:
-        return {"samples": Samples(), "other": Numbered(number=random.Random().random())}
-
-    def score(self, *, samples: Sequence[Sample], other: Any = None) -> Values:
-        return {"good": lengths(samples)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Numbered(Node):
-    name: ClassVar[str] = "numbered"
-    version: ClassVar[int] = 1
-    number: float
-
-    def needs(self) -> Mapping[str, Node]:
-        return {}
-
-    def load(self, device: Device) -> Callable[..., Any]:
-        return lambda: 0
-
-
 def column(**changes: Any) -> tuple[Column, ...]:
     return (replace(Good.columns[0], **changes),)
 
@@ -154,7 +131,6 @@ FAULTY_SIGNALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: signal(__annotations__={"label": "str"}, label=""), "called label"),
     (lambda: loose(Good, Signal), "frozen=True"),
     (lambda: signal(__annotations__={"words": "frozenset[str]"}, words=frozenset("a")), "JSON"),
-    (lambda: Drifting(), "fingerprint"),
     (lambda: signal(score=lambda self, *, samples: {"godo": lengths(samples)}), "it emits 'godo'"),
     (lambda: scores(lambda samples: lengths(samples).astype(np.float64)), "got float64"),
     (lambda: scores(lambda samples: lengths(samples) * np.float32("inf")), "infinite in the rows [0, 1, 2, 3, 4, 5, 7"),

@@ -95,7 +95,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
 
     exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
     path = Path(out).expanduser()
-    _check_export(exporter, path, subset.run, subset.run.urls.values(), overwrite)
+    _check_export(exporter, path, subset.run, subset.run.pool_files, overwrite)
     open_run(subset.run)  # raises if the run is incomplete and was not opened as partial
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
     return exporter.write(subset, path, *pool)
@@ -103,7 +103,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
 
 def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable[str], overwrite: bool) -> None:
     """Raises RunError if an export may not be written to a place; see `check_target` and `check_own`."""
-    from tamis.store.subset import is_subset
+    from tamis.store.subset_file import is_subset
 
     what = f"{exporter.name} export"
     if exporter.ending:
@@ -146,7 +146,7 @@ def report(
 
     page = output_path(out)
     opened = open_run(run, partial=partial)
-    check_page(page, overwrite=overwrite, read=opened.urls.values())
+    check_page(page, overwrite=overwrite, read=opened.pool_files)
     return write_report(opened, subsets, page, _readable_pool(opened), overwrite=overwrite)
 
 
@@ -325,7 +325,7 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
     for place in [*(options["out"] for _, options in recipe.exports), recipe.report or "report.html"]:
         check_path(Path(place))
     pool = open_pool(recipe.pool)
-    files = [shard.url for shard in pool.shards]
+    files = [*(shard.url for shard in pool.shards), *pool.spec.paths]
     if isinstance(source, str | os.PathLike):
         files.append(os.fspath(source))
     check_outputs(recipe, read=files, overwrite=overwrite)
@@ -352,7 +352,7 @@ def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool =
     run: Run | None = None
     if recipe.run is not None and ((folder := location(recipe.run)) / "run.json").is_file():
         run = Run(folder)
-        read = [*read, *run.urls.values()]
+        read = [*read, *run.pool_files]
     taken: set[str] = set()
     for to, options in recipe.exports:
         out = Path(options["out"])

@@ -135,7 +135,7 @@ def look(
 
     page, spec = output_path(out), pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     whole = open_pool(spec)
-    check_page(page, overwrite=overwrite, read=[shard.url for shard in whole.shards])
+    check_page(page, overwrite=overwrite, read=[*(shard.url for shard in whole.shards), *whole.spec.paths])
     sample = sampled(whole, pairs=pairs, shards=shards, seed=seed)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:

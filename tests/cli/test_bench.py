@@ -111,7 +111,7 @@ def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_w
     with locked(placed / "photos" / "cells"):
         done = tamis(*words)
     assert done.code == 2
-    assert "the bench folder photos/cells is in use by process" in done.err
+    assert "photos/cells is in use by process" in done.err
     assert [path.name for path in (placed / "photos").rglob("*")] == ["cells"]
 
 

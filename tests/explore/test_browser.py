@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -134,33 +134,6 @@ def test_a_walk_through_the_page(tab: Any, page: Page) -> None:
     tab.click("#save")
     tab.click("#replace")
     tab.wait_for_selector(f".sets:has-text('walked {cut(9)}')")
-
-
-def test_a_cut_that_is_dragged_away_switches_no_other_step_on(tab: Any, page: Page) -> None:
-    """And dragged back before the button is let go it is the one that it was."""
-    cut = {"at_least": {"score": "words", "value": 3, "missing": "keep"}}
-    other = {"at_most": {"score": "characters", "value": 1, "missing": "drop"}}
-    opened(tab, page, charts=["words"], recipe={"name": "two", "select": [cut, other]}, off=[1])
-    box = tab.locator(".chart svg").bounding_box()
-    right, across = box["x"] + box["width"] - 1, box["y"] + 20
-    tab.evaluate("() => { window.writes = 0; for (const how of ['pushState', 'replaceState']) {"
-                 "const write = history[how].bind(history);"
-                 "history[how] = (...about) => { window.writes += 1; write(...about); }; } }")  # fmt: skip
-    tab.mouse.move(right, across)
-    tab.mouse.down()
-    tab.mouse.move(box["x"], across, steps=20)
-    expect(tab.locator(".step")).to_have_count(1)
-    expect(tab.locator(".step.off")).to_have_count(1)
-    shows(tab, 60)
-    assert tab.evaluate("writes") == 0  # Firefox and Safari refuse more than some hundred
-    tab.mouse.move(box["x"] + box["width"] * 0.5, across, steps=3)
-    tab.mouse.up()
-    expect(tab.locator(".step")).to_have_count(2)
-    assert tab.evaluate("writes") == 1
-    state = {key: json.loads(value) for key, value in parse_qsl(urlsplit(tab.url).fragment)}
-    assert state["off"] == [1]
-    assert state["recipe"]["select"][0]["at_least"]["missing"] == "keep"
-    assert state["recipe"]["select"][1] == other
 
 
 def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import write_run
@@ -90,16 +88,6 @@ def test_every_dropped_pair_is_listed_with_step_reason_and_score(
         assert pq.read_table(out).to_pylist() == wanted
 
 
-def test_the_table_has_its_columns_whatever_is_in_it(run: Run, tmp_path: Path) -> None:
-    every = tamis.select(run, {"select": []})
-    none = tamis.select(run, {"select": [{"random_fraction": {"fraction": 0}}]})
-    assert (tamis.export(every, "dropped", tmp_path / "e"), tamis.export(none, "dropped", tmp_path / "n")) == (0, ROWS)
-    assert pq.read_schema(tmp_path / "e") == pq.read_schema(tmp_path / "n")
-    assert pq.read_schema(tmp_path / "e").names == ["uid", "key", "shard", "step", "reason", "score"]
-    assert pq.read_schema(tmp_path / "e").field("score").type == pa.float64()
-    assert pq.read_table(tmp_path / "n")["score"].null_count == ROWS
-
-
 def test_a_score_under_the_recipes_own_name_is_found_in_the_run(run: Run, tmp_path: Path) -> None:
     step = {"at_most": {"score": "mine", "value": 0.3, "missing": "drop"}}
     subset = tamis.select(run, {"columns": {"mine": "given.a"}, "select": [step]})
@@ -139,13 +127,10 @@ def test_shards_that_were_scored_later_do_not_move_the_scores(tmp_path: Path) ->
 def test_a_subset_without_reasons_or_scores_is_an_error_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     subset = tamis.select(run, RECIPE)
     subset.save(tmp_path / "old.parquet")
-    table = pq.read_table(tmp_path / "old.parquet")
-    facts = json.loads(table.schema.metadata[b"tamis.subset"])
-    del facts["reasons"], facts["cuts"], facts["hash"]
-    pq.write_table(table.replace_schema_metadata({"tamis.subset": json.dumps(facts)}), tmp_path / "old.parquet")
+    pq.write_table(pq.read_table(tmp_path / "old.parquet"), tmp_path / "old.parquet")  # as another program would
     by_hand = Subset(run=run, keep=subset.keep, recipe={"name": "mine"})
     for each in (Subset.load(tmp_path / "old.parquet", run), by_hand):
-        with pytest.raises(RunError, match=r"'mine'.*again with `tamis select`"):
+        with pytest.raises(RunError, match="again with `tamis select`"):
             tamis.export(each, "dropped", tmp_path / "out")
     small = write_run(tmp_path / "run", {"a": [1.0, 2.0]})
     tamis.select(small, {"select": [{"at_least": {"score": "a", "value": 2}}]}).save(tmp_path / "mine.parquet")

@@ -274,4 +274,4 @@ def test_what_is_wrong_with_a_run_is_on_the_page(hostile: tuple[Run, Path], tmp_
     partly = tamis.open_run(run.path, partial=True)
     text = checked(page_of(partly, [], tmp_path / "report.html", open_pool(folder)))
     assert "Partial: 1 of the run's 3 shards are missing" in text
-    assert "1 shard could not be (wholly) read" in text
+    assert "1 shard could not be read completely" in text

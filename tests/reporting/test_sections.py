@@ -94,7 +94,7 @@ def test_sections_with_nothing_to_say_are_left_out(small_run: Run) -> None:
     alone = sections_of(small_run, [])
     assert list(alone) == ["findings", "rejects", "scores", "pool", "run"]
     assert [alone["findings"][name] for name in ("pool", "subsets", "disagreements", "alike")] == [[], [], [], []]
-    assert "Of 4 pairs every one can be read, and none is odd" in shown(small_run, [], "findings")[1]
+    assert "4 pairs: all can be read, and the scores show nothing unusual." in shown(small_run, [], "findings")[1]
     assert set(sections_of(small_run, [every(small_run)])) - set(alone) == {"funnels", "galleries"}
 
 

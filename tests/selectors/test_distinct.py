@@ -1,4 +1,4 @@
-"""The step distinct: one of each group of like pictures, by their hashes."""
+"""The step distinct: one of each group of like images, by their hashes."""
 
 from __future__ import annotations
 
@@ -100,57 +100,57 @@ def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
         Step(**settings)
 
 
-def words_of(pictures: list[Array]) -> dict[str, Any]:
-    """What the signal `image_hash` says of pictures."""
+def words_of(images: list[Array]) -> dict[str, Any]:
+    """What the signal `image_hash` says of images."""
     return {
-        "image_hash": [hashes_of(picture) for picture in pictures],
-        "image_colours": [colours_of(picture) for picture in pictures],
-        "image_lightness": [lightness_of(picture) for picture in pictures],
-        "width": np.array([picture.shape[1] for picture in pictures], np.float32),
-        "height": np.array([picture.shape[0] for picture in pictures], np.float32),
+        "image_hash": [hashes_of(image) for image in images],
+        "image_colours": [colours_of(image) for image in images],
+        "image_lightness": [lightness_of(image) for image in images],
+        "width": np.array([image.shape[1] for image in images], np.float32),
+        "height": np.array([image.shape[0] for image in images], np.float32),
     }
 
 
-def recompressed(picture: Array) -> Array:
+def recompressed(image: Array) -> Array:
     out = io.BytesIO()
-    Image.fromarray(picture).save(out, "JPEG", quality=60)
+    Image.fromarray(image).save(out, "JPEG", quality=60)
     return np.asarray(Image.open(out).convert("RGB"))
 
 
-def halved(picture: Array) -> Array:
-    height, width = picture.shape[:2]
-    return np.asarray(Image.fromarray(picture).resize((width // 2, height // 2), Image.Resampling.BICUBIC))
+def halved(image: Array) -> Array:
+    height, width = image.shape[:2]
+    return np.asarray(Image.fromarray(image).resize((width // 2, height // 2), Image.Resampling.BICUBIC))
 
 
-def darker(picture: Array) -> Array:
-    return np.asarray(picture * 0.9, np.uint8)
+def darker(image: Array) -> Array:
+    return np.asarray(image * 0.9, np.uint8)
 
 
-def cropped(picture: Array) -> Array:
-    return picture[3:-3, 4:-4]
+def cropped(image: Array) -> Array:
+    return image[3:-3, 4:-4]
 
 
-def cropped_and_overexposed(picture: Array) -> Array:
-    return np.asarray(np.clip(picture[3:-3, 4:-3] * 1.05, 0, 255), np.uint8)
+def cropped_and_overexposed(image: Array) -> Array:
+    return np.asarray(np.clip(image[3:-3, 4:-3] * 1.05, 0, 255), np.uint8)
 
 
 @pytest.mark.parametrize(
     ("change", "lost"), [(recompressed, 0), (halved, 0), (darker, 0), (cropped, 0), (cropped_and_overexposed, 1)]
 )
 def test_the_signals_hashes_find_changed_copies_and_nothing_else(change: Callable[[Array], Array], lost: int) -> None:
-    pictures = [decode(image_bytes(seed, (160, 120)), max_pixels=10**6) for seed in range(40)]
-    every = [*pictures, *map(change, pictures)]
+    images = [decode(image_bytes(seed, (160, 120)), max_pixels=10**6) for seed in range(40)]
+    every = [*images, *map(change, images)]
     keep = Step().select(Table.of(words_of(every))).keep
-    assert (keep[:40] | keep[40:]).all()  # somebody stays of each: no picture is taken for another one's copy
+    assert (keep[:40] | keep[40:]).all()  # one of each stays: no image is taken for another one's copy
     assert int((keep[:40] & keep[40:]).sum()) <= lost
 
 
-def test_pictures_of_other_colours_are_none_of_each_others_copies() -> None:
+def test_images_of_other_colours_are_none_of_each_others_copies() -> None:
     words = ["00000000000000ff"] * 5 + ["0000000000000000"] * 3
     colours = ["8080", "8090", "8091", "a0a0", "8080", "8080", "8081", "8080"]
     table = Table.of({"image_hash": words, "image_colours": colours, "s": np.arange(8, 0, -1).astype(np.float32)})
     found = Step(best="s", lightness=None, tolerance=16).select(table)
-    # 8090 is within 16 of 8080, 8091 is not; equal words are one; flat pictures (hash 0) need equal words.
+    # 8090 is within 16 of 8080, 8091 is not; equal words are one; flat images (hash 0) need equal words.
     assert found.keep.tolist() == [True, False, True, True, False, True, True, False]
     every = Step(best="s", lightness=None, tolerance=255).select(table)
     assert np.flatnonzero(every.keep).tolist() == [0, 5, 6]
@@ -158,11 +158,11 @@ def test_pictures_of_other_colours_are_none_of_each_others_copies() -> None:
 
 
 def on_white(*boxes: tuple[int, int, int, int, int | tuple[int, int, int]]) -> Array:
-    """Rectangles on a white picture: left, top, right, bottom, colour."""
-    picture = np.full((256, 256, 3), 255, np.uint8)
+    """Rectangles on a white image: left, top, right, bottom, colour."""
+    image = np.full((256, 256, 3), 255, np.uint8)
     for left, top, right, bottom, colour in boxes:
-        picture[top:bottom, left:right] = colour
-    return picture
+        image[top:bottom, left:right] = colour
+    return image
 
 
 FRAME = (40, 40, 216, 216, 235)
@@ -179,22 +179,22 @@ VARIANTS = {
 }
 
 
-def cut(picture: Array) -> Array:
-    return recompressed(picture[6:, 4:-3])
+def cut(image: Array) -> Array:
+    return recompressed(image[6:, 4:-3])
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_products_that_differ_in_a_detail_a_grey_or_a_colour_are_not_copies(name: str) -> None:
-    pictures = VARIANTS[name]
-    words = Table.of(words_of(pictures))
+    images = VARIANTS[name]
+    words = Table.of(words_of(images))
     assert Distinct(distance=15).select(words).counts["kept"] < 3  # their hashes alone take them for copies
     assert Step(distance=15).select(words).counts["kept"] == 3
-    for picture in pictures:
+    for image in images:
         for change in (recompressed, halved, darker, cut):
-            assert Step().select(Table.of(words_of([picture, change(picture)]))).counts["kept"] == 1, change
+            assert Step().select(Table.of(words_of([image, change(image)]))).counts["kept"] == 1, change
 
 
-def test_white_grey_and_black_pictures_are_three() -> None:
+def test_white_grey_and_black_images_are_three() -> None:
     flat = [np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]
     assert Step(lightness=None).select(Table.of(words_of(flat))).counts["kept"] == 1
     assert Step().select(Table.of(words_of(flat))).counts["kept"] == 3

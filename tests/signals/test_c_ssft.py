@@ -120,12 +120,3 @@ def test_missing_models_are_errors_before_scoring(pool: Path, tmp_path: Path) ->
         with pytest.raises(error, match=message):
             tamis.score(pool, run=tmp_path / "run", signals=[signal], quiet=True)
     assert not (tmp_path / "run").exists()
-
-
-def test_bad_settings_are_errors() -> None:
-    with pytest.raises(ValueError, match=r"\./mine"):
-        CRho(clean="./mine", pool="./mine")
-    with pytest.raises(ValueError, match="swapped"):
-        CRho(clean="c_rho/pool", pool="c_rho/clean")
-    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
-        CSsft(folder="x", epochs=0)

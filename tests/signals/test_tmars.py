@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -202,18 +202,3 @@ def test_both_runtimes_find_the_same_quadrilaterals_in_float32(monkeypatch: pyte
     assert [len(regions) for regions in found] == [1, 1]
     for one, two in zip(found, other, strict=True):
         assert np.array_equal(one.quads, two.quads)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Tmars(model="x", ring=0), "ring must be at least 1 pixel, got 0"),
-        (lambda: Tmars(model="x", fill="blur"), "unknown fill 'blur'"),  # type: ignore[arg-type]
-        (lambda: TextBoxes(threshold=50), "threshold.* got 50"),
-        (lambda: TextBoxes(side=-5), "side.* got -5"),
-        (lambda: RecognisedText(confidence=50), "confidence"),
-    ],
-)
-def test_bad_settings_are_errors(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

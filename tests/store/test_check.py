@@ -210,17 +210,17 @@ def test_whatever_is_harmed_no_whole_part_goes(harm: Callable[[Path], None], who
 def test_others_may_work_while_it_reads(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder's lock is held for moments only, and its file says by whom."""
     (run / "scores/given-0000000000000000/signal.json").write_text("{")
-    real, notes = module._read_part, []
+    real, notes = module._verify, []
 
-    def read(*arguments: Any) -> int:
+    def read(*arguments: Any, **settings: Any) -> None:
         with locked(run, patience=0):  # raises where it is held
-            return real(*arguments)
+            real(*arguments, **settings)
 
     def removing(path: Path) -> None:
         notes.append((run / "lock").read_text())
         path.unlink()
 
-    monkeypatch.setattr(module, "_read_part", read)
+    monkeypatch.setattr(module, "_verify", read)
     monkeypatch.setattr(module, "remove", removing)
     assert kinds(tamis.check(run, delete=True)) == [("damaged", "scores/given-0000000000000000/signal.json")]
     assert len(notes) == 1

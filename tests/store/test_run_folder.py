@@ -99,7 +99,7 @@ def test_a_command_waits_for_another_that_prepares_the_run_and_says_so(
     rank = threading.Thread(target=prepare)
     rank.start()
     held.wait()
-    who = f"the run folder {tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()}"
+    who = f"{tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()}"
     with pytest.raises(RunError, match=re.escape(f"{who}, which prepares the run; wait for it, stop it")):
         tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     assert caplog.messages[-1] == f"{who}, which prepares the run: waiting up to 0 s"
@@ -121,7 +121,7 @@ def test_an_unwritable_run_folder_stops_before_any_work(pool: Path, tmp_path: Pa
     done = command("score", pool, "--run", tmp_path / "file" / "run", "--signals", "caption_length")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert f"the run folder {tmp_path / 'file' / 'run'} cannot be written to: Not a directory" in done.stderr
+    assert f"cannot write {tmp_path / 'file' / 'run'}/lock: Not a directory" in done.stderr
     done = command("score", pool, "--run", tmp_path / "file", "--signals", "caption_length")
     assert done.returncode == 2
     assert f"the run folder {tmp_path / 'file'} cannot be written to: it is a file" in done.stderr

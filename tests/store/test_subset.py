@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import write_run
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tamis
 from tamis.store import Run
-from tamis.store.codes import read_codes, write_codes
-from tamis.store.reasons import NO_REASONS, Verdict
+from tamis.store.reasons import NO_REASONS, Reason, Verdict
 from tamis.store.subset import Subset
 
 NAN = float("nan")
@@ -102,22 +96,18 @@ def test_other_readers_find_the_kept_rows_and_nothing_else(run: Run, tmp_path: P
     assert pq.ParquetFile(tmp_path / "mine.parquet").read(columns=["row"]).num_rows == 2
 
 
-def old_file(subset: Subset, path: Path) -> None:
-    """A file that another program put together, without reasons."""
-    subset.save(path)
-    table = pq.read_table(path)
-    facts = json.loads(table.schema.metadata[b"tamis.subset"])
-    del facts["reasons"], facts["cuts"], facts["hash"]
-    pq.write_table(table.replace_schema_metadata({"tamis.subset": json.dumps(facts)}), path)
+def test_a_subset_without_reasons_says_so(run: Run, tmp_path: Path) -> None:
+    mine = Subset(run=run, keep=tamis.select(run, RECIPE).keep, recipe={"name": "by hand"})
+    assert mine.verdict == Verdict(problem=NO_REASONS)
+    assert saved(mine, tmp_path / "again.parquet").verdict.problem == NO_REASONS
 
 
-def test_a_file_without_reasons_loads_and_says_so(run: Run, tmp_path: Path) -> None:
-    subset = tamis.select(run, RECIPE)
-    old_file(subset, tmp_path / "old.parquet")
-    old = Subset.load(tmp_path / "old.parquet", run)
-    assert old.keep.tolist() == subset.keep.tolist()
-    assert old.verdict == Verdict(problem=NO_REASONS)
-    assert saved(old, tmp_path / "again.parquet").verdict.problem == NO_REASONS
+def test_more_than_255_reasons_come_back(run: Run, tmp_path: Path) -> None:
+    codes = np.array([300, 0, 256, 1, 0, 255, 2], np.uint16)
+    verdict = Verdict(why=tuple(Reason(text=str(code)) for code in range(1, 301)), dropped_by=codes)
+    again = saved(Subset(run=run, keep=codes == 0, verdict=verdict), tmp_path / "many.parquet")
+    assert again.verdict.dropped_by is not None
+    assert again.verdict.dropped_by.tolist() == codes.tolist()
 
 
 def test_a_file_that_another_program_wrote_anew_keeps_its_rows_and_loses_its_reasons(run: Run, tmp_path: Path) -> None:
@@ -187,26 +177,3 @@ def test_a_file_keeps_how_often(run: Run, tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(run: Run, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(tamis.select(run, RECIPE), **changed)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.lists(st.integers(0, 300), max_size=9), max_size=5), st.sampled_from([np.uint8, np.uint16]))
-def test_codes_come_back_from_between_other_bytes(
-    tmp_path_factory: pytest.TempPathFactory, shards: list[list[int]], kind: Any
-) -> None:
-    path = tmp_path_factory.mktemp("codes") / "file"
-    codes = np.array([code for shard in shards for code in shard], np.int64).astype(kind)
-    with pa.OSFile(str(path), "wb") as sink:
-        sink.write(b"rows")
-        told = write_codes(sink, codes, [len(shard) for shard in shards])
-        sink.write(b"footer")
-    ends = np.cumsum([0, *map(len, shards)]).tolist()
-    places = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
-    out = np.full(codes.size, 9, np.uint16)
-    assert read_codes(path, told, places, out)
-    assert out.tolist() == codes.tolist()
-    assert not read_codes(path, told, [*places, slice(0, 0)], out)
-    damaged = bytearray(path.read_bytes())
-    damaged[4] ^= 1
-    path.write_bytes(bytes(damaged))
-    assert read_codes(path, told, places, out) is (not shards)

@@ -45,53 +45,37 @@ def rewrite(file: Path, rows: list[tuple[Any, Any]] | None = None, facts: Any = 
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    "rows",
     [
-        ([("00001", -1)], r"row -1 of the shard '00001', which has 4 rows"),
-        ([("00001", 4)], r"row 4 of the shard '00001', which has 4 rows"),
-        ([("00001", 1), ("00001", 1)], r"names row 1 of the shard '00001' twice"),
-        ([("00007", 1)], r"rows of a shard '00007' that it was not chosen from"),
-        ([("00001", None), ("00001", 1)], r"column 'row' has gaps"),
-        ([("00001", "a")], r"column 'row' holds string"),
-        ([(3, 1)], r"column 'shard' holds int64"),
-        ([("00001", 1.5)], r"column 'row' holds double"),
+        [("00001", -1)],
+        [("00001", 4)],
+        [("00001", 1), ("00001", 1)],
+        [("00007", 1)],
+        [("00001", None), ("00001", 1)],
+        [("00001", "a")],
+        [(3, 1)],
+        [("00001", 1.5)],
     ],
 )
-def test_rows_that_the_run_has_not_are_refused(rows: list[tuple[Any, Any]], message: str, file: Path, run: Run) -> None:
+def test_rows_that_the_run_does_not_have_are_refused(rows: list[tuple[Any, Any]], file: Path, run: Run) -> None:
+    rewrite(file, [("00001", 2)])
+    assert Subset.load(file, run).rows().tolist() == [6]
     rewrite(file, rows)
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(RunError, match="is not a subset file"):
         Subset.load(file, run)
 
 
 @pytest.mark.parametrize("often", [[0] * 5, [-1] * 5, [70_000] * 5, [None] * 5, ["x"] * 5])
 def test_how_often_is_a_number_from_1(often: list[Any], file: Path, run: Run) -> None:
     rewrite(file, times=pa.array(often) if often[0] is not None else pa.array(often, pa.uint16()))
-    with pytest.raises(RunError, match=r"less than once|column 'times'"):
+    with pytest.raises(RunError, match="is not a subset file"):
         Subset.load(file, run)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda facts: [],
-        lambda facts: None,
-        lambda facts: {**facts, "shards": []},
-        lambda facts: {**facts, "shards": {"00001": 4}},
-        lambda facts: {**facts, "shards": {"00001": ["4", "x"]}},
-        lambda facts: {**facts, "shards": {"00001": [True, "x"]}},
-        lambda facts: {**facts, "recipe": "mine"},
-        lambda facts: {**facts, "funnel": [{"step": 1}]},
-        lambda facts: {**facts, "funnel": {"a": 1}},
-        lambda facts: {**facts, "reads": "x"},
-        lambda facts: {**facts, "reasons": [{"text": "a", "more": 1}]},
-        lambda facts: {**facts, "cuts": [{"step": "a"}]},
-        lambda facts: {**facts, "partial": 5},
-        lambda facts: {key: value for key, value in facts.items() if key != "recipe"},
-    ],
-)
-def test_facts_of_another_shape_are_refused(change: Any, file: Path, run: Run) -> None:
+@pytest.mark.parametrize("change", [lambda facts: [], lambda facts: None, lambda facts: {**facts, "reads": ["y"]}])
+def test_facts_that_were_changed_are_refused(change: Any, file: Path, run: Run) -> None:
     rewrite(file, facts=change)
-    with pytest.raises(RunError, match="not a subset file of tamis, or is damaged: its footer cannot be read"):
+    with pytest.raises(RunError, match="is not a subset file"):
         Subset.load(file, run)
 
 
@@ -108,7 +92,7 @@ def test_no_flipped_bit_changes_the_rows_of_a_subset(run: Run, file: Path) -> No
     whole, right = file.read_bytes(), Subset.load(file, run).keep.tolist()
     rng = random.Random(3)
     silent = []
-    for _ in range(300):
+    for _ in range(200):
         changed = bytearray(whole)
         byte, bit = rng.randrange(len(whole)), rng.randrange(8)
         changed[byte] ^= 1 << bit

@@ -346,7 +346,7 @@ def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
     also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
     check_own(folder, what="bench", marks=marks, also=also)
-    with locked(folder / "cells", what="bench folder", option="--out"):  # the folder itself may be a run's
+    with locked(folder / "cells"):  # the folder itself may be a run's
         yield
 
 

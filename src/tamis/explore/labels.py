@@ -118,7 +118,7 @@ class Labels:
         return before
 
     def _write(self, shard: str, values: Float32s, uids: str) -> None:
-        reasons = [None if there else "nobody has labelled it" for there in np.isfinite(values).tolist()]
+        reasons = [None if there else "not labelled" for there in np.isfinite(values).tolist()]
         parts.write_scores(self._path(shard), [COLUMN], {LABEL: values}, reasons, uids=uids)
 
 

@@ -65,11 +65,11 @@ _HEADERS = {
 def refusal(request: Request, token: str) -> tuple[int, str] | None:
     """Returns status and reason for a request that is not answered: see the module."""
     headers, path = request.headers, request.url.path
-    said = request.query_params.get("token", "") if path == "/" else path.lstrip("/").partition("/")[0]
+    sent = request.query_params.get("token", "") if path == "/" else path.lstrip("/").partition("/")[0]
     host = headers.get("host", "")
     if host.partition(":")[0] not in (HOST, "localhost"):
         return 403, f"this page is served to {HOST} and localhost only"
-    known = hmac.compare_digest(said.encode(), token.encode())
+    known = hmac.compare_digest(sent.encode(), token.encode())
     # A browser opens a whole page: a click on the printed address in a terminal that is a web page itself, say.
     page = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
     opened = known and page and request.method == "GET" and path == "/"
@@ -224,7 +224,7 @@ class Server:
         self._server = uvicorn.Server(config)
 
     def serve(self) -> None:
-        """Serves until it is interrupted or told to stop."""
+        """Serves until it is interrupted or `stop` is called."""
         try:
             self._server.run(sockets=[self._socket])
         finally:

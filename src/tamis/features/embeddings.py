@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from tamis.data import Device, ModelRef, Node
 from tamis.errors import ModelError, check_words
 from tamis.features.sources import Captions, DecodedImages
 from tamis.math.similarity import unit_rows
+
+if TYPE_CHECKING:
+    from tamis.models.clip import Clip
 
 #: How images are made to fit a model; see `ModelPixels`.
 Fit = Literal["model", "crop"]
@@ -80,11 +83,18 @@ class Tokens(Node):
         return tokens
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Embedding(Node):
-    """An embedding in the joint space of a CLIP or SigLIP checkpoint."""
+    """An embedding in the joint space of a CLIP or SigLIP checkpoint, `model`."""
 
     version: ClassVar[int] = 1
     stored_as: ClassVar[str] = "embeddings"
+    model: ModelRef
+
+    def _clip(self, device: Device) -> Clip:
+        from tamis.models.clip import load_clip
+
+        return load_clip(self.model, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +106,12 @@ class ImageEmbedding(_Embedding):
     """
 
     name: ClassVar[str] = "image_embedding"
-    model: ModelRef
 
     def needs(self) -> Mapping[str, Node]:
         return {"pixels": ModelPixels(model=self.model)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_clip
-
-        clip = load_clip(self.model, device)
+        clip = self._clip(device)
         return lambda *, pixels: embed_present(pixels, clip.images, clip.size)
 
 
@@ -145,15 +152,12 @@ class TextEmbedding(_Embedding):
     """
 
     name: ClassVar[str] = "text_embedding"
-    model: ModelRef
 
     def needs(self) -> Mapping[str, Node]:
         return {"tokens": Tokens(model=self.model)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_clip
-
-        clip = load_clip(self.model, device)
+        clip = self._clip(device)
         return lambda *, tokens: embed_present(tokens, clip.texts, clip.size)
 
 
@@ -167,17 +171,15 @@ class PromptedTextEmbedding(_Embedding):
     """
 
     name: ClassVar[str] = "prompted_text_embedding"
-    model: ModelRef
     prompt: str
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_clip
         from tamis.models.tokens import load_tokenizer
 
-        clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
+        clip, tokenize = self._clip(device), load_tokenizer(self.model)
 
         def embed(*, captions: Sequence[str | None]) -> Floats:
             prompted = [None if caption is None else self.prompt + caption for caption in captions]

@@ -91,10 +91,9 @@ def _list_of(classes: str) -> str:
         raise RecipeError(f"{unknown('list of classes', classes, BUILT_IN)}; a file of your own has one class per line")
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RecipeError(f"the class names {classes!r} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"the class names {classes!r} cannot be read: the file is no text in UTF-8") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", "the file is no text in UTF-8")
+        raise RecipeError(f"the class names {classes!r} cannot be read: {reason}") from error
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
     Raises:
         RunError: a subset is another run's, a part of the run is damaged, or the page cannot be written.
     """
-    check_page(out, overwrite=overwrite, read=run.urls.values())
+    check_page(out, overwrite=overwrite, read=run.pool_files)
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
             raise RunError(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,18 +18,18 @@ from typing import Any, Literal
 
 import yaml
 
-from tamis.data import KEEPS, Column
+from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError
 from tamis.processes import TEMPORARY, in_work
 from tamis.storage import files, folders, read_again, read_json, remove
 from tamis.store import checked, parts
-from tamis.store.checked import CheckedParquet, damaged
+from tamis.store.checked import CheckedParquet, check_binding, damaged
 from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
 from tamis.store.manifest import forget, shards_of
-from tamis.store.records import FEATURE, SIGNAL, read_description, read_lines, read_record
+from tamis.store.records import description_of, read_description, read_lines, read_record
 from tamis.store.run import Run, labelled_twice
 from tamis.store.side_files import read_side_file
-from tamis.store.subset_file import read_subset, rows_of
+from tamis.store.subset_file import SubsetFile
 from tamis.store.targets import OUTPUTS
 from tamis.store.unfinished import UNFINISHED
 
@@ -41,7 +42,6 @@ MEANING: Mapping[Kind, str] = {
     "yours": "tamis does not delete it; each line says what to do",
 }
 
-_RESTORE = "correct that (its permissions, the disk), and check again"
 _LOCK = "deletes what is damaged"
 
 
@@ -86,6 +86,35 @@ class Checked:
         return int(bool(self.command) or any(not finding.deleted for finding in self.findings))
 
 
+def check_run(path: str | os.PathLike[str], *, delete: bool = False) -> Checked:
+    """Checks a run.
+
+    Args:
+        path: the run folder, or its URL: every byte is then downloaded.
+        delete: delete what is damaged or left over, unless another process works on it.
+
+    Raises:
+        RunError: it is no run folder, its run.json or its list of shards is damaged, or it cannot be written to.
+    """
+    run = Run(path, partial=True)
+    if delete:
+        with locked(run.path, doing=_LOCK):  # it can be written to
+            run = Run(run.path, partial=True)
+    work = _Check(run, delete)
+    checked.verify_again()  # bytes may change though time and size stay
+    _leftovers(work)
+    good = _index(work)
+    for folder in _part_folders(run.path):
+        try:
+            _folder(work, folder, good)
+        except OSError as error:
+            work.unreadable(folder, error)
+    _records(work)
+    lacks = any(finding.kind in ("missing", "damaged") for finding in work.findings)
+    findings, command = tuple(work.findings), run.completing() if lacks else ""
+    return Checked(run=run.path, shards=len(run.urls), files=work.files, findings=findings, command=command)
+
+
 @dataclass
 class _Check:
     run: Run
@@ -122,72 +151,36 @@ class _Check:
                     deleted = True
         self.findings.append(Finding(kind, path.relative_to(self.run.path).as_posix(), what, deleted))
 
-    def read(self, path: Path, read: Callable[[], object], shard: str = "", **how: Any) -> bool:
-        """Reads a file by a function that raises DamageError; returns whether it is good.
-
-        A file that the system does not let us read may be good, and is not deleted.
-        """
-        kind = how.pop("kind", "damaged")
+    def read(
+        self, path: Path, read: Callable[[Path], object], shard: str = "", kind: Kind = "damaged", **how: Any
+    ) -> bool:
+        """Reads a file by a function that raises DamageError; returns whether it is good."""
         read_again(path)
+
+        def fails() -> str:
+            try:
+                read(path)
+            except DamageError as error:
+                return error.what or str(error)
+            return ""
+
         try:
-            read()
-        except DamageError as error:
-            self.note(kind, path, error.what or str(error), partial(_fails, read), shard, **how)
+            what = fails()
         except (RunError, OSError) as error:
-            self.note("yours", path, f"{error}; {_RESTORE}")
-        else:
-            return True
-        return False
+            self.unreadable(path, error)
+            return False
+        if what:
+            self.note(kind, path, what, lambda: bool(fails()), shard, **how)
+        return not what
+
+    def unreadable(self, path: Path, error: Exception) -> None:
+        """Notes what the system does not let us read: it may be good, and is not deleted."""
+        self.note("yours", path, f"{error}; correct that (its permissions, the disk), and check again")
 
     def unlisted(self, path: Path, shard: str, delete: Callable[[], object] | None = None) -> None:
         """Notes a file of a shard that the run does not list; the run may have grown when it is deleted."""
         still = lambda: shard not in shards_of(self.run.path)  # noqa: E731
         self.note("left over", path, "the run does not list this shard", still, shard, delete)
-
-
-def _fails(read: Callable[[], object]) -> bool:
-    try:
-        read()
-    except DamageError:
-        return True
-    except (RunError, OSError):
-        return False
-    return False
-
-
-def check_run(path: str | os.PathLike[str], *, delete: bool = False) -> Checked:
-    """Checks a run.
-
-    Args:
-        path: the run folder, or its URL: every byte is then downloaded.
-        delete: delete what is damaged or left over, unless another process works on it.
-
-    Raises:
-        RunError: it is no run folder, its run.json or its list of shards is damaged, or it cannot be written to.
-    """
-    run = Run(path, partial=True)
-    if delete:
-        with locked(run.path, doing=_LOCK):  # it can be written to
-            run = Run(run.path, partial=True)
-    work = _Check(run, delete)
-    checked.verify_again()  # bytes may change though time and size stay
-    _leftovers(work)
-    good = _index(work)
-    for folder in _part_folders(run.path):
-        try:
-            _folder(work, folder, good)
-        except OSError as error:  # it cannot be listed
-            work.note("yours", folder, f"{error}; {_RESTORE}")
-    _records(work)
-    _subsets(work)
-    lacks = any(finding.kind in ("missing", "damaged") for finding in work.findings)
-    return Checked(
-        run=run.path,
-        shards=len(run.urls),
-        files=work.files,
-        findings=tuple(work.findings),
-        command=run.completing() if lacks else "",
-    )
 
 
 def _part_folders(run: Path) -> list[Path]:
@@ -207,7 +200,7 @@ def _leftovers(work: _Check) -> None:
             if folder.name not in work.run.urls:
                 work.unlisted(file, folder.name)
             else:
-                work.read(file, lambda file=file: CheckedParquet(file).read(None), folder.name)  # type: ignore[misc]
+                work.read(file, lambda path: CheckedParquet(path).verify(), folder.name)
 
 
 def _index(work: _Check) -> set[str]:
@@ -217,43 +210,38 @@ def _index(work: _Check) -> set[str]:
         work.unlisted(run.index_path(shard), shard, partial(forget, run.path, [shard]))
     for shard in run.missing:
         failure = run.path / "failures" / f"{shard}.json"
-        reason = "not read yet"
-        if failure.is_file() and work.read(failure, partial(read_record, failure), shard):
-            reason = str(read_record(failure)["error"])
-        work.note("missing", run.index_path(shard), reason)
+        known = failure.is_file() and work.read(failure, read_record, shard)
+        work.note("missing", run.index_path(shard), str(read_record(failure)["error"]) if known else "not read yet")
     for shard in sorted(set(run.shards) & set(run.urls)):
         again = partial(forget, run.path, [shard])
-        if work.read(run.index_path(shard), partial(_read_index, run.index_path(shard)), shard, delete=again):
+        if work.read(run.index_path(shard), partial(_verify, owner=None), shard, delete=again):
             good.add(shard)
             work.files += 1
     return good
 
 
-def _read_index(path: Path) -> None:
-    facts = parts.index_facts(path)
-    table = parts.read_columns(path, None, checked.Owner(facts.rows, facts.uids))
-    if parts.uids_in(path) != facts.uids:
-        raise damaged(path, "its uids are not those that its footer says")
-    for one in parts.INDEX_FIELDS:
-        if one.name not in table.column_names:
-            raise damaged(path, f"it has no column {one.name!r}")
+def _verify(path: Path, owner: checked.Owner | None, columns: Collection[str] = ()) -> None:
+    """Reads a Parquet part to its last byte."""
+    part = CheckedParquet(path)
+    check_binding(path, part.facts, owner)
+    part.verify()
+    if lacking := set(columns) - set(part.schema.names):
+        raise damaged(path, f"it has no column {min(lacking)!r}")
 
 
 def _folder(work: _Check, folder: Path, good: set[str]) -> None:
     """Checks the parts of one signal, or of one stored feature."""
-    run, kind = work.run, folder.parent.name
+    run, kind, description = work.run, folder.parent.name, description_of(folder)
     ending = ".npy" if kind == "embeddings" else ".parquet"
-    description = folder / (SIGNAL if kind == "scores" else FEATURE)
     there, facts = files(folder, ending), {}
     if not description.is_file():
         if there:
             work.note("missing", description, "repeat the command that made these parts, or delete the folder")
-    elif work.read(description, partial(read_description, description)):
+    elif work.read(description, read_description):
         facts = read_description(description)
         other = work.labels.setdefault(facts["label"], folder) if kind == "scores" else folder
         if other != folder:
             work.note("yours", description, labelled_twice(facts["label"], other, folder))
-    columns = tuple(Column(**column) for column in facts.get("columns", ()))
     if (facts or there) and (lacking := sorted(good - there)):
         work.note("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
     widths: dict[Path, int] = {}
@@ -261,76 +249,60 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
         path = folder / f"{shard}{ending}"
         if shard not in run.urls:
             work.unlisted(path, shard)
-        elif shard in good and work.read(path, partial(_read_part, run, path, columns), shard):
-            work.files += 1
-            if ending == ".npy":
-                widths[path] = _read_part(run, path, columns)
-    usual = max(widths.values(), key=list(widths.values()).count, default=0)
+        elif shard in good:
+            owner = parts.index_facts(run.index_path(shard))
+            columns = [column["name"] for column in facts.get("columns", ())]
+            verify = partial(_verify, owner=owner, columns=columns)
+            if work.read(path, partial(parts.read_rows, owner=owner) if ending == ".npy" else verify, shard):
+                work.files += 1
+                widths[path] = parts.read_rows(path, owner).shape[1] if ending == ".npy" else 0
+    usual = Counter(widths.values()).most_common(1)
     for path, width in widths.items():
-        if width != usual:
-            work.note("damaged", path, f"it holds {width} numbers a row, most of its siblings {usual}", shard=path.stem)
+        if width != usual[0][0]:
+            work.note(
+                "damaged", path, f"it holds {width} numbers a row, most of its siblings {usual[0][0]}", shard=path.stem
+            )
     _side_files(work, folder, facts.get("side_files", {}), {description.name, *(f"{one}{ending}" for one in there)})
-
-
-def _read_part(run: Run, path: Path, columns: tuple[Column, ...]) -> int:
-    """Reads a part to its last byte; returns how many numbers or columns a row has."""
-    facts = parts.index_facts(run.index_path(path.stem))
-    owner = checked.Owner(facts.rows, facts.uids)
-    if path.suffix == ".npy":
-        return int(parts.read_rows(path, owner).shape[1])
-    if path.parent.parent.name != "scores":
-        parts.read_text_lists(path, owner)
-    table = parts.read_columns(path, None, owner)
-    for column in columns:
-        if column.name not in table.column_names:
-            raise damaged(path, f"it has no column {column.name!r}")
-        parts.of_kind(path, column.name, table.column(column.name), column.kind)
-    return int(table.num_columns)
 
 
 def _side_files(work: _Check, folder: Path, notes: Mapping[str, Mapping[str, object]], known: set[str]) -> None:
     for name in sorted((files(folder) | {one.name for one in folders(folder)} | set(notes)) - known):
-        path = folder / name
-        if name in notes and not path.is_file():
+        path, noted = folder / name, notes.get(name)
+        if noted and not path.is_file():
             work.note("missing", path, "a side file; tamis score makes it again")
         elif path.suffix in (".npy", ".json") and path.is_file():
-            noted = notes.get(name)
-            read = partial(read_side_file, path, noted) if noted or path.suffix == ".npy" else partial(read_json, path)
-            work.read(path, read)
+            work.read(path, partial(read_side_file, noted=noted) if noted or path.suffix == ".npy" else read_json)
         else:
             work.note("yours", path, "tamis wrote no such file and reads none: move it elsewhere, or delete it")
 
 
 def _records(work: _Check) -> None:
+    """Checks the JSON files of a run, its recipe and its subsets."""
     run = work.run.path
     for pattern in ("status*.json", "bench.json", "look.json", OUTPUTS, "failures/*.json"):
         for file in sorted(run.glob(pattern)):
-            work.read(file, partial(read_record, file))
+            work.read(file, read_record)
             if file.parent.name == "failures" and file.stem not in work.run.urls:
                 work.unlisted(file, file.stem)
     for file in sorted(run.glob("events*.jsonl")):
-        work.read(file, lambda file=file: list(read_lines(file)), kind="yours")  # type: ignore[misc]
-    work.read(run / "recipe.yaml", partial(_read_recipe, run / "recipe.yaml"), kind="yours")
+        work.read(file, lambda path: list(read_lines(path)), kind="yours")
+    work.read(run / "recipe.yaml", _read_recipe, kind="yours")
+    for file in sorted((run / "subsets").glob("[!.]*.parquet")):
+        command = shlex.join(["tamis", "select", str(run), "--recipe", file.stem, "--out", str(file)])
+        try:
+            list(SubsetFile(file).rows())
+        except RunError as error:
+            work.note("yours", file, f"{error}: {command} (with the recipe's file, if it is one of your own)")
 
 
 def _read_recipe(path: Path) -> None:
-    again = "repeat `tamis score` with the recipe's own file, or the same --scores: it is written again"
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict):
+            raise ValueError("it holds no recipe")
     except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
-        raise DamageError("", f"it cannot be read ({str(error).partition(chr(10))[0][:200]}); {again}") from error
-    if not isinstance(recipe, dict):
-        raise DamageError("", f"it holds no recipe but {type(recipe).__name__}; {again}")
-
-
-def _subsets(work: _Check) -> None:
-    for file in sorted((work.run.path / "subsets").glob("[!.]*.parquet")):
-        command = shlex.join(["tamis", "select", str(work.run.path), "--recipe", file.stem, "--out", str(file)])
-        try:
-            table, facts, _ = read_subset(file)
-            list(rows_of(file, table, facts))
-        except RunError as error:
-            work.note("yours", file, f"{error}: {command} (with the recipe's file, if it is one of your own)")
+        short = str(error).partition("\n")[0][:200]
+        again = "repeat `tamis score` with the recipe's own file, or the same --signals: it is written again"
+        raise DamageError("", f"it cannot be read ({short}); {again}") from error
 
 
 def lines(result: Checked) -> Iterator[str]:

@@ -1,13 +1,11 @@
 """Parquet and `.npy` files that say whose rows they hold, and in which every changed bit is found.
 
-Parquet pages have checksums, which are verified when read. The footer holds the shard and the folder that the part was
-written for, its rows, a hash of the shard's uids, and a hash of all these texts and the columns' types: with them, no
-changed bit of a footer or page header gave other values without an error (of 74,000 tried, pyarrow 26). A file without
-checksums would pass unverified, so the footer says that it has them. pyarrow keeps the footer's texts when it rewrites
-a table, but writes format 2.6 unless asked: a file of another format than 1.0 was rewritten. A `.npy` file ends with
-the same facts and an xxh3.
+Each file names its shard and folder and holds its number of rows and a hash of the shard's uids. Parquet pages have
+checksums, verified when they are read. The footer holds a *seal*: a hash of the footer, verified when the file is
+opened, and one of all bytes before it, verified by `tamis check` and for subsets. A `.npy` file ends with the same
+facts and a hash.
 
-The hashes find damage and mix-ups. They are no signatures: a program that can write to a run can write hashes too.
+The hashes find damage and mix-ups. They are not signatures: a program that can write to a run can write hashes too.
 Other readers (DuckDB, polars) do not verify page checksums.
 """
 
@@ -16,9 +14,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,15 +25,19 @@ import pyarrow.parquet as pq
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Floats, array_errors
+from tamis.arrays import U64, Floats
 from tamis.errors import DamageError
 from tamis.storage import denied, local, writing
 
-#: In a Parquet footer: that pages have checksums, and the hash of the schema and of our texts.
-_CHECKSUMS = "tamis.checksums"
-
 _HASH = "tamis.xxh3"
 _PIECE = 4 << 20  # bytes hashed at once
+
+#: The key of the seal in a Parquet footer, and how Thrift writes it before a text of 32 characters.
+_SEAL = "tamis.seal"
+_SEAL_PLACE = _SEAL.encode() + b"\x18\x20"
+
+#: Version of our Parquet files. Other writers choose a newer one: a file of another version was rewritten.
+_PARQUET = "1.0"
 
 #: Separates an array from its facts, at the end of its `.npy` file; NumPy reads only the array.
 _FACTS = b"\ntamis "
@@ -66,8 +69,14 @@ def damaged(path: Path, what: str) -> DamageError:
     return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {do}", what)
 
 
-def _short(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    """Raises DamageError for a file whose content is wrong, RunError where the disk does not give its bytes."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        short = str(error).partition("\n")[0][:200]
+        raise denied(path, error) or damaged(path, f"it cannot be read ({short})") from error
 
 
 def _binding(path: Path, rows: int, uids: str) -> dict[str, str]:
@@ -84,26 +93,40 @@ def check_binding(path: Path, facts: Mapping[str, str], owner: Owner | None) -> 
         if facts.get(key) != here:
             what = key.removeprefix("tamis.")
             raise damaged(path, f"it was written for the {what} {facts.get(key)!r}, not for {here!r}")
-    if owner is None:
-        return
-    if facts.get("tamis.rows") != str(owner.rows):
+    if owner is not None and facts.get("tamis.rows") != str(owner.rows):
         raise damaged(path, f"it has {facts.get('tamis.rows')} rows, the index {owner.rows}")
-    if facts.get("tamis.uids") != owner.uids:
+    if owner is not None and facts.get("tamis.uids") != owner.uids:
         raise damaged(path, "its rows are other samples than those of the index (their uids differ)")
 
 
 # ---- Parquet
 
 
-#: Arguments of pyarrow's writer for a file that says `checksum_facts`.
-CHECKSUMS: Mapping[str, Any] = {"write_page_checksum": True, "version": "1.0"}
+@contextmanager
+def parquet_writer(
+    path: Path, schema: pa.Schema, *, durable: bool = False, **encoding: Any
+) -> Iterator[tuple[pq.ParquetWriter, pa.NativeFile]]:
+    """Gives a writer of a sealed Parquet file with page checksums, and the file that it writes to.
 
-
-def checksum_facts(schema: pa.Schema, facts: Mapping[str, str]) -> dict[str, str]:
-    """Returns what the footer of a file written with `CHECKSUMS` says about it: a hash of its columns and our texts."""
-    text = "\n".join(map(str, schema)).replace("<item: ", "<element: ")  # Parquet's name for what a list holds
-    text += json.dumps(sorted(item for item in facts.items() if item[0].startswith("tamis.") and item[0] != _CHECKSUMS))
-    return {_CHECKSUMS: f"pages crc32, footer {xxhash.xxh3_64_hexdigest(text.encode())}"}
+    Args:
+        path: of the file.
+        schema: its columns.
+        durable: as for `writing`.
+        encoding: arguments of pyarrow's writer.
+    """
+    with writing(path, durable=durable) as temporary:
+        with (
+            pa.OSFile(os.fspath(temporary), "wb") as sink,
+            pq.ParquetWriter(sink, schema, write_page_checksum=True, version=_PARQUET, **encoding) as writer,
+        ):
+            yield writer, sink
+            writer.add_key_value_metadata({_SEAL: "0" * 32})
+        with open(temporary, "r+b") as file:
+            start, footer = _footer(file)
+            body = _hash_of(file, start).hexdigest()
+            place = footer.rindex(_SEAL_PLACE) + len(_SEAL_PLACE)
+            file.seek(start + place)
+            file.write((_hash_of_footer(footer, place, body) + body).encode())
 
 
 def write_parquet(
@@ -116,7 +139,7 @@ def write_parquet(
     durable: bool = False,
     **encoding: Any,
 ) -> None:
-    """Writes a table with page checksums.
+    """Writes a table as a sealed Parquet file.
 
     Args:
         path: of the file.
@@ -127,14 +150,32 @@ def write_parquet(
         durable: as for `writing`.
         encoding: arguments of pyarrow's writer.
     """
-    texts = {**(facts or {}), **(_binding(path, table.num_rows, uids) if uids is not None else {})}
-    texts |= checksum_facts(table.schema, texts)
-    with (
-        writing(path, durable=durable) as temporary,
-        pq.ParquetWriter(temporary, table.schema, **CHECKSUMS, **encoding) as writer,
-    ):
+    with parquet_writer(path, table.schema, durable=durable, **encoding) as (writer, _):
         writer.write_table(table, row_group_size=row_group_size)
-        writer.add_key_value_metadata(texts)
+        binding = _binding(path, table.num_rows, uids) if uids is not None else {}
+        writer.add_key_value_metadata({**(facts or {}), **binding})
+
+
+def _footer(file: Any) -> tuple[int, bytes]:
+    """Returns where a Parquet file's footer starts, and the footer with its length and the closing magic."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 8))
+    start = max(0, size - 8 - int.from_bytes(file.read(4), "little"))
+    file.seek(start)
+    return start, file.read()
+
+
+def _hash_of(file: Any, stop: int) -> Any:
+    """Returns the xxh3-64 of the bytes before `stop`."""
+    file.seek(0)
+    total = xxhash.xxh3_64()
+    for start in range(0, stop, _PIECE):
+        total.update(file.read(min(_PIECE, stop - start)))
+    return total
+
+
+def _hash_of_footer(footer: bytes, place: int, body: str) -> str:
+    return xxhash.xxh3_64_hexdigest(footer[:place] + body.encode() + footer[place + 32 :])
 
 
 class CheckedParquet:
@@ -145,40 +186,48 @@ class CheckedParquet:
     Attributes:
         facts: the footer's texts.
         schema: its columns.
+        rows: how many it has.
+        sealed: whether Tamis wrote it; only with `may_be_foreign` it may be False.
     """
 
-    def __init__(self, path: Path, *, may_lack_checksums: bool = False) -> None:
+    def __init__(self, path: Path, *, may_be_foreign: bool = False) -> None:
         """Opens it.
 
         Args:
             path: of the file.
-            may_lack_checksums: accept a file that another program wrote.
+            may_be_foreign: accept a file that another program wrote.
 
         Raises:
             DamageError: it is no Parquet file, or its footer is not as it was written.
             RunError: the disk does not give its bytes.
         """
         self.path = path
-        try:
-            self._file = pq.ParquetFile(pa.OSFile(os.fspath(local(path))), page_checksum_verification=True)
+        with _read_errors(path):
+            self._bytes = pa.OSFile(os.fspath(local(path)))
+            self._start, footer = _footer(self._bytes)
+            self._file = pq.ParquetFile(self._bytes, page_checksum_verification=True)
             self.schema: pa.Schema = self._file.schema_arrow
             texts = self._file.metadata.metadata or {}
             self.facts = {key.decode(): text.decode() for key, text in texts.items()}
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise denied(path, error) or damaged(path, f"it cannot be read ({_short(error)})") from error
-        if self._is_ours():
-            if self.facts[_CHECKSUMS] != checksum_facts(self.schema, self.facts)[_CHECKSUMS]:
-                raise damaged(path, "its footer is not what was written")
-        elif not may_lack_checksums:
-            raise damaged(path, "it has no checksums")
-        self.rows: int = self._file.metadata.num_rows
-        if self.facts.get("tamis.rows", str(self.rows)) != str(self.rows):
-            raise damaged(path, f"it has {self.rows} rows and was written with {self.facts['tamis.rows']}")
-
-    def _is_ours(self) -> bool:
-        """Whether the file has checksums, and is not the copy of one that another program rewrote."""
+            self.rows: int = self._file.metadata.num_rows
         # Facts of single columns would say more, but a damaged one ends the process in pyarrow's bindings.
-        return _CHECKSUMS in self.facts and self._file.metadata.format_version == CHECKSUMS["version"]
+        self.sealed = _SEAL in self.facts and self._file.metadata.format_version == _PARQUET
+        if self.sealed:
+            seal, place = self.facts[_SEAL], footer.rfind(_SEAL_PLACE) + len(_SEAL_PLACE)
+            if _hash_of_footer(footer, place, seal[16:]) != seal[:16]:
+                raise damaged(path, "its footer is not what was written")
+        elif not may_be_foreign:
+            raise damaged(path, "it has no checksums")
+
+    def verify(self) -> None:
+        """Hashes the whole file.
+
+        Raises:
+            DamageError: some byte has changed.
+        """
+        with _read_errors(self.path):
+            if _hash_of(self._bytes, self._start).hexdigest() != self.facts[_SEAL][16:]:
+                raise damaged(self.path, "its bytes are not those that were written")
 
     def read(self, names: Sequence[str] | None) -> pa.Table:
         """Returns some columns, or all.
@@ -187,10 +236,8 @@ class CheckedParquet:
             DamageError: their pages have changed, or cannot be read.
             RunError: the disk does not give their bytes.
         """
-        try:
+        with _read_errors(self.path):
             table = self._file.read(columns=list(names) if names is not None else None, use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise denied(self.path, error) or damaged(self.path, f"it cannot be read ({_short(error)})") from error
         if table.num_rows != self.rows:
             raise damaged(self.path, f"{table.num_rows} rows of {self.rows} could be read")
         return table
@@ -218,18 +265,11 @@ def finish_array(file: Path, path: Path, rows: int, uids: str) -> None:
         path: where it will be.
         rows, uids: see `Owner`.
     """
+    facts = _binding(path, rows, uids)
     with open(file, "r+b") as handle:
-        facts = _binding(path, rows, uids)
-        total = _hash_of(iter(lambda: handle.read(_PIECE), b""), facts)
-        handle.write(_FACTS + json.dumps({**facts, _HASH: total}).encode())
-
-
-def _hash_of(pieces: Iterator[bytes], facts: Mapping[str, str]) -> str:
-    total = xxhash.xxh3_64()
-    for piece in pieces:
-        total.update(piece)
-    total.update(json.dumps(facts).encode())
-    return total.hexdigest()
+        total = _hash_of(handle, file.stat().st_size)
+        total.update(json.dumps(facts).encode())
+        handle.write(_FACTS + json.dumps({**facts, _HASH: total.hexdigest()}).encode())
 
 
 def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
@@ -239,12 +279,12 @@ def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
         DamageError: it is missing or damaged, or another's.
         RunError: the disk does not give its bytes.
     """
-    try:
+    with _read_errors(path):
         with open(local(path), "rb") as file:
-            check_binding(path, _verified_facts(path, file), owner)
-            return _mapped(file)
-    except (OSError, ValueError) as error:
-        raise denied(path, error) or damaged(path, f"it cannot be read ({error})") from error
+            facts = _verified_facts(path, file)
+        check_binding(path, facts, owner)
+        found: NDArray[Any] = np.load(local(path), mmap_mode="r" if facts["tamis.rows"] != "0" else None)
+        return found
 
 
 def _verified_facts(path: Path, file: Any) -> dict[str, str]:
@@ -258,10 +298,9 @@ def _verified_facts(path: Path, file: Any) -> dict[str, str]:
         raise damaged(path, "no hash follows the array") from error
     key = (str(path), about.st_ino, about.st_size, about.st_mtime_ns)
     if key not in _verified:
-        file.seek(0)
-        end = about.st_size - len(text) - len(_FACTS)
-        pieces = (file.read(min(_PIECE, end - start)) for start in range(0, end, _PIECE))
-        if _hash_of(pieces, facts) != digest:
+        total = _hash_of(file, about.st_size - len(text) - len(_FACTS))
+        total.update(json.dumps(facts).encode())
+        if total.hexdigest() != digest:
             raise damaged(path, "its bytes are not those that were written")
         _verified.add(key)
     return cast("dict[str, str]", facts)
@@ -270,18 +309,3 @@ def _verified_facts(path: Path, file: Any) -> dict[str, str]:
 def verify_again() -> None:
     """Has the hash of every array be verified when it is next opened."""
     _verified.clear()
-
-
-def _mapped(file: Any) -> NDArray[Any]:
-    file.seek(0)
-    with array_errors():
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"it has version {version} of NumPy's format, 1.0 was expected")
-        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-        if dtype.hasobject:
-            raise ValueError("it holds pickled objects")
-        order: Literal["C", "F"] = "F" if by_columns else "C"
-        if not dtype.itemsize * np.prod(shape, dtype=np.int64):  # there are no bytes to map
-            return np.empty(shape, dtype, order)
-        return np.memmap(file, dtype, "r", file.tell(), shape, order)

@@ -50,20 +50,10 @@ def claimed(run: Path, shard: str) -> Iterator[bool]:
         RunError: the folder cannot be written to.
         DiskFullError: no space is left.
     """
-    path = run / CLAIMS / shard
-    if not storage.has_if_absent(path):  # every rank does its own share
-        yield True
-        return
-    with storage.explained(path):
-        claim = _take(path)
-    if claim is None:
-        yield False
-        return
-    try:
-        storage.look(run / "index" / f"{shard}.parquet")  # another machine may have replaced it
-        yield True
-    finally:
-        claim.release()
+    with _holding(run / CLAIMS / shard, patience=0.0) as acquired:
+        if acquired:
+            storage.look(run / "index" / f"{shard}.parquet")  # another machine may have replaced it
+        yield acquired
 
 
 @contextmanager
@@ -78,21 +68,12 @@ def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str
     Raises:
         RunError: another process keeps it, or the run has other rows there now.
     """
-    longest = PATIENCE_SECONDS if patience is None else patience
-    start, warned = time.monotonic(), False
-    while True:
-        with claimed(run.path, shard) as acquired:
-            if acquired:
-                check_same_rows(run, [shard])
-                yield run.owner(shard).uids
-                return
-        waited = time.monotonic() - start
-        if waited > longest:
-            raise RunError(f"another process works on the shard {shard} of {run.path}: repeat this when it is done")
-        if waited > PATIENCE_SECONDS and not warned:
-            log.warning("another process works on %s of %s: waiting up to %.0f s", shard, run.path, longest)
-            warned = True
-        time.sleep(0.05)
+    path = run.path / CLAIMS / shard
+    with _holding(path, patience=patience) as acquired:
+        if not acquired:
+            raise RunError(f"{_in_use(path)}: repeat this when it is done")
+        check_same_rows(run, [shard])
+        yield run.owner(shard).uids
 
 
 def check_same_rows(run: Run, shards: Iterable[str]) -> None:
@@ -112,14 +93,11 @@ def check_same_rows(run: Run, shards: Iterable[str]) -> None:
 
 
 @contextmanager
-def locked(
-    folder: Path, *, what: str = "run folder", option: str = "--run", doing: str = "", patience: float | None = None
-) -> Iterator[None]:
+def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> Iterator[None]:
     """Holds a folder's lock while the block runs.
 
     Args:
         folder: created if it does not exist.
-        what, option: what the folder is called, and which option names another one, for messages.
         doing: what other commands say about this one, `PREPARES` for example.
         patience: seconds to wait for another command; None: `PATIENCE_SECONDS`. One that prepares the run is waited for
             longer.
@@ -128,41 +106,75 @@ def locked(
         RunError: another process keeps it (the message names it), or the folder cannot be written to.
         DiskFullError: no space is left.
     """
-    path = folder / "lock"
-    if not storage.has_if_absent(path):
+    with _holding(folder / "lock", doing, patience=patience) as acquired:
+        if not acquired:
+            raise RunError(f"{_in_use(folder / 'lock')}; wait for it, stop it, or use another folder")
         yield
+
+
+@contextmanager
+def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator[bool]:
+    """Holds a claim, waiting for it if need be; yields False if another process keeps it."""
+    if not storage.has_if_absent(path):  # every rank does its own share
+        yield True
         return
-    claim = _wait_for(path, what, option, doing, PATIENCE_SECONDS if patience is None else patience)
-    try:
-        yield
-    finally:
-        claim.release()
-
-
-def _wait_for(path: Path, what: str, option: str, doing: str, patience: float) -> _Claim:
-    start, warned, folder = time.monotonic(), False, path.parent
-    while True:
-        try:
-            if (claim := _take(path, doing)) is not None:
-                return claim
-        except OSError as error:
-            if error.errno in storage.FULL:
-                raise storage.no_space(folder) from error
-            why = error.strerror or error
-            raise RunError(f"the {what} {folder} cannot be written to: {why}; choose another with {option}") from error
-        waited = time.monotonic() - start
-        if waited > min(patience, PATIENCE_SECONDS):
-            holder = _holder(path)
-            doing_it = f", which {holder['doing']}" if holder.get("doing") else ""
-            who = f"process {holder.get('process', '?')} on {holder.get('host', 'another machine')}{doing_it}"
-            used = f"the {what} {folder} is in use by {who}"
-            longest = max(patience, PREPARING_SECONDS) if holder.get("doing") == PREPARES else patience
-            if waited > longest:
-                raise RunError(f"{used}; wait for it, stop it, or use another folder")
-            if not warned:
-                log.warning("%s: waiting up to %.0f s", used, longest)
+    patience = PATIENCE_SECONDS if patience is None else patience
+    start, warned = time.monotonic(), False
+    with storage.explained(path):
+        while (content := _take(path, doing)) is None:
+            longest = max(patience, PREPARING_SECONDS) if _holder(path).get("doing") == PREPARES else patience
+            waited = time.monotonic() - start
+            if waited >= longest:
+                yield False
+                return
+            if waited > PATIENCE_SECONDS and not warned:
+                log.warning("%s: waiting up to %.0f s", _in_use(path), longest)
                 warned = True
-        time.sleep(0.05 * storage.seconds_between_writes(path))
+            time.sleep(0.05 * storage.seconds_between_writes(path))
+    released = threading.Event()
+    renewal = threading.Thread(target=_renew, args=(path, content, released), name="tamis-claim", daemon=True)
+    renewal.start()
+    try:
+        yield True
+    finally:
+        released.set()
+        renewal.join()
+        try:
+            if _read(path) == content:
+                storage.remove(path)
+        except (OSError, RunError) as error:  # its lease ends
+            log.debug("the claim %s could not be released: %s", path, error)
+
+
+def _renew(path: Path, content: bytes, released: threading.Event) -> None:
+    while not released.wait(limits().lease / _RENEWALS):
+        try:
+            if _read(path) != content:  # another process took over while this one slept
+                return
+            storage.put(path, content)
+        except (OSError, RunError) as error:  # retried; at worst the shard is done twice
+            log.debug("the claim %s could not be renewed: %s", path, error)
+
+
+def _take(path: Path, doing: str) -> bytes | None:
+    """Returns the content of a new claim; None if another process holds it."""
+    me = {"process": os.getpid(), "started": started(os.getpid()), "numbers": NUMBERED_IN, "host": socket.gethostname()}
+    content = json.dumps({**me, "doing": doing, "id": uuid.uuid4().hex}).encode()
+    if storage.put(path, content, if_absent=True):
+        return content
+    if not _is_free(path, partial(_now, path.parent)):
+        return None
+    storage.remove(path)
+    return content if storage.put(path, content, if_absent=True) else None
+
+
+def _in_use(path: Path) -> str:
+    holder, lock = _holder(path), path.name == "lock"
+    place = str(path.parent) if lock else f"the shard {path.name} of {path.parents[1]}"
+    doing = f", which {holder['doing']}" if holder.get("doing") else ""
+    return (
+        f"{place} is in use by process {holder.get('process', '?')} on {holder.get('host', 'another machine')}{doing}"
+    )
 
 
 def takes_over(run: Path) -> bool:
@@ -185,8 +197,8 @@ def being_done(run: Path, shards: Collection[str]) -> set[str]:
 
 def free_claims(run: Path) -> list[str]:
     """Returns the names of claims whose processes were killed."""
-    now = cache(partial(_now, run / CLAIMS))
-    return sorted(name for name in storage.files(run / CLAIMS) if _is_free(run / CLAIMS / name, now))
+    claims = storage.files(run / CLAIMS)
+    return sorted(claims - being_done(run, claims))
 
 
 def sweep_claims(run: Path) -> None:
@@ -194,47 +206,6 @@ def sweep_claims(run: Path) -> None:
     storage.sweep(run / CLAIMS)
     for name in free_claims(run):
         storage.remove(run / CLAIMS / name)
-
-
-class _Claim:
-    """A claim of this process, renewed by a thread."""
-
-    def __init__(self, path: Path, content: bytes) -> None:
-        self._path, self._content = path, content
-        self._released = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="tamis-claim", daemon=True)
-        self._thread.start()
-
-    def _renew(self) -> None:
-        while not self._released.wait(limits().lease / _RENEWALS):
-            try:
-                if _read(self._path) != self._content:  # taken over while this process slept
-                    return
-                storage.put(self._path, self._content)
-            except (OSError, RunError) as error:  # retried; at worst the shard is done twice
-                log.debug("the claim %s could not be renewed: %s", self._path, error)
-
-    def release(self) -> None:
-        """Removes the claim if it is still this process's."""
-        self._released.set()
-        self._thread.join()
-        try:
-            if _read(self._path) == self._content:
-                storage.remove(self._path)
-        except (OSError, RunError) as error:  # its lease ends
-            log.debug("the claim %s could not be released: %s", self._path, error)
-
-
-def _take(path: Path, doing: str = "") -> _Claim | None:
-    """Returns a claim of this process; None if another process holds it."""
-    me = {"process": os.getpid(), "started": started(os.getpid()), "numbers": NUMBERED_IN, "host": socket.gethostname()}
-    content = json.dumps({**me, "doing": doing, "id": uuid.uuid4().hex}).encode()
-    if storage.put(path, content, if_absent=True):
-        return _Claim(path, content)
-    if not _is_free(path, partial(_now, path.parent)):
-        return None
-    storage.remove(path)
-    return _Claim(path, content) if storage.put(path, content, if_absent=True) else None
 
 
 def _read(path: Path) -> bytes:

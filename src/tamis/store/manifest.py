@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import yaml
-from fsspec.utils import glob_translate
 
 from tamis import __version__
 from tamis.data import KEEPS
-from tamis.errors import DamageError, RunError
+from tamis.errors import RunError
 from tamis.fingerprint import fingerprint
 from tamis.pool import Pool
-from tamis.pool.files import is_remote, literal_end
+from tamis.pool.files import is_remote
 from tamis.storage import explained, files, folders, remove, sweep, write_json, writing
-from tamis.store.records import SIGNAL, described, description_of, read_description, with_hash
-from tamis.store.run import FORMAT, labelled_twice, read_manifest
+from tamis.store.records import described, description_of, read_description, with_hash
+from tamis.store.run import FORMAT, Run, read_manifest
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
-from tamis.store.targets import check_own
+from tamis.store.targets import check_own, lists
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +40,9 @@ def shards_of(run: Path) -> dict[str, str]:
 
 
 def labels_of(run: Path) -> dict[str, str]:
-    """Returns the labels of a run's signals, with the fingerprint of each."""
-    found: dict[str, Path] = {}
-    for folder in folders(run / "scores"):
-        if (folder / SIGNAL).is_file():
-            label = read_description(folder / SIGNAL)["label"]
-            if label in found:
-                raise DamageError(labelled_twice(label, found[label], folder))
-            found[label] = folder
-    return {label: folder.name.rpartition("-")[2] for label, folder in found.items()}
+    """Returns the labels of a run's signals, with the fingerprint of each; {} for a new run."""
+    scores = Run(run, partial=True).scores if read_manifest(run) else {}
+    return {label: group.folder.name.rpartition("-")[2] for label, group in scores.items()}
 
 
 def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
@@ -60,10 +50,8 @@ def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     facts = read_manifest(run)
     if facts is None:
         return None, ()
-    later = [
-        str(read_description(path)["label"]) for path in sorted((run / "scores").glob("carried_field-*/signal.json"))
-    ]
-    return tuple(facts["pool"]["fields"]), tuple(later)
+    later = sorted((run / "scores").glob("carried_field-*/signal.json"))
+    return tuple(facts["pool"]["fields"]), tuple(str(read_description(path)["label"]) for path in later)
 
 
 def check_folder(run: Path, pool: Pool) -> None:
@@ -84,20 +72,11 @@ def check_folder(run: Path, pool: Pool) -> None:
         local = (os.path.dirname(shard.url) for shard in pool.shards if not is_remote(shard.url))
         pool_folders = {os.path.realpath(folder) for folder in set(local)}
     mixed = any(folder == here or folder.startswith(f"{here}/") for folder in pool_folders)
-    if mixed or any(_lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
+    if mixed or any(lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
         raise RunError(
             f"the run folder {name} would hold files of the pool, or the pool those of the run: name a folder apart "
             f"from {' '.join(pool.spec.paths)} with --run"
         )
-
-
-def _lists(pattern: str, file: str) -> bool:
-    """Whether a local glob would list a file, with "**" for any folders."""
-    end = literal_end(pattern)
-    if is_remote(pattern) or end == len(pattern):
-        return False
-    whole = glob.escape(os.path.realpath(pattern[:end])) + "/" + pattern[end:]
-    return fnmatch(file, whole) if "**" in whole else re.match(glob_translate(whole), file) is not None
 
 
 def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
@@ -154,7 +133,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         fields: the json fields that the index holds; None: all that the pool carries.
 
     Raises:
-        RunError: the run was made from a pool that is read otherwise.
+        RunError: the run was made with other settings of the pool that decide its rows.
     """
     spec = asdict(pool.spec) | {"kind": pool.kind}
     spec |= {"fields": tuple(fields)} if fields is not None else {}
@@ -163,9 +142,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # others may be writing a report to the folder
     sweep(run / "failures")
     before = read_manifest(run)
-    facts: dict[str, Any] = {"format": FORMAT, "tamis": __version__, "created": time.time()}
+    facts: dict[str, Any] = before or {"format": FORMAT, "tamis": __version__, "created": time.time()}
     if before is not None:
-        facts = dict(before)
         for key in _DECISIVE:
             if (was := before["pool"].get(key)) != spec[key]:
                 raise RunError(
@@ -187,18 +165,11 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
 
 def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
     """Returns the shards of earlier commands, without those that were never read and whose files have been deleted."""
-    indexed = files(run / "index", ".parquet")
-    gone = {
-        name
-        for name, url in listed.items()
-        if name not in here and name not in indexed and not is_remote(url) and not os.path.lexists(url)
-    }
-    if gone:
-        log.warning(
-            "%d shards were never read and their files are gone: the run no longer lists them, the first: %s",
-            len(gone), min(gone),
-        )  # fmt: skip
-    return {name: url for name, url in listed.items() if name not in gone}
+    kept = {*here, *files(run / "index", ".parquet")}
+    known = {name: url for name, url in listed.items() if name in kept or is_remote(url) or os.path.lexists(url)}
+    if len(known) < len(listed):
+        log.warning("%d shards were never read and their files are gone: they leave the run", len(listed) - len(known))
+    return known
 
 
 def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
+from tamis.arrays import U64, Floats
 from tamis.data import Column, Sample
 from tamis.store.checked import (
     CheckedParquet,
@@ -70,40 +70,34 @@ def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None
     counts = Counter(table.column("status").to_pylist())
     leaves = [name for name in table.schema.names if name != "members"]
     leaves += [f"members.list.element.{part}" for part in ("ext", "offset", "size")]
+    statuses = {f"{_STATUS}{status}": str(count) for status, count in counts.items()}
     write_parquet(
         path,
         table,
-        uids=_uids_of(table),
-        facts={
-            "tamis.source": source,
-            "tamis.stamp": stamp,
-            **{f"{_STATUS}{status}": str(count) for status, count in counts.items()},
-        },
+        uids=uids_digest(*uids_of(table)),
+        facts={"tamis.source": source, "tamis.stamp": stamp, **statuses},
         row_group_size=_ROW_GROUP,
         use_dictionary=["status", "members.list.element.ext"],
         compression={name: "NONE" if name in _RANDOM else "ZSTD" for name in leaves},
     )
 
 
-def _uids_of(table: pa.Table) -> str:
-    return uids_digest(table.column("uid_hi").to_numpy(), table.column("uid_lo").to_numpy())
+def uids_of(index: pa.Table) -> tuple[U64, U64]:
+    """Returns the high and low halves of the uids of an index."""
+    return index.column("uid_hi").to_numpy(), index.column("uid_lo").to_numpy()
 
 
 @dataclass(frozen=True)
-class IndexFacts:
+class IndexFacts(Owner):
     """What the footer of an index part says.
 
     Attributes:
-        rows: of the shard.
         statuses: how many rows have which status.
         stamp: version of the shard's file when it was read.
-        uids: hash of the rows' uids.
     """
 
-    rows: int
     statuses: Counter[str]
     stamp: str
-    uids: str
 
 
 def index_facts(path: Path) -> IndexFacts:
@@ -114,16 +108,15 @@ def index_facts(path: Path) -> IndexFacts:
     """
     facts = CheckedParquet(path).facts
     check_binding(path, facts, None)
-    try:
-        counts = {key[len(_STATUS) :]: int(text) for key, text in sorted(facts.items()) if key.startswith(_STATUS)}
-        return IndexFacts(int(facts["tamis.rows"]), Counter(counts), facts.get("tamis.stamp", ""), facts["tamis.uids"])
-    except (KeyError, ValueError) as error:
-        raise damaged(path, f"its footer counts rows with something else than numbers ({error})") from error
+    if "tamis.stamp" not in facts:
+        raise damaged(path, "it is no index")
+    counts = {key[len(_STATUS) :]: int(text) for key, text in sorted(facts.items()) if key.startswith(_STATUS)}
+    return IndexFacts(int(facts["tamis.rows"]), facts["tamis.uids"], Counter(counts), facts["tamis.stamp"])
 
 
 def uids_in(path: Path) -> str:
     """Returns the hash of the uids of an index part, from its rows."""
-    return _uids_of(read_columns(path, ["uid_hi", "uid_lo"]))
+    return uids_digest(*uids_of(read_columns(path, ["uid_hi", "uid_lo"])))
 
 
 def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
@@ -237,8 +230,6 @@ def read_rows(path: Path, owner: Owner | None = None) -> Floats:
     found = read_array(path, owner)
     if found.ndim != 2 or found.dtype.kind != "f":
         raise damaged(path, f"it holds {found.dtype} of shape {found.shape}, not a row of floats per sample")
-    if owner is not None and len(found) != owner.rows:
-        raise damaged(path, f"it has {len(found)} rows, the index {owner.rows}")
     return cast(Floats, found)
 
 
@@ -249,13 +240,6 @@ def write_text_lists(path: Path, rows: Sequence[Sequence[str] | None], *, uids: 
 
 
 def read_text_lists(path: Path, owner: Owner | None = None) -> list[list[str] | None]:
-    """Returns stored texts: for each row a list, or None.
-
-    Raises:
-        DamageError: the part is missing or damaged, or another's.
-    """
-    column = read_columns(path, ["texts"], owner).column("texts")
-    if column.type != _TEXT_LISTS:
-        raise damaged(path, f"its texts are {column.type}, not lists of strings")
-    rows: list[list[str] | None] = column.to_pylist()
+    """Returns stored texts: for each row a list, or None; raises DamageError like `read_columns`."""
+    rows: list[list[str] | None] = read_columns(path, ["texts"], owner).column("texts").to_pylist()
     return rows

@@ -1,9 +1,9 @@
-"""Why rows are not in a subset: a small number per row, a sentence per number, and the lines drawn on scores."""
+"""Why rows are not in a subset: a code per row, a sentence per code, and the thresholds on scores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,9 @@ class Reason:
     """Why rows were dropped.
 
     Attributes:
-        text: what is so of them: "clip below 0.28".
-        step: the number of the step that dropped them, from 1; None where no step of a recipe did (a part of another
-            step, rows that were scored after the choice).
-        score: the expression that the step judged by, in the recipe's own names; None where it judged by none, or by
-            several.
+        text: "clip below 0.28".
+        step: the step that dropped them, from 1; None for a part of another step, and for rows scored after the choice.
+        score: the expression that the step judged by, in the recipe's own names; None for none or several.
     """
 
     text: str
@@ -45,13 +43,13 @@ class Reason:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A line that a step drew on a score.
+    """A threshold of a step on a score.
 
     Attributes:
-        step: what drew it.
+        step: its description.
         score: the expression, in the recipe's own names.
-        low, high: the ends of what it keeps, on the expression's scale; None where it is open.
-        code: the code of the rows that fell at this step.
+        low, high: limits of what it keeps, on the expression's scale; None for no limit.
+        code: of the rows that it drops.
         dropped: how many. A part of another step counts what it drops of the whole pool.
     """
 
@@ -67,26 +65,23 @@ class Cut:
         return tuple(end for end in (self.low, self.high) if end is not None)
 
     def distance(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns how far values lie inside the line (positive) or outside it (negative)."""
-        if self.low is not None and self.high is not None:
-            return np.minimum(values - self.low, self.high - values)
-        if self.high is not None:
-            return self.high - values
-        assert self.low is not None, "a cut without ends is no cut"
-        return values - self.low
+        """Returns how far values are inside the limits (positive) or outside (negative)."""
+        low = np.inf if self.low is None else values - self.low
+        high = np.inf if self.high is None else self.high - values
+        return np.minimum(low, high)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a recipe said of every row of a run.
+    """What a recipe decided about every row of a run.
 
     Attributes:
         names: the recipe's own names for columns, to those of the run.
         why: the reason of code 1, of code 2, and so on.
-        dropped_by: (rows,) uint8, or uint16 where there are more than 255 reasons: the code of what dropped each row,
-            0 where it is kept; None where nobody knows.
-        cuts: the lines on scores, in the order of the steps; those of parts of all_of and any_of among them.
-        problem: why there is no `dropped_by`; "" where there is one.
+        dropped_by: (rows,) uint8, or uint16 for more than 255 reasons: the code of what dropped each row, 0 for kept
+            rows; None if unknown.
+        cuts: the thresholds on scores in the order of the steps, with those of the parts of all_of and any_of.
+        problem: why there is no `dropped_by`; "" if there is one.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -102,43 +97,29 @@ class Verdict:
 
     @property
     def ranking(self) -> Cut | None:
-        """The last line on a score that some row fell at, else the last; None where there is none."""
+        """The last threshold that dropped a row, else the last; None if there is none."""
         return next((cut for cut in reversed(self.cuts) if cut.dropped), self.cuts[-1] if self.cuts else None)
 
     def agrees(self, keep: NDArray[np.bool_]) -> bool:
-        """Returns whether exactly the rows that are kept have no reason."""
+        """Whether exactly the kept rows have no reason."""
         if self.dropped_by is None:
             return True
         return self.dropped_by.shape == keep.shape and all(
             np.array_equal(self.dropped_by[place] == 0, keep[place]) for place in blocks(keep.size)
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns reasons and cuts, without the rows, as JSON holds them."""
-        return {"reasons": [asdict(reason) for reason in self.why], "cuts": [asdict(cut) for cut in self.cuts]}
-
-    @classmethod
-    def of_json(cls, facts: Mapping[str, Any], dropped_by: Codes, names: Mapping[str, str]) -> Verdict:
-        """Returns what `as_json` told of, with its rows."""
-        return cls(
-            names=names,
-            why=tuple(Reason(**reason) for reason in facts["reasons"]),
-            dropped_by=dropped_by,
-            cuts=tuple(Cut(**cut) for cut in facts.get("cuts") or ()),
-        )
-
 
 def blocks(rows: int) -> Iterator[slice]:
-    """Yields the places of blocks that stay in the cache."""
+    """Yields the places of blocks that fit into the processor's cache."""
     for start in range(0, rows, _BLOCK):
         yield slice(start, min(start + _BLOCK, rows))
 
 
 def widened(codes: Codes, largest: int) -> Codes:
-    """Returns codes in the smallest type that holds the largest of them: the same array where that is its own.
+    """Returns codes in a type that holds the largest: the same array if its own does.
 
     Raises:
-        RecipeError: there are more than two bytes hold.
+        RecipeError: it needs more than two bytes.
     """
     if largest > np.iinfo(np.uint16).max:
         raise RecipeError(f"the recipe has {largest:,} reasons to drop a pair, at most 65,535 can be told apart")
@@ -146,12 +127,9 @@ def widened(codes: Codes, largest: int) -> Codes:
 
 
 def add_codes(total: Codes, codes: Sequence[int] | Codes, after: int) -> None:
-    """Adds the codes of one more step, in place: its code 1 becomes the one after those that are there.
+    """Adds the codes of one more step in place: (rows,), 0 for rows that it does not drop.
 
-    Args:
-        total: (rows,) wide enough; 0 wherever `codes` is not.
-        codes: (rows,) of the step, 0 for rows that it does not drop.
-        after: how many codes there are before.
+    Its code 1 becomes `after` + 1. `total` must be wide enough, and 0 wherever `codes` is not.
     """
     step, offset = np.asarray(codes), total.dtype.type(after)
     for place in blocks(total.size):

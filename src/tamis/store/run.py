@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from tamis.data import Column, Member
 from tamis.errors import DamageError, RunError, unknown
 from tamis.storage import files, folders, location, prefetch, read_json
 from tamis.store import parts
-from tamis.store.checked import Owner, damaged
+from tamis.store.checked import damaged
 from tamis.store.parts import IndexFacts
 from tamis.store.records import FEATURE, SIGNAL, read_description, read_record
 from tamis.store.shard_list import read_shards
@@ -98,6 +98,7 @@ class Run:
             raise RunError(f"{self.path} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`")
         self.facts: Mapping[str, Any] = facts
         self._known: dict[str, IndexFacts] = {}
+        self._widths: dict[Path, int] = {}  # of stored embeddings
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -142,10 +143,9 @@ class Run:
             RunError: shards are missing and the run was not opened with `partial`, or there are some of another run.
         """
         if self.foreign:
-            some = ", ".join(self.foreign[:3]) + (", ..." if len(self.foreign) > 3 else "")
             raise RunError(
-                f"{self.path} has the index of {len(self.foreign)} shards that it does not list ({some}): they belong "
-                "to another run. `tamis check RUN --delete` deletes them"
+                f"{self.path} has the index of {len(self.foreign)} shards that it does not list "
+                f"({', '.join(self.foreign[:3])}): they belong to another run. `tamis check RUN --delete` deletes them"
             )
         if self.missing and not self.partial:
             failures = self.failures
@@ -155,6 +155,12 @@ class Run:
                 f"{self.path} lacks {len(self.missing):,} of its {len(self.urls):,} shards: {', '.join(first)}{more}. "
                 f"To complete it: {self.completing()}. To go on without them: --partial (in Python: partial=True)"
             )
+
+    @property
+    def pool_files(self) -> list[str]:
+        """The files of the pool, and the paths (files, folders, globs) that it was opened by."""
+        path = self.facts["pool"].get("path") or []
+        return [*self.urls.values(), *([path] if isinstance(path, str) else path)]
 
     def completing(self) -> str:
         """Returns the command that makes what the run lacks."""
@@ -180,17 +186,13 @@ class Run:
     @cached_property
     def _footers(self) -> dict[str, IndexFacts]:
         prefetch(self.index_path(shard) for shard in self.shards if shard not in self._known)
-        return {shard: self._footer(shard) for shard in self.shards}
+        return {shard: self.owner(shard) for shard in self.shards}
 
-    def _footer(self, shard: str) -> IndexFacts:
+    def owner(self, shard: str) -> IndexFacts:
+        """Returns the rows that every part of a shard must hold."""
         if shard not in self._known:
             self._known[shard] = parts.index_facts(self.index_path(shard))
         return self._known[shard]
-
-    def owner(self, shard: str) -> Owner:
-        """Returns the rows that every part of a shard must hold."""
-        facts = self._footer(shard)
-        return Owner(facts.rows, facts.uids)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -280,10 +282,6 @@ class Run:
         return found
 
     @cached_property
-    def _widths(self) -> dict[Path, int]:
-        return {}
-
-    @cached_property
     def texts(self) -> dict[str, Path]:
         """The folders of stored texts (generated captions, lines read in the images), `<node>-<fingerprint>`."""
         return {folder.name: folder for kind in ("captions", "texts") for folder in folders(self.path / kind)}
@@ -329,17 +327,15 @@ class Run:
             return self.columns[name]
         if name in self.vectors:
             return self.vectors[name], None, Column(name=name, unit="", better="neither", kind="vector")
-        alike = [folder for folder in self.embeddings if folder.rpartition("-")[0] == name]
-        if alike:
-            raise RunError(f"several stored embeddings are called {name!r}: write {' or '.join(alike)}")
+        several = [folder for folder in self.embeddings if folder.rpartition("-")[0] == name]
+        several += [full for full in self.columns if full.endswith(f".{name}")]
+        if several:
+            raise RunError(f"{self.path} has several {name!r}: write {' or '.join(several)}")
         if name.endswith("_embedding"):
             raise RunError(
                 f"{unknown('stored embedding', name, self.vectors)} in {self.path}; store them with "
                 "`tamis score ... --keep embeddings`, or 'keep: [embeddings]' in the recipe"
             )
-        several = [full for full in self.columns if full.endswith(f".{name}")]
-        if several:
-            raise RunError(f"several scores of the run have a column {name!r}: write {' or '.join(several)}")
         raise RunError(f"{unknown('score column', name, self.score_names())} in {self.path}")
 
     def score_names(self) -> list[str]:
@@ -352,20 +348,14 @@ class Run:
 
     def whole_score_names(self) -> list[str]:
         """Returns the shortest name of every score column that all shards have; warns of the others."""
-        names, left_out, every = [], {}, set(self.shards)
-        for name in self.score_names():
-            group = self.columns[name][1]
-            assert group is not None  # it is a score
-            if group.shards >= every:
-                names.append(name)
-            else:
-                left_out[group.label] = len(group.shards & every)
-        for label, done in left_out.items():
+        every = set(self.shards)
+        incomplete = {label: group for label, group in self.scores.items() if not group.shards >= every}
+        for label, group in incomplete.items():
             log.warning(
                 "the score %r is left out: %d of %d shards have it so far; repeat `tamis score` to complete it",
-                label, done, len(every),
-            )  # fmt: skip
-        return names
+                *(label, len(group.shards & every), len(every)),
+            )
+        return [name for name in self.score_names() if self.columns[name][1] not in incomplete.values()]
 
     # ---- rows ----
 
@@ -382,8 +372,7 @@ class Run:
         names = dict(aliases or {})
 
         def read_uids(block: int) -> tuple[Any, Any]:
-            part = self.index(self.shards[block], ["uid_hi", "uid_lo"])
-            return part.column("uid_hi").to_numpy(), part.column("uid_lo").to_numpy()
+            return parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"]))
 
         def side_file(name: str, file: str) -> Any:
             group = self.locate(names.get(name, name))[1]
@@ -470,12 +459,10 @@ class Run:
         return frame
 
     def to_numpy(self, column: str) -> Floats:
-        """Returns one number column of every row: (rows,) float32, NaN where not judged."""
-        return cast(Floats, self._concatenated(column) if self.shards else np.empty(0, np.float32))
-
-    def _concatenated(self, column: str) -> NDArray[Any]:
+        """Returns one number column of every row: (rows,) float32, NaN where not judged; or stored embeddings."""
         table = self.table()
-        return np.concatenate([table.read(block, [column])[column] for block in range(len(self.shards))])
+        blocks = [table.read(block, [column])[column] for block in range(len(self.shards))]
+        return np.concatenate(blocks) if blocks else np.empty(0, np.float32)
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         """Returns one column of every row: `run["clip"]`.
@@ -490,7 +477,7 @@ class Run:
         kind = "word" if column == "caption" else self.locate(column)[2].kind
         if kind == "word":
             return np.array(self.to_arrow([column])[column].to_pylist(), object)
-        return self.to_numpy(column) if kind == "number" else self._concatenated(column)
+        return self.to_numpy(column)
 
 
 def read_manifest(run: Path) -> dict[str, Any] | None:

@@ -1,11 +1,12 @@
 """The list of a run's shards: every name, and the path or URL of its file.
 
-It is a file of its own, since a pool may have a million shards. run.json holds their number and the file's hash, so
-that the two cannot be of different runs.
+It is a file of its own, since a pool may have a million shards. run.json holds their number and the hash of the list,
+so that the two cannot be of different runs.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import xxhash
 
 from tamis.errors import DamageError
 from tamis.storage import read_again
-from tamis.store.checked import CheckedParquet, damaged, write_parquet
+from tamis.store.checked import CheckedParquet, write_parquet
 from tamis.store.records import read_record
 
 SHARDS = "shards.parquet"
@@ -29,20 +30,18 @@ _NAPS = (0.0, 0.2, 0.8)
 
 
 def write_shards(run: Path, shards: Mapping[str, str]) -> dict[str, Any]:
-    """Writes the list if it differs, and returns what run.json must hold for it.
-
-    Args:
-        run: the run folder.
-        shards: urls by name, in order.
-    """
+    """Writes the list (urls by name, in order) if it differs, and returns what run.json must hold for it."""
     path = run / SHARDS
-    table = pa.table([pa.array(shards.keys()), pa.array(shards.values())], schema=_SCHEMA)
-    read_again(path)
-    if not (path.is_file() and _holds(path, table)):
+    try:
+        same = path.is_file() and _read(path) == shards
+    except DamageError:
+        same = False
+    if not same:
+        table = pa.table([pa.array(shards.keys()), pa.array(shards.values())], schema=_SCHEMA)
         write_parquet(
             path, table, uids=None, durable=True, row_group_size=_ROW_GROUP, compression="ZSTD", use_dictionary=False
         )
-    return {"count": len(shards), "digest": _digest(path)}
+    return {"count": len(shards), "digest": _digest(shards)}
 
 
 def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False) -> dict[str, str]:
@@ -57,37 +56,26 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
     Raises:
         DamageError: the list is missing or damaged, or is another run's.
     """
-    expected = facts["shards"]["digest"]
-    path = run / SHARDS
-    read_again(path)
+    path, expected = run / SHARDS, facts["shards"]["digest"]
     if not path.is_file():
         raise DamageError(f"{path}, the list of the run's shards, is missing: restore it, or start another run folder")
     for nap in _NAPS:
-        digest, part = _digest(path), CheckedParquet(path)
-        if just_begun or digest == expected:
-            break
+        shards = _read(path)
+        if just_begun or _digest(shards) == expected:
+            return shards
         time.sleep(nap)
-        read_again(path)
         expected = read_record(run / "run.json")["shards"]["digest"]
-    else:
-        raise DamageError(
-            f"{path} is not the list of shards that run.json was written with: repeat `tamis score`, which writes "
-            "both, or restore it"
-        )
-    if part.schema != _SCHEMA:
-        raise damaged(path, f"it has the columns {', '.join(part.schema.names)}")
-    table = part.read(None)
-    names, urls = table.column("name").to_pylist(), table.column("url").to_pylist()
-    return dict(zip(names, urls, strict=True))
+    raise DamageError(
+        f"{path} is not the list of shards that run.json was written with: repeat `tamis score`, which writes both, or "
+        "restore it"
+    )
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return xxhash.xxh3_64_hexdigest(file.read())
+def _read(path: Path) -> dict[str, str]:
+    read_again(path)
+    table = CheckedParquet(path).read(["name", "url"])
+    return dict(zip(table.column("name").to_pylist(), table.column("url").to_pylist(), strict=True))
 
 
-def _holds(path: Path, table: pa.Table) -> bool:
-    try:
-        return bool(CheckedParquet(path).read(None).equals(table))
-    except DamageError:
-        return False
+def _digest(shards: Mapping[str, str]) -> str:
+    return xxhash.xxh3_64_hexdigest("\n".join(itertools.chain(*shards.items())).encode())

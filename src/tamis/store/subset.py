@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.arrays import Rows
 from tamis.errors import RunError
-from tamis.storage import local, output_path, writing
-from tamis.store.checked import CHECKSUMS, checksum_facts
-from tamis.store.codes import read_codes, write_codes
+from tamis.storage import output_path
 from tamis.store.combine import combined
-from tamis.store.reasons import NO_REASONS, Codes, Reason, Verdict
-from tamis.store.records import with_hash
+from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict
 from tamis.store.run import Run
-from tamis.store.subset_file import FACTS, read_subset, rows_of
+from tamis.store.subset_file import SubsetFile, is_subset, write_subset
 from tamis.store.targets import check_ending, check_target
 from tamis.uid import SUBSET_DTYPE
 
@@ -32,14 +27,6 @@ if TYPE_CHECKING:
     import pandas
 
     from tamis.store.notebook import Shown
-
-_CODES = b"tamis.dropped_by"
-
-#: Missing shards that a file names.
-_MISSING_NAMED = 100
-
-#: Why rows are not in a subset that was chosen before their shard was scored.
-_LATER = "scored after the subset was chosen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +151,8 @@ class Subset:
             RunError: the folder cannot be written to, the file exists, or its name promises another format.
         """
         path = output_path(path)
-        check_place(path, overwrite=overwrite, read=self.run.urls.values())
+        check_place(path, overwrite=overwrite, read=self.run.pool_files)
+        codes, why, cuts = self.verdict.dropped_by, self.verdict.why, self.verdict.cuts
         facts = {
             "recipe": dict(self.recipe),
             "funnel": [dict(line) for line in self.funnel],
@@ -172,30 +160,9 @@ class Subset:
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
             **({"partial": dict(self.partial)} if self.partial else {}),
-            **(self.verdict.as_json() if self.verdict.dropped_by is not None else {}),
+            **({} if codes is None else {"reasons": [*map(asdict, why)], "cuts": [*map(asdict, cuts)]}),
         }
-        schema = pa.schema(
-            [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
-            + ([("times", pa.uint16())] if self.times is not None else []),
-            metadata={FACTS: json.dumps(with_hash(facts), ensure_ascii=False).encode()},
-        )
-        with (
-            writing(path) as temporary,
-            pa.OSFile(os.fspath(temporary), "wb") as sink,
-            pq.ParquetWriter(sink, schema, compression="ZSTD", **CHECKSUMS) as writer,
-        ):
-            for shard, place in _places(self.run).items():
-                rows = np.flatnonzero(self.keep[place])
-                if rows.size:
-                    names = pa.DictionaryArray.from_arrays(
-                        np.zeros(rows.size, np.int32), pa.array([shard], pa.string())
-                    )
-                    times = [self.times[place][rows]] if self.times is not None else []
-                    writer.write_table(pa.table([names, rows, *times], schema=schema))
-            codes = self.verdict.dropped_by
-            packed = {} if codes is None else {_CODES: write_codes(sink, codes, self.run.sizes)}
-            texts = {key.decode(): text.decode() for key, text in {**schema.metadata, **packed}.items()}
-            writer.add_key_value_metadata(packed | checksum_facts(schema, texts))
+        write_subset(path, facts, _places(self.run), self.keep, self.times, codes)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
@@ -207,12 +174,13 @@ class Subset:
         path = output_path(path)
         if not path.exists():
             raise RunError(f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`")
-        table, facts, texts = read_subset(path)
+        file = SubsetFile(path)
+        facts = file.facts
         _check_run(path, facts, run)
         places = _places(run)
         keep = np.zeros(len(run), bool)
-        times = np.zeros(len(run), np.uint16) if "times" in table.column_names else None
-        for shard, rows, often in rows_of(path, table, facts):
+        times = np.zeros(len(run), np.uint16) if file.has_times else None
+        for shard, rows, often in file.rows():
             here = rows + places[shard].start
             keep[here] = True
             if times is not None and often is not None:
@@ -225,7 +193,7 @@ class Subset:
             reads=facts["reads"],
             times=times,
             partial=facts.get("partial") or {},
-            verdict=_read_verdict(path, facts, texts.get(_CODES), places, keep),
+            verdict=_read_verdict(file, places, keep),
         )
 
     def uids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -257,65 +225,50 @@ def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()
     check_target(path, what="subset file", ours=is_subset, overwrite=overwrite, read=read, of_runs="subsets")
 
 
-def is_subset(path: Path) -> bool:
-    """Whether a file is a subset file."""
-    try:
-        return FACTS in (pq.read_schema(local(path)).metadata or {})
-    except (OSError, pa.ArrowException):
-        return False
-
-
 def _places(run: Run) -> dict[str, slice]:
     """Returns the place of each shard's rows among those of the run."""
     starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)]).tolist()
     return {shard: slice(*ends) for shard, ends in zip(run.shards, itertools.pairwise(starts), strict=True)}
 
 
-def _read_verdict(
-    path: Path, facts: Mapping[str, Any], packed: bytes | None, places: Mapping[str, slice], keep: NDArray[np.bool_]
-) -> Verdict:
-    """Returns the reasons in a subset file, and one of its own for rows of shards that are new since.
-
-    A file that another program changed still has good rows, but no reasons.
-    """
+def _read_verdict(file: SubsetFile, places: Mapping[str, slice], keep: NDArray[np.bool_]) -> Verdict:
+    """Returns the reasons in a subset file, and one more for rows of shards that are new since."""
+    facts = file.facts
     if "reasons" not in facts:
         return Verdict(problem=NO_REASONS)
-    later = len(facts["reasons"]) + 1
-    grown = len(places) > len(facts["shards"])
-    codes: Codes = np.full(keep.size, later if grown else 0, np.uint8 if later < 256 else np.uint16)
-    complete = packed is not None and read_codes(path, packed, [places[shard] for shard in facts["shards"]], codes)
-    found = Verdict.of_json(facts, codes, facts["recipe"].get("columns") or {})
-    if not complete or not found.agrees(keep) or (codes.size and codes.max() >= later + grown):
+    why = [Reason(**reason) for reason in facts["reasons"]]
+    new = Reason(text="scored after the subset was chosen")
+    why += [new] if len(places) > len(facts["shards"]) else []
+    codes: Codes = np.full(keep.size, len(why), np.uint8 if len(why) < 256 else np.uint16)
+    if not file.read_codes([places[shard] for shard in facts["shards"]], codes):
         return Verdict(
-            problem=f"{path} was written again by another program, and its reasons are lost. Choose it again with "
+            problem=f"{file.path} was written again by another program, and its reasons are lost. Choose it again with "
             "`tamis select`"
         )
-    return replace(found, why=(*found.why, Reason(text=_LATER))) if grown else found
+    names = facts["recipe"].get("columns") or {}
+    return Verdict(names=names, why=tuple(why), dropped_by=codes, cuts=tuple(Cut(**cut) for cut in facts["cuts"]))
 
 
 def _shard_facts(run: Run) -> dict[str, list[Any]]:
-    """Returns rows, stamp and hash of uids of each shard, which tell runs with the same shard names apart."""
-    return {
-        name: [size, stamp, uids]
-        for name, size, stamp, uids in zip(run.shards, run.sizes, run.stamps, run.uids, strict=True)
-    }
+    """Returns rows, stamp and hash of uids of each shard, to recognise the run."""
+    facts = zip(run.sizes, run.stamps, run.uids, strict=True)
+    return dict(zip(run.shards, map(list, facts), strict=True))
 
 
 def partial_facts(run: Run) -> dict[str, Any]:
-    """Returns `Subset.partial` for a choice from a run."""
+    """Returns `Subset.partial` for a choice from a run: how many shards are missing, and the first hundred."""
     if not run.missing:
         return {}
-    return {"missing": len(run.missing), "of": len(run.urls), "shards": list(run.missing[:_MISSING_NAMED])}
+    return {"missing": len(run.missing), "of": len(run.urls), "shards": list(run.missing[:100])}
 
 
 def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
     """Raises RunError if a subset was not chosen from the rows of a run."""
     known = _shard_facts(run)
-    for shard, (size, stamp, uids) in facts["shards"].items():
-        here = known.get(shard)
-        if here is None or here[:2] != [size, stamp] or (here[2] and uids and here[2] != uids):
-            what = f"{here[0]:,} rows of another file" if here is not None else "no such shard"
+    for shard, was in facts["shards"].items():
+        if known.get(shard) != was:
+            what = f"{known[shard][0]:,} rows of another file" if shard in known else "no such shard"
             raise RunError(
-                f"{path} was chosen from a shard {shard} of {size:,} rows, {run.path} has {what}: it belongs to "
+                f"{path} was chosen from a shard {shard} of {was[0]:,} rows, {run.path} has {what}: it belongs to "
                 "another run, or the shard has changed; select again"
             )

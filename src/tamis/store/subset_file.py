@@ -1,134 +1,153 @@
-"""Reading a subset file. Another program may have written it again, with fewer rows, say: its rows are checked."""
+"""Subset files: the kept rows of a run as Parquet, with the choice and its reasons in the footer.
+
+The codes of the reasons are between the last row group and the footer, where readers of the table do not look: a
+compressed block per shard, one or two bits per row. Another program may rewrite the file, with fewer rows for example:
+rows are checked when they are read, and the reasons of such a file are lost.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pydantic
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.errors import DamageError, RunError
-from tamis.store.checked import CheckedParquet
+from tamis.storage import local
+from tamis.store.checked import CheckedParquet, parquet_writer
+from tamis.store.reasons import Codes
 from tamis.store.records import with_hash
 
-FACTS = b"tamis.subset"
+_FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
+
+_KINDS = {"shard": pa.string(), "row": pa.int64(), "times": pa.uint16()}
 
 
-class _Record(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="allow", strict=True)
+def is_subset(path: Path) -> bool:
+    """Whether a file is a subset file."""
+    try:
+        return _FACTS.encode() in (pq.read_schema(local(path)).metadata or {})
+    except (OSError, pa.ArrowException):
+        return False
 
 
-class _Line(_Record):
-    step: str
-    before: pydantic.NonNegativeInt
-    kept: pydantic.NonNegativeInt
-    dropped: dict[str, int]
+def write_subset(
+    path: Path,
+    facts: Mapping[str, Any],
+    places: Mapping[str, slice],
+    keep: NDArray[np.bool_],
+    times: NDArray[np.uint16] | None,
+    codes: Codes | None,
+) -> None:
+    """Writes a subset file.
+
+    Args:
+        path: of the file.
+        facts: JSON for the footer.
+        places: of each shard's rows in the run.
+        keep: (rows,) whether each is kept.
+        times: (rows,) how often; None: once each.
+        codes: (rows,) uint8 or uint16, why each is dropped; None: unknown.
+    """
+    schema = pa.schema(
+        [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
+        + ([("times", pa.uint16())] if times is not None else []),
+        metadata={_FACTS: json.dumps(with_hash(facts), ensure_ascii=False).encode()},
+    )
+    with parquet_writer(path, schema, compression="ZSTD") as (writer, sink):
+        for shard, place in places.items():
+            rows = np.flatnonzero(keep[place])
+            if rows.size:
+                names = pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int32), pa.array([shard], pa.string()))
+                often = [times[place][rows]] if times is not None else []
+                writer.write_table(pa.table([names, rows, *often], schema=schema))
+        if codes is not None:
+            blocks = [pa.Codec("zstd").compress(codes[place].tobytes(), asbytes=True) for place in places.values()]
+            where = {"type": codes.dtype.str, "begin": sink.tell(), "lengths": [len(block) for block in blocks]}
+            sink.write(b"".join(blocks))
+            writer.add_key_value_metadata({_CODES: json.dumps(where)})
 
 
-class _Reason(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
-    text: str
-    step: int | None = None
-    score: str | None = None
-
-
-class _Cut(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
-    step: str
-    score: str
-    low: float | None
-    high: float | None
-    code: pydantic.NonNegativeInt
-    dropped: pydantic.NonNegativeInt
-
-
-class _Partial(_Record):
-    missing: pydantic.PositiveInt
-    of: pydantic.NonNegativeInt
-    shards: list[str]
-
-
-class SubsetFacts(_Record):
-    """`tamis.subset` in the footer of a subset file."""
-
-    recipe: dict[str, Any]
-    funnel: list[_Line]
-    reads: list[str]
-    pool_rows: pydantic.NonNegativeInt
-    shards: dict[str, tuple[pydantic.NonNegativeInt, str, str]]  # rows, stamp and the hash of the uids
-    partial: _Partial | None = None
-    reasons: list[_Reason] = []
-    cuts: list[_Cut] = []
-
-
-def malformed(path: Path, what: str) -> RunError:
-    """Returns the error for a file that is not a good subset file."""
+def _malformed(path: Path, what: str) -> RunError:
     return RunError(f"{path} is not a subset file of tamis, or is damaged: {what}. Choose it again with `tamis select`")
 
 
-def read_subset(path: Path) -> tuple[pa.Table, dict[str, Any], Mapping[bytes, bytes]]:
-    """Returns the rows of a subset file, the facts of the choice in its footer, and all texts of the footer.
+class SubsetFile:
+    """A subset file, opened for reading.
 
-    Raises:
-        RunError: it is not a subset file, or is damaged.
+    Attributes:
+        facts: what its footer says about the choice.
+        has_times: whether rows may be kept more than once.
     """
-    try:
-        file = CheckedParquet(path, may_lack_checksums=True)
-        table = file.read(None)
-    except DamageError as error:
-        raise malformed(path, str(error.what or error)) from error
-    texts = {key.encode(): text.encode() for key, text in file.facts.items()}
-    if FACTS not in texts:
-        raise malformed(path, "its footer says nothing of a choice")
-    try:
-        SubsetFacts.model_validate_json(texts[FACTS])
-        facts: dict[str, Any] = json.loads(texts[FACTS])
-    except (ValueError, RecursionError) as error:  # pydantic's is a ValueError
-        raise malformed(path, f"its footer cannot be read ({str(error)[:300]})") from error
-    if "hash" in facts and with_hash(facts) != facts:
-        raise malformed(path, "the facts in its footer are not as they were written")
-    for name in ("shard", "row", *({"times"} & set(table.column_names))):
-        if table.column_names.count(name) != 1:
-            raise malformed(path, f"it has no column {name!r}; it has {', '.join(table.column_names)}")
-        kind = table.column(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not (pa.types.is_string(kind) if name == "shard" else pa.types.is_integer(kind)):
-            raise malformed(path, f"its column {name!r} holds {kind}")
-        if table.column(name).null_count:
-            raise malformed(path, f"its column {name!r} has gaps")
-    return table, facts, texts
 
+    def __init__(self, path: Path) -> None:
+        """Opens it.
 
-def rows_of(
-    path: Path, table: pa.Table, facts: Mapping[str, Any]
-) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.uint16] | None]]:
-    """Yields each shard with its rows, and how often each is kept if the file has that.
+        Raises:
+            RunError: it is not a subset file, or is damaged.
+        """
+        self.path = path
+        try:
+            self._file = CheckedParquet(path, may_be_foreign=True)
+            if self._file.sealed:
+                self._file.verify()
+            self.facts: dict[str, Any] = json.loads(self._file.facts.get(_FACTS, "null"))
+            if not isinstance(self.facts, dict) or with_hash(self.facts) != self.facts:
+                raise _malformed(path, "the choice in its footer is missing, or is not what was written")
+            self._table = self._file.read(None)
+        except (DamageError, ValueError, RecursionError) as error:
+            raise _malformed(path, getattr(error, "what", "") or str(error)[:300]) from error
+        self.has_times = "times" in self._table.column_names
 
-    Raises:
-        RunError: a shard that the choice did not have, a row that the shard does not have, or one kept 0 times.
-    """
-    names = table.column("shard").cast(pa.string()).combine_chunks().dictionary_encode()
-    codes, rows = names.indices.to_numpy(), table.column("row").to_numpy()
-    times = table.column("times").to_numpy() if "times" in table.column_names else None
-    order = np.argsort(codes, kind="stable")
-    ends = np.searchsorted(codes[order], np.arange(len(names.dictionary) + 1))
-    for number, shard in enumerate(names.dictionary.to_pylist()):
-        if shard not in facts["shards"]:
-            raise malformed(path, f"it keeps rows of a shard {shard!r} that it was not chosen from")
-        here = order[ends[number] : ends[number + 1]]
-        size, some = facts["shards"][shard][0], rows[here]
-        outside = some[(some < 0) | (some >= size)]
-        if outside.size:
-            raise malformed(path, f"it keeps row {outside[0]} of the shard {shard!r}, which has {size:,} rows")
-        values, counts = np.unique(some, return_counts=True)
-        if (counts > 1).any():
-            raise malformed(path, f"it names row {values[counts > 1][0]} of the shard {shard!r} twice")
-        often = None if times is None else times[here]
-        if often is not None and ((often < 1) | (often > np.iinfo(np.uint16).max)).any():
-            raise malformed(path, f"it keeps a row of the shard {shard!r} less than once, or more than 65,535 times")
-        yield shard, some.astype(np.int64), often
+    def rows(self) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.uint16] | None]]:
+        """Yields each shard with its rows, and how often each is kept if the file has that.
+
+        Raises:
+            RunError: the shard or the run does not have such rows, or a row is kept twice.
+        """
+        names = ["shard", "row", *(["times"] if self.has_times else [])]
+        schema = pa.schema([pa.field(name, _KINDS[name], nullable=False) for name in names])
+        try:
+            table = self._table.select(names).cast(schema)
+        except (KeyError, ValueError) as error:  # Arrow's errors are ValueErrors
+            raise _malformed(self.path, f"its columns are not the rows of a subset ({error})") from error
+        shards = table.column("shard").combine_chunks().dictionary_encode()
+        codes, rows = shards.indices.to_numpy(), table.column("row").to_numpy()
+        times = table.column("times").to_numpy() if self.has_times else None
+        order = np.argsort(codes, kind="stable")
+        ends = np.searchsorted(codes[order], np.arange(len(shards.dictionary) + 1))
+        for number, shard in enumerate(shards.dictionary.to_pylist()):
+            here = order[ends[number] : ends[number + 1]]
+            size, some = self.facts["shards"].get(shard, (0,))[0], rows[here]
+            often = None if times is None else times[here]
+            wrong = some.min() < 0 or some.max() >= size or np.unique(some).size < some.size
+            if wrong or (often is not None and not often.all()):
+                what = f"it keeps a row that the shard {shard!r} does not have ({size:,} rows), or one twice"
+                raise _malformed(self.path, what)
+            yield shard, some, often
+
+    def read_codes(self, places: Sequence[slice], out: Codes) -> bool:
+        """Reads why rows are dropped.
+
+        Args:
+            places: where the codes of each shard of the choice go.
+            out: (rows,) filled at these places.
+
+        Returns:
+            False if another program rewrote the file, which loses them.
+        """
+        if not self._file.sealed or _CODES not in self._file.facts:
+            return False
+        where = json.loads(self._file.facts[_CODES])
+        kind = np.dtype(where["type"])
+        with open(local(self.path), "rb") as file:
+            file.seek(where["begin"])
+            for place, length in zip(places, where["lengths"], strict=True):
+                block, size = file.read(length), (place.stop - place.start) * kind.itemsize
+                out[place] = np.frombuffer(pa.Codec("zstd").decompress(block, size) if size else b"", kind)
+        return True

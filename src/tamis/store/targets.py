@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
+from fsspec.utils import glob_translate
+
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.pool.files import stamp
+from tamis.pool.files import is_remote, literal_end, stamp
 from tamis.processes import TEMPORARY, in_work, temporary_name
 from tamis.storage import check_path, check_writable, explained
 from tamis.store.records import read_record, write_record
@@ -45,9 +47,9 @@ def check_target(
     Args:
         path: the file.
         what: the kind of file, for messages: "npy export".
-        ours: whether a regular file is of that kind and written by Tamis.
+        ours: whether a file is of that kind and written by Tamis.
         overwrite: whether one that is may be replaced.
-        read: the files that the command reads, such as the pool's shards.
+        read: what the command reads: files, and the folders and globs of pools.
         of_runs: the folder of a run ("" for the run folder itself) in which this kind is replaced without `overwrite`.
 
     Raises:
@@ -55,21 +57,37 @@ def check_target(
     """
     check_writable(path)
     overwrite |= _check_runs(path, of_runs)
+    inputs = [os.fspath(one) for one in read]
+    endings = {Path(one).suffix for one in inputs}
+    for one in inputs:
+        if _is_same(one, path):
+            raise RunError(f"{path} would replace {one}, which this command reads: choose another name")
+        if path.suffix in endings and lists(one, str(path.resolve())):
+            raise RunError(f"{path} would become a file of the pool {one}: choose another folder")
     if not path.exists() and not path.is_symlink():
         return
-    for one in read:
-        if _is_same(one, path):
-            raise RunError(f"{path} would replace {os.fspath(one)}, which this command reads: choose another name")
-    if path.is_dir():
-        raise RunError(f"{path} is a folder, not a file: choose another name")
     if path.is_symlink():
         raise RunError(f"{path} is a link to {os.readlink(path)}: name that file, or choose another name")
     if not path.is_file():
-        raise RunError(f"{path} is a device, a pipe or a socket, not a regular file: choose another name")
+        what = "folder" if path.is_dir() else "device, a pipe or a socket"
+        raise RunError(f"{path} is a {what}, not a regular file: choose another name")
     if not ours(path):
         raise RunError(f"{path} exists and is no {what} of tamis: choose another name, or delete it")
     if not overwrite:
         raise RunError(f"{path} exists: choose another name, or replace it with --overwrite (overwrite=True)")
+
+
+def lists(pool: str, file: str) -> bool:
+    """Whether a pool's path, a local folder or glob, would list a file."""
+    if is_remote(pool):
+        return False
+    if os.path.isdir(pool):
+        return os.path.dirname(file) == os.path.realpath(pool)
+    end = literal_end(pool)
+    if end == len(pool):
+        return False
+    whole = glob.escape(os.path.realpath(pool[:end])) + "/" + pool[end:]
+    return fnmatch(file, whole) if "**" in whole else re.match(glob_translate(whole), file) is not None
 
 
 def note_outputs(run: Path, paths: Iterable[Path]) -> None:
@@ -118,7 +136,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary = temporary_name(path)
     try:
         with explained(path):
-            _sweep_folders(path)
+            for left in path.parent.glob(f".{glob.escape(path.name)}.*-*-*-*{TEMPORARY}"):
+                if left.is_dir() and not in_work(left):
+                    shutil.rmtree(left, ignore_errors=True)
             temporary.mkdir(parents=True)
             yield temporary
             readable_as_usual(temporary)
@@ -152,10 +172,8 @@ def check_own(
         return
     except OSError as error:
         raise RunError(f"{folder} cannot be written into ({error.strerror}): name another folder ({option})") from error
-    if any(next(folder.glob(mark), None) is not None for mark in marks):
-        return
     others = [name for name in names if not any(fnmatch(name, one) for one in (*also, ".*", "lost+found"))]
-    if others:
+    if others and not any(next(folder.glob(mark), None) is not None for mark in marks):
         raise RunError(f"{folder} holds no {what} but other files ({others[0]}, ...): name another folder ({option})")
 
 
@@ -194,30 +212,20 @@ def readable_as_usual(folder: Path) -> None:
 
 
 def _check_runs(path: Path, of_runs: str | None = None) -> bool:
-    """Returns whether a path is where a run has files of this kind; raises if it is one of a run's own files."""
+    """Returns whether a path is where a run has files of this kind; raises if it is a place of other files of a run."""
     place = path.resolve()
     for run in place.parents:
         if len(run.parts) > 1 and (run / "run.json").is_file():
-            first = place.relative_to(run).parts[0]
             free = of_runs is not None and place.parent == run / of_runs
-            if any(fnmatch(first, one) for one in _OF_A_RUN) and not (free and of_runs):
+            own = any(fnmatch(place.relative_to(run).parts[0], one) for one in _OF_A_RUN)
+            if (own and not (free and of_runs)) or (of_runs and place.parent == run):
                 raise RunError(f"{path} belongs to the run {run}: choose a name outside of it")
             return free
     return False
 
 
-def _is_same(one: str | os.PathLike[str], path: Path) -> bool:
+def _is_same(one: str, path: Path) -> bool:
     try:
         return os.path.samefile(one, path)
     except (OSError, ValueError, RunError):  # a URL, or no longer there
         return False
-
-
-def _sweep_folders(path: Path) -> None:
-    """Deletes what killed processes left of a folder that they were filling, by our own form of names."""
-    ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}-\d+-[0-9a-f]{8}-[0-9a-f]{8}" + re.escape(TEMPORARY))
-    if path.parent.is_dir():
-        for entry in list(os.scandir(path.parent)):
-            left = Path(entry.path)
-            if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False) and not in_work(left):
-                shutil.rmtree(left, ignore_errors=True)

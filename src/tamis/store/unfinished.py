@@ -63,7 +63,7 @@ class Unfinished:
         self.uids: list[tuple[int, int]] = []
         self.statuses: Counter[str] = Counter()
         self._files = 0
-        self._samples: list[tuple[int, int, str]] = []  # of the rows since the last file
+        self._samples: list[dict[str, Any]] = []  # of the rows since the last file
         self._last = time.monotonic()
         drop_unneeded(run, shard, stamp)
         self._restore()
@@ -84,7 +84,7 @@ class Unfinished:
                 break
             for place, writer in enumerate(self.writers):
                 own = [name for name in table.column_names if name.startswith(f"{place}.")]
-                writer.restore({name.partition(".")[2]: table.column(name) for name in own})
+                writer.restore(table.select(own).rename_columns([name.partition(".")[2] for name in own]))
             self.uids += zip(table["uid_hi"].to_pylist(), table["uid_lo"].to_pylist(), strict=True)
             self.statuses += Counter(table["status"].to_pylist())
             self._files = number + 1
@@ -94,21 +94,20 @@ class Unfinished:
 
     def add(self, samples: Sequence[Sample]) -> None:
         """Takes a batch that the writers have; writes a file if it is time."""
-        self._samples += [(*sample.uid, sample.status) for sample in samples]
+        self._samples += [{"uid_hi": one.uid[0], "uid_lo": one.uid[1], "status": one.status} for one in samples]
         if time.monotonic() - self._last < EVERY_SECONDS:
             return
         start = len(self.uids)
-        own = zip(*self._samples, strict=True) if self._samples else ((), (), ())
-        columns = {field.name: pa.array(values, field.type) for field, values in zip(_OWN, own, strict=True)}
+        table = pa.Table.from_pylist(self._samples, _OWN)
         for place, writer in enumerate(self.writers):
-            columns |= {f"{place}.{name}": values for name, values in writer.since(start).items()}
+            rows = writer.table().slice(start)
+            for field in rows.schema:
+                table = table.append_column(field.with_name(f"{place}.{field.name}"), rows[field.name])
         facts = {**self._facts, _ROW: str(start)}
-        write_parquet(
-            self._path(self._files), pa.table(columns), uids=None, facts=facts, row_group_size=_ROW_GROUP,
-            compression="ZSTD",
-        )  # fmt: skip
+        path = self._path(self._files)
+        write_parquet(path, table, uids=None, facts=facts, row_group_size=_ROW_GROUP, compression="ZSTD")
         self._files += 1
-        self.uids += [(high, low) for high, low, _ in self._samples]
+        self.uids += [(one["uid_hi"], one["uid_lo"]) for one in self._samples]
         self._samples = []
         self._last = time.monotonic()
 
@@ -132,11 +131,12 @@ def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
     for what in {name[:LENGTH] for name in files(folder)}:
         try:
             facts = CheckedParquet(folder / f"{what}-00000.parquet").facts
-            parts = json.loads(facts[_PARTS])
-        except (DamageError, KeyError, ValueError):
-            _remove(folder, what)
-            continue
-        if stamp not in (None, facts.get(_STAMP)) or all((run / part).is_file() for part in parts):
+            needed = stamp in (None, facts[_STAMP]) and not all(
+                (run / part).is_file() for part in json.loads(facts[_PARTS])
+            )
+        except (DamageError, KeyError):
+            needed = False
+        if not needed:
             _remove(folder, what)
 
 

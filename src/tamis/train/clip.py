@@ -111,7 +111,7 @@ def train_clip(
         if processes.first:  # torchrun ends the others if this one fails
             check_folder(folder)
             identity = _identity(training, run, rows, tokenizer)  # a missing model must not leave a folder
-            lock.enter_context(locked(task.state, what="training folder", option="--out"))
+            lock.enter_context(locked(task.state))
             sweep(task.state)
             for path in task.state.glob(".tmp*"):  # safetensors' own temporary files
                 path.unlink(missing_ok=True)

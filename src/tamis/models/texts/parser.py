@@ -6,7 +6,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from tamis.errors import DependencyError, ModelError, brief, install
 from tamis.fingerprint import tree_digest
@@ -15,16 +15,10 @@ from tamis.models.loading import loaded_once, one_sentence, settings_in
 #: Layers whose weights another library reads; torch's by a `torch.load` of pickles that is not ours.
 _FOREIGN_LAYERS = re.compile(r"torch|mxnet|tensorflow|transformer", re.IGNORECASE)
 
-T = TypeVar("T")
 
-
-class Parser(Protocol):
-    """Parses texts, and returns what `read` makes of the tokens of each.
-
-    `read` must not keep a token: spaCy forgets new words after each call, or their number would grow with the pool.
-    """
-
-    def __call__(self, texts: Sequence[str], read: Callable[[list[Any]], T]) -> list[T]: ...
+#: Parses texts, and returns what a function makes of the tokens of each. The function must not keep a token: spaCy
+#: forgets new words after each call, or their number would grow with the pool.
+Parser = Callable[[Sequence[str], Callable[[list[Any]], Any]], list[Any]]
 
 
 @loaded_once(keep=1)
@@ -48,7 +42,7 @@ def load_parser(model: str) -> Parser:
     if "parser" not in pipeline.pipe_names:
         raise ModelError(f"the spaCy pipeline {model!r} has no parser: take one like en_core_web_sm")
 
-    def parse(texts: Sequence[str], read: Callable[[list[Any]], T]) -> list[T]:
+    def parse(texts: Sequence[str], read: Callable[[list[Any]], Any]) -> list[Any]:
         with pipeline.memory_zone():
             return [read(list(parsed)) for parsed in pipeline.pipe(texts)]
 
