@@ -14,7 +14,6 @@ from tamis.pool.tar import TarShard
 # So many of img2dataset's files of statistics are read, evenly spread; the other shards are taken for their mean.
 _MOST, _MOST_REMOTE = 2_000, 32
 _MOST_BYTES = 1 << 20  # of statistics; a list of sizes may have a hundred times as much
-_THREADS = 16
 
 
 def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
@@ -33,7 +32,7 @@ def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
         known = {tar.name: sizes[name] for tar in tars if (name := tar.url.rpartition("/")[2]) in sizes}
         if not known and _successes(tars[0]) is not None:  # otherwise do not look for those of the others
             some = tars[:: -(-len(tars) // (_MOST_REMOTE if is_remote(folder) else _MOST))]
-            with ThreadPoolExecutor(_THREADS) as threads:
+            with ThreadPoolExecutor(16) as threads:
                 known = {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
         counts |= known
     return {name: count for name, count in counts.items() if type(count) is int and count >= 0}

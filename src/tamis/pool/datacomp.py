@@ -27,8 +27,6 @@ from tamis.remote import unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
-_ASKED_AT_ONCE = 16  # files whose rows are counted: each is a request or two on a store
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataCompScores(Signal):
@@ -152,7 +150,7 @@ def metadata_shards(stems: Mapping[str, str], spec: PoolSpec) -> list[DataCompSh
                 raise unopened(url, "metadata", error) from error
             return [Cut()]  # it is damaged: its shard will say so
 
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+    with ThreadPoolExecutor(16) as threads:  # each file takes a request or two on a store
         found = list(threads.map(cut, stems))
     shared: dict[str, Any] = {"spec": spec, "image": None, "caption": spec.caption or "text"}
     return [

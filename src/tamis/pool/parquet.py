@@ -113,8 +113,7 @@ def parquet_rows(
 
 def _cells(part: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = part.to_pylist()
-        return rows
+        return part.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:  # some words are not UTF-8: their bytes are let through, and reported with their row
         columns = {}
         for name, column in zip(part.schema.names, part.columns, strict=True):

@@ -122,11 +122,9 @@ class ShardReader(Protocol):
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[SampleFiles | Problem]:
         """Returns some samples, their files unchanged, in the order of `rows`. What is no image is left out."""
-        ...
 
     def close(self) -> None:
         """Closes the file."""
-        ...
 
 
 class Shard(Protocol):
@@ -135,32 +133,25 @@ class Shard(Protocol):
     @property
     def name(self) -> str:
         """Unique in the pool; the stem of every part made from this shard."""
-        ...
 
     @property
     def url(self) -> str:
         """Path or URL of the file."""
-        ...
 
     def stamp(self) -> str:
         """Changes when the file changes: its size and time, cheaply read."""
-        ...
 
     def samples(self) -> Iterator[Sample]:
         """Yields every sample in order, with its image's bytes, not decoded."""
-        ...
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         """The one of a sample's members, as the index holds them, that is its image; None if none is."""
-        ...
 
     def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
         """The members that give a sample's caption and uid, to see that it is still the same; a table has none."""
-        ...
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         """Opens the shard for reading single samples again."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,8 +309,6 @@ def utf8(text: str) -> str:
 
 def whole_number(value: Any) -> int:
     """Returns a positive whole number as it is, and 0 for anything else."""
-    if isinstance(value, bool):
-        return 0
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if isinstance(value, int) and 0 < value < 2**31 else 0
+    return value if type(value) is int and 0 < value < 2**31 else 0  # `True` is none

@@ -41,7 +41,6 @@ class Engine(Protocol):
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
     ) -> Iterator[ShardReport]:
         """Does all tasks; raises StopError if no shard would go better."""
-        ...
 
 
 def engine_named(
