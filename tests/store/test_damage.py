@@ -59,6 +59,16 @@ def test_every_byte_of_a_parquet_file_is_sealed(tmp_path: Path) -> None:
         path.write_bytes(whole)
 
 
+def test_a_changed_value_is_noticed_by_the_read_of_its_column(tmp_path: Path) -> None:
+    path, values = tmp_path / "a.parquet", np.linspace(0, 1, 50).astype(np.float32)
+    checked.write_parquet(
+        path, pa.table({"a": values}), uids="0", row_group_size=99, compression="NONE", use_dictionary=False
+    )
+    flipped(path, path.read_bytes().index(values[20:25].tobytes()), 3)
+    with pytest.raises(DamageError):
+        CheckedParquet(path).read(["a"])
+
+
 def copy_over(one: str, other: str) -> Callable[[Path], Path]:
     def change(folder: Path) -> Path:
         source, target = next(folder.glob(one)), next(folder.glob(other))
