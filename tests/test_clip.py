@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import xxhash
 from factories import caption, image_bytes, pair, siglip2_folder, write_tar
-from PIL import Image
 from transformers import AutoModel, AutoTokenizer
 
 import tamis
 from tamis.data import Device
 from tamis.features.embeddings import ImageEmbedding, ModelPixels, TextEmbedding, Tokens
-from tamis.fingerprint import file_digest
 from tamis.math.similarity import rowwise_dot, unit_rows
 from tamis.models.preprocess import load_preprocess
-from tamis.models.reference import resolve
 from tamis.pool.images import decode
 from tamis.signals import ClipScore
 
@@ -76,21 +71,6 @@ def test_siglip_2_reads_captions_in_lower_case_as_it_was_trained(tmp_path: Path)
     assert (rowwise_dot(unit_rows(ours), unit_rows(plain.numpy())) >= 0.9999).all()
 
 
-def test_only_the_digest_of_siglip_2_says_that_texts_are_lower_cased(
-    tmp_path: Path, clip_model: str, siglip_model: str
-) -> None:
-    def of_its_files(folder: Path) -> str:
-        total = xxhash.xxh3_128()
-        for file in sorted(folder.iterdir()):
-            total.update(file.name.encode() + b"\0" + bytes.fromhex(file_digest(file)))
-        return total.hexdigest()
-
-    for same in (clip_model, siglip_model):
-        assert resolve(same).digest == of_its_files(Path(same))
-    folder = siglip2_folder(tmp_path / "siglip2")
-    assert resolve(str(folder)).digest != of_its_files(folder)
-
-
 @pytest.mark.parametrize("kind", ["clip_model", "siglip_model"])
 def test_scores_do_not_depend_on_batch_size(kind: str, request: pytest.FixtureRequest, pool: Path) -> None:
     model = request.getfixturevalue(kind)
@@ -136,13 +116,3 @@ def test_pairs_without_image_or_caption_have_no_score_and_a_reason(clip_model: s
     assert reasons[0] is None
     assert "cannot be decoded" in reasons[1]
     assert "white space" in reasons[2]
-
-
-def test_preprocessing_is_bit_for_bit_openais_on_their_own_terms(clip_model: str) -> None:
-    """The resize and the crop, by hand with Pillow, on an odd-sized image."""
-    data = image_bytes(3, (77, 45), "PNG")
-    preprocess = load_preprocess(clip_model)
-    image = Image.open(io.BytesIO(data)).convert("RGB").resize((int(32 * 77 / 45), 32), Image.Resampling.BICUBIC)
-    left = round((image.width - 32) / 2)
-    by_hand = np.asarray(image.crop((left, 0, left + 32, 32)))
-    np.testing.assert_array_equal(preprocess.resize(decode(data, max_pixels=10**6)), by_hand)

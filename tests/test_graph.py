@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tamis.data import Column, Device, FileRef, Node, Precision, Sample, Samples, Signal, settings
+from tamis.compute import Precision
+from tamis.data import Column, Device, FileRef, Node, Sample, Samples, Signal, settings
 from tamis.errors import ModelError, RecipeError, SignalError
 from tamis.features.embeddings import ImageEmbedding, Tokens
 from tamis.features.recognised_text import RecognisedText

@@ -13,7 +13,7 @@ import yaml
 from factories import write_run
 
 import tamis
-from tamis import recipe
+from tamis import choosing, recipe
 from tamis.errors import RecipeError, brief, unknown
 from tamis.math.clipcov import PARTS, TERMS
 from tamis.models.class_names import class_names, load_nouns, synset_names
@@ -54,6 +54,7 @@ def test_shipped_recipes_load_and_cite_their_source(name: str) -> None:
     emitted = {column.name for _, signal in loaded.signals for column in signal.columns}
     kept = {"image_embedding", "text_embedding"} if "embeddings" in loaded.keep else set()
     assert set(loaded.reads) <= emitted | {*INDEX_NUMBERS, *INDEX_WORDS} | kept
+    choosing.check_columns(loaded)
 
 
 #: Rows at and beside every boundary of DataComp's rules.

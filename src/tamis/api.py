@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis import recipe as recipes
 from tamis.choosing import check_columns, check_files, select
-from tamis.data import Compute
+from tamis.compute import Compute
 from tamis.errors import PoolError, RecipeError, RunError, ShardError
 from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool

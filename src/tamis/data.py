@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 from tamis.arrays import Pixels
+from tamis.compute import Device as Device
 from tamis.errors import unknown
 
 #: What the index can say of a sample, with what each word means. "ok" or the first thing that is wrong with it.
@@ -108,37 +109,6 @@ class Column:
     kind: Literal["number", "word", "vector"] = "number"
     about: str = ""
     beside: str = ""
-
-
-#: What networks compute in. "int8" is float32 with the large products in whole numbers (models/packed.py).
-Precision = Literal["float32", "bf16", "int8"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """Where networks run: `kind` as torch names it ("cpu", "cuda", "cuda:1"), the precision, the threads."""
-
-    kind: str = "cpu"
-    precision: Precision = "float32"
-    threads: int | None = None
-    batch_size: int = 64
-
-
-class Compute(TypedDict, total=False):
-    """Where and how networks run; what is missing or None is chosen for this machine.
-
-    Attributes:
-        device: "cpu", "cuda", "cuda:1"; by default a GPU if there is one.
-        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); by default bf16 if the hardware multiplies
-            it. Part of the fingerprint.
-        batch_size: samples per batch; by default 64 on a CPU, 256 on a GPU. Changes results by rounding only.
-        threads: for the models of each worker; by default what the cores allow.
-    """
-
-    device: str | None
-    precision: str | None
-    batch_size: int | None
-    threads: int | None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis import recipe as recipes
-from tamis.data import Compute, Device, Signal
+from tamis.compute import Compute
+from tamis.data import Device, Signal
 from tamis.errors import RunError
 from tamis.graph import Identities
 from tamis.models.device import device_for
@@ -55,7 +56,7 @@ def score(
         max_error_rate: stop if more than this fraction of the shards fail. None: never.
         grow: add the shards of another pool to a run. Its own pool may grow without it.
         quiet: show no progress.
-        compute: device, precision, batch_size and threads; see `tamis.data.Compute`.
+        compute: device, precision, batch_size and threads; see `tamis.compute.Compute`.
 
     Returns:
         The run; its `failures` are the shards that could not be read completely.

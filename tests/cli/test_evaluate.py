@@ -30,14 +30,3 @@ def test_the_labs_tasks_are_drawn_and_a_model_is_measured_on_them(
     table = tamis(*arguments, "-q")
     assert table.code == 0
     assert "acc1" in table.out
-
-
-def test_a_folder_of_other_files_is_refused_before_anything_is_written(
-    tamis: Tamis, tmp_path: Path, clip_model: str
-) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "cat-2024.json").touch()
-    done = tamis("evaluate", "zero-shot", clip_model, "--tasks", "lab", "--size", "1", "--out", "photos")
-    assert done.code == 2
-    assert "photos holds no results but other files (cat-2024.json, ...): name another folder (--out)" in done.err
-    assert [path.name for path in (tmp_path / "photos").rglob("*")] == ["cat-2024.json"]

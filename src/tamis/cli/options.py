@@ -131,19 +131,31 @@ _COMPUTE = {
     "threads": "Threads for the models of each worker.",
 }
 #: How networks are trained, and how they score.
-TrainingCompute = Annotated[dict[str, Any], Fields("tamis.data:Compute", _COMPUTE)]
+TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", _COMPUTE)]
 Compute = Annotated[
     dict[str, Any],
     Fields(
-        "tamis.data:Compute", {**_COMPUTE, "batch_size": "Samples per batch; by default 64 on a CPU, 256 on a GPU."}
+        "tamis.compute:Compute", {**_COMPUTE, "batch_size": "Samples per batch; by default 64 on a CPU, 256 on a GPU."}
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The settings of `PoolSpec` that are options, repeated here because importing it takes longer than the help."""
+
+    format: str = "auto"
+    caption: str | None = None
+    image: str | None = None
+    max_pixels: int = 100_000_000
+    transparency: str = "drop"
+
 
 #: How a pool is read, besides its path.
 PoolSettings = Annotated[
     dict[str, Any],
     Fields(
-        "tamis.pool.source:PoolSpec",
+        "tamis.cli.options:Reading",
         {
             "format": "auto, webdataset, table or datacomp.",
             "caption": "Where the caption is: txt, json:FIELD, or a table's column.",

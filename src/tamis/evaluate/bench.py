@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from tamis import recipe as recipe_module
 from tamis.choosing import check_columns, check_files, select
-from tamis.data import Compute, Device
+from tamis.compute import Compute
+from tamis.data import Device
 from tamis.errors import RecipeError, RunError, require
 from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
 from tamis.evaluate.tasks import find_tasks
@@ -220,7 +221,7 @@ def bench(
         keep_models: keep the trained models.
         partial: use the finished shards of an incomplete run.
         quiet: show no progress of scoring.
-        compute: device, precision, batch_size and threads of scoring and training; see `tamis.data.Compute`. Threads
+        compute: device, precision, batch_size and threads of scoring and training; see `tamis.compute.Compute`. Threads
             are those of each training; by default the cores divided by the workers. Tasks are evaluated in float32.
 
     Returns:

@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tamis.data import Device, Precision
+from tamis.compute import Precision
+from tamis.data import Device
 from tamis.errors import StopError, nearest
 
 if TYPE_CHECKING:

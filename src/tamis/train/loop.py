@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from tamis.data import Precision
+from tamis.compute import Precision
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tamis.data import Precision
+from tamis.compute import Precision
 from tamis.errors import StopError
 from tamis.models.device import free_memory
 from tamis.train.loop import autocast

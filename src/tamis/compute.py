@@ -1,0 +1,36 @@
+"""Where and how networks run: what a user asks for (`Compute`), and what it comes to on this machine (`Device`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+#: What networks compute in. "int8" is float32 with the large products in whole numbers (models/packed.py).
+Precision = Literal["float32", "bf16", "int8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Where networks run: `kind` as torch names it ("cpu", "cuda", "cuda:1"), the precision, the threads."""
+
+    kind: str = "cpu"
+    precision: Precision = "float32"
+    threads: int | None = None
+    batch_size: int = 64
+
+
+class Compute(TypedDict, total=False):
+    """Where and how networks run; what is missing or None is chosen for this machine.
+
+    Attributes:
+        device: "cpu", "cuda", "cuda:1"; by default a GPU if there is one.
+        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); by default bf16 if the hardware multiplies
+            it. Part of the fingerprint.
+        batch_size: samples per batch; by default 64 on a CPU, 256 on a GPU. Changes results by rounding only.
+        threads: for the models of each worker; by default what the cores allow.
+    """
+
+    device: str | None
+    precision: str | None
+    batch_size: int | None
+    threads: int | None
