@@ -16,11 +16,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tamis.data import Column, Device, Node, Sample
 from tamis.graph import execute
+from tamis.ids import content_uid
 from tamis.pool import open_pool
 from tamis.store import Run, manifest
 from tamis.store.parts import uids_in, write_scores
 from tamis.store.writers import IndexWriter
-from tamis.uid import content_uid
 
 WORDS = [
     *("a", "red", "blue", "green", "dog", "cat", "boat", "tree", "house", "on", "under", "near", "the", "of", "beach"),

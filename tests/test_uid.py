@@ -8,8 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.fingerprint import LENGTH, canonical_json, fingerprint
-from tamis.uid import SUBSET_DTYPE, content_uid, format_uid, parse_uid, scramble
+from tamis.ids import LENGTH, SUBSET_DTYPE, canonical_json, content_uid, fingerprint, format_uid, parse_uid, scramble
 
 half = st.integers(0, 2**64 - 1)
 

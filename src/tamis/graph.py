@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, Node, Sample, Samples, Signal, file_refs, model_refs, parser_refs, settings
 from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, unknown
-from tamis.fingerprint import file_digest, fingerprint
+from tamis.ids import file_digest, fingerprint
 
 
 def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:

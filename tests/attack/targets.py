@@ -312,7 +312,7 @@ def _jsons() -> list[bytes]:
 
 
 def _subsets() -> list[bytes]:
-    footer = pq.read_metadata(io.BytesIO(_subset_file())).metadata[FACTS]
+    footer = pq.read_metadata(io.BytesIO(_subset_file())).metadata[FACTS.encode()]
     return [b"p" + _subset_file(), b"f" + footer]
 
 

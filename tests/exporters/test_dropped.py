@@ -13,9 +13,9 @@ from factories import write_run
 
 import tamis
 from tamis.errors import RunError
+from tamis.ids import format_uid
 from tamis.store import Run
 from tamis.store.subset import Subset
-from tamis.uid import format_uid
 
 NAN = float("nan")
 ROWS = 400

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import tamis
 from tamis.errors import RunError
 from tamis.exporters.npy import uid_order
+from tamis.ids import format_uid
 from tamis.store import Run
 from tamis.store.subset import Subset
-from tamis.uid import format_uid
 
 NAN = np.nan
 

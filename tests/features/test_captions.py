@@ -17,9 +17,9 @@ from processes import command, die_at_file
 
 import tamis
 from tamis.errors import RecipeError
+from tamis.ids import format_uid
 from tamis.pool.texts import read_captions_file
 from tamis.store import Run
-from tamis.uid import format_uid
 
 torch = pytest.importorskip("torch")
 

@@ -18,11 +18,11 @@ from factories import caption, image_bytes, index_rows, write_metadata
 import tamis
 from tamis.data import Sample
 from tamis.errors import PoolError, ShardError, UnreachedError
+from tamis.ids import content_uid, format_uid
 from tamis.pool import PoolSpec, npz, open_pool, parquet, rows, table
 from tamis.pool.datacomp import metadata_shards
 from tamis.pool.source import Problem
 from tamis.store import Run
-from tamis.uid import content_uid, format_uid
 
 Rows = Sequence[Mapping[str, Any]]
 

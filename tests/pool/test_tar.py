@@ -23,11 +23,11 @@ from processes import command
 import tamis
 from tamis.data import Sample
 from tamis.errors import PoolError, ShardError
+from tamis.ids import content_uid, format_uid
 from tamis.pool import PoolSpec
 from tamis.pool.source import Problem
 from tamis.pool.tar import MAX_HEADER, TarShard, _Info
 from tamis.store import Run
-from tamis.uid import content_uid, format_uid
 
 END = bytes(1024)
 SCORES = ["caption_length", "image_size"]

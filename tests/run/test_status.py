@@ -21,7 +21,7 @@ from rich.console import Console
 import tamis
 from tamis import processes
 from tamis.pool import open_pool
-from tamis.pool.counting import known_pairs
+from tamis.pool.open import known_pairs
 from tamis.run.failures import ShardReport
 from tamis.run.progress import Reporter, Tally, duration
 from tamis.run.status import read_status, render_status

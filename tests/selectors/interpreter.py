@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tamis import selectors as sel
+from tamis.ids import scramble
 from tamis.store.table import Table
-from tamis.uid import scramble
 
 NAN = float("nan")
 Row = dict[str, Any]

@@ -10,12 +10,12 @@ import pytest
 
 import tamis.selectors.clipcov as module
 from tamis.errors import RecipeError
+from tamis.ids import scramble
 from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
 from tamis.selectors import ClipCov, run_steps
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
-from tamis.uid import scramble
 
 Array = np.ndarray[Any, Any]
 

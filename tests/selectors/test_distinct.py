@@ -12,11 +12,11 @@ from factories import image_bytes
 from PIL import Image
 
 from tamis.errors import RecipeError
+from tamis.ids import scramble
 from tamis.pool.images import decode
 from tamis.selectors import Distinct as Step
 from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
 from tamis.store.table import Table
-from tamis.uid import scramble
 
 Array = np.ndarray[Any, Any]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tamis.errors import RecipeError
+from tamis.ids import format_uid, scramble
 from tamis.math.similarity import unit_rows
 from tamis.selectors import SemDeDup
 from tamis.selectors import clusters as clustering
 from tamis.store.table import Table
-from tamis.uid import format_uid, scramble
 
 Array = np.ndarray[Any, Any]
 

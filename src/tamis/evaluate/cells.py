@@ -26,7 +26,7 @@ from tamis.data import Device
 from tamis.errors import DiskFullError, StopError, TamisError
 from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
-from tamis.fingerprint import fingerprint
+from tamis.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.processes import die_with
 from tamis.remote import remember, secrets

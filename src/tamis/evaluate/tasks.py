@@ -36,7 +36,7 @@ from tamis.arrays import load_array
 from tamis.data import Sample
 from tamis.errors import PoolError, RecipeError, unknown
 from tamis.evaluate.datacomp import WITHOUT_SCORE, Entry, entry_of
-from tamis.fingerprint import fingerprint
+from tamis.ids import fingerprint
 from tamis.pool.files import stamp
 from tamis.pool.source import PoolSpec
 from tamis.pool.tar import TarShard

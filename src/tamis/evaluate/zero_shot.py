@@ -24,7 +24,7 @@ from tamis.data import Device
 from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, require
 from tamis.evaluate import datacomp
 from tamis.evaluate.tasks import Task, TaskImage, find_tasks
-from tamis.fingerprint import LENGTH, fingerprint
+from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.accuracy import group_means, hits, recall_at, top_classes
 from tamis.math.similarity import cosines, unit_rows

@@ -14,7 +14,7 @@ from tamis.arrays import Float32s, Float64s, Mask
 from tamis.data import Column
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
-from tamis.fingerprint import fingerprint
+from tamis.ids import fingerprint
 from tamis.math.statistics import share
 from tamis.store import manifest, parts
 from tamis.store.claims import check_same_rows, held, locked

@@ -15,12 +15,12 @@ from tamis.errors import RecipeError, SampleError
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor
+from tamis.ids import scramble
 from tamis.models.reference import resolve
 from tamis.pool.images import decode
 from tamis.pool.source import PoolSpec
 from tamis.storage import files
 from tamis.store.run import Run
-from tamis.uid import scramble
 
 #: Rows that a search lists, and rows that a map shows.
 NEAREST, SAMPLE = 2_000, 200_000

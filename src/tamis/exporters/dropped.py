@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from tamis.arrays import Float64s
 from tamis.errors import RunError
 from tamis.exporters.exporter import Exporter, is_parquet_of, parquet_schema
+from tamis.ids import format_uids
 from tamis.selectors.expression import parse
 from tamis.storage import writing
 from tamis.store import Run
 from tamis.store.reasons import Codes
 from tamis.store.subset import Subset
-from tamis.uid import format_uids
 
 _BLOCK = 1 << 18  # rows written at once
 

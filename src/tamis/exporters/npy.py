@@ -11,10 +11,10 @@ import numpy as np
 
 from tamis.arrays import U64, Rows
 from tamis.exporters.exporter import Exporter
+from tamis.ids import SUBSET_DTYPE
 from tamis.storage import writing
 from tamis.store import Run
 from tamis.store.subset import Subset
-from tamis.uid import SUBSET_DTYPE
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.exporters.exporter import Exporter, is_parquet_of, parquet_schema
+from tamis.ids import format_uids
 from tamis.storage import writing
 from tamis.store import Run
 from tamis.store.subset import Subset
-from tamis.uid import format_uids
 
 
 @dataclass(frozen=True, kw_only=True)

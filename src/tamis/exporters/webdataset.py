@@ -20,7 +20,7 @@ import xxhash
 from tamis.arrays import Rows
 from tamis.errors import RunError, at_least_one
 from tamis.exporters.exporter import Exporter
-from tamis.fingerprint import fingerprint
+from tamis.ids import fingerprint
 from tamis.pool import Pool
 from tamis.pool.tar import TarShard
 from tamis.storage import read_json, sweep, write_json, writing

@@ -14,9 +14,9 @@ from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
 from tamis.errors import check_words
 from tamis.features.embeddings import Fit, ModelPixels
 from tamis.features.sources import DecodedImages
+from tamis.ids import format_uid
 from tamis.models.nucleus import Sampling
 from tamis.pool.texts import read_captions_file
-from tamis.uid import format_uid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.errors import ModelError, brief, first_line, require
-from tamis.fingerprint import file_digest
+from tamis.ids import file_digest
 
 #: Files of a hub repository that are used: never pickles, never code. Chat templates change no result here.
 PATTERNS = (

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.errors import at_least_one
-from tamis.uid import uniforms
+from tamis.ids import uniforms
 
 if TYPE_CHECKING:
     import torch

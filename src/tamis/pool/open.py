@@ -1,17 +1,21 @@
-"""`open_pool`: finds the shards that a path means, and what kind of pool they are."""
+"""`open_pool`: finds the shards that a path means, what kind of pool they are, and how many pairs they hold."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import xxhash
 
 from tamis.errors import PoolError, ShardError
-from tamis.pool.files import absolute, expand_braces, find, is_remote
-from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec
+from tamis.pool.files import absolute, expand_braces, find, is_remote, read_head
+from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
+from tamis.pool.tar import TarShard
 from tamis.remote import passing
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -55,8 +59,6 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
     stems = shard_names(urls, {url: name for name, url in (names or {}).items()})
     if kind == "webdataset":
-        from tamis.pool.tar import TarShard
-
         opened = Pool(spec=spec, kind=kind, shards=tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls))
     elif kind == "datacomp":
         opened = _datacomp_pool(spec, urls, stems)
@@ -150,3 +152,42 @@ def _stem(url: str) -> str:
     base = url.rpartition("/")[2]
     base = next((base.removesuffix(ending) for ending in _LONGEST_FIRST if base.endswith(ending)), base)
     return base.lstrip(".") or "shard"
+
+
+# So many of img2dataset's files of statistics are read, evenly spread; the other shards are taken for their mean.
+_MOST, _MOST_REMOTE = 2_000, 32
+_MOST_BYTES = 1 << 20  # of statistics; a list of sizes may have a hundred times as much
+
+
+def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
+    """Returns the pairs of those shards, by name, whose number is known.
+
+    Parquet is counted when the pool is opened. Tars have `sizes.json` in their folder (webdataset: pairs by file name),
+    or `00000_stats.json` next to each (img2dataset).
+    """
+    counts: dict[str, Any] = {shard.name: getattr(shard, "pairs", None) for shard in shards}
+    folders: dict[str, list[TarShard]] = {}
+    for shard in shards:
+        if isinstance(shard, TarShard):
+            folders.setdefault(shard.url.rpartition("/")[0], []).append(shard)
+    for folder, tars in folders.items():
+        sizes = _json(f"{folder}/sizes.json", 100 * _MOST_BYTES)
+        known = {tar.name: sizes[name] for tar in tars if (name := tar.url.rpartition("/")[2]) in sizes}
+        if not known and _successes(tars[0]) is not None:  # otherwise do not look for those of the others
+            some = tars[:: -(-len(tars) // (_MOST_REMOTE if is_remote(folder) else _MOST))]
+            with ThreadPoolExecutor(16) as threads:
+                known = {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
+        counts |= known
+    return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
+
+
+def _successes(tar: TarShard) -> Any:
+    return _json(f"{tar.url.removesuffix('.tar')}_stats.json", _MOST_BYTES).get("successes")
+
+
+def _json(url: str, most: int) -> Mapping[str, Any]:
+    try:
+        found = json.loads(read_head(url, most))
+    except Exception:  # remote stores have errors of their own
+        return {}
+    return found if isinstance(found, dict) else {}

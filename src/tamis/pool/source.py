@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from tamis.data import Member, Node, Sample, Signal
 from tamis.errors import SampleError, ShardError, check_words
+from tamis.ids import content_uid, parse_uid
 from tamis.pool.images import Transparency
-from tamis.uid import content_uid, parse_uid
 
 log = logging.getLogger(__name__)
 

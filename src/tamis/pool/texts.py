@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.errors import PoolError, RecipeError, SampleError, UnreachedError
+from tamis.ids import parse_uid
 from tamis.pool.files import open_file
 from tamis.pool.rows import (
     CAPTION_COLUMNS,
@@ -29,7 +30,6 @@ from tamis.pool.rows import (
     unopened,
 )
 from tamis.pool.source import text_in, utf8
-from tamis.uid import parse_uid
 
 log = logging.getLogger(__name__)
 

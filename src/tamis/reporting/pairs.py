@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image, features
 
 from tamis.arrays import Pixels
+from tamis.ids import format_uid
 from tamis.pool import Pool
 from tamis.store import Run, parts
 from tamis.store.stream import samples_of
-from tamis.uid import format_uid
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float64s, Mask, Rows
+from tamis.ids import format_uid, scramble
 from tamis.store.reasons import Cut, blocks
 from tamis.store.table import Table
-from tamis.uid import format_uid, scramble
 
 K = TypeVar("K")
 

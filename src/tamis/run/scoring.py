@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tamis.data import settings
 from tamis.errors import PoolError, RunError, StopError
 from tamis.pool import Pool, Shard
-from tamis.pool.counting import known_pairs
 from tamis.pool.files import is_remote
+from tamis.pool.open import known_pairs
 from tamis.pool.source import Absence
 from tamis.run.failures import failure_path, still_lacking
 from tamis.run.plan import Plan, Task

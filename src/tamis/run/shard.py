@@ -23,6 +23,7 @@ from tamis.data import Device, Node, Sample, Samples, Signal
 from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
+from tamis.ids import image_hash
 from tamis.pool.images import fill_pixels, undisturbed, weighed
 from tamis.pool.source import Absence
 from tamis.processes import prefetched
@@ -35,7 +36,6 @@ from tamis.store.claims import claimed
 from tamis.store.manifest import forget
 from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
-from tamis.uid import image_hash
 
 if TYPE_CHECKING:
     from tamis.run.device import RemoteExecutor

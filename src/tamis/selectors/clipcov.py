@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
 from tamis.errors import RecipeError, check_words, without_effect
+from tamis.ids import scramble
 from tamis.math import clipcov
 from tamis.math.clipcov import TERMS, Picks, check_terms
 from tamis.math.order import round_half_up
@@ -22,7 +23,6 @@ from tamis.selectors.steps import check_fraction
 from tamis.selectors.vectors import by_uid
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
-from tamis.uid import scramble
 
 T = TypeVar("T")
 

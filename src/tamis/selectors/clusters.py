@@ -13,7 +13,7 @@ from tamis import __version__
 from tamis.arrays import Float32s, Mask
 from tamis.data import Column
 from tamis.errors import RecipeError, needs_extra
-from tamis.fingerprint import fingerprint
+from tamis.ids import fingerprint
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import check_kind, check_missing
 from tamis.selectors.vectors import BLOCK, by_uid, embedded

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float32s, Mask, Rows
 from tamis.errors import RecipeError, check_words, without_effect
+from tamis.ids import scramble
 from tamis.math.hashing import leaders
 from tamis.math.likeness import COLOUR, LIGHT, Thumbnails, alike
 from tamis.selectors.expression import parse
@@ -21,7 +22,6 @@ from tamis.selectors.outcome import Selection, check_kind, check_missing, verdic
 from tamis.selectors.semdedup import groups
 from tamis.selectors.steps import check_numbers
 from tamis.store.table import Table
-from tamis.uid import scramble
 
 #: Pairs of images whose thumbnails are in memory at once.
 _CHUNK = 1 << 16

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
 from tamis.errors import at_least_one, check_words
+from tamis.ids import format_uid, scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import equal_before, nearest_before, survivors, unit_rows
 from tamis.selectors.clusters import Clusters, ClusterStep
@@ -17,7 +18,6 @@ from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.steps import check_fraction
 from tamis.selectors.vectors import by_uid, gathered
 from tamis.store.table import Table
-from tamis.uid import format_uid, scramble
 
 #: Groups whose members are listed in the facts, the largest first.
 _EXAMPLES = 24

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Float64s, Mask
 from tamis.errors import check_words
+from tamis.ids import scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_kind, only_score, run_steps, verdict
@@ -24,7 +25,6 @@ from tamis.selectors.outcome import describe as describe  # the command line imp
 from tamis.selectors.vectors import group_codes
 from tamis.store.reasons import Cut, Reason
 from tamis.store.table import Table
-from tamis.uid import scramble
 
 Missing = Literal["error", "drop"]
 Of = Literal["survivors", "pool"]

@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats, Mask, Rows
+from tamis.ids import scramble
 from tamis.store.table import Table
-from tamis.uid import scramble
 
 #: Rows per matrix product over a whole column: a block in float32 stays in the cache.
 BLOCK = 4096

@@ -15,7 +15,7 @@ import yaml
 from tamis import __version__
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.fingerprint import fingerprint
+from tamis.ids import fingerprint
 from tamis.pool import Pool
 from tamis.pool.files import is_remote
 from tamis.storage import explained, files, folders, remove, sweep, write_json, writing

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import DamageError, RunError
-from tamis.fingerprint import json_digest
+from tamis.ids import json_digest
 from tamis.storage import read_json, write_json
 
 _HASH = "hash"

@@ -12,7 +12,7 @@ from typing import Any
 
 from tamis.data import Device, Signal
 from tamis.errors import DamageError
-from tamis.fingerprint import json_digest
+from tamis.ids import json_digest
 from tamis.storage import read_json, write_json
 from tamis.store.checked import read_array, write_array
 from tamis.store.records import SIGNAL, described, read_description

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels, Rows
 from tamis.errors import RunError, SampleError, at_least_one, unknown
+from tamis.ids import format_uid
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.files import absolute, expand_braces, is_remote
 from tamis.pool.images import Transparency, decode, pixels_in
@@ -30,7 +31,6 @@ from tamis.pool.source import Problem
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.windows import Entry, Windows
-from tamis.uid import format_uid
 
 log = logging.getLogger(__name__)
 

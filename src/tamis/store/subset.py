@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Rows
 from tamis.errors import RunError
+from tamis.ids import SUBSET_DTYPE
 from tamis.storage import output_path
 from tamis.store.combine import combined
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict
 from tamis.store.run import Run
 from tamis.store.subset_file import SubsetFile, is_subset, write_subset
 from tamis.store.targets import check_ending, check_target
-from tamis.uid import SUBSET_DTYPE
 
 if TYPE_CHECKING:
     import pandas

@@ -23,7 +23,7 @@ from tamis.store.checked import CheckedParquet, parquet_writer
 from tamis.store.reasons import Codes
 from tamis.store.records import with_hash
 
-_FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
+FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
 
 _KINDS = {"shard": pa.string(), "row": pa.int64(), "times": pa.uint16()}
 
@@ -31,7 +31,7 @@ _KINDS = {"shard": pa.string(), "row": pa.int64(), "times": pa.uint16()}
 def is_subset(path: Path) -> bool:
     """Whether a file is a subset file."""
     try:
-        return _FACTS.encode() in (pq.read_schema(local(path)).metadata or {})
+        return FACTS.encode() in (pq.read_schema(local(path)).metadata or {})
     except (OSError, pa.ArrowException):
         return False
 
@@ -57,7 +57,7 @@ def write_subset(
     schema = pa.schema(
         [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
         + ([("times", pa.uint16())] if times is not None else []),
-        metadata={_FACTS: json.dumps(with_hash(facts), ensure_ascii=False).encode()},
+        metadata={FACTS: json.dumps(with_hash(facts), ensure_ascii=False).encode()},
     )
     with parquet_writer(path, schema, compression="ZSTD") as (writer, sink):
         for shard, place in places.items():
@@ -96,7 +96,7 @@ class SubsetFile:
             self._file = CheckedParquet(path, may_be_foreign=True)
             if self._file.sealed:
                 self._file.verify()
-            self.facts: dict[str, Any] = json.loads(self._file.facts.get(_FACTS, "null"))
+            self.facts: dict[str, Any] = json.loads(self._file.facts.get(FACTS, "null"))
             if not isinstance(self.facts, dict) or with_hash(self.facts) != self.facts:
                 raise _malformed(path, "the choice in its footer is missing, or is not what was written")
             self._table = self._file.read(None)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tamis.data import Sample
 from tamis.errors import DamageError
-from tamis.fingerprint import LENGTH, fingerprint
+from tamis.ids import LENGTH, fingerprint
 from tamis.storage import files, remove
 from tamis.store.checked import CheckedParquet, damaged, write_parquet
 from tamis.store.writers import PartWriter

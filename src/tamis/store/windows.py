@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from tamis.arrays import Rows
 from tamis.data import Member, Sample
 from tamis.errors import TamisError
+from tamis.ids import content_uid, format_uid, image_hash
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.source import Problem, SampleFiles, ShardReader, too_many_bytes
 from tamis.store import parts
 from tamis.store.run import Run
-from tamis.uid import content_uid, format_uid, image_hash
 
 _WINDOW = 2048  # rows, at most
 _OPEN = 64  # shards that stay open between windows

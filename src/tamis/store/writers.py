@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from tamis.data import Sample, Signal
+from tamis.ids import image_hash
 from tamis.store import parts
-from tamis.uid import image_hash
 
 
 class PartWriter:

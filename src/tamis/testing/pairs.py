@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from tamis.data import Sample
+from tamis.ids import content_uid
 from tamis.pool.images import fill_pixels
-from tamis.uid import content_uid
 
 #: A caption for each drawn image, in good English.
 CAPTIONS = (

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from tamis.errors import ModelError, RunError, StopError, require
-from tamis.fingerprint import fingerprint
+from tamis.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve

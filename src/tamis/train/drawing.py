@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import U64
-from tamis.uid import uniforms
+from tamis.ids import uniforms
 
 Places = NDArray[np.int64]
 

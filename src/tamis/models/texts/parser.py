@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import DependencyError, ModelError, brief, install
-from tamis.fingerprint import tree_digest
+from tamis.ids import tree_digest
 from tamis.models.loading import loaded_once, one_sentence, settings_in
 
 #: Layers whose weights another library reads; torch's by a `torch.load` of pickles that is not ours.

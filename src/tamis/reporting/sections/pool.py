@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import flat
+from tamis.ids import format_uid, scramble
 from tamis.reporting.context import CAPTION, Context, Facts
 from tamis.reporting.picking import scrambled
 from tamis.store.run import INDEX_NUMBERS, ScoreSet
 from tamis.store.table import Table
-from tamis.uid import format_uid, scramble
 
 #: What the numbers of captions and images count.
 _ABOUT: Mapping[str, str] = {
