@@ -282,7 +282,6 @@ def test_the_rows_of_a_feature_have_one_width_in_all_batches() -> None:
         ({"scale": 2.0}, "scale annotation"),
         ({"LIMIT": 3, "_cache": 4, "half": property(lambda self: 1)}, ""),
     ],
-    ids=str,
 )
 def test_a_misspelt_class_attribute_is_an_error(body: dict[str, Any], names: str) -> None:
     if not names:
