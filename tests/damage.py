@@ -115,7 +115,7 @@ def flipped(path: Path, byte: int, bit: int) -> bytes:
 
 @contextmanager
 def unreadable(path: Path, root: Path) -> Iterator[None]:
-    """A block in which a file or folder of the run at `root` may not be read; root becomes another user, who may write."""
+    """A block in which a file or folder of the run at `root` may not be read: root becomes a user who may write."""
     mode, superuser = path.stat().st_mode, os.geteuid() == 0
     path.chmod(0)
     opened = {folder: folder.stat().st_mode for folder in root.parents if superuser and not folder.stat().st_mode & 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,8 @@ def test_no_flipped_bit_changes_an_answer_and_the_check_finds_each(run: Path) ->
     right = answer(run)
     for number, (path, byte, bit) in enumerate(flips(files_of(run), 48, seed=1)):
         before = flipped(path, byte, bit)
-        try:
+        with suppress(RunError):
             assert answer(run) == right, (path.name, byte, bit)
-        except RunError:
-            pass
         if number % 5 == 0:
             try:
                 assert tamis.check(run).exit_code != 0, (path.name, byte, bit)
@@ -99,7 +98,10 @@ def anothers(path: Path, run: Path) -> None:
 
 
 def copied(source: str) -> Callable[[Path, Path], None]:
-    return lambda path, run: path.write_bytes(next(run.glob(source)).read_bytes()) and None  # type: ignore[func-returns-value]
+    def copy(path: Path, run: Path) -> None:
+        shutil.copyfile(next(run.glob(source)), path)
+
+    return copy
 
 
 SCORES, INDEX, EMBEDDINGS = "scores/*/00001.parquet", "index/00001.parquet", "embeddings/*/00001.npy"
