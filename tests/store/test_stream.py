@@ -156,15 +156,6 @@ def test_pixels_are_what_the_signals_see(pool: Path, run: tamis.Run) -> None:
     assert both.image == both.files["jpg"] == plain(pool)[9]["jpg"]  # type: ignore[index]
 
 
-def test_files_that_are_used_again_stay_open(run: tamis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    begin = RangeFile.__init__
-    monkeypatch.setattr(RangeFile, "__init__", lambda self, path: (opened.append(path), begin(self, path))[1])
-    monkeypatch.setattr(windows, "_WINDOW", 3)
-    assert len(list(samples_of(run, order=[0, 7, 14] * 5, threads=1))) == 15
-    assert len(opened) == 3
-
-
 def write_any(folder: Path, kind: str, rows: int) -> str:
     """Writes a pool of one kind; returns its path or URL."""
     images, texts = [image_bytes(row) for row in range(rows)], [caption(row) for row in range(rows)]
