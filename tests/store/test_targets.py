@@ -30,7 +30,7 @@ def test_a_folder_is_new_or_empty_or_carries_a_mark(tmp_path: Path) -> None:
     (tmp_path / "first.json").rename(tmp_path / temporary.name)  # as a command that was killed leaves it
     check(tmp_path)
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(RunError, match=r"holds no training but other files \(notes.txt, \.\.\.\): name another folder"):
+    with pytest.raises(RunError, match=r"contains other files \(notes.txt, \.\.\.\), no training: name another"):
         check(tmp_path)
     (tmp_path / "kept" / "1.json").touch()
     check(tmp_path)
