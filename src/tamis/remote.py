@@ -233,7 +233,7 @@ def exists_already(error: BaseException) -> bool:
 
 
 def ask(url: str, question: Callable[[], T]) -> T:
-    """Makes a request, again and again while it may go better."""
+    """Makes a request, and retries it while that may help."""
     limits = patience()
     for tried in itertools.count(1):
         try:

@@ -588,7 +588,7 @@ def to_disk(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some file systems cannot do that, for folders above all. Those that can and fail must be heard.
+        # Some file systems cannot do that, for folders above all. An error of the others must be raised.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:

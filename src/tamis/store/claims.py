@@ -99,7 +99,7 @@ def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> I
     Args:
         folder: created if it does not exist.
         doing: what other commands say about this one, `PREPARES` for example.
-        patience: seconds to wait for another command; None: `PATIENCE_SECONDS`. One that prepares the run is waited for
+        patience: seconds to wait for another command; None: `PATIENCE_SECONDS`. One that prepares the run gets
             longer.
 
     Raises:
