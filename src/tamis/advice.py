@@ -50,9 +50,10 @@ def hidden_contents(run: Run) -> str:
     for shard in group.shards.intersection(run.shards):
         values = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
         images += int((parts.numbers(values) == 1).sum())
-    kind = "image is of one colour without its" if images == 1 else "images are of one colour without their"
+    kind = "image is" if images == 1 else "images are"
     advice = "score with --transparency white, into another run, to see them on white"
-    return f"{images:,} {kind} transparency, as black drawings on a transparent ground are: {advice}" if images else ""
+    seen = f"{images:,} {kind} a single colour once transparency is ignored, e.g. black line art"
+    return f"{seen}: {advice}" if images else ""
 
 
 def _settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -107,7 +108,7 @@ def _maker(column: str) -> tuple[str, Signal] | None:
     values = {setting: next(iter(recipes.usual(cls.name, setting)), setting.upper()) for setting in required}
     try:
         return column.rpartition(".")[0], recipes.signal_from({cls.name: values})[1]
-    except RecipeError:  # a setting that is no word
+    except RecipeError:  # a setting that is not a word
         return None
 
 

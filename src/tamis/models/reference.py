@@ -50,7 +50,7 @@ def resolve(reference: str) -> Model:
     else:
         raise ModelError(
             f"{unknown('model', reference, BUILT_IN)}; a folder of that name does not exist, and a Hugging Face id has "
-            "the form owner/name (lab/ is no owner)"
+            "the form owner/name (lab/ is not an owner)"
         )
     return Model(reference=reference, path=path, digest=digest_of(path))
 
