@@ -39,8 +39,8 @@ class Sampling:
 
     Attributes:
         captions: number of captions of each image.
-        top_p: probability of the nucleus, in [0, 1]; 0 takes the likeliest token each time, so all captions of an
-            image are the same.
+        top_p: probability of the nucleus, in [0, 1]. Recipes need more than 0, which takes the likeliest token each
+            time: all captions of an image would be the same.
         top_k: draw only from the k likeliest tokens; 0 for no limit.
         min_tokens, max_tokens: length in tokens with the start token and the prompt, as `generate` counts.
         repetition_penalty: above 1 makes tokens less likely that the caption already holds (Keskar et al. 2019).
