@@ -50,9 +50,9 @@ def hidden_contents(run: Run) -> str:
     for shard in group.shards.intersection(run.shards):
         values = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
         images += int((parts.numbers(values) == 1).sum())
-    kind = "image is of one colour without its" if images == 1 else "images are of one colour without their"
+    kind = "image becomes" if images == 1 else "images become"
     advice = "score with --transparency white, into another run, to see them on white"
-    return f"{images:,} {kind} transparency, as black drawings on a transparent ground are: {advice}" if images else ""
+    return f"{images:,} {kind} one flat colour without transparency (e.g. black line art): {advice}" if images else ""
 
 
 def _settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -107,7 +107,7 @@ def _maker(column: str) -> tuple[str, Signal] | None:
     values = {setting: next(iter(recipes.usual(cls.name, setting)), setting.upper()) for setting in required}
     try:
         return column.rpartition(".")[0], recipes.signal_from({cls.name: values})[1]
-    except RecipeError:  # a setting that is no word
+    except RecipeError:  # the placeholder is not valid for this setting
         return None
 
 

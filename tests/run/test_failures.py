@@ -46,7 +46,7 @@ def score(pool: Path | tamis.PoolSpec, run: Path, *signals: Any, **options: Any)
         ("raise", "ZeroDivisionError: a fault of the signal's"),
         ("leave", r"RuntimeError: it raised SystemExit\(0\)"),
         ("huge", r"ValueError: the column 'faulty' got 1e\+300, and float32"),
-        ("long", "ValueError: the column 'faulty' got the whole number 9007199254740993, and float32"),
+        ("long", "ValueError: the column 'faulty' got the integer 9007199254740993, which float32"),
     ],
 )
 def test_a_signal_that_fails_costs_its_own_part_of_its_shard_alone(

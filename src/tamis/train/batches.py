@@ -115,7 +115,7 @@ class Batches:
             yield from prefetched(lambda: map(prepare, self._assembled(first, stop, threads)), depth=2)
 
     def shown(self, first: int, stop: int) -> Iterator[tuple[int, Places, Places]]:
-        """Yields this process's pairs of some steps in order: epoch, places in the rows, showings in the epoch.
+        """Yields this process's pairs of some steps in order: epoch, row indices, repeat number in the epoch.
 
         A step's pairs come in one part, or in several where an epoch ends within the step.
         """
