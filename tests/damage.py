@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from factories import write_run
 
 import tamis
@@ -40,34 +39,21 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
     run = write_run(folder, columns, shards=shards)
     names, vectors = ["a", "b"], rng.normal(size=(2, 6)).astype(np.float32)
     given = run.scores["given"]
-    notes = {"class_names.json": side_files.note(Path("class_names.json"), names)}
-    notes["class_vectors.npy"] = side_files.note(Path("class_vectors.npy"), vectors)
+    side = {"class_names.json": names, "class_vectors.npy": vectors}
+    notes = {name: side_files.note(Path(name), value) for name, value in side.items()}
     write_json(given.folder / "class_names.json", names)
     checked.write_array(given.folder / "class_vectors.npy", vectors)
     write_json(given.folder / "signal.json", described(given.folder, {**given.facts, "side_files": notes}))
-    features = {
-        "embeddings/image_embedding-1111111111111111": "image_embedding",
-        "captions/says-2222222222222222": "says",
-    }
-    manifest.describe(folder, {place: {"name": name} for place, name in features.items()})
+    embeddings, texts = "embeddings/image_embedding-1111111111111111", "captions/says-2222222222222222"
+    manifest.describe(folder, {embeddings: {"name": "image_embedding"}, texts: {"name": "says"}})
     for shard, size in zip(run.shards, run.sizes, strict=True):
         uids = parts.uids_in(run.index_path(shard))
-        parts.write_rows(
-            folder / "embeddings/image_embedding-1111111111111111" / f"{shard}.npy",
-            [rng.normal(size=(size, 6))],
-            uids=uids,
-        )
-        texts = [[f"text {row}", "more"] for row in range(size)]
-        parts.write_text_lists(folder / "captions/says-2222222222222222" / f"{shard}.parquet", texts, uids=uids)
+        parts.write_rows(folder / embeddings / f"{shard}.npy", [rng.normal(size=(size, 6))], uids=uids)
+        said = [[f"text {row}", "more"] for row in range(size)]
+        parts.write_text_lists(folder / texts / f"{shard}.parquet", said, uids=uids)
     (folder / "subsets").mkdir()
     tamis.select(folder, RECIPE).save(folder / "subsets" / "mine.parquet")
     return Run(folder)
-
-
-def files_of(folder: Path) -> list[Path]:
-    """Every part of a run, and what describes the parts, stands beside them or was chosen from them."""
-    beside = [*folder.glob("*/*/*.json"), *folder.glob("subsets/*.parquet")]
-    return sorted([*part_files(folder), *beside])
 
 
 def part_files(folder: Path) -> list[Path]:
@@ -75,6 +61,16 @@ def part_files(folder: Path) -> list[Path]:
     kinds = ("index", "scores", "embeddings", "captions")
     found = [path for kind in kinds for path in (folder / kind).rglob("*") if path.suffix in (".parquet", ".npy")]
     return sorted([*found, folder / "shards.parquet"])
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Every part of a run, the files that describe them, and its subsets."""
+    return sorted([*part_files(folder), *folder.glob("*/*/*.json"), *folder.glob("subsets/*.parquet")])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The content of every part of a run, by its path in it."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in part_files(folder) if path.is_file()}
 
 
 def answer(folder: Path) -> str:
@@ -119,49 +115,23 @@ def flipped(path: Path, byte: int, bit: int) -> bytes:
 
 @contextmanager
 def unreadable(path: Path, root: Path) -> Iterator[None]:
-    """A block in which a file of a run may not be read: also the superuser is another user in it, who may write.
-
-    Args:
-        path: of the file, or a folder.
-        root: where the run lies, that the other user must get at.
-    """
-    mode = path.stat().st_mode
+    """A block in which a file or folder of the run at `root` may not be read: root becomes a user who may write."""
+    mode, superuser = path.stat().st_mode, os.geteuid() == 0
     path.chmod(0)
-    if os.geteuid() != 0:
-        try:
-            yield
-        finally:
-            path.chmod(mode)
-        return
-    modes = {folder: folder.stat().st_mode for folder in root.parents if not folder.stat().st_mode & 0o001}
-    for folder, before in modes.items():
+    opened = {folder: folder.stat().st_mode for folder in root.parents if superuser and not folder.stat().st_mode & 1}
+    for folder, before in opened.items():
         folder.chmod(before | 0o011)
-    for entry in (root, *root.rglob("*")):
-        if entry != path and path not in entry.parents:
-            entry.chmod(entry.stat().st_mode | (0o077 if entry.is_dir() else 0o066))
-    os.setegid(65534)
-    os.seteuid(65534)
+    if superuser:
+        for entry in (root, *root.rglob("*")):
+            if entry != path and path not in entry.parents:
+                entry.chmod(entry.stat().st_mode | (0o077 if entry.is_dir() else 0o066))
+        os.setegid(65534)
+        os.seteuid(65534)
     try:
         yield
     finally:
-        os.seteuid(0)
-        os.setegid(0)
-        for folder, before in {**modes, path: mode}.items():
+        if superuser:
+            os.seteuid(0)
+            os.setegid(0)
+        for folder, before in {**opened, path: mode}.items():
             folder.chmod(before)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every part of a run, by its path in it."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in part_files(folder) if path.is_file()}
-
-
-def reversed_rows(path: Path) -> None:
-    """Reverses the rows of a part as somebody would who knows the format but not the hashes."""
-    import pyarrow.parquet as pq
-
-    if path.suffix == ".npy":
-        np.save(path, np.load(path)[::-1])
-        return
-    table, footer = pq.read_table(path), pq.read_metadata(path).metadata
-    turned = table.take(pa.array(range(table.num_rows - 1, -1, -1)))
-    pq.write_table(turned.replace_schema_metadata(footer), path)

@@ -26,46 +26,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tamis.Run:
 
 
 def test_columns_have_names(run: tamis.Run) -> None:
-    assert run["words"].tolist() == run.to_numpy("words").tolist()
-    assert run["top_language"].dtype == object
-    assert run["caption"].tolist() == run.to_arrow(["caption"])["caption"].to_pylist()
-    chosen = tamis.select(run, WORDS)
+    frame, chosen = run.to_pandas(), tamis.select(run, WORDS)
+    assert list(frame)[:4] == ["uid", "shard", "key", "caption"]
+    for name in ("words", "top_language", "caption"):
+        assert run[name].tolist() == frame[name].tolist()
     assert chosen["words"].tolist() == run["words"][chosen.keep].tolist()
-    with pytest.raises(RunError, match="did you mean 'words'"):
+    assert list(chosen.to_pandas(columns=["words", "width"])) == ["uid", "shard", "key", "words", "width"]
+    with pytest.raises(RunError, match="'words'"):
         run["word"]
 
 
 def test_embeddings_are_columns_too(tmp_path: Path, clip_model: str) -> None:
     pool = write_pool(tmp_path / "pool", shards=2, rows=3)
-    scored = tamis.score(
-        pool, run=tmp_path / "run", signals=[{"clip": {"model": clip_model}}], keep=["embeddings"], quiet=True
-    )
-    assert scored["image_embedding"].shape == (6, len(scored.embedding("image_embedding", "00000")[0]))
+    clip = {"clip": {"model": clip_model}}
+    scored = tamis.score(pool, run=tmp_path / "run", signals=[clip], keep=["embeddings"], quiet=True)
+    assert scored["image_embedding"].shape == (6, scored.embedding("image_embedding", "00000").shape[1])
 
 
-def test_tables_have_the_captions_and_the_columns_that_are_asked_for(run: tamis.Run) -> None:
-    frame = run.to_pandas()
-    assert list(frame)[:4] == ["uid", "shard", "key", "caption"]
-    assert frame["caption"].tolist() == run["caption"].tolist()
-    assert list(tamis.select(run, WORDS).to_pandas(columns=["words", "width"])) == [
-        "uid",
-        "shard",
-        "key",
-        "words",
-        "width",
-    ]
-
-
-def test_a_half_finished_score_is_left_out_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_half_finished_score_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pool = write_pool(tmp_path / "pool", shards=2, rows=3)
     whole = tamis.score(pool, run=tmp_path / "run", signals=["caption_length", "image_size"], quiet=True)
     next((whole.path / "scores").glob("image_size-*/00001.parquet")).unlink()
     half = tamis.open_run(whole.path)
     with caplog.at_level(logging.WARNING):
         assert set(half.to_pandas()) == {"uid", "shard", "key", "caption", "words", "characters"}
-    assert "the score 'image_size' is left out: 1 of 2 shards have it so far" in caplog.text
+    assert "'image_size'" in caplog.text
     assert tamis.export(tamis.select(half, "no-filter"), "parquet", tmp_path / "all.parquet") == 6
-    with pytest.raises(RunError, match="the score 'image_size' is not complete"):
+    with pytest.raises(RunError, match="'image_size'"):
         half.to_pandas(["shorter_side"])
     assert "1 of 2 shards" in half._repr_html_()
 
@@ -76,66 +63,54 @@ def test_subsets_are_put_together(run: tamis.Run, tmp_path: Path, sign: str) -> 
     both = {"&": one & two, "|": one | two, "-": one - two}[sign]
     wanted = {"&": one.keep & two.keep, "|": one.keep | two.keep, "-": one.keep & ~two.keep}[sign]
     assert 0 < wanted.sum() < len(run)
-    assert both.keep.tolist() == wanted.tolist()
-    assert both.name == f"long {sign} wide"
+    assert (both.keep.tolist(), both.name) == (wanted.tolist(), f"long {sign} wide")
     assert tamis.select(run, both.recipe).keep.tolist() == wanted.tolist()
     (line,) = both.funnel
     assert line["before"] - line["kept"] == sum(line["dropped"].values())
+    codes = both.verdict.dropped_by
+    assert codes is not None
+    dropped = int(np.flatnonzero(~wanted & (one.keep | two.keep | (sign == "|")))[0])
+    assert re.search("wide|long", both.verdict.reasons[codes[dropped]])  # which of the two drops it
     both.save(tmp_path / "both.parquet")
     again = Subset.load(tmp_path / "both.parquet", run)
     assert again.verdict.reasons == both.verdict.reasons
     assert tamis.export(again, "dropped", tmp_path / "dropped.parquet") == len(run) - wanted.sum()
 
 
-def test_reasons_say_of_which_subset_they_are(run: tamis.Run) -> None:
-    one, two = tamis.select(run, WORDS), tamis.select(run, LETTERS)
-    codes = (one - two).verdict.dropped_by
-    assert codes is not None
-    row = int(np.flatnonzero(one.keep & two.keep)[0])
-    assert (one - two).verdict.reasons[codes[row]] == "Step 1: in wide"
-    assert (one & two).funnel[0]["dropped"]["not in long: words below 6"] == int((~one.keep).sum())
-    assert ((one & two) - one).name == "(long & wide) - long"
-
-
 def test_rows_that_are_kept_several_times_stay_so(run: tamis.Run) -> None:
     times = np.zeros(len(run), np.uint16)
     times[:4] = [1, 2, 3, 1]
-    many = Subset(run=run, keep=times > 0, times=times)
-    none = tamis.select(run, "no-filter")
+    many, none = Subset(run=run, keep=times > 0, times=times), tamis.select(run, "no-filter")
     assert (many & none).times.tolist()[:4] == [1, 1, 1, 1]  # type: ignore[union-attr]
     assert (many | none).times.tolist()[:5] == [1, 2, 3, 1, 1]  # type: ignore[union-attr]
     assert len(many - none) == 0
-    assert "are not known" in (many - none).verdict.problem
+    assert (many - none).verdict.problem != ""
 
 
 def test_subsets_of_two_runs_are_not_put_together(run: tamis.Run, tmp_path: Path) -> None:
     other = tamis.score(write_pool(tmp_path / "pool", shards=1), run=tmp_path / "run", signals=["language"], quiet=True)
-    with pytest.raises(ValueError, match="only subsets of one run can be put together"):
+    with pytest.raises(ValueError, match="one run"):
         tamis.select(run, "no-filter") & tamis.select(other, "no-filter")
     with pytest.raises(TypeError):
         tamis.select(run, "no-filter") & 3  # type: ignore[operator]
 
 
-def test_a_subset_shows_its_funnel_and_its_pictures(run: tamis.Run) -> None:
+def test_a_subset_shows_its_funnel_and_its_images(run: tamis.Run) -> None:
     chosen = tamis.select(run, WORDS)
     assert "words &gt;= 6" in chosen._repr_html_()
-    assert f"{len(run):,} pairs in 3 shards" in run._repr_html_()
     some, others = chosen.show(3), chosen.show(2, dropped=True)
     assert some._repr_html_().count("data:image/jpeg;base64,") == 3
     assert len(repr(some).splitlines()) == 4
-    assert "Step 1: words below 6" in repr(others)
+    assert "words below 6" in repr(others)
     assert repr(chosen.show(rows=[5, 2])).splitlines()[1].startswith("00000/000000005")
     assert chosen.show(3).html == some.html
 
 
 def test_nothing_of_a_pair_is_html(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m"
-    files = {**pair(0), "txt": evil.encode()}
-    (tmp_path / "pool").mkdir()
-    write_tar(tmp_path / "pool" / "00000.tar", [("<b>0", files)])
+    write_tar(tmp_path / "pool" / "00000.tar", [("<b>0", {**pair(0), "txt": evil.encode()})])
     scored = tamis.score(tmp_path / "pool", run=tmp_path / "<i>run", signals=["caption_length"], quiet=True)
     subset = tamis.select(scored, {"name": "<u>x", "select": []})
     for html in (subset.show().html, subset._repr_html_(), scored._repr_html_()):
-        assert not re.search(r"<(script|b>0|i>|u>)|<img src=x", html)
-        assert "\x1b" not in html
+        assert not re.search(r"<(script|b>0|i>|u>)|<img src=x|\x1b", html)
     assert "\x1b" not in repr(subset.show())

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,19 +32,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path / "run")
-    return tmp_path / "run"
+    return Path(shutil.copytree(made, tmp_path / "run"))
 
 
 CHANGES: dict[str, Callable[[str], str]] = {
-    "a number": lambda text: "5",
     "a list": lambda text: "[[]]",
-    "nothing": lambda text: "null",
     "no facts": lambda text: "{}",
     "cut": lambda text: text[:-20],
     "another letter": lambda text: text.replace('"tamis"', '"tamjs"', 1).replace('"state"', '"stale"', 1),
     "no hash": lambda text: text.replace('"hash"', '"hath"'),
-    "another hash": lambda text: text.replace('"hash": "', '"hash": "0'),
     "not a number": lambda text: text.replace("{", '{"more": NaN, ', 1),
     "no text": lambda text: text.replace("{", '{"more": "\\ud800", ', 1),
     "deep": lambda text: "[" * 100_000,
@@ -56,18 +51,16 @@ CHANGES: dict[str, Callable[[str], str]] = {
 def test_a_record_that_was_changed_is_named_by_every_reader(change: str, run: Path, tamis: Tamis) -> None:
     write_record(run / "failures" / "00000.json", {"error": "it", "tamis": "1"})
     write_record(run / "bench.json", {"kind": "tamis bench", "format": 1, "tamis": "1"})
-    names = ("run.json", next(run.glob("scores/*/signal.json")).relative_to(run), "status.json", "bench.json")
-    for name in (*names, "failures/00000.json"):
-        path = run / name
+    signal = next(run.glob("scores/*/signal.json"))
+    for path in (run / "run.json", signal, run / "status.json", run / "bench.json", run / "failures/00000.json"):
         whole = path.read_text()
         path.write_text(CHANGES[change](whole))
-        with pytest.raises(DamageError, match=f"{path.name} is damaged"):
+        with pytest.raises(DamageError, match=path.name):
             read_record(path)
-        command = ("report", run, "--out", run.parent / "a.html") if path.name == "bench.json" else ("status", run)
-        done = tamis(*command)
-        assert (done.code, path.name in done.err) == (2, True), (name, done)
+        done = tamis("report", run, "--out", run.parent / "a.html") if path.stem == "bench" else tamis("status", run)
+        assert (done.code, path.name in done.err) == (2, True), (path, done)
         checked = tamis("check", run)
-        assert (checked.code in (1, 2), path.name in checked.out + checked.err) == (True, True), (name, checked)
+        assert (checked.code in (1, 2), path.name in checked.out + checked.err) == (True, True), (path, checked)
         path.write_text(whole)
 
 
@@ -79,48 +72,34 @@ def test_events_are_read_line_by_line_and_a_cut_last_line_is_left_out(run: Path)
     assert list(read_lines(path)) == whole
     for bad in (b"[1]\n", b"\xff\n{}\n"):
         path.write_bytes(bad)
-        with pytest.raises(RunError, match=r"events\.jsonl is damaged"):
+        with pytest.raises(RunError, match=r"events\.jsonl"):
             list(read_lines(path))
 
 
 def test_a_score_column_of_words_is_an_error(run: Path) -> None:
     path = next(run.glob("scores/*/00001.parquet"))
-    group = library.open_run(run).scores["caption_length"]
-    columns = [Column(name=column.name, unit="", better="high", kind="word") for column in group.columns]
+    columns = [Column(name=name, unit="", better="high", kind="word") for name in ("words", "characters")]
     values = {column.name: ["a"] * 7 for column in columns}
     parts.write_scores(path, columns, values, [None] * 7, uids=parts.uids_in(run / "index" / "00001.parquet"))
-    with pytest.raises(RunError, match=r"00001\.parquet is damaged.*its column 'words' holds string, not numbers"):
+    with pytest.raises(DamageError, match=r"00001\.parquet.*'words'"):
         library.open_run(run).to_numpy("words")
 
 
-def test_a_damaged_record_is_deleted_by_the_check_and_made_again(run: Path, made: Path) -> None:
+def test_what_the_check_deletes_of_a_signal_s_records_is_made_again(run: Path, made: Path) -> None:
     path = next(run.glob("scores/*/signal.json"))
-    before = path.read_text()
-    there = sorted(run.glob("scores/*/*.parquet"))
+    before, there = path.read_text(), sorted(run.glob("scores/*/*.parquet"))
+    side = path.parent / "class_vectors.npy"
+    write_array(side, np.ones((2, 3), np.float32))
+    assert library.check(run).exit_code == 0
+    side.write_bytes(side.read_bytes()[:-1])  # NumPy still reads it
     path.write_text("[]")
-    assert library.check(run).exit_code == 1
-    repaired = library.check(run, delete=True)
-    assert [(found.kind, found.deleted) for found in repaired.findings] == [("damaged", True)]
-    assert repaired.exit_code == 1  # `tamis score` has to write it
-    again = library.check(run, delete=True)
-    assert [(found.kind, found.path) for found in again.findings] == [("missing", str(path.relative_to(run)))]
-    assert sorted(run.glob("scores/*/*.parquet")) == there
+    found = library.check(run, delete=True)
+    assert {(run / each.path, each.kind, each.deleted) for each in found.findings} == {
+        (path, "damaged", True), (side, "damaged", True),
+    }  # fmt: skip
+    assert (side.exists(), sorted(run.glob("scores/*/*.parquet"))) == (False, there)
     library.score(made.parent / "pool", run=run, signals=["caption_length"], quiet=True)
     assert path.read_text() == before
-    assert np.isfinite(library.open_run(run).to_numpy("words")).all()
-
-
-def test_a_damaged_side_file_is_deleted_by_the_check_alone(run: Path) -> None:
-    folder = next(run.glob("scores/*"))
-    path = folder / "class_vectors.npy"
-    write_array(path, np.ones((2, 3), np.float32))
-    assert library.check(run).exit_code == 0
-    path.write_bytes(path.read_bytes()[:-1])  # no hash, and whole for NumPy
-    assert library.check(run).exit_code == 1
-    there = sorted(folder.glob("*.parquet"))
-    library.check(run, delete=True)
-    assert not path.exists()
-    assert sorted(folder.glob("*.parquet")) == there
 
 
 @pytest.fixture
@@ -129,34 +108,28 @@ def clips(tmp_path: Path) -> tuple[Path, Path]:
     run = small_run(tmp_path / "run").path
     column = Column(name="clip", unit="", better="high")
     columns = [{"name": "clip", "unit": "", "better": "high", "kind": "number", "about": ""}]
+    places = {"scores/clip-aaaaaaaaaaaaaaaa": "clip", "scores/clip-bbbbbbbbbbbbbbbb": "clip_b"}
     rng = np.random.default_rng(1)
-    places = []
-    for label, letter in (("clip", "a"), ("clip_b", "b")):
-        place = f"scores/clip-{letter * 16}"
+    for place, label in places.items():
         manifest.describe(run, {place: {"name": "clip", "label": label, "columns": columns}})
         opened = Run(run)
         for shard, size in zip(opened.shards, opened.sizes, strict=True):
-            uids = parts.uids_in(opened.index_path(shard))
-            values = {"clip": rng.random(size)}
+            uids, values = parts.uids_in(opened.index_path(shard)), {"clip": rng.random(size)}
             parts.write_scores(run / place / f"{shard}.parquet", [column], values, [None] * size, uids=uids)
-        places.append(run / place)
-    return places[0], places[1]
+    one, other = places
+    return run / one, run / other
 
 
 def test_swapped_descriptions_choose_no_other_subset(clips: tuple[Path, Path]) -> None:
     run, before = clips[0].parents[1], library.select(clips[0].parents[1], RECIPE).keep
-    assert library.check(run).exit_code == 0
     one, other = (folder / "signal.json" for folder in clips)
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
-    with pytest.raises(DamageError, match=rf"it was written for {clips[1].name}, not for {clips[0].name}"):
+    with pytest.raises(DamageError, match=rf"{clips[1].name}.*{clips[0].name}"):
         library.select(run, RECIPE)
-    found = library.check(run)
-    assert [(each.kind, each.path) for each in found.findings] == [
-        ("damaged", str(path.relative_to(run))) for path in (one, other)
-    ]
-    library.check(run, delete=True)
+    found = library.check(run, delete=True)
+    assert [(each.kind, run / each.path) for each in found.findings] == [("damaged", one), ("damaged", other)]
     assert not one.exists()
     assert len(list(run.glob("scores/clip-*/*.parquet"))) == 6
     one.write_bytes(first)
@@ -167,11 +140,9 @@ def test_swapped_descriptions_choose_no_other_subset(clips: tuple[Path, Path]) -
 def test_two_sets_of_scores_of_one_label_are_refused(clips: tuple[Path, Path]) -> None:
     run = clips[0].parents[1]
     for folder in clips:
-        facts: dict[str, Any] = json.loads((folder / "signal.json").read_text())
+        facts = json.loads((folder / "signal.json").read_text())
         (folder / "signal.json").write_text(json.dumps(described(folder, {**facts, "label": "clip"})))
     for ask in (lambda: library.select(run, RECIPE), lambda: manifest.labels_of(run)):
-        with pytest.raises(RunError, match=rf"are called 'clip', .*{clips[0].name} and .*{clips[1].name}, so"):
+        with pytest.raises(RunError, match=rf"'clip'.*{clips[0].name}.*{clips[1].name}"):
             ask()
-    found = library.check(run, delete=True)
-    assert [(each.kind, each.deleted) for each in found.findings] == [("yours", False)]
-    assert found.exit_code == 1
+    assert [(each.kind, each.deleted) for each in library.check(run, delete=True).findings] == [("yours", False)]

@@ -69,10 +69,9 @@ def cluster(
 
     Example: tamis cluster runs/mine --clusters 500
     """
-    import tamis
+    from tamis.selectors.clusters import labelled_clusters
 
-    done = tamis.cluster(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
-    label = max((label for label in done.scores if label.startswith("cluster")), default="cluster")
+    done, label = labelled_clusters(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
     say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")
 
 

@@ -166,6 +166,21 @@ def cluster(
         RecipeError: the column holds no embeddings, no row has one, or there are fewer rows than clusters.
         DependencyError: faiss is not installed (a single cluster does not need it).
     """
+    return labelled_clusters(
+        run, clusters=clusters, embedding=embedding, seed=seed, iterations=iterations, partial=partial
+    )[0]
+
+
+def labelled_clusters(
+    run: str | os.PathLike[str] | Run,
+    *,
+    clusters: int | None,
+    embedding: str,
+    seed: int,
+    iterations: int = 20,
+    partial: bool = False,
+) -> tuple[Run, str]:
+    """Does what `cluster` does; returns the run and the label of its new columns."""
     opened = open_run(run, partial=partial)
     table = opened.table()
     check_kind("cluster", table, embedding, "vector")
@@ -197,7 +212,7 @@ def cluster(
         if made is not None:
             write_array(target / "centroids.npy", made.centroids)
     if made is None:
-        return Run(opened.path, partial=partial)
+        return Run(opened.path, partial=partial), label
     for number, shard in enumerate(opened.shards):
         place = slice(int(table.starts[number]), int(table.starts[number + 1]))
         numbers = made.label[place]
@@ -206,4 +221,4 @@ def cluster(
         reasons = [None if number >= 0 else "the row has no embedding" for number in numbers.tolist()]
         with held(opened, shard, patience=PREPARING_SECONDS) as uids:
             parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
-    return Run(opened.path, partial=partial)
+    return Run(opened.path, partial=partial), label
