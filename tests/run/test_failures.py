@@ -45,7 +45,7 @@ def score(pool: Path | tamis.PoolSpec, run: Path, *signals: Any, **options: Any)
     [
         ("raise", "ZeroDivisionError: a fault of the signal's"),
         ("leave", r"RuntimeError: it raised SystemExit\(0\)"),
-        ("huge", r"ValueError: the column 'faulty' got 1e\+300, and float32"),
+        ("huge", r"ValueError: the column 'faulty': 1e\+300 overflows float32"),
         ("long", "ValueError: the column 'faulty' got the integer 9007199254740993, which float32"),
     ],
 )
