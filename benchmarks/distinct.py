@@ -236,14 +236,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the results as one line of JSON at the end")
     parser.add_argument("--pool", default=None, help="a pool whose pictures are copied")
     parser.add_argument("--products", action="store_true", help="drawn product photographs in its place")
-    parser.add_argument("--pictures", type=int, default=300, help="of the pool, to copy")
+    parser.add_argument("--images", type=int, default=300, help="of the pool, to copy")
     parser.add_argument("--folder", default=None, help="where to put the data; a temporary folder by default")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as temporary:
         if asked.products:
-            cases = drawn(6 if asked.quick else 18, asked.pictures)
+            cases = drawn(6 if asked.quick else 18, asked.images)
         elif asked.pool:
-            cases = copies(asked.pool, asked.pictures, Path(temporary))
+            cases = copies(asked.pool, asked.images, Path(temporary))
         else:
             rows, placeholders = (100_000, 2_000) if asked.quick else (1_000_000, 20_000)
             cases = crowd(Path(asked.folder or temporary), rows, placeholders)

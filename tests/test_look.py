@@ -78,11 +78,11 @@ def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
     house, tree = [(60, 100, 180, 200), (100, 40, 140, 100)], [(110, 120, 130, 220), (60, 20, 180, 120)]
     files = [drawing(*house), drawing(*tree), drawing(*house), drawing(*house, size=120)]
     write_tar(pool / "00000.tar", [(str(n), {"txt": b"a drawing", "png": data}) for n, data in enumerate(files)])
-    told = "4 images become one flat colour without transparency (e.g. black line art)"
+    told = "4 images are a single colour once transparency is ignored, e.g. black line art"
     assert tamis("look", "pool", "--quiet").code == 0
     assert f"{told}: score with --transparency white, into another run" in caplog.text
     page = html.unescape(Path("look.html").read_text())
-    assert "images of one colour without their transparency" in page
+    assert "images of a single colour once transparency is ignored" in page
     assert "tamis score --transparency white shows it on white" in page
     done = tamis("score", "pool", "--run", "run", "--recipe", "distinct", "-q")
     assert told in done.err

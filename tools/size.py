@@ -1,4 +1,4 @@
-"""Counts the project's lines, modules and long functions, room by room: `python -m tools.size [--json]`.
+"""Counts the project's lines, modules and long functions, package by package: `python -m tools.size [--json]`.
 
 Code lines are those without comments and docstrings. A function's lines include its docstring.
 """
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tamis"
 
-#: Lines that the rooms should come down to.
+#: Lines that the packages should come down to.
 BUDGETS = {
     "tamis": 2300, "pool": 2300, "store": 3200, "run": 2050, "features": 650, "signals": 1800, "models": 3900,
     "math": 1600, "selectors": 2050, "exporters": 550, "reporting": 2800, "explore": 1750, "train": 2350,
@@ -79,7 +79,7 @@ def modules_loaded() -> int:
 
 
 def measure() -> dict[str, Any]:
-    """Returns all numbers: of the rooms by name, and of the whole."""
+    """Returns all numbers: of the packages by name, and of the whole."""
     rooms: dict[str, dict[str, int]] = defaultdict(lambda: {"lines": 0, "code": 0, "modules": 0})
     in_functions = in_long = 0
     for path in python_files(SOURCE):
@@ -114,7 +114,7 @@ def main() -> None:
     if parser.parse_args().json:
         print(json.dumps(found, indent=2))
         return
-    print(f"{'room':12}{'lines':>8}{'budget':>8}{'code':>8}{'modules':>9}")
+    print(f"{'package':12}{'lines':>8}{'budget':>8}{'code':>8}{'modules':>9}")
     for name, room in found["rooms"].items():
         print(f"{name:12}{room['lines']:8,}{room['budget'] or 0:8,}{room['code']:8,}{room['modules']:9,}")
     total = found["src"]

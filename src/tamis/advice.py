@@ -50,9 +50,10 @@ def hidden_contents(run: Run) -> str:
     for shard in group.shards.intersection(run.shards):
         values = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
         images += int((parts.numbers(values) == 1).sum())
-    kind = "image becomes" if images == 1 else "images become"
+    kind = "image is" if images == 1 else "images are"
     advice = "score with --transparency white, into another run, to see them on white"
-    return f"{images:,} {kind} one flat colour without transparency (e.g. black line art): {advice}" if images else ""
+    seen = f"{images:,} {kind} a single colour once transparency is ignored, e.g. black line art"
+    return f"{seen}: {advice}" if images else ""
 
 
 def _settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:

@@ -163,7 +163,7 @@ def _readable_pool(run: Run) -> Pool | None:
 def explore(
     run: PathLike, subsets: Sequence[PathLike | Subset] = (), *, port: int = 0, partial: bool = False
 ) -> Server:
-    """Opens a run in a local web page. It chooses rows with `select`, so both keep the same.
+    """Opens a run in a local web page. It chooses rows with `select`, so page and command agree.
 
     Args:
         run: a run folder.

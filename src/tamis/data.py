@@ -36,7 +36,7 @@ STATUSES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Location of one file of a sample: its extension, and its byte range in the (uncompressed) tar."""
+    """One file of a sample: its extension, and its byte range in the (uncompressed) tar."""
 
     ext: str
     offset: int
@@ -55,8 +55,8 @@ class Sample:
         no_caption: why there is none; None if there is one.
         image: the image file's bytes; None where there is none, or where nobody asked for it.
         pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
-        hidden: (height, width) opacity of an image that has one colour without its transparency, such as a black
-            drawing on a transparent ground; None for others, and where the pool puts images on white.
+        hidden: (height, width) opacity of an image that is a single colour once transparency is ignored, e.g. black
+            line art on a transparent background; None for others, and where the pool puts images on white.
         width, height: of the stored image after EXIF rotation; 0 where unknown.
         original_width, original_height: as the sample's json gives them; 0 where it does not.
         given: other values that came with the sample (precomputed scores, embeddings, json fields).
@@ -96,7 +96,7 @@ class Column:
     Attributes:
         name: as recipes and tables write it.
         unit: what a value counts or measures ("cosine", "share", "words", "pixels").
-        better: the end a curator usually keeps: a display hint only.
+        better: which end a curator usually keeps. Informational; never flips a comparison.
         kind: "number" is stored as float32, "word" as a dictionary-coded string. "vector": a stored embedding, which
             selectors can read; no signal emits one.
         about: one sentence for lists and the report.
@@ -208,7 +208,7 @@ class Node(ABC):
         """Loads what is heavy, such as a model, and returns the function that computes one batch."""
 
     def arithmetic(self, device: Device) -> str:
-        """Returns the arithmetic of its networks on a device, for fingerprints: one word where results are the same.
+        """Returns the arithmetic of its networks on a device, for fingerprints: equal strings mean equal results.
 
         A GPU adds up in another order than a CPU, and its float32 convolutions are TF32: embeddings differ in their
         last bits, and sampled captions in complete words.
@@ -231,7 +231,7 @@ class Signal(Node):
     columns: ClassVar[tuple[Column, ...]]
 
     def side_files(self, device: Device) -> Mapping[str, Any]:
-        """Files that are stored once, next to the parts of all shards, by name (store/side_files.py)."""
+        """Files that are stored once next to the parts of all shards, by name (store/side_files.py)."""
         return {}
 
 

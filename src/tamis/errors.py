@@ -143,7 +143,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Returns the sentence for a name that is none of the known ones, with the nearest and the list."""
+    """Returns the "unknown X" message, with the nearest known name and the list."""
     names = sorted(known)
     listed = ", ".join(names) if names else "none"
     return f"unknown {kind} {brief(name)}{nearest(name, names)}; known: {listed}"

@@ -1,7 +1,7 @@
-"""Files at URLs: how they are opened, when requests are repeated, and what is said when they fail.
+"""Files at URLs: how they are opened, when requests are repeated, and the errors when they fail.
 
-Every request is made by `ask`. What may go better next time (5xx, a reset, a time-out, a body that is cut off) is asked
-again, after longer and longer pauses; what will not (a missing file, no access, an expired signature) raises at once.
+Every request is made by `ask`. It retries transient errors (5xx, a reset, a time-out, a body that is cut off) after
+longer and longer pauses; lasting ones (a missing file, no access, an expired signature) raise at once.
 The libraries' own retries are switched off: retries of retries take minutes, and botocore sees no body that breaks off.
 
 Secrets in URLs (passwords, and what follows "?") stay in this process's memory. Run folders and messages have the URL
@@ -44,7 +44,7 @@ class Patience:
         wait: seconds before the second try, doubled for each further one, at most 30, and randomly up to half less, so
             that a hundred workers do not come back at once (TAMIS_REMOTE_WAIT).
         stall: seconds without a byte after which a request is given up (TAMIS_REMOTE_STALL). Over HTTP and on S3 it is
-            also given up if its bytes come more slowly than 20 KiB a second on top of that.
+            also given up after a total of stall + size / 20 KiB/s.
         lease: seconds after which a machine loses its lock on a shard of a run at a URL, unless renewed
             (TAMIS_REMOTE_LEASE).
     """
@@ -55,7 +55,7 @@ class Patience:
     lease: float = 120.0
 
     def pause(self, tried: int) -> float:
-        """Returns how many seconds to wait after so many tries."""
+        """Returns how many seconds to wait after this many tries."""
         return min(_LONGEST_PAUSE, self.wait * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
 
 
@@ -67,7 +67,7 @@ _AT_ONCE = 16  # ranges of a file
 
 
 def patience() -> Patience:
-    """Returns the limits as the environment has them."""
+    """Returns the limits after environment overrides."""
     limits: dict[str, Any] = {}
     for name, kind, least in (("tries", int, 1), ("wait", float, 0.0), ("stall", float, 0.01), ("lease", float, 2.0)):
         variable = f"TAMIS_REMOTE_{name.upper()}"
@@ -137,10 +137,10 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRef
 # What stores write in the body of a 403 (S3, Google, Azure).
 _EXPIRED_WORDS = re.compile(r"expired|Signature not valid in the specified time frame", re.IGNORECASE)
 
-# botocore's errors for credentials that are not there, or cannot be had.
+# botocore's errors for credentials that are missing or cannot be loaded.
 _NO_CREDENTIALS = re.compile(r"Credential|SSOToken|ProfileNotFound|TokenRetrieval|LoginRefresh")
 
-# Errors of a wrong request, or of this machine: they come again however often one asks.
+# Errors of a wrong request, or of this machine: retrying does not help.
 _LASTING = (TypeError, ValueError, NotImplementedError, LookupError, AttributeError)
 _LASTING_NAMES = {"ParamValidationError", "ClientConnectorCertificateError"}
 _LASTING_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
@@ -233,7 +233,7 @@ def exists_already(error: BaseException) -> bool:
 
 
 def ask(url: str, question: Callable[[], T]) -> T:
-    """Makes a request, again and again while it may go better."""
+    """Makes a request, and retries transient errors."""
     limits = patience()
     for tried in itertools.count(1):
         try:
@@ -242,7 +242,7 @@ def ask(url: str, question: Callable[[], T]) -> T:
             raise
         except Exception as error:  # every file system has errors of its own
             failure = _explained(error)
-        # Outside of the handler: the library's error, whose words hold whole URLs, is no part of any traceback.
+        # Outside of the handler: the library's error, whose text holds whole URLs, is not part of any traceback.
         if not failure.passing:
             raise failure
         if tried >= limits.tries:
@@ -286,7 +286,7 @@ def fetch(url: str, start: int, end: int, *, whole: bool = False) -> bytes:
         try:
             data = cast(bytes, _within(end - start, fs, "cat_file", inner, start=start, end=end))
         except Exception as error:
-            if _answer(error)[0] != 416:  # S3 has no first byte of a file without any
+            if _answer(error)[0] != 416:  # S3 answers 416 for empty files
                 raise
             data = b""
         if whole and len(data) != end - start:
@@ -297,7 +297,7 @@ def fetch(url: str, start: int, end: int, *, whole: bool = False) -> bytes:
 
 
 def _within(size: int, fs: Any, method: str, *arguments: Any, **settings: Any) -> Any:
-    """Calls a method of a file system, for as long as so many bytes may take: libraries bound single reads only."""
+    """Calls a method of a file system, for as long as this many bytes may take: libraries limit single reads only."""
     if not isinstance(fs, AsyncFileSystem):
         return getattr(fs, method)(*arguments, **settings)
     seconds = patience().stall + size / _SLOWEST
@@ -305,7 +305,7 @@ def _within(size: int, fs: Any, method: str, *arguments: Any, **settings: Any) -
 
 
 def ranges(url: str, blocks: Sequence[tuple[int, int]]) -> list[bytes | RemoteError]:
-    """Returns byte ranges (start, stop) of a file, several at once, or why one cannot be had."""
+    """Returns byte ranges (start, stop) of a file, several at once, or why one cannot be read."""
 
     def one(block: tuple[int, int]) -> bytes | RemoteError:
         try:
@@ -320,7 +320,7 @@ def ranges(url: str, blocks: Sequence[tuple[int, int]]) -> list[bytes | RemoteEr
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """Returns what a store says of a file's version, the surest first."""
+    """Returns what a store says about a file's version, the most reliable first."""
     names = ("ETag", "etag", "LastModified", "Last-Modified", "mtime")
     return f"{info.get('size', 0)}:{next((info[name] for name in names if info.get(name)), '')}"
 
@@ -332,7 +332,7 @@ def open_remote(url: str) -> BinaryIO:
     if info.get("size") is not None and info.get("partial", True):
         return io.BufferedReader(_Blocks(url, fs, inner, info), _BLOCK)
 
-    def copied() -> BinaryIO:  # from a web server that gives no parts of files
+    def copied() -> BinaryIO:  # from a web server without range requests
         file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
         try:
             _within(info.get("size") or 1 << 40, fs, "get_file", inner, file)

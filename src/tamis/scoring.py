@@ -54,7 +54,7 @@ def score(
             one worker, each imports your script: put the call under `if __name__ == "__main__":`.
         engine: distributes the shards (`tamis.run`); None: `workers` processes on this machine.
         max_error_rate: stop if more than this fraction of the shards fail. None: never.
-        grow: add the shards of another pool to a run. Its own pool may grow without it.
+        grow: add the shards of another pool to a run. New shards of the run's own pool need no flag.
         quiet: show no progress.
         compute: device, precision, batch_size and threads; see `tamis.compute.Compute`.
 
@@ -64,7 +64,7 @@ def score(
     Raises:
         StopError: nothing could be done, a signal is faulty, or too many shards failed; see `tamis.errors`. Nothing is
             written if the folder holds other files than a run, or the run belongs to another pool.
-        UnreachedError: a store or disk did not return a table of the pool, which may be whole.
+        UnreachedError: a table of the pool could not be fetched; it may be intact.
         ValueError: `max_error_rate` is not in [0, 1].
     """
     from tamis.run.local import Local

@@ -364,7 +364,7 @@ def check_path(path: Path) -> None:
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a file that a command reads or writes beside a run: on a disk, unless it is one of a run."""
+    """Returns the path of a file that a command reads or writes next to a run: on a disk, unless it is a run's."""
     return path if isinstance(path, RemotePath) else Path(path).expanduser()
 
 
@@ -427,7 +427,7 @@ def prefetch(paths: Iterable[Path]) -> None:
 
 
 def read_again(path: Path) -> None:
-    """Has the next read of a file see what the store has now, to its last byte."""
+    """Drops the cached copy of a file, so that the next read sees what the store has now."""
     if isinstance(path, RemotePath):
         path.forget()
 
@@ -442,7 +442,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        what = f"it is no JSON ({error})"
+        what = f"it is not JSON ({error})"
         raise DamageError(f"{path} is damaged: {what}; restore it, or start another run folder", what) from error
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -588,7 +588,7 @@ def to_disk(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some file systems cannot do that, for folders above all. Those that can and fail must be heard.
+        # Some file systems cannot do that, above all for folders. Errors of those that can must be raised.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:

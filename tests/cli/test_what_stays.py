@@ -181,7 +181,7 @@ def test_a_recipe_is_refused_before_it_is_scored(target: str, tamis: Tamis, tmp_
     before = everything()
     for command in (("run",), ("run", "--overwrite"), ("run", "--dry-run"), ("check",)):
         done = tamis(*command, "recipe.yaml")
-        assert (done.code, f"{target} exists and is no" in done.err, everything() == before) == (2, True, True)
+        assert (done.code, f"{target} exists and was not" in done.err, everything() == before) == (2, True, True)
 
 
 def test_a_recipe_may_write_again_what_it_wrote(tamis: Tamis, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_an_index_names_only_safetensors_of_its_folder(name: str | int, clip_mod
     shutil.copy(folder / "model-00001-of-00002.safetensors", tmp_path / "outside.safetensors")
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    assert "which is no safetensors file next to it" in refused(load_clip, folder)
+    assert "which is not a safetensors file next to it" in refused(load_clip, folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)

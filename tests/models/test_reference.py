@@ -230,7 +230,7 @@ def test_a_cached_model_counts_when_complete_and_from_revisions_that_we_know(cac
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("google/siglip-base-patch16-224", ["HF_HUB_OFFLINE", "(about 813 MB)", "meanwhile the built-in lab/clip"]),
+        ("google/siglip-base-patch16-224", ["HF_HUB_OFFLINE", "(about 813 MB)", "use the built-in lab/clip"]),
         ("google/siglip-base-patch16-224", ["--local-dir siglip-base-patch16-224`", "name its path as the model"]),
         (B32, ["--local-dir clip-vit-base-patch32 --revision refs/pr/66`"]),
         ("openai/clip-vit-base-patch16", ["run `tamis convert clip-vit-base-patch16 OUT` and name OUT as the model"]),
@@ -266,7 +266,7 @@ def test_a_hub_that_does_not_answer_as_one_ends_in_advice(
     message = refused(B32)
     assert f"{B32!r} is not on this machine and cannot be downloaded from {constants.ENDPOINT}" in message
     assert "run `hf download openai/clip-vit-base-patch32" in message
-    assert "meanwhile the built-in lab/clip" in message
+    assert "use the built-in lab/clip" in message
 
 
 @pytest.mark.usefixtures("online")
@@ -319,4 +319,4 @@ def test_a_hub_that_has_pickles_only_is_said_to(hub: SimpleNamespace, tmp_path: 
     message = refused("owner/clip")
     assert "the hub has no complete safetensors of 'owner/clip' at revision main" in message
     assert "run `tamis convert owner/clip OUT`" in message
-    assert "meanwhile the built-in lab/clip" in message
+    assert "use the built-in lab/clip" in message

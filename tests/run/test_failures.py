@@ -168,8 +168,8 @@ def test_a_worker_process_that_dies_costs_its_shard_alone(
     signal = Faulty(key=BAD, how=how, unless=str(mended))
     run = score(pool, tmp_path / "run", "caption_length", signal, engine=engine)
     assert (list(run.failures), run.scores["faulty"].shards) == (["00001"], {"00000", "00002", "00003", "00004"})
-    assert run.failures["00001"].startswith(f"the worker process died ({reason}) while at this shard")
-    assert how == "kill" or run.failures["00001"].endswith("; code in it ended the process: look at faulty")
+    assert run.failures["00001"].startswith(f"the worker process died ({reason}) while working on this shard")
+    assert how == "kill" or run.failures["00001"].endswith("; something called exit(): look at faulty")
     assert multiprocessing.active_children() == []
     mended.touch()
     again = score(pool, tmp_path / "run", "caption_length", signal, engine=engine)

@@ -2,7 +2,8 @@
 
 A command is a function whose arguments are its options. Each imports what it needs when it runs, so that help is fast.
 
-Exit codes: 0 done; 1 done, but shards failed; 2 the command could not be executed; 130 interrupted.
+Exit codes: 0 done; 1 a part failed (a shard, a task), or a store did not answer; 2 the command could not be executed;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
 GROUPS: Mapping[str, str] = {
     "lab": "The lab: a small drawn world whose truth is known.",
     "train": "Train a CLIP, or the small parts that some signals need.",
-    "evaluate": "How good a model is; how far scores agree with what people say.",
+    "evaluate": "Evaluate a model, or compare scores with human ratings.",
 }
 
 
@@ -88,7 +89,7 @@ class _Group(TyperGroup):
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command that refuses URLs in place of paths, and an exit by a plug-in."""
+    """Rejects URLs where paths are expected; turns a plug-in's sys.exit() into an error."""
 
     @functools.wraps(function)
     def command(**options: Any) -> None:

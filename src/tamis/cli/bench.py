@@ -30,7 +30,7 @@ def bench(
         str, typer.Option(help="A task's folder, a folder of tasks, or lab for small drawn ones.")
     ] = "lab",
     only: Annotated[
-        list[str] | None, typer.Option(help="Tasks that count, with commas; repeatable. Default: all.")
+        list[str] | None, typer.Option(help="Comma-separated tasks to use; repeatable. Default: all.")
     ] = None,
     run: Annotated[
         str | None, typer.Option(metavar="RUN", help="Run folder or URL for a pool. Default: DIR/run.")
@@ -40,7 +40,7 @@ def bench(
         typer.Option("--set", metavar="signals.A.B=VALUE", help="Setting of a signal, for every recipe that has it."),
     ] = None,
     field: Annotated[
-        list[str] | None, typer.Option(help="Of a pool: json field for the index; truth is the true kind.")
+        list[str] | None, typer.Option(help="If the source is a pool: json field to store; lab pools have truth.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=2, help="Models trained on each subset; at least 3 for a fair answer.")] = 3,
     scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
@@ -52,7 +52,7 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="The smallest useful size: 10 minutes on 2 idle cores.")
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Models that are trained at a time.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Models to train at once.")] = 2,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep the trained models.")] = False,
     partial: Partial = False,
     as_json: AsJson = False,

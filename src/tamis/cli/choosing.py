@@ -59,13 +59,13 @@ def select(
 def cluster(
     run: RunPath,
     clusters: Annotated[
-        int | None, typer.Option(min=1, help="How many clusters; by default one per thousand rows.")
+        int | None, typer.Option(min=1, help="Number of clusters. Default: one per thousand rows.")
     ] = None,
-    embedding: Annotated[str, typer.Option(help="Which stored embeddings.")] = "image_embedding",
+    embedding: Annotated[str, typer.Option(help="Stored embeddings to cluster.")] = "image_embedding",
     seed: Annotated[int, typer.Option(help="Another seed gives other clusters.")] = 0,
     partial: Partial = False,
 ) -> None:
-    """Give every row a cluster of its embeddings, as columns that recipes use: per: cluster. No model runs.
+    """Cluster stored embeddings and add the columns cluster and centroid_cosine. No model runs.
 
     Example: tamis cluster runs/mine --clusters 500
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def concreteness(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table of words or captions with ratings.")],
     compute: Compute,
-    model: Annotated[str | None, typer.Option(help="The signal's model; of icc: norms, a folder, a hub id.")] = None,
+    model: Annotated[str | None, typer.Option(help="The signal's model; for icc: norms, a folder, a hub id.")] = None,
     signal: Annotated[str, typer.Option(help="The signal of captions.")] = "icc",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A=VALUE", help="Another setting of the signal.")
@@ -25,7 +25,7 @@ def concreteness(
     text: Annotated[str | None, typer.Option(help="The column of texts.")] = None,
     rating: Annotated[str | None, typer.Option(help="The column of ratings.")] = None,
     held_out: Annotated[
-        bool, typer.Option("--held-out", help="Of a list of words only the tenth that norms was not fitted on.")
+        bool, typer.Option("--held-out", help="Use only the 10 % of words held out from norms' training.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,7 +88,7 @@ def zero_shot(
         print_json(found.facts())
     else:
         print_table(found.rows())
-        for group in found.groups()[-1:]:  # of all 38: the others' absent ones are among them
+        for group in found.groups()[-1:]:  # the last group is all 38 tasks and covers the others
             if group.absent:
                 say(f"DataComp's tasks that are not here: {', '.join(group.absent)}")
     if found.failed:  # each was logged when it happened

@@ -24,8 +24,8 @@ def look(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="Folder, glob, brace range, file or fsspec URL.")],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("look.html"),
-    pairs: Annotated[int, typer.Option(min=1, help="How many are looked at.")] = 2000,
-    shards: Annotated[int, typer.Option(min=1, help="Of how many shards at most.")] = 20,
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs to sample.")] = 2000,
+    shards: Annotated[int, typer.Option(min=1, help="Most shards to sample from.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed takes other shards.")] = 0,
     reading: PoolSettings,
     overwrite: Overwrite = False,
@@ -34,7 +34,7 @@ def look(
 ) -> None:
     """Look at a pool for the first time: cheap signals of some of its pairs, and a report that proposes recipes.
 
-    It takes the first rows of shards at random, fetches no model and keeps no run folder.
+    It reads the first rows of random shards, downloads no model and keeps no run folder.
 
     Example: tamis look pool --out look.html
     """

@@ -1,4 +1,4 @@
-"""Commands that look at what is there: list, check."""
+"""Commands that show what is available and verify recipes and runs: list, check."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def list_things(
         return
     rows = CATALOGUES[what]()
     if name is not None:
-        in_full(what, name)  # which says so where there is none of that name
+        in_full(what, name)  # raises if there is none of that name
         rows = [row for row in rows if name in list(row.values())[:1]]
     if as_json:
         print_json(rows)
@@ -61,16 +61,16 @@ def check(
     ],
     settings: SetOption = None,
     run: OptionalRunOption = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Of a run, delete what is damaged or left over.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete damaged and left-over files of a run.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a recipe without running it, or verify every byte of a run.
 
     A recipe: with --run also whether the run has the columns that it reads. A run: what is damaged, left over or
-    missing, and which command completes it. What --delete deletes, tamis score makes again.
+    missing, and which command completes it. `tamis score` recreates what --delete removes.
 
-    Exit codes of a run: 0 it is whole; 1 something is left to do; 2 it is no run folder, or its run.json or list of
-    shards is damaged, which nothing can make again.
+    Exit codes of a run: 0 complete; 1 something is left to do; 2 not a run folder, or its run.json or list of
+    shards is damaged, which cannot be recreated.
 
     Example: tamis check runs/mine --delete
     """

@@ -31,7 +31,7 @@ def completing(what: str) -> Callable[[str], list[str]]:
     return complete
 
 
-#: Texts: a `Path` would take a slash out of a URL.
+#: str, not Path: Path collapses "//" in URLs.
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
 PoolPath = Annotated[
     list[str],
@@ -39,10 +39,11 @@ PoolPath = Annotated[
 ]
 Subsets = Annotated[list[Path] | None, typer.Argument(metavar="[SUBSET]...", help="Subset files.")]
 
-RunOption = Annotated[str, typer.Option("--run", metavar="RUN", help="The run folder, or an fsspec URL; new or not.")]
+RunOption = Annotated[
+    str, typer.Option("--run", metavar="RUN", help="The run folder, new or existing, or its fsspec URL.")
+]
 OptionalRunOption = Annotated[
-    str | None,
-    typer.Option("--run", metavar="RUN", help="The run folder, or an fsspec URL; new or not."),
+    str | None, typer.Option("--run", metavar="RUN", help="An existing run folder, or its fsspec URL.")
 ]
 _ONE_RECIPE = typer.Option(
     "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")
@@ -56,27 +57,24 @@ SetOption = Annotated[
 OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write.")]
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default a GPU where there is one.")]
-Precision = Annotated[
-    str | None, typer.Option(help="float32 or bf16; by default bf16 where the hardware multiplies it.")
-]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Processes or actors, a shard each; by default as many as the machine feeds."),
+    typer.Option(min=1, help="Number of worker processes or Ray actors. Default: chosen for this machine."),
 ]
-Engine = Annotated[str, typer.Option(help="Who does which shard: local, ray or static.")]
+Engine = Annotated[str, typer.Option(help="How shards are distributed: local, ray or static.")]
 Address = Annotated[
-    str | None, typer.Option(help="Of a running Ray cluster (auto); by default Ray is started on this machine.")
+    str | None, typer.Option(help="Address of a running Ray cluster, or auto. Default: start Ray here.")
 ]
 
-Partial = Annotated[bool, typer.Option("--partial", help="Go on though shards of the run are missing, and say so.")]
+Partial = Annotated[bool, typer.Option("--partial", help="Continue even if shards are missing; the output says so.")]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an earlier file of the same kind that Tamis wrote.")
 ]
-Grow = Annotated[bool, typer.Option("--grow", help="Add the shards of another pool to a run that is there.")]
+Grow = Annotated[bool, typer.Option("--grow", help="Add the shards of another pool to an existing run.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -88,9 +86,9 @@ class Fields:
 
     Attributes:
         record: "module:Class", imported when the command is built.
-        names: of the fields, with the help of each; or separated by spaces, if the record has the help:
+        names: the fields, each with its help; or separated by spaces, if the record has the help:
             `threads: Annotated[int, "The help."] = 2`.
-        optional: every default is None, for "as the scale says".
+        optional: options default to None, so the scale's value applies.
         renamed: options with other names than their fields.
     """
 
@@ -159,9 +157,9 @@ PoolSettings = Annotated[
         {
             "format": "auto, webdataset, table or datacomp.",
             "caption": "Where the caption is: txt, json:FIELD, or a table's column.",
-            "image": "Tables: the column of image paths or bytes; none: captions alone.",
+            "image": "Tables: the column of image paths or bytes, or none if the table has only captions.",
             "max_pixels": "Images of more pixels are reported, not decoded.",
-            "transparency": "drop: as trainers' loaders do; white: transparent images lie on white.",
+            "transparency": "drop: ignore transparency, as training loaders do; white: put images on white.",
         },
     ),
 ]
@@ -196,7 +194,7 @@ def with_fields(function: Callable[..., None], *, build: bool = True) -> Callabl
             options[name] = group.values(options)
         function(**options)
 
-    del command.__wrapped__  # its signature would count
+    del command.__wrapped__  # typer would read the wrapped signature
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
@@ -209,7 +207,7 @@ def split(texts: str | Sequence[str] | None) -> list[str]:
 
 
 def in_a_folder(path: Path) -> Path:
-    """Returns the path of a file to write; ends the command if its folder does not exist: it may be a typing error."""
+    """Returns the path of a file to write; ends the command if its folder does not exist: probably a typo."""
     if path.expanduser().parent.exists():
         return path
     stop(f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p), or correct the path")

@@ -43,7 +43,7 @@ def follow_the_work() -> None:
 
 
 def counted(counts: Mapping[Any, int]) -> str:
-    """Returns counts in words, the largest first: "20 ok, 1 undecodable"."""
+    """Returns counts in words, the largest first: "20 ok, 1 image_broken"."""
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{count:,} {name}" for name, count in ordered) or "none"
 

@@ -53,7 +53,8 @@ def score(
         list[str] | None, typer.Option(help="Features to store: embeddings, captions, texts; may be repeated.")
     ] = None,
     field: Annotated[
-        list[str] | None, typer.Option(help="Json field to carry along, also of a run that is there; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Extra json field to store; also works for an existing run; may be repeated."),
     ] = None,
     reading: PoolSettings,
     compute: Compute,
@@ -61,12 +62,16 @@ def score(
     engine: Engine = "local",
     address: Address = None,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="With --engine static: which process this is; else the launcher says.")
+        int | None, typer.Option(min=0, help="With --engine static: this rank. Default: from torchrun or Slurm.")
     ] = None,
-    world: Annotated[int | None, typer.Option(min=1, help="With --engine static: how many there are.")] = None,
+    world: Annotated[int | None, typer.Option(min=1, help="With --engine static: number of ranks.")] = None,
     max_error_rate: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Share of the shards that may fail without an error; more end it."),
+        typer.Option(
+            min=0,
+            max=1,
+            help="Stop if more than this share of shards fails; fewer failures do not change the exit code.",
+        ),
     ] = None,
     grow: Grow = False,
     dry_run: DryRun = False,
@@ -106,7 +111,7 @@ def run_recipe(
     settings: SetOption = None,
     compute: Compute,
     workers: Workers = None,
-    engine: Annotated[str, typer.Option(help="Who does which shard: local or ray.")] = "local",
+    engine: Annotated[str, typer.Option(help="How shards are distributed: local or ray.")] = "local",
     address: Address = None,
     partial: Partial = False,
     grow: Grow = False,
@@ -140,7 +145,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show again every 2 seconds, until the run ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a run is. Reads its files only, so it works from any shell, during the run and after.
+    """Show a run's progress. Reads only files, so it works from any shell, during or after the run.
 
     Example: tamis status runs/mine --watch
     """
@@ -180,7 +185,7 @@ def _say_scored(run: Run, compute: dict[str, Any]) -> None:
     from tamis.advice import hidden_contents
     from tamis.models.device import device_for
 
-    # It was found to be there, here or on the machines of a cluster.
+    # Availability was checked before scoring, here or on the cluster.
     device = device_for(**compute, away=True)
     say(f"{len(run):,} pairs in {len(run.shards)} shards, {device.precision} on {device.kind}: {counted(run.statuses)}")
     if hidden := hidden_contents(run):

@@ -58,7 +58,7 @@ def clip(
     open_clip: Annotated[
         str | None, typer.Option(metavar="SHARDS", help="Print the command that trains the same in open_clip, and end.")
     ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="GPUs of that command.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="GPUs for the command that --open-clip prints.")] = 1,
     partial: Partial = False,
 ) -> None:
     """Train a CLIP on the pairs of a run or of a subset. The same command again resumes.
@@ -150,7 +150,7 @@ def c_ssft(
 ) -> None:
     """Fine-tune a CLIP on a clean set and keep each epoch's model, for the signal `c_ssft`. The same command resumes.
 
-    The paper has 5 epochs on CC3M at 1e-5; it does not give batch and schedule, which are those of its other trainings.
+    The paper has 5 epochs on CC3M at 1e-5; for batch and schedule we use those of its other trainings.
 
     Example: tamis train c_ssft runs/clean --model lab/clip --out c_ssft
     """
@@ -185,7 +185,7 @@ def c_rho(
 ) -> None:
     """Train a CLIP on a clean set and one on a pool, for the signal `c_rho`. The same command resumes.
 
-    The paper has 32 epochs on CC3M and 1 on the pool. It does not give the model and how it learns: --scale does.
+    The paper has 32 epochs on CC3M and 1 on the pool. It names neither model nor hyperparameters; --scale sets them.
 
     Example: tamis train c_rho runs/clean runs/pool --out c_rho
     """
@@ -254,7 +254,7 @@ def icc(
     ],
     compute: TrainingCompute,
     labels: Annotated[Path | None, typer.Option(help="A table of captions that people labelled.")] = None,
-    label: Annotated[str, typer.Option(help="Its column; higher is more concrete.")] = "label",
+    label: Annotated[str, typer.Option(help="Column of the labels; higher is more concrete.")] = "label",
     text: Text = None,
     weights: Annotated[
         str | None, typer.Option(help="Instead of labels: weights of vba, of sba, bias: 5,4,-4.")
@@ -264,7 +264,7 @@ def icc(
     ] = 2,
     teacher: Annotated[str | None, typer.Option(help="Train only the student of vba, or of sba.")] = None,
     students: Annotated[
-        str | None, typer.Option(metavar="VBA,SBA", help="Students by --teacher; by default both are trained now.")
+        str | None, typer.Option(metavar="VBA,SBA", help="Students made with --teacher. Default: train both now.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -301,8 +301,8 @@ def icc(
 
 
 def icc_labels(
-    scores: Annotated[str, typer.Argument(metavar="SCORES", help="As of `tamis train icc`.")],
-    students: Annotated[str, typer.Option(metavar="VBA,SBA", help="Students by `tamis train icc --teacher`.")],
+    scores: Annotated[str, typer.Argument(metavar="SCORES", help="Same as for `tamis train icc`.")],
+    students: Annotated[str, typer.Option(metavar="VBA,SBA", help="Students made with `tamis train icc --teacher`.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The table to write, a CSV.")],
     compute: TrainingCompute,
     count: Annotated[int, typer.Option(min=1, help="Number of captions.")] = 244,

@@ -1,1 +1,1 @@
-"""Comparing scores with what people say."""
+"""Evaluates models, subsets and scores."""

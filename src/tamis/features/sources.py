@@ -66,7 +66,7 @@ class DecodedImages(_OfSamples):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenContents(_OfSamples):
-    """The opacity (height, width) of images that become one colour without transparency; None for others."""
+    """The opacity (height, width) of images that are a single colour once transparency is ignored; None for others."""
 
     name: ClassVar[str] = "hidden_contents"
     version: ClassVar[int] = 1

@@ -30,7 +30,7 @@ class TextBoxes(Node):
             be read. The detector takes a dog on a lawn for a huge letter; titles and logos are as high.
         reader: the recogniser that reads such regions; None drops them all, titles too, and needs no recogniser.
         legible: lowest mean probability of the characters of such a region. A single character is read three times, in
-            crops of different size, and must be the same each time with half the doubt (0.95).
+            crops of different size, and must be the same each time, with at least (1 + legible) / 2.
     """
 
     name: ClassVar[str] = "text_boxes"

@@ -222,7 +222,7 @@ def greedy(
 
 
 def objective(images: Floats, texts: Floats, modular: Float64s, *, weight: float, chosen: Rows) -> float:
-    """Returns the share of one class in F_ClipCov (equation 36): modular gains less weight * <V_S, T_S>.
+    """Returns the share of one class in F_ClipCov (equation 36): modular gains minus weight * <V_S, T_S>.
 
     <V_S, T_S> is half the sum of sim(i, j) over i, j in S_k.
 
@@ -339,7 +339,7 @@ def _reaching(gains: Float64s, slopes: Float64s, floor: float) -> int:
 
 
 def covariance(images: Floats, texts: Floats) -> Float64s:
-    """Returns the cross-covariance of images and captions: (d, d), mean of v t' less the product of the means."""
+    """Returns the cross-covariance of images and captions: (d, d), mean of v t' minus the product of the means."""
     return covariance_of_sums(images.T @ texts, images.sum(0, np.float64), texts.sum(0, np.float64), len(images))
 
 

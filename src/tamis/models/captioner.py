@@ -29,7 +29,7 @@ from tamis.models.reference import resolve
 if TYPE_CHECKING:
     import torch
 
-#: Limit in bytes on the keys and values of a batch of images; larger batches are no faster.
+#: Limit in bytes on the keys and values of a batch of images; larger batches are not faster.
 _IMAGE_BYTES = 512 << 20
 
 _CPU_ROWS = 128  # captions decoded together on a CPU: the rows of more do not fit the caches
@@ -123,7 +123,7 @@ class SamplingCaptioner(Captioner):
     """Samples captions through the model's own `generate`."""
 
     def check(self, sampling: Sampling) -> None:
-        """Raises ModelError, before any work, if the model takes no prompt or has no room for so many tokens."""
+        """Raises ModelError, before any work, if the model takes no prompt or has no room for this many tokens."""
         if sampling.prompt:
             fast = " and ".join(kind for kind, one in ARCHITECTURES.items() if one.parts)
             raise ModelError(f"{self.name} takes no prompt when sampled, only {fast} models do: remove the prompt")
@@ -233,7 +233,7 @@ class BeamCaptioner(Captioner):
     """The likeliest captions of an image, the same every time, through the model's own `generate`."""
 
     def check(self, prompt: str, max_tokens: int) -> None:
-        """Raises ModelError, before any work, if the model takes no prompt or has no room for so many tokens."""
+        """Raises ModelError, before any work, if the model takes no prompt or has no room for this many tokens."""
         config = self.model.config
         if prompt and self.architecture.prompt is None:
             kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)

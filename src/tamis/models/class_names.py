@@ -92,7 +92,7 @@ def _list_of(classes: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", "the file is no text in UTF-8")
+        reason = getattr(error, "strerror", "the file is not UTF-8 text")
         raise RecipeError(f"the class names {classes!r} cannot be read: {reason}") from error
 
 

@@ -33,7 +33,7 @@ _SETTINGS = {"BLIP": ("head_width", "tokenizer"), "open_clip": ("config", "token
 #: CLIP's list of merges as OpenAI published it. The packages `open_clip` and `clip` carry it.
 _MERGES = "bpe_simple_vocab_16e6.txt.gz"
 
-#: How many of its merges CLIP uses: 49,408 tokens less 256 bytes, the same at a word's end, and two signs.
+#: How many of its merges CLIP uses: 49,408 tokens minus 256 bytes, the same at a word's end, and two signs.
 _USED = 49_408 - 2 * 256 - 2
 
 #: A checkpoint with CLIP's tokenizer, for where it is in the hub's cache.
@@ -149,7 +149,7 @@ def _tensors_in(path: Path) -> Tensors:
 
 def _check_growth(path: Path, size: int, *, by: int) -> None:
     if size > by * path.stat().st_size:
-        raise ModelError(f"{path} is no plain checkpoint: it would become {size:,} bytes")
+        raise ModelError(f"{path} is not a plain checkpoint: it would become {size:,} bytes")
 
 
 def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
@@ -202,7 +202,7 @@ def _repack(pickles: list[Path], folder: Path, source: str) -> Converted:
 
 
 def _write_card(folder: Path, source: str, files: list[Path], made: Converted) -> None:
-    """Writes where the model came from; a README is no part of a model's hash."""
+    """Writes where the model came from; a README is not part of a model's hash."""
     lines = [f"# {Path(source).name}", "", f"Made by `tamis convert` from a checkpoint in {made.kind}'s layout.", ""]
     for file in files:
         with file.open("rb") as stream:

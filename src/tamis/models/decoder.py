@@ -38,7 +38,7 @@ class Parts:
     Attributes:
         tower: from `pixel_values` to image states, `last_hidden_state` (n, t, d).
         text: the decoder, laid out as transformers' BERT. Layers with a `crossattention` attend to the image there;
-            without one, the image is read as the beginning of the text, which `project` makes of image states.
+            without one, the image is read as the beginning of the text, produced by `project`.
         head: from states (m, d) to logits (m, V).
     """
 

@@ -100,7 +100,7 @@ def complete(folder: Path) -> bool:
 def digest_of(path: Path) -> str:
     """Returns the xxh3-128 of a model's files: their paths in its folder, and their contents.
 
-    Of weights exactly those that are loaded count, and every small file next to them that a library may read.
+    Counts exactly the weights that are loaded, and every small file next to them that a library may read.
     ModelError if there are no weights, or pickled ones only, or a file is damaged.
     """
     if path.is_file() and path.suffix in PICKLES and _is_pickle(path):
@@ -183,7 +183,7 @@ def _weights_of(part: Path) -> list[Path]:
         listed = object_in(index).get("weight_map")
         for name in sorted(set(map(str, listed.values() if isinstance(listed, dict) else [None]))):
             if name != os.path.basename(name) or not name.endswith(".safetensors") or not (part / name).is_file():
-                raise ModelError(f"{index} names {brief(name)}, which is no safetensors file next to it")
+                raise ModelError(f"{index} names {brief(name)}, which is not a safetensors file next to it")
             files.append(part / name)
     return list(dict.fromkeys(files))
 

@@ -228,7 +228,7 @@ def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: in
 
 
 def _side(positions: int) -> int:
-    """Returns how many patches a side has, of so many positions: one for the class, the others a square."""
+    """Returns how many patches a side has, from the number of positions: one for the class, the others a square."""
     side = math.isqrt(max(positions - 1, 0))
     if side < 1 or side * side != positions - 1:
         raise ModelError(f"{positions} positions are not one and a square of patches; only square images go")

@@ -93,7 +93,7 @@ def one_sentence(what: str, model: str | Path) -> Iterator[None]:
     except ImportError as error:
         raise DependencyError(f"{what} in {model} needs a package that is missing: {first_line(error)}") from error
     except BaseException as error:
-        # The Rust tokenizers panic with an exception that is no `Exception`.
+        # The Rust tokenizers panic with an exception that is not an `Exception`.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         log.info("where it happened:", exc_info=error)
@@ -206,7 +206,7 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
     with one_sentence("the tokenizer", folder):
         tokenizer = (cls or AutoTokenizer).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise ModelError(f"{folder}: its tokenizer_class, {type(tokenizer).__name__}, is no tokenizer")
+            raise ModelError(f"{folder}: its tokenizer_class, {type(tokenizer).__name__}, is not a tokenizer")
         if not tokenizer.model_max_length >= _SHORTEST:
             raise ModelError(f"{folder}: model_max_length = {tokenizer.model_max_length} leaves no room for a text")
         if needs_lower_case(folder):

@@ -39,8 +39,8 @@ class Sampling:
 
     Attributes:
         captions: number of captions of each image.
-        top_p: probability of the nucleus, in [0, 1]; 0 takes the likeliest token each time, so all captions of an
-            image are the same.
+        top_p: probability of the nucleus, in [0, 1]. Recipes need more than 0, which takes the likeliest token each
+            time: all captions of an image would be the same.
         top_k: draw only from the k likeliest tokens; 0 for no limit.
         min_tokens, max_tokens: length in tokens with the start token and the prompt, as `generate` counts.
         repetition_penalty: above 1 makes tokens less likely that the caption already holds (Keskar et al. 2019).
@@ -139,14 +139,14 @@ class _Masses:
     def above(self, row: torch.Tensor, token: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
         """Returns (k,) float64: the mass before each token: of likelier tokens, and of equal ones with higher ids.
 
-        Each is on the right side of its limit: an upper bound may stand for what is below it, and equal tokens are left
-        out where the likelier alone reach it.
+        Values may be approximate but compare correctly with `limit`: below it they may be upper bounds, and equal
+        tokens are left out where the likelier alone reach it.
         """
         import torch
 
         own = self.masses[row, token]
-        # Every token as likely or likelier is in a block whose peak is. Where those blocks sum to less than the
-        # limit, no token has to be looked at.
+        # Every token as likely or likelier is in a block whose peak is at least as likely. Where those blocks sum to
+        # less than the limit, no token has to be looked at.
         above = torch.where(self.peaks[row] >= own[:, None], self.sums[row], 0.0).sum(-1)
         unsure = torch.nonzero(above >= (1 - _ROUNDING) * limit)[:, 0]
         if not len(unsure):

@@ -4,8 +4,8 @@ There are three ways to multiply with the weights of a layer:
 
 - As torch does: on a GPU, and in float32 with many rows, where other layouts (oneDNN's, MKL's) gain too little
   (docs/performance.md).
-- Packed in oneDNN's own layout, or every call would bring the weights into some layout: in float32 with few rows, as
-  decoders have, and in bf16 on a CPU that multiplies it.
+- Packed in oneDNN's own layout, to avoid repacking on every call: in float32 with few rows, as decoders have, and in
+  bf16 on a CPU that multiplies it.
 - int8 on a CPU: weights and inputs are rounded to integers, and these are multiplied and added exactly.
 
 **int8.** A weight is w = s_w q, with one scale s_w for each output of a layer and |q| <= 63; an input is x = s_x p,
@@ -54,7 +54,7 @@ Network = TypeVar("Network", bound="torch.nn.Module")
 class Linear:
     """One or several linear layers with the same input, all with a bias or all without, multiplied together.
 
-    `many_rows` says whether inputs have about 1,000 rows, and not about 100.
+    `many_rows` says whether inputs have ~1,000 rows rather than ~100.
     """
 
     def __init__(self, *layers: torch.nn.Linear, int8: bool = False, many_rows: bool = False) -> None:

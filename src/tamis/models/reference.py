@@ -50,7 +50,7 @@ def resolve(reference: str) -> Model:
     else:
         raise ModelError(
             f"{unknown('model', reference, BUILT_IN)}; a folder of that name does not exist, and a Hugging Face id has "
-            "the form owner/name (lab/ is no owner)"
+            "the form owner/name (lab/ is not an owner)"
         )
     return Model(reference=reference, path=path, digest=digest_of(path))
 
@@ -177,5 +177,5 @@ def _meanwhile(reference: str) -> str:
     if name:
         model = BUILT_IN[name]
         first = "" if model.find() else f", after `{model.remedy}`"
-        return f"meanwhile the built-in {name} does the same job{first} ({model.about})"
+        return f"to try things out, use the built-in {name}{first} ({model.about})"
     return "`tamis list models` shows the built-in models, which need no download"

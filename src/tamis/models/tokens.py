@@ -25,7 +25,7 @@ def context_length(model: str) -> int:
     default = 64 if config.get("model_type") == "siglip" else 77
     most = text.get("max_position_embeddings", default) if isinstance(text, dict) else None
     if type(most) is not int or most < 1:
-        raise ModelError(f"{path} is damaged: text_config.max_position_embeddings is no number of tokens")
+        raise ModelError(f"{path} is damaged: text_config.max_position_embeddings is not a number of tokens")
     return most
 
 

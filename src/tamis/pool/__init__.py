@@ -1,4 +1,4 @@
-"""Pools: where the image-text pairs come from. `open_pool` is the door."""
+"""Pools: where the image-text pairs come from. Entry point: `open_pool`."""
 
 from tamis.pool.open import open_pool
 from tamis.pool.source import Pool, PoolSpec, Shard

@@ -31,13 +31,13 @@ def is_remote(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Returns a local path in its one full spelling, and a URL without its secrets, which are kept in memory."""
+    """Returns a local path as an absolute path, and a URL without its secrets, which are kept in memory."""
     path = path.removeprefix("file://")
     return hide(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def literal_end(pattern: str) -> int:
-    """Returns where braces and wildcards of a local path begin to mean something: after what exists as written."""
+    """Returns the end of the prefix of a local path that exists literally: braces and wildcards count after it."""
     end = 0
     if not is_remote(pattern):
         for match in re.finditer(r"/+|\Z", pattern):
@@ -207,7 +207,7 @@ def open_file(path: str) -> BinaryIO:
 
 
 def stamp(path: str) -> str:
-    """Returns the size of a file and what else its store says cheaply of its version."""
+    """Returns the size of a file and a cheap version tag."""
     if not is_remote(path):
         facts = os.stat(path)
         return f"{facts.st_size}:{facts.st_mtime_ns}"

@@ -128,7 +128,7 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
                 _check_size(image, max_pixels)
                 _check_scans(image, data)
                 image.load()
-                _check_size(image, max_pixels)  # an icon has the size of the image in it
+                _check_size(image, max_pixels)  # .ico: the size is known only after load()
                 yield image
         except SampleError:
             raise
@@ -162,7 +162,7 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
 
 
 def _check_scans(image: Image.Image, data: bytes) -> None:
-    """Refuses a progressive JPEG of so many scans that it would take minutes: ten are usual."""
+    """Refuses a progressive JPEG with so many scans that decoding would take minutes: ten are usual."""
     if image.format not in ("JPEG", "MPO") or not image.info.get("progressive"):
         return
     scans = data.count(b"\xff\xda")
@@ -229,7 +229,7 @@ def _opaque(image: Image.Image, transparency: Transparency) -> Image.Image:
 
 
 def _hidden(image: Image.Image) -> Pixels | None:
-    """Returns the transparency of an image that is of one colour without it, as a black drawing on nothing."""
+    """Returns the alpha channel of an image that is a single colour once transparency is ignored, else None."""
     if not _has_transparency(image):
         return None
     full = image if image.mode in ("RGBA", "LA") else image.convert("RGBA")

@@ -29,7 +29,7 @@ _LOCAL_HEADER = 30
 
 
 def npz_rows(url: str, first: int = 0) -> Iterator[Mapping[str, Floats]]:
-    """Yields the rows of an npz's arrays from row `first`: (d,) float16 by name; {} for ever if there is no npz."""
+    """Yields the rows of an npz's arrays from row `first`: (d,) float16 by name; yields {} endlessly without an npz."""
     shapes = embedding_shapes(url)
     with ExitStack() as held, _explained(url):
         arrays = {name: _blocks(held, url, name, first) for name in shapes}

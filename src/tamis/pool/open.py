@@ -34,7 +34,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
         The pool, its shards sorted by name.
 
     Raises:
-        PoolError: nothing is there, or it is no pool.
+        PoolError: nothing is there, or it is not a pool.
         UnreachedError: a store or disk did not give the bytes of a table, which may be whole.
     """
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
@@ -42,7 +42,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
         raise PoolError("the pool has no path")
     far = {path for path in spec.paths if is_remote(path)}
     if len({absolute(path) for path in far}) < len(far):
-        raise PoolError("two of the pool's URLs differ only in what is not kept: user, password, or what follows '?'")
+        raise PoolError("two of the pool's URLs are the same apart from user, password or query")
     spec = replace(spec, path=tuple(absolute(path) for path in spec.paths))
     for field in spec.fields:
         if field in RESERVED:
@@ -123,9 +123,9 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
 
 
 def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for each file: its stem, with a hash of its folder if stems meet."""
+    """Returns a name for each file: its stem, with a hash of its folder if stems collide."""
     stems = {url: _stem(url) for url in urls}
-    # If the file of a given name is gone, the pool was moved: the file of that stem elsewhere takes the name over.
+    # If the file of a given name is gone, the pool was moved: the file of that stem elsewhere gets the old name.
     given = {
         # Shards that are row ranges of a table carry its name and their first row; here the table's is wanted.
         url: name if name == _stem(url) else ROWS_SUFFIX.sub("", name)
@@ -154,7 +154,7 @@ def _stem(url: str) -> str:
     return base.lstrip(".") or "shard"
 
 
-# So many of img2dataset's files of statistics are read, evenly spread; the other shards are taken for their mean.
+# Read at most this many of img2dataset's statistics files, evenly spread; assume their mean for the other shards.
 _MOST, _MOST_REMOTE = 2_000, 32
 _MOST_BYTES = 1 << 20  # of statistics; a list of sizes may have a hundred times as much
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tamis.pool.files import open_file, stamp
 
 BATCH = 256  # rows held at once, with their images
-_BATCH_BYTES = 64 << 20  # and their bytes: of larger rows fewer are held
+_BATCH_BYTES = 64 << 20  # and their bytes: fewer rows are held if they are larger
 _PAGES_AT_ONCE = 8 << 20  # bytes of a large column that are read at once
 
 #: The file that was left open at the end of a range: by file, columns and rows held at once.

@@ -23,7 +23,7 @@ CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
 #: What a column holds that can be captions, as `column_kinds` says it.
 TEXT, TEXTS = "text", "a list of texts"
 
-#: Under this key a row says why it is none; its other columns may be missing.
+#: Key for the error of an unreadable row; its other columns may be missing.
 PROBLEM: Any = None
 
 # Columns in a message: how many, and how long a name.
@@ -31,7 +31,7 @@ _MOST_LISTED, _LONGEST_COLUMN = 50, 60
 
 _LOOK_AT = 100  # lines of a JSONL file that show its columns
 
-#: No line of a text file, and no row of several lines, has more characters: images are not written in them.
+#: No line of a text file, and no row of several lines, has more characters: text formats hold no image bytes.
 MOST_CHARACTERS = 2 * MAX_TEXT_BYTES
 
 

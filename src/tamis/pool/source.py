@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 
-#: No caption and no json of a sample needs more bytes; a gzip of a few MB can hold thousands of times as many.
+#: No caption and no json of a sample needs more bytes; guards against decompression bombs.
 MAX_TEXT_BYTES = 16 << 20
 
 # Bytes that the texts of a shard may take together, and more for each row: its index is made in memory.
@@ -121,7 +121,7 @@ class ShardReader(Protocol):
     sequential: bool  # it is read from the front: to go back is to start again
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[SampleFiles | Problem]:
-        """Returns some samples, their files unchanged, in the order of `rows`. What is no image is left out."""
+        """Returns some samples, their files unchanged, in the order of `rows`. Other files are left out."""
 
     def close(self) -> None:
         """Closes the file."""

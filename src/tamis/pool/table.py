@@ -149,8 +149,8 @@ class TableShard:
         except SampleError as error:
             sample.mark(error.status, f"the image {redacted(path)!r} {error.reason}")
         except Exception as error:  # a missing file, or whatever a remote store raises
-            # Of images all over the web many servers are gone for good: they cost their rows, not the shard. A store,
-            # and the table's own server, are waited for.
+            # Many web servers of images are gone for good: they cost their rows, not the shard. We wait for a store,
+            # and for the table's own server.
             elsewhere = place.startswith(("http://", "https://")) and place.split("/")[:3] != self.url.split("/")[:3]
             if passing(error) and not elsewhere:
                 raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None

@@ -37,12 +37,12 @@ from tamis.pool.source import (
 )
 from tamis.remote import unreached
 
-#: Long names and pax headers have at most so many bytes; real ones have some hundred.
+#: Long names and pax headers have at most this many bytes; real ones have a few hundred.
 MAX_HEADER = 64 << 10
 
 _HELD_BYTES, _MOST_MEMBERS = 256 << 20, 10_000  # of one sample
 
-# A compressed tar may unpack to so many bytes, and to so many more for each of its own. Tars of captions unpack to some
+# A compressed tar may unpack to this many bytes, plus this many for each of its own. Tars of captions unpack to about
 # twenty times their size, a gzip bomb to 1,000 times.
 _FREELY_UNPACKED, _UNPACKED_PER_BYTE = 256 << 20, 200
 _XZ_MEMORY = 256 << 20  # `xz -9` needs 65 MB, the format allows 4 GiB
@@ -291,7 +291,7 @@ class _Unpacked:
 def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[_File, None, None]:
     """Yields the regular members of a tar, or `only` those at some offsets; raises a `ShardError` if it ends early.
 
-    `limits`: the most bytes to read of a member, by extension; of others nothing is read. None: all of all.
+    `limits`: the most bytes to read of a member, by extension; others are not read. None: read every member whole.
     """
     member: _File | None = None
     problem = ""
@@ -378,12 +378,12 @@ def _after_the_end(stream: Any) -> str:
         while block := stream.read(_CHUNK):
             if block.count(0) != len(block):
                 return (
-                    "something follows the tar's end marker, and was not read; tars put together with cat must be put "
-                    "together with 'tar --concatenate', or be left as several shards"
+                    "data after the end of the archive was ignored; use 'tar --concatenate', not cat, to join "
+                    "tars, or keep them as several shards"
                 )
             passed += len(block)
             if passed > _MAX_PADDING:
-                return f"more than {_MAX_PADDING:,} zeros follow the tar's end marker; what follows them was not read"
+                return f"more than {_MAX_PADDING:,} zeros after the end of the archive; data after them was ignored"
     return ""
 
 

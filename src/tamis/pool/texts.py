@@ -34,7 +34,7 @@ from tamis.pool.source import text_in, utf8
 log = logging.getLogger(__name__)
 
 #: Usual names of a column of texts.
-TEXT_COLUMNS = (*CAPTION_COLUMNS, "TEXT", "word", "Word", "sentence")
+TEXT_COLUMNS = (*CAPTION_COLUMNS, "word", "Word", "sentence")
 
 ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl", ".txt")
 

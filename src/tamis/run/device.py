@@ -40,7 +40,7 @@ _BEGUN = b"begun"
 _RESTART_SECONDS = 60.0
 _RETRY_SECONDS = 0.1
 
-#: A worker gives up if the process dies so often while computing batches of others.
+#: A worker gives up after this many deaths of the process during other workers' batches.
 _MOST_DEATHS = 100
 
 

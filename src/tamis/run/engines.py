@@ -40,7 +40,7 @@ class Engine(Protocol):
     def __call__(
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
     ) -> Iterator[ShardReport]:
-        """Does all tasks; raises StopError if no shard would go better."""
+        """Does all tasks; raises StopError if every other shard would fail too."""
 
 
 def engine_named(

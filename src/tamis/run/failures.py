@@ -29,7 +29,7 @@ class ShardReport:
         took: seconds by node name, and of waiting for samples (`READING`).
         read: whether the shard's file was read to its end.
         cut: why the file could not be read to its end, where the rows before that were kept.
-        error: what went wrong; None for nothing. Parts that could be made all the same are there.
+        error: what went wrong; None for nothing. Parts that it did not affect are written.
         detail: the traceback of an unexpected error.
         elsewhere: nothing was done here: another process has the shard, or finished it.
         unreached: the pool's store did not answer, so the file's version is not asked for either.
@@ -79,12 +79,12 @@ def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
 def record(run: Path, task: Task, report: ShardReport) -> None:
     """Writes or removes the error record of a shard.
 
-    An error that another command met while making other parts stays until those parts exist.
+    Keeps another command's error until the parts it could not make exist.
     """
     shard, path = task.shard, failure_path(run, report.shard)
     before = read_record(path) if path.exists() else {}
     if not report.read and report.cut is None:
-        report.cut = before.get("cut")  # nothing has reached the end of the file since
+        report.cut = before.get("cut")  # the file has not been read to its end since
         report.error = report.error or report.cut
     others = still_lacking(run, before)
     if report.error is None:

@@ -74,11 +74,10 @@ class Local:
 
     Attributes:
         workers: how many; 1 works in this process. None: one per GPU, or 1.
-        place: of this engine among those on this machine.
-        command: a command started it, not a caller of the library. With `workers` None it then takes one worker per
-            core, as far as memory allows, where that is faster: to feed GPUs, and if there is only reading and decoding
-            to do. And plug-ins run in a worker process even with one worker: one that ends its process must not end
-            the command.
+        place: this rank's place among the ranks here.
+        command: a command started it, not a caller of the library. Then
+            - `workers` None means one per core, as memory allows, to feed GPUs or if there is only reading to do;
+            - plug-ins run in a child process even with one worker, so that their exit does not end the command.
         served: one process per device runs the networks for all workers, instead of each worker. None: for GPUs, if
             there are more workers than GPUs.
     """
@@ -135,7 +134,7 @@ class Local:
 
 
 def feeders(available: int, engines: int) -> int:
-    """Returns how many reading and decoding workers fit on some cores, on a machine with so many engines."""
+    """Returns how many reading and decoding workers fit on some cores, shared by `engines` ranks."""
     return max(1, min(available, memory() // engines // _WORKER_BYTES))
 
 
@@ -284,10 +283,10 @@ class WorkerProcesses:
             how = f"killed by signal {-code}"
             hint = "; signal 9 usually means that memory ran out: use fewer --workers" if code == -9 else ""
         elif code is not None:
-            hint = f"; code in it ended the process: look at {' and '.join(self.plans[0].plugins) or 'the libraries'}"
+            hint = f"; something called exit(): look at {' and '.join(self.plans[0].plugins) or 'the libraries'}"
         report = ShardReport(
             shard=task.shard.name,
-            error=f"the worker process died ({how}) while at this shard{hint}",
+            error=f"the worker process died ({how}) while working on this shard{hint}",
             seconds=time.perf_counter() - worker.started,
         )
         record(self.run, task, report)

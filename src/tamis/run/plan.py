@@ -93,8 +93,8 @@ class Plan:
         signals: the signals, each with its label.
         keep: which kinds of features to store, of `KEEPS`.
         identities: the fingerprints of nodes, for the device on which networks run.
-        fields: the json fields that the run's index holds; the pool's other ones are added as scores are. None: the
-            index holds all.
+        fields: the json fields that the run's index holds; other fields are stored as separate score parts. None:
+            the index holds all.
     """
 
     pool: Pool
@@ -168,7 +168,7 @@ class Plan:
 
     @cached_property
     def required(self) -> tuple[str, ...]:
-        """What at least one sample of each shard must have, "image" and "caption": what is used, or was named."""
+        """Returns "image" and/or "caption": needed because a signal uses it or the user named its column."""
         spec = self.pool.spec
         images = spec.image is not None or spec.image_extensions != IMAGE_EXTENSIONS or DecodedImages() in self.nodes
         captions = spec.caption is not None or Captions() in self.nodes

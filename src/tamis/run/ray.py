@@ -40,12 +40,12 @@ log = logging.getLogger(__name__)
 #: The most shards that an actor with a GPU does at once, one for each of its workers: 32 workers feed it 33,000 images
 #: a second (`benchmarks/feed.py`).
 _MOST_AT_ONCE = 32
-#: How often actors are asked for their progress, and the cluster for its size.
+#: Seconds between requests: for the actors' progress, and for the cluster's size.
 _LOOK_SECONDS = 1.0
 _GROW_SECONDS = 10.0
-#: Between two warnings that no actor has started.
+#: Seconds between two warnings that no actor has started.
 _SILENCE_SECONDS = 60.0
-#: The concurrency group of questions that actors answer while they work.
+#: The concurrency group of calls that an actor serves while busy.
 _ASIDE = "aside"
 
 
@@ -54,7 +54,7 @@ class Ray:
     """Engine: actors of Ray.
 
     Attributes:
-        address: of a running cluster ("auto", "ray://host:10001"); None starts Ray on this machine for this run.
+        address: a running cluster ("auto", "ray://host:10001"); None starts Ray on this machine for this run.
         workers: how many actors; None: one per GPU of the cluster (or per `threads` cores if it has none), including
             nodes that join later.
         served: each actor has as many reading and decoding workers as its machine has cores for it, and a process that
@@ -120,7 +120,7 @@ def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -
 
 
 def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
-    """Returns how many cores an actor reserves: with a GPU one, though its workers use their share of all."""
+    """Returns how many cores an actor reserves: 1 with a GPU, although its workers use more."""
     if plan.device.kind != "cpu":
         return 1
     return plan.device.threads or (1 if address or not workers else max(1, cores() // workers))
@@ -265,7 +265,7 @@ class _Fleet:
             ) from error
 
     def _assign(self) -> None:
-        """Gives the waiting shards to actors, evenly. None gets a spare one: it would fail with an actor that dies."""
+        """Gives shards to actors, evenly. No actor queues an extra shard, which would be lost if it died."""
         for depth in range(max((one.at_once for one in self.actors), default=0)):
             for one in self.actors:
                 if len(one.tasks) == depth < one.at_once and self.waiting:
@@ -284,12 +284,12 @@ class _Fleet:
                 return None
             report = ShardReport(
                 shard=task.shard.name,
-                error="2 workers died one after another while at this shard; usually memory ran out: give each worker "
-                "more of it, or use a smaller --batch-size",
+                error="2 workers died one after another while working on this shard; usually memory ran out: give each "
+                "worker more of it, or use a smaller --batch-size",
             )
             record(self.run, task, report)
         except self.ray.exceptions.RayError as error:
-            raise StopError(f"Ray gave no answer for the shard {task.shard.name}: {error}") from error
+            raise StopError(f"Ray failed on shard {task.shard.name}: {error}") from error
         if isinstance(report, StopError):
             raise report
         self._count(actor, task.shard.name, report.rows)

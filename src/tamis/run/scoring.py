@@ -47,12 +47,12 @@ def fill(
         engine: distributes the shards.
         quiet: show no progress.
         max_error_rate: stop if more than this fraction of the pool's shards fail.
-        patience: seconds to wait for the folder's lock; None: a moment. A command that prepares the run is waited for
-            in any case.
+        patience: seconds to wait for the folder's lock; None: 2 s. A command that is preparing the
+            run gets longer.
 
     Raises:
         StopError: a model or a file is missing, the first shard has no image or caption at all, the folder belongs to
-            another pool or cannot be written to, no shard would go better, or too many failed.
+            another pool or cannot be written to, every other shard would fail too, or too many failed.
     """
     plan = assemble()  # finds a missing model before anything is written
     if not files(path / "index", ".parquet"):
@@ -78,7 +78,7 @@ def fill(
                     f"{max_error_rate:g} allows; the last is {report.shard}: {report.error}. Finished parts are kept: "
                     "fix the problem and run the command again"
                 )
-    return Run(path) if tasks else before  # which has read the parts already
+    return Run(path) if tasks else before  # `before` already has its footers cached
 
 
 def _check_first_shard(plan: Plan) -> None:

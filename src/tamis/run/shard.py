@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Writers = dict[Output, PartWriter]
 
-#: Before a shard that another process has claimed is tried again.
+#: Seconds before retrying a claimed shard.
 _WAIT_SECONDS = 0.2
 
-#: In a shard of fewer samples it is possible that none has a caption.
+#: Smaller shards are not judged: having no captions may be chance.
 _ENOUGH_TO_JUDGE = 20
 
-_AHEAD = 2  # batches that wait for the model
+_AHEAD = 2  # batches ready for the model at most
 _TOGETHER = 8  # images decoded at once, or two per thread
 _TOGETHER_BYTES = 128 << 20  # and their size, read and decoded; a larger image is decoded alone
 _BATCH_BYTES = 256 << 20  # images of a batch, read and decoded; larger images make smaller batches
@@ -78,7 +78,7 @@ class ShardWorker:
             The report, which holds any error of this shard.
 
         Raises:
-            StopError: no other shard would go better.
+            StopError: every other shard would fail too.
         """
         start, before = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
@@ -109,7 +109,7 @@ class ShardWorker:
         if any(output.kind == "index" for output in missing):
             missing = list(task.outputs)
         try:
-            for output in set(task.outputs) - set(missing):  # the side files may be missing all the same
+            for output in set(task.outputs) - set(missing):  # their side files may still be missing
                 _write_side_files(self.run / output.folder, output.node, self.plan.device)
             if missing:
                 return self._make(replace(task, outputs=tuple(missing)), progress, report)
@@ -147,7 +147,7 @@ class ShardWorker:
             for values, samples in _timed(_ahead(batches, prepare), report):
                 self.executor.compute(nodes, values, faults)
                 _add(writers, values, samples)
-                if not faults:  # a fault may be gone at the next try, which has to make these rows again
+                if not faults:  # do not save rows with a fault: a retry must recompute them
                     kept.add(samples)
                 report.statuses.update(sample.status for sample in samples)
                 report.rows += len(samples)

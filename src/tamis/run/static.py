@@ -26,7 +26,7 @@ from tamis.store.claims import being_done, takes_over
 if TYPE_CHECKING:
     from tamis.run.engines import EngineProgress
 
-#: Between two listings of the folders while other ranks work on all that is left: 1.5 times longer every time.
+#: Seconds between folder listings once only other ranks have work; grows by 1.5.
 _LOOK_SECONDS = 2.0
 _LONGEST_LOOK_SECONDS = 60.0
 
@@ -39,8 +39,7 @@ def place_of(
 ) -> Place:
     """Returns which rank this process is: from the options, else from torchrun's or Slurm's variables.
 
-    The tasks of a Slurm array count too: each may start several processes, and those of the second task follow those of
-    the first.
+    In a Slurm array: rank = array task x processes per task + process.
 
     Raises:
         StopError: nothing gives the rank, or the numbers make no sense.

@@ -14,7 +14,7 @@ from tamis.math.similarity import rowwise_dot
 
 @dataclass(frozen=True, kw_only=True)
 class CRho(Signal):
-    """Scores a pair by its cosine under a model of a clean set, less that under a model that saw the pool once.
+    """Scores a pair by its cosine under a model of a clean set, minus that under a model that saw the pool once.
 
     High: the model of clean pairs finds a match that the pool has not taught yet. Low: it finds no match, or the pool
     teaches the pair well already. The two models have different scales, so 0 has no meaning: only the order counts.
@@ -28,9 +28,9 @@ class CRho(Signal):
 
     Cost: as `clip`, twice; images are decoded once.
 
-    Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.2, equation 1: clean less pool, the
-        highest are kept. After Mindermann et al. 2022, "Prioritized training on points that are learnable, worth
-        learning, and not yet learnt" (arXiv 2206.07137): training loss less held-out loss; a high cosine is a low loss.
+    Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.2, equation 1: clean minus pool,
+        the highest are kept. After Mindermann et al. 2022, "Prioritized training on points that are learnable, worth
+        learning, and not yet learnt" (arXiv 2206.07137): training loss minus held-out loss; high cosine is low loss.
     """
 
     name: ClassVar[str] = "c_rho"
@@ -40,7 +40,7 @@ class CRho(Signal):
             name="c_rho",
             unit="cosine",
             better="high",
-            about="cosine under a model of clean pairs less that under a model of the pool",
+            about="cosine under a model of clean pairs minus that under a model of the pool",
         ),
     )
     clean: ModelRef

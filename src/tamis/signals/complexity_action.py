@@ -49,7 +49,7 @@ class ComplexityAction(Signal):
         parser: an installed spaCy package or a folder; its contents identify it.
 
     Emits:
-        complexity: number of relations of the thing with most of them. NaN where there is no caption.
+        complexity: most relations of any one noun. NaN where there is no caption.
         actions: number of action verbs. NaN likewise.
 
     Cost: about 1 ms per caption, one CPU core; the parser reads about 10,000 words per second.
@@ -61,7 +61,7 @@ class ComplexityAction(Signal):
     name: ClassVar[str] = "complexity_action"
     version: ClassVar[int] = 2
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(name="complexity", unit="relations", better="high", about="relations of the thing with most of them"),
+        Column(name="complexity", unit="relations", better="high", about="most relations of any one noun"),
         Column(name="actions", unit="verbs", better="high", about="action verbs"),
     )
     parser: ParserRef = "en_core_web_sm"
@@ -85,7 +85,7 @@ class ComplexityAction(Signal):
 
 
 def complexity(tokens: Sequence[Token]) -> int:
-    """Returns the number of relations of the thing with most of them; 0 where there is no relation."""
+    """Returns the most relations of any one noun; 0 without relations."""
     ends = Counter(end for pair in relations(tokens) for end in pair)
     return max(ends.values(), default=0)
 

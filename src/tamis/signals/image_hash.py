@@ -33,9 +33,9 @@ class ImageHash(Signal):
             does not decode (content_hidden: NaN).
         image_colours: 256 hex digits: the blue and red difference (Cb, Cr) of 8 x 8 fields, a byte each.
         image_lightness: 2,048 hex digits: the lightness of 32 x 32 fields, a byte each.
-        content_hidden: 1 where an image has one colour without its transparency, like a black drawing on a transparent
-            background, else 0. All such drawings decode to the same image, so their hash and lightness are those of
-            their opacity, and their colours are halved. Always 0 with `--transparency white`.
+        content_hidden: 1 where an image is a single colour once transparency is ignored, e.g. black line art on a
+            transparent background, else 0. All such drawings decode to the same image, so their hash and lightness are
+            those of their opacity, and their colours are halved. Always 0 with `--transparency white`.
 
     Cost: 1 ms per image on one CPU core.
 
@@ -60,7 +60,7 @@ class ImageHash(Signal):
             name="content_hidden",
             unit="0 or 1",
             better="low",
-            about="1: of one colour without its transparency, as a black drawing on no ground is",
+            about="1: a single colour once transparency is ignored, e.g. black line art on a transparent background",
         ),
     )
 

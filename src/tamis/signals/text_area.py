@@ -29,7 +29,7 @@ class TextArea(Signal):
     Emits:
         text_area: share of pixels, in [0, 1]. NaN where the image does not decode.
 
-    Cost: about 20 ms per image for the detector, two CPU cores, and 0.1 ms.
+    Cost: about 20 ms per image for the detector, two CPU cores, plus 0.1 ms for the area.
     """
 
     name: ClassVar[str] = "text_area"

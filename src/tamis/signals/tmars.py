@@ -34,7 +34,7 @@ class Tmars(Signal):
 
     Emits:
         tmars: cosine, in [-1, 1]. NaN where the image does not decode or there is no caption.
-        clip_drop: cosine before less cosine after, in [-2, 2]; exactly 0 where there is no text.
+        clip_drop: cosine before minus cosine after, in [-2, 2]; exactly 0 where there is no text.
         n_text_boxes: number of text regions. NaN where the image does not decode.
         text_area: share of the pixels that they cover, in [0, 1]. NaN where the image does not decode.
 

@@ -45,7 +45,7 @@ class ZeroShotClass(Signal):
         zero_shot_class: the name of the class. None where the image does not decode, or has no embedding.
         class_cosine: the cosine of image and class name, in [-1, 1]; 0.2 to 0.35 in practice for OpenAI's models. NaN
             likewise.
-        class_margin: that cosine less the cosine with the second class, at least 0. NaN likewise.
+        class_margin: that cosine minus the cosine with the second class, at least 0. NaN likewise.
 
     Cost: the image tower, shared with `clip`, and n k d multiplications. Once per worker the text tower for every class
         and template, always in float32.
@@ -75,7 +75,7 @@ class ZeroShotClass(Signal):
             unit="cosine",
             better="high",
             beside="zero_shot_class",
-            about="cosine with the class less cosine with the second class",
+            about="cosine with the class minus cosine with the second class",
         ),
     )
     model: ModelRef

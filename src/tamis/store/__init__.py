@@ -1,4 +1,7 @@
-"""The run folder on disk: the only place that reads and writes it. Format: docs/data-format.md."""
+"""Reads and writes run folders, on disks or at URLs; `tamis.run` adds the status, events and failures.
+
+Format: docs/data-format.md.
+"""
 
 from tamis.store.run import Run, ScoreSet, open_run
 

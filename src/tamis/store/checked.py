@@ -247,7 +247,7 @@ class CheckedParquet:
 
 
 def write_array(path: Path, values: Floats, *, uids: str = "") -> None:
-    """Writes one array as a `.npy` file, followed by whose it is and its hash."""
+    """Writes one array as a `.npy` file, followed by its owner facts and hash."""
     values = np.ascontiguousarray(values)
     with writing(path) as temporary:
         with open(temporary, "wb") as file:
@@ -258,7 +258,7 @@ def write_array(path: Path, values: Floats, *, uids: str = "") -> None:
 
 
 def finish_array(file: Path, path: Path, rows: int, uids: str) -> None:
-    """Appends to an array's file whose it is and its hash.
+    """Appends its owner facts and hash to an array's file.
 
     Args:
         file: the array, under a temporary name.
@@ -307,5 +307,5 @@ def _verified_facts(path: Path, file: Any) -> dict[str, str]:
 
 
 def verify_again() -> None:
-    """Has the hash of every array be verified when it is next opened."""
+    """Makes every array's hash be verified again when it is next opened."""
     _verified.clear()

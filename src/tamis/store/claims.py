@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 CLAIMS = "claims"
 
-#: How long a command waits for a lock, and how long for a command that prepares a run: that may list a million shards,
-#: and all ranks that a scheduler starts do it one after the other.
+#: How long a command waits for a lock, and how long while another prepares the run. Preparing may list a million
+#: shards, and all ranks that a scheduler starts take turns at it.
 PATIENCE_SECONDS = 2.0
 PREPARES = "prepares the run"
 PREPARING_SECONDS = 600.0
@@ -99,8 +99,8 @@ def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> I
     Args:
         folder: created if it does not exist.
         doing: what other commands say about this one, `PREPARES` for example.
-        patience: seconds to wait for another command; None: `PATIENCE_SECONDS`. One that prepares the run is waited for
-            longer.
+        patience: seconds to wait for another command; None: `PATIENCE_SECONDS`. The wait is longer if that one
+            prepares the run.
 
     Raises:
         RunError: another process keeps it (the message names it), or the folder cannot be written to.
@@ -178,7 +178,7 @@ def _in_use(path: Path) -> str:
 
 
 def takes_over(run: Path) -> bool:
-    """Whether a process may do the shards that another one leaves; some stores cannot say who has which."""
+    """Whether a process may do the shards that another one leaves: claims need a store with conditional writes."""
     if storage.has_if_absent(run / CLAIMS):
         return True
     log.warning(

@@ -22,8 +22,8 @@ _WORDS: Mapping[Sign, str] = {"&": "in {0} and in {1}", "|": "in {0} or in {1}",
 def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     """Returns the rows that are in both (&), in one of two (|), or in the left and not the right (-).
 
-    A row that both keep several times is kept the smaller number of times by &, the larger by |. Its reason is what
-    dropped it from the left, or else from the right.
+    Repeats: & takes the minimum, | the maximum. The reason of a row is what dropped it from the left, or else from the
+    right.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
         raise ValueError(

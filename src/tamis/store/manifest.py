@@ -74,18 +74,17 @@ def check_folder(run: Path, pool: Pool) -> None:
     mixed = any(folder == here or folder.startswith(f"{here}/") for folder in pool_folders)
     if mixed or any(lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
         raise RunError(
-            f"the run folder {name} would hold files of the pool, or the pool those of the run: name a folder apart "
-            f"from {' '.join(pool.spec.paths)} with --run"
+            f"the run folder {name} and the pool overlap: choose one outside {' '.join(pool.spec.paths)} with --run"
         )
 
 
 def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
-    """Checks that a pool is the one of a run, grown or not, or a part of it.
+    """Checks that a pool is the run's pool, an extension or a part of it.
 
     Args:
         run: the run folder, new or not.
         pool: what is to be scored.
-        grow: it may be another one, whose shards are added.
+        grow: another pool is allowed, and its shards are added.
 
     Raises:
         RunError: it has shards that the run lacks, at another place than the run's pool.

@@ -49,7 +49,7 @@ INDEX_FIELDS = [
     pa.field("reason", pa.string()),
 ]
 
-#: In an index's footer: the rows of each status, the status appended.
+#: Footer key prefix of an index for row counts by status.
 _STATUS = "tamis.status."
 
 _RANDOM = ("uid_hi", "uid_lo", "image_xxh3")  # neither a dictionary nor a compressor finds anything in them
@@ -109,7 +109,7 @@ def index_facts(path: Path) -> IndexFacts:
     facts = CheckedParquet(path).facts
     check_binding(path, facts, None)
     if "tamis.stamp" not in facts:
-        raise damaged(path, "it is no index")
+        raise damaged(path, "it is not an index")
     counts = {key[len(_STATUS) :]: int(text) for key, text in sorted(facts.items()) if key.startswith(_STATUS)}
     return IndexFacts(int(facts["tamis.rows"]), facts["tamis.uids"], Counter(counts), facts["tamis.stamp"])
 

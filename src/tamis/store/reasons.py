@@ -13,7 +13,7 @@ from tamis.errors import RecipeError
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
-#: What a subset says that holds no reasons.
+#: Message for a subset without reasons.
 NO_REASONS = (
     "The subset holds no reasons: it was put together by hand, or another program wrote it. "
     "Choose it again with `tamis select`"
@@ -116,13 +116,13 @@ def blocks(rows: int) -> Iterator[slice]:
 
 
 def widened(codes: Codes, largest: int) -> Codes:
-    """Returns codes in a type that holds the largest: the same array if its own does.
+    """Returns codes in a type that holds the largest; unchanged if they already fit.
 
     Raises:
         RecipeError: it needs more than two bytes.
     """
     if largest > np.iinfo(np.uint16).max:
-        raise RecipeError(f"the recipe has {largest:,} reasons to drop a pair, at most 65,535 can be told apart")
+        raise RecipeError(f"the recipe has {largest:,} reasons to drop a pair, at most 65,535 are possible")
     return codes.astype(np.uint16) if largest > np.iinfo(codes.dtype).max else codes
 
 

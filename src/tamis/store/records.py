@@ -1,4 +1,4 @@
-"""The JSON files of a run: objects with a hash of all else in them, so that any change is found.
+"""The JSON files of a run: objects with a hash of their other keys, so that any change is found.
 
 docs/data-format.md lists their keys.
 """
@@ -56,7 +56,7 @@ def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
     try:
         if not isinstance(facts, dict) or with_hash(facts)[_HASH] != facts.get(_HASH):
             raise damaged(path, "its content is not what was written", remedy)
-    except ValueError as error:  # NaN, or half of a surrogate pair: nothing of ours
+    except ValueError as error:  # NaN, or half of a surrogate pair: we write neither
         raise damaged(path, "its content is not what was written", remedy) from error
     return facts
 
@@ -90,7 +90,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def read_left(path: Path, command: str, version: int) -> dict[str, Any] | None:
-    """Returns what a command left in a run folder, in a record that names the command and a format; None: nothing.
+    """Reads a command's result file in a run folder; None if absent. The file names the command and a format.
 
     Raises:
         RunError: the file is damaged, or of another version.
@@ -100,7 +100,7 @@ def read_left(path: Path, command: str, version: int) -> dict[str, Any] | None:
     facts = read_json(path)
     if not isinstance(facts, dict) or facts.get("kind") != command or facts.get("format") != version:
         what = command.removeprefix("tamis ")
-        raise RunError(f"{path} is no {what} that this version of tamis reads: delete it, or repeat `{command}`")
+        raise RunError(f"{path} is not a {what} that this version of tamis reads: delete it, or repeat `{command}`")
     return read_record(path)
 
 
@@ -108,7 +108,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yields the lines of a file that grows, each a JSON object. A last line that a killed process cut is skipped.
 
     Raises:
-        DamageError: another line is no object.
+        DamageError: another line is not an object.
     """
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
@@ -117,7 +117,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines):
                 return
-            raise damaged(path, f"line {number} is no JSON ({error})") from error
+            raise damaged(path, f"line {number} is not JSON ({error})") from error
         if not isinstance(value, dict):
-            raise damaged(path, f"line {number} is no object")
+            raise damaged(path, f"line {number} is not an object")
         yield value

@@ -25,7 +25,7 @@ SHARDS = "shards.parquet"
 _SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("url", pa.string(), nullable=False)])
 _ROW_GROUP = 1 << 20
 
-# A command that extends a run writes the list and then run.json: a reader that comes between waits.
+# A command that extends a run writes the list and then run.json: a reader that sees only one of them retries.
 _NAPS = (0.0, 0.2, 0.8)
 
 

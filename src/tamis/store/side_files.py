@@ -29,8 +29,8 @@ def keeps_side_files(signal: object) -> bool:
 def write_side_files(folder: Path, signal: Signal, device: Device) -> None:
     """Writes a signal's side files that are missing or damaged, and notes them in `signal.json`.
 
-    Several workers may do so at once: they write the same, but for the last digits of embeddings. So an array's note is
-    its shape; its file has its hash.
+    Several workers may do so at once: they write the same up to the rounding of embeddings. So an array's note is its
+    shape; its file has its hash.
 
     Raises:
         DiskFullError: no space is left.

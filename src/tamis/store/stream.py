@@ -107,8 +107,8 @@ def samples_of(
     its order alone. For pools on a store the processes must be spawned, not forked.
 
     Memory: at most `ahead` bytes of files wait to be yielded, and as many of pixels; more only if two samples are
-    larger than that. Further: about 100 bytes for each different row (and its caption) up to 512 MiB, 1 byte for every
-    row of the run and 8 for every row of the order.
+    larger than that. In addition: about 100 bytes for each different row (and its caption) up to 512 MiB, 1 byte for
+    every row of the run and 8 for every row of the order.
 
     Args:
         source: a subset, for its kept rows; or a run, of which any row may be named.
@@ -146,7 +146,7 @@ def samples_of(
 
 
 #: Environment variable: the pool's URLs as they were given to `tamis score`, with user, password or signature,
-#: separated by white space. A run knows them without.
+#: separated by white space. The run stores them without secrets.
 POOL_URLS = "TAMIS_POOL"
 
 

@@ -1,8 +1,8 @@
 """Subset files: the kept rows of a run as Parquet, with the choice and its reasons in the footer.
 
-The codes of the reasons are between the last row group and the footer, where readers of the table do not look: a
-compressed block per shard, one or two bits per row. Another program may rewrite the file, with fewer rows for example:
-rows are checked when they are read, and the reasons of such a file are lost.
+Parquet readers ignore bytes that no offset in the footer points to. We store the codes of the reasons there, after the
+last row group: a zstd block per shard, one or two bits per row. Another program may rewrite the file, for example with
+fewer rows: rows are checked when they are read, and the reasons of such a file are lost.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SubsetFile:
                 self._file.verify()
             self.facts: dict[str, Any] = json.loads(self._file.facts.get(FACTS, "null"))
             if not isinstance(self.facts, dict) or with_hash(self.facts) != self.facts:
-                raise _malformed(path, "the choice in its footer is missing, or is not what was written")
+                raise _malformed(path, "its footer has no tamis.subset entry, or one that was changed")
             self._table = self._file.read(None)
         except (DamageError, ValueError, RecursionError) as error:
             raise _malformed(path, getattr(error, "what", "") or str(error)[:300]) from error

@@ -15,7 +15,7 @@ from tamis.arrays import U64, Mask
 
 T = TypeVar("T")
 
-#: Blocks read at once. Arrow and NumPy leave the interpreter while they work.
+#: Blocks read at once. Arrow and NumPy release the GIL while they work.
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -28,7 +28,7 @@ class Table:
     Attributes:
         sizes: rows per block.
         about: what is known of a column: the settings it was made with, its model's among them.
-        side_file: what the signal of a column keeps beside its parts, by column and file name; None: no such file.
+        side_file: what the signal of a column keeps next to its parts, by column and file name; None: no such file.
         alive: which rows are still in question; None: all. Steps of a recipe narrow it one after the other.
     """
 

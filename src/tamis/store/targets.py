@@ -72,7 +72,7 @@ def check_target(
         what = "folder" if path.is_dir() else "device, a pipe or a socket"
         raise RunError(f"{path} is a {what}, not a regular file: choose another name")
     if not ours(path):
-        raise RunError(f"{path} exists and is no {what} of tamis: choose another name, or delete it")
+        raise RunError(f"{path} exists and was not written by tamis as a {what}: choose another name, or delete it")
     if not overwrite:
         raise RunError(f"{path} exists: choose another name, or replace it with --overwrite (overwrite=True)")
 
@@ -174,7 +174,7 @@ def check_own(
         raise RunError(f"{folder} cannot be written into ({error.strerror}): name another folder ({option})") from error
     others = [name for name in names if not any(fnmatch(name, one) for one in (*also, ".*", "lost+found"))]
     if others and not any(next(folder.glob(mark), None) is not None for mark in marks):
-        raise RunError(f"{folder} holds no {what} but other files ({others[0]}, ...): name another folder ({option})")
+        raise RunError(f"{folder} contains other files ({others[0]}, ...), no {what}: name another folder ({option})")
 
 
 def inside(folder: Path, paths: Iterable[Path]) -> list[str]:

@@ -1,8 +1,8 @@
 """Rows of a long shard, kept while it is worked on: a kill costs seconds of work, not the shard.
 
 Now and then the new rows go to a file `unfinished/<shard>/<what>-<number>.parquet`. Another process continues from them
-if it would make the same: the same parts and batches, of the same version of the shard's file. The files go when their
-parts are written or the shard's file has changed, and outlive commands that make other parts of the shard.
+if it would make the same: the same parts and batches, of the same version of the shard's file. The files
+are deleted when their parts exist or the shard's file changed; commands that make other parts leave them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 UNFINISHED = "unfinished"
 
-#: A kill may cost so much work, and the last batch.
+#: At most this many seconds of work are lost to a kill, and the last batch.
 EVERY_SECONDS = 20.0
 
 _ROW_GROUP = 1 << 16
@@ -121,7 +121,7 @@ class Unfinished:
             raise damaged(self.folder, f"what was kept of the shard is of other samples than it has in row {number}")
 
     def drop(self) -> None:
-        """Deletes the files: the parts are written, or what was kept is no good."""
+        """Deletes the files: the parts are written, or what was kept is unusable."""
         _remove(self.folder, self.what)
 
 

@@ -33,8 +33,8 @@ from tamis.store.run import Run
 _WINDOW = 2048  # rows, at most
 _OPEN = 64  # shards that stay open between windows
 _INDEX_BYTES = 512 << 20  # of the index that stay in memory, of the rows that are asked for
-_INDEX_THREADS = 4  # Arrow leaves the interpreter while it works
-_PATIENCE = 3  # after so many failed jobs in a row a shard is given up: on a store, each may take minutes
+_INDEX_THREADS = 4  # Arrow releases the GIL while it works
+_PATIENCE = 3  # a shard is given up after this many failed jobs in a row: on a store, each may take minutes
 
 #: Columns of the index that a sample is compared with.
 COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes", "image_xxh3")
@@ -216,7 +216,7 @@ class Windows:
     def _read(
         self, source: Source, rows: list[int], entries: list[Entry], before: Future[Any] | None, leaves: bool
     ) -> Sequence[Mapping[str, bytes] | Problem]:
-        """Reads some rows of one shard, in a thread; with `leaves`, the order goes on in another shard."""
+        """Reads some rows of one shard, in a thread; with `leaves`, the next window does not need this shard."""
         assert source.shard is not None  # rows of absent shards are not asked for
         try:
             if (problem := self._refused(source, source.shard)) is None:

@@ -15,7 +15,7 @@ from tamis.store import parts
 
 
 class PartWriter:
-    """Gathers one part of a shard as Arrow tables. It must be fed at least once, if need be an empty batch."""
+    """Gathers one part of a shard as Arrow tables. Call `add` at least once, even with an empty batch."""
 
     def __init__(self) -> None:
         self._batches: list[pa.Table] = []

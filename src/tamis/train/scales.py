@@ -28,10 +28,10 @@ class ClipTraining:
     batch: Annotated[int, "Pairs compared with each other, of all processes together."]
     learning_rate: Annotated[float, "AdamW's peak learning rate; it falls to 0 along a half cosine."] = 5e-4
     warmup: Annotated[int, "Steps over which the learning rate rises."] = 500
-    beta1: Annotated[float, "AdamW's."] = 0.9
-    beta2: Annotated[float, "AdamW's."] = 0.98
-    epsilon: Annotated[float, "AdamW's."] = 1e-6
-    weight_decay: Annotated[float, "Of parameters with two or more dimensions."] = 0.2
+    beta1: Annotated[float, "AdamW beta1."] = 0.9
+    beta2: Annotated[float, "AdamW beta2."] = 0.98
+    epsilon: Annotated[float, "AdamW epsilon."] = 1e-6
+    weight_decay: Annotated[float, "Weight decay, on matrices only."] = 0.2
     clip_norm: Annotated[float | None, "Largest norm of the gradients; longer ones are scaled down."] = None
     crop: Annotated[float, "Smallest share of an image that a random crop keeps."] = 0.9
     seed: Annotated[int, "Seed of the initial weights, the order and the crops."] = 0

@@ -80,7 +80,7 @@ def load_legible(model: str, *, confidence: float, device: Device) -> Legible:
 
     The detector takes a dog on a lawn for a huge letter, and the title of a book cover for the same; the recogniser is
     sure of the title only. It is least reliable with one character, as any round thing is a good O. Such a region is
-    read again in a smaller and a larger crop, and must give the same character, with half the doubt (0.95 for 0.9).
+    read again in a smaller and a larger crop, and must give the same character, at (1 + confidence) / 2.
     `confidence` is the lowest mean probability of the characters.
     """
     read = load_text_recogniser(model, device=device)

@@ -123,7 +123,7 @@ def columns_of(
     """Returns the inputs (n, d + m + f + 2) of the linear layer for n texts.
 
     They are embeddings (n, d; unit rows), nearness exp(-4 |e - c|^2) to the centres (m, d), and facts (n, f), each
-    times (1 - 1 / words); then the network's score of the whole text (n,), clipped to [0, 1], and it over the words.
+    times (1 - 1 / words); then the network's score of the text (n,), clipped to [0, 1], and that / word count.
     """
     one_over = facts[:, FACTS.index("one over words")]
     squares = (embeddings**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2 * embeddings @ centres.T

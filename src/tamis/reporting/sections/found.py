@@ -73,9 +73,9 @@ TRAITS: Mapping[str, Trait] = {
         holds=lambda side: side < SHORTER_SIDE,
     ),
     "hidden": Trait(
-        one="image of one colour without its transparency",
-        many="images of one colour without their transparency",
-        rule="such as a black drawing on a transparent ground: tamis score --transparency white shows it on white",
+        one="image of a single colour once transparency is ignored",
+        many="images of a single colour once transparency is ignored",
+        rule="such as black line art on a transparent background: tamis score --transparency white shows it on white",
         columns=("content_hidden",),
         holds=lambda hidden: hidden == 1,
     ),
