@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from damage import answer, contents, files_of, small_run, unreadable
@@ -18,7 +17,7 @@ from damage import answer, contents, files_of, small_run, unreadable
 import tamis
 from tamis.errors import DamageError, RunError
 from tamis.store import check as module
-from tamis.store import checked, manifest, parts, records
+from tamis.store import checked, manifest, records
 from tamis.store.check import Checked
 from tamis.store.claims import locked
 from tamis.store.shard_list import write_shards
@@ -74,14 +73,6 @@ def test_what_may_not_be_read_is_reported_and_not_called_damaged(name: str, run:
     assert "Permission denied" in found.findings[0].what
     assert (name in str(error.value), isinstance(error.value, DamageError)) == (True, False)
     assert (contents(run), answer(run)) == (before, right)
-
-
-def test_the_width_of_most_embeddings_is_the_right_one(run: Path) -> None:
-    path = next(run.glob("embeddings/*/00000.npy"))
-    uids = parts.uids_in(run / "index" / "00000.parquet")
-    parts.write_rows(path, [np.zeros((len(np.load(path)), 4))], uids=uids)
-    assert kinds(tamis.check(run, delete=True)) == [("damaged", str(path.relative_to(run)))]
-    assert kinds(tamis.check(run)) == [("missing", str(path.parent.relative_to(run)))]
 
 
 def test_the_files_next_to_the_parts_are_looked_at(run: Path) -> None:

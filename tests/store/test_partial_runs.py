@@ -83,14 +83,6 @@ def test_the_reason_is_given_where_a_shard_cannot_be_read(tmp_path: Path) -> Non
     assert tamis.run_recipe(recipe, partial=True, quiet=True).subset is not None
 
 
-def test_all_index_parts_gone_is_no_empty_run(run: Path) -> None:
-    for path in (run / "index").iterdir():
-        path.unlink()
-    for read in (lambda: tamis.select(run, RECIPE), lambda: next(tamis.samples_of(Run(run), fields=["key"]))):
-        with pytest.raises(RunError, match="6 of its 6 shards"):
-            read()
-
-
 def test_an_index_part_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
     tamis.score(tmp_path / "pool", run=run, signals=["caption_length"], quiet=True)
     (run / "index" / "00009.parquet").write_bytes((run / "index" / "00000.parquet").read_bytes())

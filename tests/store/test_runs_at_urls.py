@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -24,7 +23,6 @@ from processes import command, die_at_file
 
 import tamis as package
 from tamis import api, storage
-from tamis.data import Column
 from tamis.errors import RunError
 from tamis.run.local import Place
 from tamis.run.static import Static
@@ -111,51 +109,29 @@ def test_a_run_at_a_url_holds_what_a_local_one_holds_and_another_machine_reads_i
 
 
 def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine: Callable[[str], None]) -> None:
-    assert tamis("score", pool, "--run", RUN, "--signals", "caption_length", "--dry-run").out.count(f"{RUN} (new)") == 1
+    Path("half.yaml").write_text("select: [{top_fraction: {score: characters, fraction: 0.5}}]")
+    assert f"{RUN} (new)" in tamis("score", pool, "--run", RUN, "--signals", "caption_length", "--dry-run").out
     assert tamis("score", pool, "--run", RUN, "--signals", "caption_length", "-q").code == 0
-    machine("b")
-    status = tamis("status", RUN)
-    assert (status.code, f"{RUN}: done" in status.out, "3/3 shards, 21 pairs" in status.out) == (0, True, True)
-    Path("half.yaml").write_text("select: [{top_fraction: {score: characters, fraction: 0.5}}]")
-    assert tamis("select", RUN, "--recipe", "half.yaml", "--out", "half.parquet").code == 0
-    assert tamis("export", RUN, "half.parquet", "half.npy", "--to", "npy").err == "wrote 11 pairs to half.npy\n"
-    assert tamis("report", RUN, "half.parquet", "--out", "page.html").code == 0
-    assert f"{RUN}: 3 shards, 6 parts read to their last byte; nothing" in tamis("check", RUN).out
-    assert tamis("score", write_pool(pool, 1, 7, 3), "--run", RUN, "--signals", "caption_length", "-q").code == 0
-    machine("d")
-    assert len(Run(RUN)) == 28
-
-
-def write_teachers(run: Path) -> None:
-    """Adds made-up embeddings, and scores of ICC's teachers, to a run."""
-    facts = {"label": "", "version": 1, "settings": {"model": "none"}}
-    columns = [Column(name=name, unit="share", better="high") for name in ("vba", "sba")]
-    about = {**facts, "name": "teachers", "label": "teachers", "columns": [dataclasses.asdict(one) for one in columns]}
-    manifest.describe(run, {"embeddings/image_embedding-1": {**facts, "name": "image_embedding"}, "scores/t-1": about})
-    for number, shard in enumerate(Run(run).shards):
-        uids = parts.uids_in(run / "index" / f"{shard}.parquet")
-        vectors = np.random.default_rng(number).normal(size=(7, 8))
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        parts.write_rows(run / f"embeddings/image_embedding-1/{shard}.npy", [vectors.astype(np.float16)], uids=uids)
-        half = np.linspace(0, 1, 7, dtype=np.float32)
-        values = {"vba": half, "sba": 1 - half}
-        parts.write_scores(run / f"scores/t-1/{shard}.parquet", columns, values, [None] * 7, uids=uids)
-
-
-def test_commands_of_learning_take_the_url(pool: Path, tamis: Tamis, machine: Callable[[str], None]) -> None:
-    write_teachers(score(pool).path)
-    Path("half.yaml").write_text("select: [{top_fraction: {score: characters, fraction: 0.5}}]")
-    Path("odd.yaml").write_text("select: [{top_fraction: {score: odd, fraction: 0.5}}]")
+    run = Run(RUN)
+    manifest.describe(run.path, {"embeddings/image_embedding-1": {"name": "image_embedding"}})
+    for shard in run.shards:
+        vectors = np.random.default_rng(0).normal(size=(7, 8)).astype(np.float16)
+        uids = parts.uids_in(run.index_path(shard))
+        parts.write_rows(run.path / f"embeddings/image_embedding-1/{shard}.npy", [vectors], uids=uids)
     for words, output in {
-        f"cluster {RUN} --clusters 2": "21 rows have the columns cluster.cluster and cluster.centroid_cosine",
-        f"check half.yaml --run {RUN}": "the recipe is good",
-        f"train icc {RUN} --weights 5,4,-4 --stages 1 --out icc": "21 captions are too few",
-        f"train clip {RUN} --subset none --out m": "there is no subset at none",
-        f"bench pool --run {RUN} --out b --recipes odd.yaml": ", vba, width",
+        f"status {RUN}": "3/3 shards, 21 pairs",
+        f"cluster {RUN} --clusters 2": "21 rows",
+        f"check half.yaml --run {RUN}": "",
+        f"select {RUN} --recipe half.yaml --out half.parquet": "",
+        f"export {RUN} half.parquet half.npy --to npy": "11 pairs",
+        f"report {RUN} half.parquet --out page.html": "",
+        f"check {RUN}": "3 shards, 12 parts",
+        f"score {write_pool(pool, 1, 7, 3)} --run {RUN} --signals caption_length -q": "",
     }.items():
         machine(str(hash(words)))
         done = tamis(*words.split())
-        assert output in done.out + done.err, words
+        assert (done.code, output in done.out + done.err) == (0, True), (words, done)
+    assert len(Run(RUN)) == 28
 
 
 @pytest.mark.parametrize(
@@ -164,30 +140,25 @@ def test_commands_of_learning_take_the_url(pool: Path, tamis: Tamis, machine: Ca
         f"select {RUN} --recipe half.yaml --out s3://pool/half.parquet",
         f"export {RUN} s3://pool/half.parquet out.npy --to npy",
         f"report {RUN} --out s3://pool/page.html",
-        f"train clip {RUN} --out s3://pool/model",
         f"bench {RUN} --out s3://pool/bench",
         "run whole.yaml",
     ],
 )
 def test_where_a_path_is_wanted_a_url_stops_the_command(words: str, tamis: Tamis) -> None:
-    Path("whole.yaml").write_text(
-        f"{{pool: pool, run: '{RUN}', signals: [caption_length], report: 's3://pool/p.html'}}"
-    )
+    recipe = {"pool": "pool", "run": RUN, "signals": ["caption_length"], "report": "s3://pool/p.html"}
+    Path("whole.yaml").write_text(json.dumps(recipe))
     done = tamis(*words.split())
-    assert (done.code, done.out) == (2, "")
-    assert re.fullmatch(r"tamis: s3:/pool/\S+: a path on a disk is wanted here, not the URL of a store.*\n", done.err)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert re.search(r"s3:/pool/\S+", done.err)
     assert not Path("s3:").exists()
 
 
-def test_a_recipe_whose_run_is_a_url_puts_its_subset_and_its_page_there_and_may_do_so_again(
-    pool: Path, s3: Any
-) -> None:
-    recipe = {**HALF, "pool": str(pool), "run": RUN, "signals": ["caption_length"]}
+def test_a_recipe_whose_run_is_a_url_puts_its_subset_and_its_page_there(pool: Path, s3: Any) -> None:
     for _ in range(2):
-        done = api.run_recipe(recipe, quiet=True)
+        done = api.run_recipe({**HALF, "pool": str(pool), "run": RUN, "signals": ["caption_length"]}, quiet=True)
         assert done.subset is not None
         there = at_store(s3)
-        assert {"subsets/half.parquet", "report.html"} <= set(there)
+        assert "subsets/half.parquet" in there
         assert there["report.html"] == done.report.read_bytes()
 
 
@@ -307,7 +278,7 @@ def test_a_store_that_stays_away_ends_the_command_and_the_next_one_goes_on(
         lost = request.method == "PUT" and request.path.endswith("index/00001.parquet")
         return Answer(503) if lost else onward(request)
 
-    with behind(half, monkeypatch), pytest.raises(RunError, match=r"index/00001.parquet: 2 tries failed.*repeat"):
+    with behind(half, monkeypatch), pytest.raises(RunError, match=r"index/00001\.parquet"):
         score(pool)
     assert not [name for name in names_at_store(s3) if "00001" in name and name.startswith(("index/", "scores/"))]
     local = score(pool, tmp_path / "local")
@@ -319,14 +290,12 @@ def test_what_is_removed_goes_at_the_store_and_at_other_machines(
 ) -> None:
     run = score(pool)
     part = str(run.scores["image_size"].folder.relative_to(run.path) / "00001.parquet")
-    foreign = part.replace("00001", "99999")
-    s3.pipe_file(f"pool/runs/mine/{part}", b"damaged")
-    s3.pipe_file(f"pool/runs/mine/{foreign}", b"left over")
-    found = api.check(RUN)
-    assert {(one.kind, one.path) for one in found.findings} >= {("damaged", part), ("left over", foreign)}
-    assert {part, foreign} <= set(names_at_store(s3))
+    kinds = {part: "damaged", part.replace("00001", "99999"): "left over"}
+    for name in kinds:
+        s3.pipe_file(f"pool/runs/mine/{name}", b"damaged")
+    assert {one.path: one.kind for one in api.check(RUN).findings} == kinds
     assert api.check(RUN, delete=True).exit_code == 1
-    assert not {part, foreign} & set(names_at_store(s3))
+    assert not kinds.keys() & set(names_at_store(s3))
     assert len(Run(RUN).scores["image_size"].shards) == 2
     score(pool)
     score(pool, tmp_path / "local")
@@ -336,46 +305,26 @@ def test_what_is_removed_goes_at_the_store_and_at_other_machines(
 
 
 @pytest.mark.parametrize(
-    ("run", "why"),
+    "run",
     [
-        ("http://host/run", "a run cannot be at http://"),
-        ("memory://run", "a run cannot be at memory://"),
-        ("simplecache::s3://me:hush@pool/run", r"^simplecache::s3://pool/run: .* behind a chain of URLs"),
-        (Path("s3://me:hush@pool/run"), "^s3:/pool/run: a Path has one slash where a URL has two"),
-        ("s3://nobucket/run", "make the bucket first, or correct the URL"),
+        "http://host/run",
+        "memory://run",
+        "simplecache::s3://me:hush@pool/run",
+        Path("s3://me:hush@pool/run"),
+        "s3://nobucket/run",
     ],
 )
-def test_a_url_at_which_no_run_can_be_is_refused(run: str | Path, why: str, pool: Path) -> None:
-    with pytest.raises(RunError, match=why):
+def test_a_url_at_which_no_run_can_be_is_refused_and_its_secrets_are_not_shown(run: str | Path, pool: Path) -> None:
+    with pytest.raises(RunError, match=re.escape(str(run).partition(":")[0])) as error:
         score(pool, run)
-
-
-def test_a_url_without_a_run_is_none_and_a_file_url_is_a_path(pool: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"^s3://pool/runs/mine is not a run folder"):
-        Run(RUN)
-    assert score(pool, f"file://{tmp_path}/run").path == tmp_path / "run"
-
-
-def test_secrets_of_a_url_are_in_no_path() -> None:
+    assert "hush" not in str(error.value)
     assert str(location("ftp://me:hush@127.0.0.1/runs/mine") / "run.json") == "ftp://127.0.0.1/runs/mine/run.json"
 
 
-def test_a_path_at_a_url_is_like_any_path_and_never_used_as_one_of_the_disk(s3: Any) -> None:
-    run = location(RUN)
-    one = run / "index" / "a b ü.parquet"
-    assert (one.name, one.stem, one.parent, one.relative_to(run).as_posix()) == (
-        *("a b ü.parquet", "a b ü", run / "index", "index/a b ü.parquet"),
-    )
-    assert not one.exists()
-    assert storage.put(one, b"1" * 9)
-    assert [path.name for path in (run / "index").glob("a*")] == [one.name]
-    assert (one.is_file(), (run / "index").is_dir(), one.read_bytes()) == (True, True, b"1" * 9)
-    assert not storage.put(one, b"2", if_absent=True)
-    for use in (open, os.stat, Path.stat, os.listdir):
-        with pytest.raises(RunError, match=f"^{RUN}/index/a b ü.parquet: a path on a disk is wanted"):
-            use(one)  # type: ignore[operator]
-    one.unlink()
-    assert storage.look(one) is None
+def test_a_url_without_a_run_is_none_and_a_file_url_is_a_path(pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"^{RUN} is not a run folder"):
+        Run(RUN)
+    assert score(pool, f"file://{tmp_path}/run").path == tmp_path / "run"
 
 
 def test_a_large_object_comes_in_pieces_of_one_version(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,17 +367,6 @@ def test_two_machines_that_extend_a_run_at_once_lose_no_shard(tmp_path: Path, ma
     storage._known.update(stale)
     assert list(score(pools[2], grow=True).urls) == ["00000", "00005", "00008"]
     assert len(Run(RUN)) == 12
-
-
-@pytest.mark.parametrize("place", ["here", "there"])
-def test_a_run_that_was_opened_just_before_it_grew_reads_the_longer_list(
-    place: str, pool: Path, tmp_path: Path
-) -> None:
-    where = RUN if place == "there" else tmp_path / "local"
-    score(pool, where)
-    opened = Run(where)
-    score(write_pool(pool, 1, 7, 3), where)
-    assert len(opened.urls) == 4
 
 
 def test_other_objects_of_the_bucket_are_left_alone(pool: Path, s3: Any, machine: Callable[[str], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -44,18 +43,19 @@ SCORED = [made(number) for number in range(6)]
 def write_tars(folder: Path, rows: Rows, *, mode: str = "w", of_json: bool = False, uids: bool = False) -> None:
     samples = []
     for number, (image, caption) in enumerate(rows):
-        meta = {"uid": f"{SCORED.index((image, caption)):032x}"} if uids and (image, caption) in SCORED else {}
-        meta |= {"uid": f"{number:032x}"} if uids and not meta else {}
-        text = {"json": json.dumps(meta | {"alt": caption}).encode()} if of_json else {"txt": caption.encode()}
-        also = {"json": json.dumps(meta).encode()} if uids and not of_json else {}
-        samples.append((f"{number:04d}", {"jpg": image} | text | also))
+        meta = (
+            {"uid": f"{SCORED.index((image, caption)) if (image, caption) in SCORED else number:032x}"} if uids else {}
+        )
+        files = {"jpg": image} if of_json else {"jpg": image, "txt": caption.encode()}
+        meta |= {"alt": caption} if of_json else {}
+        samples.append((f"{number:04d}", files | ({"json": json.dumps(meta).encode()} if meta else {})))
     path = write_tar(folder / "0.tar", samples, mode=mode)
-    if mode != "w":  # which takes zeros behind its end
+    if mode != "w":  # readers skip zeros behind its end
         path.write_bytes(path.read_bytes().ljust(20_000, b"\0"))
 
 
 def write_paths(folder: Path, rows: Rows, ending: str) -> None:
-    """Writes a table of paths: an image keeps its file wherever its row goes; a new image takes a file of its row."""
+    """Writes a table of paths: a known image keeps its file wherever its row goes; a new one takes its row's file."""
     (folder / "images").mkdir(parents=True, exist_ok=True)
     known = [image for image, _ in SCORED]
     cells = []
@@ -63,44 +63,37 @@ def write_paths(folder: Path, rows: Rows, ending: str) -> None:
         path = f"images/{known.index(image) if image in known else number}.jpg"
         (folder / path).write_bytes(image)
         cells.append({"image": path, "caption": caption})
-    write_rows(folder / f"0.{ending}", cells)
+    if ending == "parquet":
+        write_parquet(folder, cells)
+    elif ending == "jsonl":
+        (folder / "0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cells))
+    else:
+        (folder / "0.csv").write_text("\n".join(["image,caption", *(",".join(row.values()) for row in cells), ""]))
 
 
-def write_inside(folder: Path, rows: Rows, kind: str) -> None:
+def write_parquet(folder: Path, cells: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_rows(
-        folder / "0.parquet",
-        [
-            {"image": {"bytes": image, "path": "a.jpg"} if kind == "struct" else image, "caption": caption}
-            for image, caption in rows
-        ],
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(pa.Table.from_pylist(list(cells)), folder / "0.parquet", **plain)
+
+
+def write_inside(folder: Path, rows: Rows, struct: bool) -> None:
+    write_parquet(
+        folder,
+        [{"image": {"bytes": image, "path": "a.jpg"} if struct else image, "caption": text} for image, text in rows],
     )
 
 
-def write_rows(path: Path, cells: Sequence[dict[str, Any]]) -> None:
-    out = io.BytesIO()
-    if path.suffix == ".parquet":
-        plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
-        pq.write_table(pa.Table.from_pylist(list(cells)), out, **plain)
-    elif path.suffix == ".jsonl":
-        out.write("".join(json.dumps(row) + "\n" for row in cells).encode())
-    else:
-        between = {".csv": ",", ".tsv": "\t"}[path.suffix]
-        out.write("\n".join([f"image{between}caption", *(between.join(row.values()) for row in cells), ""]).encode())
-    path.write_bytes(out.getvalue())
-
-
-POOLS: dict[str, tuple[Callable[[Path, Rows], None], dict[str, Any]]] = {
-    "tar": (write_tars, {}),
-    "tar.gz": (lambda folder, rows: write_tars(folder, rows, mode="w:gz"), {}),
-    "captions in json": (lambda folder, rows: write_tars(folder, rows, of_json=True), {"caption": "json:alt"}),
-    "uids given": (lambda folder, rows: write_tars(folder, rows, uids=True), {}),
-    "csv of paths": (lambda folder, rows: write_paths(folder, rows, "csv"), {}),
-    "tsv of paths": (lambda folder, rows: write_paths(folder, rows, "tsv"), {}),
-    "jsonl of paths": (lambda folder, rows: write_paths(folder, rows, "jsonl"), {}),
-    "parquet of paths": (lambda folder, rows: write_paths(folder, rows, "parquet"), {}),
-    "parquet of bytes": (lambda folder, rows: write_inside(folder, rows, "bytes"), {}),
-    "parquet of structs": (lambda folder, rows: write_inside(folder, rows, "struct"), {}),
+POOLS: dict[str, tuple[Callable[..., None], dict[str, Any], dict[str, Any]]] = {
+    "tar": (write_tars, {}, {}),
+    "tar.gz": (write_tars, {"mode": "w:gz"}, {}),
+    "captions in json": (write_tars, {"of_json": True}, {"caption": "json:alt"}),
+    "uids given": (write_tars, {"uids": True}, {}),
+    "csv of paths": (write_paths, {"ending": "csv"}, {}),
+    "jsonl of paths": (write_paths, {"ending": "jsonl"}, {}),
+    "parquet of paths": (write_paths, {"ending": "parquet"}, {}),
+    "parquet of bytes": (write_inside, {"struct": False}, {}),
+    "parquet of structs": (write_inside, {"struct": True}, {}),
 }
 
 CHANGES: dict[str, list[Pair]] = {
@@ -126,9 +119,9 @@ def reported(run: tamis.Run, row: int, folder: Path) -> None:
 
 
 def explored(run: tamis.Run, row: int, folder: Path) -> None:
-    with closing(Images(run, pool_of(run))) as pictures:
-        pictures.small(row)
-        pictures.pixels(row)
+    with closing(Images(run, pool_of(run))) as images:
+        images.small(row)
+        images.pixels(row)
 
 
 def trained(run: tamis.Run, row: int, folder: Path) -> None:
@@ -167,32 +160,29 @@ def files_under(folder: Path) -> dict[Path, os.stat_result]:
     return {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("time", ["new time", "old time"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", POOLS)
-def test_no_reader_takes_another_pair_for_the_one_that_was_scored(
-    kind: str, change: str, time: str, tmp_path: Path
-) -> None:
-    write, settings = POOLS[kind]
+def test_no_reader_takes_another_pair_for_the_one_that_was_scored(kind: str, change: str, tmp_path: Path) -> None:
+    write, how, settings = POOLS[kind]
     pool = tmp_path / "pool"
-    write(pool, SCORED)
+    write(pool, SCORED, **how)
     before = files_under(pool)
-    spec = tamis.PoolSpec(path=str(pool), **settings)
-    run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    run = tamis.score(
+        tamis.PoolSpec(path=str(pool), **settings), run=tmp_path / "run", signals=["caption_length"], quiet=True
+    )
     assert run.statuses["ok"] == 6
     shutil.rmtree(pool)
-    write(pool, CHANGES[change])
-    for path, facts in files_under(pool).items():
+    write(pool, CHANGES[change], **how)
+    for path, facts in files_under(pool).items():  # size and time do not betray a change; a copy has a new time
         assert facts.st_size == before[path].st_size
-        old = (before[path].st_atime_ns, before[path].st_mtime_ns)
-        os.utime(path, ns=old if time == "old time" else (1, 1))
+        os.utime(path, ns=(1, 1) if change == "nothing" else (before[path].st_atime_ns, before[path].st_mtime_ns))
     other = {row for row in range(6) if CHANGES[change][row] != SCORED[row]}
     for read in READERS:
-        said = refused(read, run, tmp_path)
-        assert said.keys() == other
-        assert all("changed since it was scored" in one for one in said.values())
+        reasons = refused(read, run, tmp_path)
+        assert reasons.keys() == other
+        assert all("changed" in one for one in reasons.values())
         if read in (exported, trained, streamed):
-            assert all(f"{row:0{9 if 'of' in kind else 4}d}" in one for row, one in said.items())  # its key
+            assert all(f"{row:0{9 if 'of' in kind else 4}d}" in one for row, one in reasons.items())  # its key
 
 
 def test_rows_that_are_not_ok_are_the_same_after_a_copy(tmp_path: Path) -> None:
@@ -214,14 +204,10 @@ def test_rows_that_are_not_ok_are_the_same_after_a_copy(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "pool" / "0.tar", samples)
     spec = tamis.PoolSpec(path=str(tmp_path / "pool"), max_bytes=4_000)
     run = tamis.score(spec, run=tmp_path / "run", signals=["image_size"], quiet=True)
-    assert len(set(index_statuses(run))) == 9
+    assert len(run.statuses) == 9
     os.utime(path, (1, 1))
     assert [sample.files for sample in tamis.samples_of(run, fields={"files"})] == [files for _, files in samples]
     shown = tamis.samples_of(run, fields={"pixels"}, errors="mark")
     assert {sample.problem.kind for sample in shown if sample.problem} == {
         "image_missing", "image_broken", "image_too_large"
     }  # fmt: skip
-
-
-def index_statuses(run: tamis.Run) -> list[str]:
-    return [status for shard in run.shards for status in run.index(shard, ["status"]).column("status").to_pylist()]
