@@ -203,7 +203,7 @@ _Loader.yaml_constructors = {
 
 
 def _read_yaml(content: str | bytes) -> Any:
-    """Returns the content of YAML; raises RecipeError with the place of an error."""
+    """Returns the content of YAML; raises RecipeError with the line of an error."""
     try:
         return yaml.load(content, _Loader)
     except RecipeError:

@@ -266,7 +266,7 @@ class _Work:
         starts: Rows | None = None,
         products: Products | None = None,
     ) -> Iterator[tuple[int, T]]:
-        """Calls `work(class, place in the order, images, texts)` for every class that has rows, some at once."""
+        """Calls `work(class, slice of the order, images, texts)` for every class that has rows, some at once."""
         order = self.order if order is None else order
         starts = self.starts if starts is None else starts
         return by_class(self.table, (self.step.image, self.step.text), order, starts, work, products)

@@ -176,7 +176,7 @@ def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
 
 
 def _firsts(digests: U64) -> tuple[Rows, Rows]:
-    """Returns the first place of each different digest, ascending, and for every place the number of its digest."""
+    """Returns the first index of each distinct digest, ascending, and for every row the number of its digest."""
     order = np.lexsort((np.arange(len(digests)), digests[:, 0], digests[:, 1]))
     ordered = digests[order]
     new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(order)]

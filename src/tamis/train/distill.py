@@ -331,7 +331,7 @@ def _scores_of(students: Sequence[str], captions: Sequence[str], device: Device)
 def _labelled(
     labels: str | Path | None, label: str, text: str | None, captions: Sequence[str]
 ) -> tuple[NDArray[np.int64], Float64s]:
-    """The places of the labelled captions, and their labels; those of a repeated caption are averaged."""
+    """Row indices of the labelled captions, and their labels; those of a repeated caption are averaged."""
     if labels is None:
         return np.empty(0, np.int64), np.empty(0)
     table = read_texts(labels, text=text, numbers=[label])
