@@ -46,7 +46,7 @@ class Faulty(Signal):
         key: the sample.
         how: "raise", "kill" (the process), "kill its parent", "exit" (the process), "leave" (raises SystemExit(0)),
             "sleep" (for minutes), "short" (a value too few), "extra" (a column more), "words" (for numbers), "objects",
-            "masked" (an array), "complex" (numbers), "huge" (a number), "long" (a whole number), "lacking" (no column),
+            "masked" (an array), "complex" (numbers), "huge" (a number), "long" (an integer), "lacking" (no column),
             "list" (no mapping), "call" (the last of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
     """

@@ -289,7 +289,7 @@ FAULTY_STEPS: list[tuple[Callable[[], Any], str]] = [
     (lambda: step(reads=property(lambda self: frozenset({"a", "b"}))), "names ['a', 'b']"),
     (lambda: selects(lambda s, t, f: (list(t.map(["unread"], lambda *x: 0)), f)[1]), "reads ['a', 'unread']"),
     (lambda: selects(lambda s, t, f: s.judged(t, first_alone(t))), "in another order"),
-    (lambda: selects(shrink), "in question"),
+    (lambda: selects(shrink), "candidates"),
     (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > 0.1 + next(TURN) % 2)), "a second time"),
     (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a >= a[t.living()].max())), "zero-size array"),
     (lambda: step(select=lambda self, table: replace(self, missing="drop").judged(table, lambda a: a > 0.1)), "error`"),

@@ -108,7 +108,7 @@ def _maker(column: str) -> tuple[str, Signal] | None:
     values = {setting: next(iter(recipes.usual(cls.name, setting)), setting.upper()) for setting in required}
     try:
         return column.rpartition(".")[0], recipes.signal_from({cls.name: values})[1]
-    except RecipeError:  # a setting that is not a word
+    except RecipeError:  # the placeholder is not valid for this setting
         return None
 
 

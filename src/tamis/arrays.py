@@ -32,7 +32,7 @@ def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]
 
     Args:
         source: the file.
-        mapped: read its rows from the disk when they are asked for; takes a path.
+        mapped: memory-map it (needs a path).
 
     Raises:
         OSError: it cannot be read.

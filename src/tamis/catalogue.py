@@ -86,7 +86,7 @@ def _models() -> Rows:
 def model_tables(rows: Rows) -> list[tuple[str, Rows]]:
     """Returns the rows of `tamis list models` for people: a heading and the rows of each kind.
 
-    What a heading says is no column below it, so that the tables fit into 80 characters.
+    Facts in the heading are omitted from the columns, so that the tables fit into 80 characters.
     """
     headings = {
         "built-in": "Built in (lab/... know the lab's drawn world, not photographs)",
@@ -113,7 +113,7 @@ def model_tables(rows: Rows) -> list[tuple[str, Rows]]:
 
 
 def _in_the_cache() -> dict[str, Path]:
-    """Returns the models of the hub that lie, complete, in this machine's cache: id to folder."""
+    """Returns the complete models of the hub in this machine's cache: id to folder."""
     from tamis.models.reference import cached
 
     try:

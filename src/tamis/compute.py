@@ -1,11 +1,11 @@
-"""Where and how networks run: what a user asks for (`Compute`), and what it comes to on this machine (`Device`)."""
+"""Where and how networks run: what a user asks for (`Compute`), and what it resolves to on this machine (`Device`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-#: What networks compute in. "int8" is float32 with the large products in whole numbers (models/packed.py).
+#: Number format of networks. "int8" is float32 with large matmuls in int8 (models/packed.py).
 Precision = Literal["float32", "bf16", "int8"]
 
 

@@ -1,4 +1,4 @@
-"""The data types of the code: samples, columns, nodes, devices.
+"""The data types of the code: samples, columns, nodes.
 
 A *node* is a frozen dataclass of settings that computes something for a batch. It names the nodes it needs; equal
 nodes are computed once. *Features* are nodes whose value other nodes use (pixels, embeddings, text boxes). *Signals*
@@ -18,7 +18,7 @@ from tamis.arrays import Pixels
 from tamis.compute import Device as Device
 from tamis.errors import unknown
 
-#: What the index can say of a sample, with what each word means. "ok" or the first thing that is wrong with it.
+#: Sample statuses in the index, with their meanings: "ok", or the first thing wrong with the sample.
 STATUSES: Mapping[str, str] = {
     "ok": "image and caption can be read",
     "image_missing": "the sample has no image file",
@@ -26,10 +26,10 @@ STATUSES: Mapping[str, str] = {
     "image_too_large": "the image has more pixels or bytes than the pool's limit (a decompression bomb)",
     "image_refused": "the image is in a format that no trainer reads (EPS, WMF, ...)",
     "caption_missing": "the sample has no caption",
-    "caption_empty": "the caption holds nothing but white space",
+    "caption_empty": "the caption contains only white space",
     "caption_not_utf8": "the caption is not valid UTF-8",
-    "json_broken": "the sample's json cannot be read; its image and caption are judged all the same",
-    "duplicate_key": "an earlier sample of the shard has the same key; this one is judged all the same",
+    "json_broken": "the sample's json cannot be read; its image and caption are still scored",
+    "duplicate_key": "an earlier sample of the shard has the same key; this one is still scored",
     "shard_cut": "the shard ends in the middle of this sample",
 }
 
@@ -51,7 +51,7 @@ class Sample:
         uid: halves of the 128-bit id.
         key: the sample's name in its shard.
         caption: None if it is missing, empty or not UTF-8.
-        shown_caption: what can be shown of it to people.
+        shown_caption: a display-safe caption.
         no_caption: why there is none; None if there is one.
         image: the image file's bytes; None where there is none, or where nobody asked for it.
         pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
@@ -100,7 +100,7 @@ class Column:
         kind: "number" is stored as float32, "word" as a dictionary-coded string. "vector": a stored embedding, which
             selectors can read; no signal emits one.
         about: one sentence for lists and the report.
-        beside: another column of the signal that explains a value when one looks at the pair; "" for none.
+        beside: another column of the signal, shown next to it to explain a value; "" for none.
     """
 
     name: str
@@ -182,8 +182,8 @@ class Node(ABC):
     Attributes:
         name: in folders, recipes and fingerprints.
         version: raise it when the same settings give other numbers.
-        host: it runs in the reading threads, beside the model, and must not use torch.
-        in_index: it uses only what the index holds, so no shard has to be read again.
+        host: it runs in the reading threads, alongside the model, and must not use torch.
+        in_index: it uses only the index, so no shard has to be read again.
         stored_as: the kind of stored feature that its value can be kept as, if a run asks for it; None: it cannot.
     """
 
@@ -211,7 +211,7 @@ class Node(ABC):
         """Returns the arithmetic of its networks on a device, for fingerprints: equal strings mean equal results.
 
         A GPU adds up in another order than a CPU, and its float32 convolutions are TF32: embeddings differ in their
-        last bits, and sampled captions in whole words.
+        last bits, and sampled captions in complete words.
         """
         kind = device.kind.partition(":")[0]
         return device.precision if kind == "cpu" else f"{device.precision} on {kind}"
@@ -220,9 +220,9 @@ class Node(ABC):
 class Signal(Node):
     """A node that turns a batch into columns: a mapping of column name to (n,) values.
 
-    Numbers are NaN, and words None, where a sample is not judged. They are stored as float32: a larger number than it
-    holds is an error, a smaller one than 1e-45 becomes 0. The mapping may also hold "reason": a list of n sentences or
-    None, for samples that can be read but not judged by this signal.
+    Numbers are NaN, and words None, where a sample is not scored. They are stored as float32: overflow is an error, and
+    a number below 1e-45 becomes 0. The mapping may also hold "reason": a list of n sentences or None, for
+    samples that can be read but not scored by this signal.
 
     Attributes:
         columns: what it emits, no others.
@@ -265,7 +265,7 @@ def parser_refs(node: Node) -> dict[str, str]:
     return _refs(node, "parser")
 
 
-#: The types of a node's settings with what they name: see `tamis.errors.check_words`.
+#: A node's type hints, cached, including the `Annotated` markers.
 _hints: Callable[[type[Any]], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))  # type: ignore[assignment]
 
 

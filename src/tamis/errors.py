@@ -85,7 +85,7 @@ class UnreachedError(ShardError):
 
 
 class SampleError(TamisError):
-    """One sample cannot be judged.
+    """One sample cannot be scored.
 
     Attributes:
         status: one of `tamis.data.STATUSES`, the column `status` of the index.
@@ -106,9 +106,9 @@ def shown(text: str) -> str:
 def brief(value: Any) -> str:
     """Returns the repr of a value, shortened for a message."""
     try:
-        told = _BRIEF.repr(value)
-        return told if len(told) <= _MOST_BRIEF else f"{told[:_MOST_BRIEF]}..."
-    except (ValueError, RecursionError):  # a whole number of thousands of digits
+        shown = _BRIEF.repr(value)
+        return shown if len(shown) <= _MOST_BRIEF else f"{shown[:_MOST_BRIEF]}..."
+    except (ValueError, RecursionError):  # an integer of thousands of digits
         return f"a {type(value).__name__}"
 
 
@@ -126,7 +126,7 @@ _BRIEF.maxlevel = 5
 
 
 def expectation(message: str) -> str:
-    """Returns pydantic's message about a value in our words ("expected a valid integer"); one of ours as it is."""
+    """Returns pydantic's message about a value reworded ("expected a valid integer"); our own messages pass through."""
     ours = message.removeprefix("Value error, ")
     if ours != message:
         return ours
@@ -184,7 +184,7 @@ def check_words(record: Any) -> None:
 def without_effect(record: Any, *names: str, because: str) -> None:
     """Refuses settings that another setting makes meaningless.
 
-    A setting with its default value passes: nobody can tell whether it was given.
+    A setting with its default value passes, since it may not have been given.
 
     Args:
         record: a dataclass.

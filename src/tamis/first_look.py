@@ -49,7 +49,7 @@ MEASURED = ("basic", "distinct")
 
 
 class FirstRows:
-    """The first rows of a shard; everything else about it is the shard's."""
+    """The first rows of a shard: limits `samples()` and delegates the rest."""
 
     def __init__(self, shard: Shard, rows: int) -> None:
         self._shard, self._rows = shard, rows
@@ -213,7 +213,7 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
 #: Recipes that need models, and their purpose according to the papers, which cheap signals cannot test.
 _BY_MODELS = {
     "clip-30": "The usual baseline: captions that match their images. CLIP can read, so photographed text passes.",
-    "tmars": "For images with written text (covers, adverts, slides): judges the image without it.",
+    "tmars": "For images with written text (covers, adverts, slides): scores the image without it.",
     "sieve": "For retrieval: captions close to what a captioner generates. Several times the cost of CLIP.",
     "icc": "For learning from captions: keeps concrete ones. Reads captions only.",
 }
@@ -230,7 +230,7 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
         if count and status not in ("ok", "json_broken", "duplicate_key")
     ]
     told += [f"{count:,} ({reason})" for reason, count in sorted(dropped.items(), key=lambda one: -one[1])[:4]]
-    return f"Of {subset.keep.size:,} pairs it drops {', '.join(told)}." if told else "It drops nothing of these."
+    return f"Of {subset.keep.size:,} pairs it drops {', '.join(told)}." if told else "It drops none of these."
 
 
 def _why_distinct(subset: Subset) -> str:

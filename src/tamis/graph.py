@@ -140,7 +140,7 @@ class Executor:
         """Adds the values of nodes, in topological order, to those of a batch.
 
         A node that fails gets a `Fault`, also in `faults`, and so do the nodes that need it; it is not tried again.
-        Raises StopError for what is no node's fault, such as a missing model.
+        Raises StopError for errors that are not a node's fault, such as a missing model.
         """
         for node in nodes:
             if node in values:
@@ -176,7 +176,7 @@ class Executor:
                     values[node] = self._value(node, values)
                 except StopError:
                     raise
-                except Exception:  # an empty batch is rare: only real ones count
+                except Exception:  # an error on an empty batch is not conclusive
                     continue
 
     def load(self, node: Node) -> Callable[..., Any]:
@@ -191,7 +191,7 @@ class Executor:
             function = node.load(self.device)
         except TamisError:
             raise
-        except (Exception, SystemExit, GeneratorExit) as error:  # the last two would end the command as if done
+        except (Exception, SystemExit, GeneratorExit) as error:  # the last two would exit silently
             raise SignalError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
         if not callable(function):
             raise SignalError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
@@ -252,7 +252,7 @@ def check_columns(signal: Signal, found: Any, count: int) -> None:
             raise SignalError(f"{title(signal)} emits what it does not declare: {unknown('column', name, kinds)}")
         if values is None and name == "reason":
             continue
-        several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a text is no list of letters
+        several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a str is not a list of values
         if not several or len(values) != count:
             size = f"{len(values)} values" if several else f"a {_kind(values)}"
             raise SignalError(f"{title(signal)} gave {size} for {count} samples in the column {name!r}")
@@ -269,7 +269,7 @@ def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{where} got {brief(value)}, which is no text: half of a surrogate pair") from error
+            raise ValueError(f"{where} got {brief(value)}, which is not text: half of a surrogate pair") from error
 
 
 def _check_numbers(signal: Signal, where: str, values: Any) -> None:
@@ -280,9 +280,7 @@ def _check_numbers(signal: Signal, where: str, values: Any) -> None:
     if array.dtype.kind in "iu":  # a rounded integer is a wrong id or count
         for number in array[np.abs(array) > 2**24].tolist():
             if int(np.float32(number)) != number:
-                raise ValueError(
-                    f"{where} got the whole number {number}, and float32 rounds it: return an id as a word"
-                )
+                raise ValueError(f"{where} got the integer {number}, which float32 rounds: return an id as a word")
 
 
 def _check_embeddings(node: Node, found: Any, count: int, widths: dict[Node, int]) -> None:
@@ -291,7 +289,7 @@ def _check_embeddings(node: Node, found: Any, count: int, widths: dict[Node, int
     if array.ndim != 2 or len(array) != count:
         raise SignalError(f"{title(node)} must give {count} rows of floats; it gave an array of {array.shape}")
     if count and widths.setdefault(node, array.shape[1]) != array.shape[1]:
-        raise SignalError(f"{title(node)} gave rows of {array.shape[1]} numbers, and before that of {widths[node]}")
+        raise SignalError(f"{title(node)}: the embedding width changed from {widths[node]} to {array.shape[1]}")
     _check_range("its value", array, np.float16)
 
 
@@ -320,8 +318,8 @@ def _check_range(where: str, array: NDArray[Any], stored: type[np.floating[Any]]
         lost = np.isinf(array.astype(stored)) & ~np.isinf(array)
     if lost.any():
         raise ValueError(
-            f"{where} got {array[lost][0]:g}, and {stored.__name__}, in which it is stored, ends at "
-            f"{np.finfo(stored).max:.3g}: return NaN for a pair that is not judged"
+            f"{where}: {array[lost][0]:g} overflows {stored.__name__} (max {np.finfo(stored).max:.3g}); "
+            "return NaN for samples you cannot score"
         )
 
 

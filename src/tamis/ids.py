@@ -33,7 +33,7 @@ _LOW = (1 << 64) - 1
 
 
 def parse_uid(text: object) -> tuple[int, int] | None:
-    """Returns the halves of a uid written as 32 hex digits, or None where `text` is anything else."""
+    """Returns the halves of a uid written as 32 hex digits, or None if `text` is anything else."""
     if not isinstance(text, str) or not _HEX.fullmatch(text):
         return None
     value = int(text, 16)
@@ -112,7 +112,7 @@ def uniforms(high: U64, low: U64, *, seed: int, counters: Sequence[NDArray[np.in
 
 # ---- fingerprints ----------------------------------------------------------------------------------------------------
 
-#: Hex digits of a fingerprint: 64 bits, far past any chance of two settings meeting by accident.
+#: Hex digits of a fingerprint: 64 bits, so collisions are negligible.
 LENGTH = 16
 
 
@@ -127,7 +127,7 @@ def fingerprint(value: Mapping[str, Any]) -> str:
 
 
 def json_digest(value: Any) -> str:
-    """Returns the xxh3-64 of a value as canonical JSON: 16 hex digits, the same for what JSON writes alike.
+    """Returns the xxh3-64 of a value as canonical JSON: 16 hex digits, the same for values with equal JSON.
 
     Raises:
         ValueError: it holds NaN, or half of a surrogate pair: JSON has no spelling for these.
@@ -138,11 +138,11 @@ def json_digest(value: Any) -> str:
 def file_digest(path: Path) -> str:
     """Returns the xxh3-128 of a file's bytes in hex; within one process a file is read once until it changes.
 
-    A folder has the digest of the names and digests of the files that lie in it (not of its folders, nor of hidden
+    A folder has the digest of the names and digests of the files in it (not of its folders, nor of hidden
     files).
 
     Raises:
-        OSError: it is not there or cannot be read.
+        OSError: it does not exist or cannot be read.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))

@@ -43,11 +43,11 @@ MACHINE = _machine()
 #: Where a process number is unique: containers of one machine have numbers of their own.
 NUMBERED_IN = _process_numbers()
 
-#: Identify the writer of a temporary file: its machine, and the process among those that had its number.
+#: Identify the writer of a temporary file: its machine, and a random part that distinguishes reused PIDs.
 _HOST = f"{zlib.crc32(NUMBERED_IN.encode()):08x}"
 _ME = uuid.uuid4().hex[:8]
 
-#: Temporary files of other machines and containers are left alone for so long: nothing takes a day to write.
+#: Temporary files of other machines and containers are kept until this old: no file takes a day to write.
 _FOREIGN_SECONDS = 86_400.0
 
 
@@ -68,7 +68,7 @@ def in_work(path: Path) -> bool:
         except OSError:
             return False
     if process == str(os.getpid()):
-        return writer == _ME  # else an earlier process had our number, as in containers
+        return writer == _ME  # else the PID was reused, as in containers
     return process.isdecimal() and alive(int(process))
 
 
@@ -130,7 +130,7 @@ def _watch(parent: int) -> None:
 
 @dataclass
 class _End:
-    """Follows the last item, with the error that ended them, if any."""
+    """End-of-stream marker, with the error that ended the items, if any."""
 
     error: BaseException | None
 
@@ -185,7 +185,7 @@ def prefetched(
                     raise item.error
                 return
             yield item
-            del item  # before the next is waited for: what it holds has room again
+            del item  # free its memory before waiting for the next
             with changed:
                 held -= weight
                 changed.notify_all()

@@ -203,7 +203,7 @@ _Loader.yaml_constructors = {
 
 
 def _read_yaml(content: str | bytes) -> Any:
-    """Returns the content of YAML; raises RecipeError with the place of an error."""
+    """Returns the content of YAML; raises RecipeError with the line of an error."""
     try:
         return yaml.load(content, _Loader)
     except RecipeError:
@@ -257,7 +257,9 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
     if not isinstance(data, list):
         data = {} if data is None else data
         if not isinstance(data, dict):
-            raise RecipeError(f"--set {brief(setting)}: {head!r} is below {brief(data)}, which holds nothing")
+            raise RecipeError(
+                f"--set {brief(setting)}: cannot set {head!r}: its parent is the value {brief(data)}, not a mapping"
+            )
         return {**data, head: _put(data.get(head), rest, value, setting)}
     copy = list(data)
     if head.isdecimal() and len(head) < 10 and int(head) < len(data):
@@ -281,7 +283,10 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     if data.get("name") is not None:
         name = str(data["name"])
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
-            raise RecipeError(f"{where}: the name {brief(name)} is not a valid file name: no / or \\, no dot in front")
+            raise RecipeError(
+                f"{where}: the name {brief(name)} is not a valid file name: it must not contain / or \\ "
+                "or start with a dot"
+            )
     keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
     for kind in keep:
         if kind not in KEEPS:
@@ -319,7 +324,7 @@ def _shown(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Returns a value with infinite numbers as words, which recipes read as numbers: JSON has none."""
+    """Returns a value with inf and nan as strings, which recipes read as numbers, because JSON has neither."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -522,6 +527,6 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
         booleans = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
         if booleans and bool not in kinds:
             raise RecipeError(
-                f"{where}, {key}: got {str(booleans[0]).lower()}; YAML reads yes, no, on and off so: put quotes around "
-                "a word"
+                f"{where}, {key}: got {str(booleans[0]).lower()}; YAML parses yes, no, on and off as booleans: quote "
+                "the word"
             )

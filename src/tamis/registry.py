@@ -105,10 +105,10 @@ class Register:
 
     def _fault(self, name: str, found: Any) -> str:
         if not isinstance(found, type):
-            return f"is no class, but {found!r}"
+            return f"is not a class: {found!r}"
         parameters = getattr(found, "__dataclass_params__", None)
         if parameters is None or not parameters.frozen:
-            return "is no frozen dataclass: write @dataclass(frozen=True, kw_only=True) above it"
+            return "is not a frozen dataclass: write @dataclass(frozen=True, kw_only=True) above it"
         own = getattr(found, "name", None)
         if own != name:  # folders and stored recipes use the class's name
             return f"has the name {own!r}: entry point and class attribute must say the same"

@@ -1,7 +1,7 @@
 """Files on web servers: fsspec's file system for HTTP, with answers that are checked.
 
-fsspec 2026.9 takes every failure of HEAD for a missing file, takes a whole file for the part that was asked for, and
-asks for HEAD, which a URL that is signed for GET does not allow.
+fsspec 2026.9 reports any HEAD failure as 404 and accepts a full body for a Range request. It also needs HEAD, which a
+URL signed for GET does not allow.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Web(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
                 return data
             if start:
                 self._warn(url)
-            parts, at = [], 0  # the whole file comes: hold only what was asked for
+            parts, at = [], 0  # the server sends the full file: keep only the range
             async for chunk in answer.content.iter_any():
                 parts.append(chunk[max(start - at, 0) : None if end is None else max(end - at, 0)])
                 at += len(chunk)
@@ -120,7 +120,7 @@ class Web(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         if host not in self._warned:
             self._warned |= {host}
             log.warning(
-                "%s ignores Range and sends whole files: reading a single sample downloads its file up to it, which is "
+                "%s ignores Range and sends full files: reading a single sample downloads its file up to it, which is "
                 "slow; copy the pool to a disk or to S3",
                 host,
             )

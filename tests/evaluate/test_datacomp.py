@@ -60,7 +60,7 @@ def test_averages_are_datacomps_where_all_tasks_are_there() -> None:
 
 def test_absent_tasks_are_listed_and_never_averaged_away() -> None:
     image_net, shifts, vtab, retrieval, overall = averages({"SVHN": 0.5, "MNIST": 0.1, "EuroSAT": 0.25, "mine": 1.0})
-    assert (image_net.name, image_net.value) == ("ImageNet: none here of 1 task", None)
+    assert (image_net.name, image_net.value) == ("ImageNet: none present of 1 task", None)
     assert image_net.absent == ("ImageNet 1k",)
     assert shifts.value is None
     assert (vtab.name, vtab.value, vtab.tasks) == ("VTAB: average of the 2 present of 13 tasks", 0.375, 2)

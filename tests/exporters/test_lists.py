@@ -143,7 +143,7 @@ def test_a_row_that_is_kept_k_times_is_written_k_times(tmp_path: Path, caplog: p
         assert caplog.text == ""
         # The resharder emits both rows of (5, 9) as often as it stands here.
         assert tamis.export(subset, "npy", tmp_path / "npy") == 6
-    assert "1 uids occur more than once in the pool" in caplog.text
+    assert "1 kept rows have the same uid as another" in caplog.text
     assert pq.read_table(tmp_path / "parquet")["a"].to_pylist() == [0, 0, 2, 2, 2, 3, 4]
     assert (tmp_path / "keys").read_text().split() == [f"{row:09d}" for row in (0, 0, 2, 2, 2, 3, 4)]
     assert np.load(tmp_path / "npy").tolist() == [(0, 3)] * 3 + [(5, 9)] * 2 + [(2**64 - 1, 0)]

@@ -418,7 +418,7 @@ def test_pairs_that_the_index_calls_unreadable_are_left_out(
     few = Subset(run=broken, keep=np.arange(len(broken)) < 7)
     trained(broken, tmp_path / "out", replace(tiny, samples=8), source=few)
     assert "2 pairs are left out" in caplog.text
-    assert "an epoch has 5 pairs and a batch 8" in caplog.text
+    assert "the epoch has 5 pairs and the batch 8" in caplog.text
 
 
 # ---- models

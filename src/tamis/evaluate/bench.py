@@ -268,7 +268,7 @@ def bench(
 
 
 def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
-    """Loads recipes, each with the settings of its signals. Those in `usual` may match no recipe."""
+    """Loads recipes, each with the settings of its signals. `usual` settings may be unused."""
     chosen = [recipe_module.read(recipe) for recipe in recipes]
     if not chosen:
         raise RecipeError("there is no recipe to compare: name some, such as no-filter,random,clip-50")

@@ -86,7 +86,7 @@ class CellResult:
 
 
 def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], precision: str) -> str:
-    """The fingerprint of what decides a cell's result."""
+    """The fingerprint of everything that affects a cell's result."""
     rows, _ = training_rows(subset)
     pairs = xxhash.xxh3_128()
     for part in (rows.high, rows.low, rows.times):

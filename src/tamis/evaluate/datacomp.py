@@ -71,7 +71,7 @@ def entry_of(task: str) -> Entry | None:
 def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
     """Averages scores (the metric that counts, by DataComp's name) over each group and over all.
 
-    If tasks are absent, the average's name says how many are present; DataComp gives no number then.
+    If tasks are absent, the average's name says how many are present; DataComp reports no number in that case.
     """
     groups = [(group, [entry.name for entry in entries() if entry.group == group]) for group in GROUPS]
     return tuple(_average(name, tasks, scores) for name, tasks in (*groups, ("all 38", [e.name for e in entries()])))
@@ -80,9 +80,9 @@ def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
 def _average(name: str, tasks: list[str], scores: Mapping[str, float]) -> Average:
     present = [scores[task] for task in tasks if task in scores]
     absent = tuple(task for task in tasks if task not in scores)
-    there = f"average of the {len(present)} present of" if present else "none here of"
+    prefix = f"average of the {len(present)} present of" if present else "none present of"
     return Average(
-        name=f"{name}: {there} {len(tasks)} {'tasks' if len(tasks) > 1 else 'task'}" if absent else name,
+        name=f"{name}: {prefix} {len(tasks)} {'tasks' if len(tasks) > 1 else 'task'}" if absent else name,
         value=sum(present) / len(present) if present else None,
         tasks=len(present),
         absent=absent,

@@ -10,7 +10,8 @@ Layouts:
 - Tables of Hugging Face `datasets` (`.arrow`, `.parquet`), as DataComp's download leaves them: `image` and `caption`
   for retrieval; `candidates`, `candidate_images`, `cue` and `associations` for WinoGAViL.
 
-We do not use `datasets` to read them: it stops at a sample without a member, and decodes what we want as bytes.
+We do not use the library `datasets` to read them: it stops at a sample without a member, and decodes images, of which
+we want the bytes.
 
 Source: `clip_benchmark/datasets/builder.py` of LAION-AI/CLIP_benchmark, `download_evalsets.py` and `eval_utils/` of
 mlfoundations/datacomp.

@@ -38,7 +38,7 @@ from tamis.store.targets import check_own, inside
 
 log = logging.getLogger(__name__)
 
-#: The value of `tasks` for the small set that is drawn.
+#: Value of `tasks`: keyword for the built-in drawn tasks.
 LAB = "lab"
 
 #: Increased when the same model and task would give other numbers.

@@ -76,8 +76,8 @@ class HeldRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Binned:
-    """A column of numbers in the bars that the report draws: its distribution over the pool, and the bar of each row,
-    `NONE` if it is in none. `whole`: all finite values are whole numbers.
+    """Column binned as in the report: its distribution over the pool, and the bar of each row, `NONE` if it has none.
+    `whole`: all finite values are integers.
     """
 
     facts: Histogram

@@ -29,7 +29,7 @@ KEPT = 8_000
 #: The format in which browsers get images.
 KIND = "webp" if features.check("webp") else "jpeg"
 
-#: Pages of a grid that are read at once, and that wait for it.
+#: Concurrent and queued prefetches of grid pages.
 _READERS, _WAITING = 2, 4
 
 #: Problems that may pass, when a disk or a network comes back: such an image is tried again.
@@ -59,7 +59,7 @@ class Images:
         self._closed = False
 
     def read_soon(self, rows: Sequence[int]) -> None:
-        """Reads the small images of a page in another thread, the newest page first. Of many the oldest are dropped."""
+        """Reads the small images of a page in another thread, newest page first; oldest queued pages are dropped."""
         with self._guard:
             if not self._closed:
                 self._pages.append(rows)
@@ -139,7 +139,7 @@ def _absence(problem: Problem | None) -> NoImage:
 
 
 def encoded(pixels: Pixels, side: int) -> bytes:
-    """Returns an image as a file of `KIND`, at most so many pixels on its longer side."""
+    """Returns an image as a file of `KIND`, at most `side` pixels on its longer side."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     out = io.BytesIO()

@@ -19,7 +19,7 @@ from tamis.math.statistics import share
 from tamis.store import manifest, parts
 from tamis.store.claims import check_same_rows, held, locked
 
-#: What recipes call the column, and what stands in it.
+#: What recipes call the column, and its values.
 LABEL = "label"
 GOOD, BAD = 1.0, 0.0
 

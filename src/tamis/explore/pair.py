@@ -87,7 +87,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
 
 
 def _percentiles(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Returns scores with the share of judged pairs below, counting half of those that have the same score."""
+    """Returns scores with the share of scored pairs below, counting half of those that have the same score."""
     found = []
     for name, value in values.items():
         there, percentile = bool(np.isfinite(value)), None
@@ -171,7 +171,7 @@ def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_bits(keeper: str | None, other: str | None) -> int | None:
-    """Returns in how many of 64 bits an image's whole hash differs from the nearest of the other; None without."""
+    """Hamming distance of an image's first hash to the nearest hash of the other; None without hashes."""
     if keeper is None or other is None:
         return None
     return min(

@@ -32,7 +32,7 @@ from tamis.storage import explained
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
-#: Chooses rows of a run by a recipe: `tamis.api.select`.
+#: Chooses rows of a run by a recipe: `tamis.choosing.select`.
 Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]
 Recipe = Mapping[str, Any]
 
@@ -147,8 +147,8 @@ class Explorer:
     def choose(self, recipe: Recipe) -> Subset:
         """Returns what a recipe keeps, as `tamis select` would.
 
-        {"saved": N} stands for the rows of the N-th subset that the page was opened with, because no recipe chooses
-        those of a set operation over repeated rows again.
+        {"saved": N} stands for the N-th subset that the page was opened with: one from a set operation over repeated
+        rows cannot be reproduced from a recipe.
         """
         if "saved" not in recipe:
             with self._guard:  # several questions about one recipe come at once; it is applied once

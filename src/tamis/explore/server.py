@@ -70,7 +70,7 @@ def refusal(request: Request, token: str) -> tuple[int, str] | None:
     if host.partition(":")[0] not in (HOST, "localhost"):
         return 403, f"this page is served to {HOST} and localhost only"
     known = hmac.compare_digest(sent.encode(), token.encode())
-    # A browser opens a whole page: a click on the printed address in a terminal that is a web page itself, say.
+    # Allow top-level navigation from another site: web terminals link to the printed address.
     page = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
     opened = known and page and request.method == "GET" and path == "/"
     ours = headers.get("origin") in (None, f"http://{host}")
@@ -150,7 +150,7 @@ def application(pages: Pages, token: str) -> Starlette:
 
 
 async def _body(request: Request) -> bytes:
-    """Returns what was sent; nothing if the page left before it had sent all."""
+    """Returns the body; empty if the client disconnected."""
     from starlette.requests import ClientDisconnect
 
     try:

@@ -17,7 +17,7 @@ from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
-#: Rows of a view that can be scrolled through; other filters or orders bring up others.
+#: Max rows listed.
 MOST = 20_000
 
 #: Characters of a caption that can be searched for.

@@ -38,12 +38,12 @@ _SCHEMA = parquet_schema(
 
 @dataclass(frozen=True, kw_only=True)
 class DroppedExport(Exporter):
-    """Writes every pair that a subset does not hold: uid, key, shard, the step that dropped it, why, and its score.
+    """Writes every pair that a subset does not contain: uid, key, shard, the step that dropped it, why, and its score.
 
-    `step` is the number of the recipe's step, from 1. `score` is the value that the step judged by; null if it judged
-    by no score, or its parts by several. Pairs that were scored after the subset was chosen are listed with neither.
+    `step` is the number of the recipe's step, from 1. `score` is the value that the step used; null without a single
+    score. Rows scored after the subset was chosen have no step and no score.
 
-    Cost: reads the index and the scores that steps judged by, shard by shard. Memory: a shard's columns; for a score
+    Cost: reads the index and the scores that steps used, shard by shard. Memory: a shard's columns; for a score
         with rank(), eight bytes per row of the pool.
     """
 
@@ -54,7 +54,7 @@ class DroppedExport(Exporter):
         """Writes the file shard by shard and returns the number of rows in it.
 
         Raises:
-            RunError: the subset has no reasons, or the run no longer has a score that its recipe judged by.
+            RunError: the subset has no reasons, or the run no longer has a score that its recipe used.
         """
         verdict, run, written = subset.verdict, subset.run, 0
         if verdict.dropped_by is None:

@@ -25,9 +25,9 @@ _BLOCK = 1 << 20
 class NpyExport(Exporter):
     """Writes the uids of a subset as one `.npy` of dtype (u8, u8), sorted by high half, then low half.
 
-    DataComp's resharder emits a sample as often as its uid is in the file, so a row that is kept k times has its uid
-    there k times. It emits every sample of a uid: where several kept rows share one, the uid is written as often as
-    the row that is kept most often, and the log counts such rows.
+    DataComp's resharder emits a sample as often as its uid is in the file, so the uid of a row that is kept k times is
+    written k times. It emits every sample of a uid: if rows share a uid, it is written max(times) times, and the log
+    counts such rows.
     """
 
     name: ClassVar[str] = "npy"
@@ -37,7 +37,7 @@ class NpyExport(Exporter):
         """Writes the file and returns the number of uids in it."""
         high, low, repeated = _uids(subset)
         if repeated:
-            log.warning("%d uids occur more than once in the pool; the file counts each once", repeated)
+            log.warning("%d kept rows have the same uid as another; the file does not count them again", repeated)
         with writing(out) as temporary, open(temporary, "wb") as file:
             descr = np.lib.format.dtype_to_descr(SUBSET_DTYPE)
             header = {"descr": descr, "fortran_order": False, "shape": (high.size,)}

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class WebDatasetExport(Exporter):
-    """Writes shards of whole samples in the order of the pool, and reads only the bytes of kept samples.
+    """Writes shards of complete samples in the order of the pool, and reads only the bytes of kept samples.
 
     A shard appears when it is complete, so the same command again writes the missing ones. `sizes.json` gives
     open_clip the number of samples per shard. Dots in keys become "_", because webdataset ends the key at the first
@@ -80,7 +80,7 @@ class WebDatasetExport(Exporter):
         digest = xxhash.xxh3_128()
         for values in (subset.rows(), *subset.uids()):
             digest.update(values.tobytes())
-        # The stamps too: a shard may be replaced by one that has as many rows.
+        # The stamps too: a shard may be replaced by one with the same row count.
         settings = {"shard_size": self.shard_size, "rows": digest.hexdigest()}
         run = {"urls": subset.run.urls, "stamps": list(subset.run.stamps)}
         identity = fingerprint(settings | {"run": run})

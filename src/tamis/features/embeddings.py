@@ -117,7 +117,7 @@ class ImageEmbedding(_Embedding):
 
 @dataclass(frozen=True, kw_only=True)
 class AlikeImageEmbedding(ImageEmbedding):
-    """The same for several models of one training: each image is resized once for all of them.
+    """The same for epochs of one training: reuses another model's resized images.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.

@@ -1,1 +1,1 @@
-"""Formulas, in pure NumPy: each can be called alone in a notebook."""
+"""Formulas, in NumPy (two also use SciPy or OpenCV): each can be called alone in a notebook."""

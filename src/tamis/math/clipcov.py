@@ -283,7 +283,7 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
     """
     if not picks:
         return np.empty(0, np.int64)
-    # A choice follows those before it in its class: it is taken when the best gain has fallen to the least of theirs.
+    # A class keeps its order, so a choice waits for all before it: its effective gain is their running minimum.
     reach = [np.minimum.accumulate(each.gains) for each in picks]
     turn = [_turns(each.gains, least, tie) for each, least, tie in zip(picks, reach, ties, strict=True)]
     order: Rows = np.lexsort((np.concatenate(turn), -np.concatenate(reach)))[:count]  # stable
@@ -291,9 +291,9 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
 
 
 def _turns(gains: Float64s, reach: Float64s, ties: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns the tie number of each choice: the highest so far in its class at the same reach.
+    """Returns the tie number of each choice: the running maximum among choices of its class with the same reach.
 
-    A choice whose gain rose above its reach directly follows its predecessor, whatever its own number.
+    A gain above its reach gets number 0, so that the choice directly follows its predecessor.
     """
     turns = np.where(gains > reach, np.uint64(0), ties)
     edges = [0, *(np.flatnonzero(np.diff(reach) != 0) + 1).tolist(), reach.size]

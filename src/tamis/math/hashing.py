@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask, Rows
 
-#: Side of the grey thumbnail, and number of its slowest waves along each side.
+#: Side of the grey thumbnail, and number of its lowest DCT frequencies along each side.
 SIDE, WAVES = 32, 8
 
-#: Waves below this share of the strongest count as 0, since recompression flips their signs. Waves within `_TIE` of the
-#: median, as a share of the strongest, equal it: which is larger depends on how the processor adds.
+#: DCT coefficients below this share of the largest count as 0, since recompression flips their signs. Those within
+#: `_TIE` of the median, as a share of the largest, equal it: they differ only within float noise.
 _ABSENT, _TIE = 1e-2, 1e-9
 
 _FIRST, _MOST = 1 << 10, 1 << 16  # rows looked up together, at first and at most
@@ -26,10 +26,10 @@ _CHUNK = 1 << 20  # pairs whose bits are compared together, for keys with many h
 
 
 def image_hash(grey: NDArray[np.floating[Any]]) -> int:
-    """Returns the perceptual hash of a grey image: which of its slow waves are stronger than their median.
+    """Returns the perceptual hash of a grey image: which low DCT coefficients are above their median.
 
-    A wave below a hundredth of the strongest counts as 0, and so does its bit: gradients, flags and stripes have few
-    waves, and the others are noise from rounding and recompression.
+    A coefficient below a hundredth of the largest counts as 0, and so does its bit: gradients, flags and stripes have
+    few coefficients, and the others are noise from rounding and recompression.
 
     Args:
         grey: (32, 32) brightness in any unit: scaling and shifting it change no bit.
@@ -59,7 +59,7 @@ def image_hash(grey: NDArray[np.floating[Any]]) -> int:
 
 @lru_cache(maxsize=1)
 def _cosines() -> NDArray[np.float64]:
-    """The slowest waves of the discrete cosine transform (type II): (WAVES, SIDE)."""
+    """The lowest frequencies of the discrete cosine transform (type II): (WAVES, SIDE)."""
     places = (np.arange(SIDE) + 0.5) * np.pi / SIDE
     return np.cos(np.arange(WAVES)[:, None] * places[None, :])
 
@@ -75,8 +75,8 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
 
     An image is dropped if it is near an earlier kept one, but not for being near a dropped one. Two images are near if
     the first hash of one differs from any hash of the other in at most `radius` bits, and `same` agrees. The first hash
-    is of the whole image, the others are of its cropped versions, so that a cropped copy is found. An image belongs to
-    the first kept image that is near any of its hashes as a whole; else to the first one of whose inside it is a copy.
+    is of the complete image, the others are of centre crops, so that a cropped copy is found. An image belongs to the
+    first kept image whose first hash is near any of its hashes, else to the first that contains it as a crop.
 
     Only kept images are looked up, and those that they drop never are: n copies of one image cost n comparisons, not
     n^2.
@@ -90,7 +90,7 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
         (n,) row numbers; the row itself where it is kept.
 
     Cost: at a radius of 8, 285 look-ups of every kept row in tables of m million hashes, with less than m / 2
-        comparisons of two numbers each if hashes are spread evenly. Images with near hashes that `same` tells apart are
+        comparisons of two numbers each if hashes are spread evenly. Images with near hashes that `same` rejects are
         all kept and compared with one another. Memory: about 30 m bytes a row and, with many rows, 30 MiB.
 
     Raises:
@@ -124,7 +124,7 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
 def _near(
     index: _Index, queries: Rows, head: Rows, same: Callable[[Rows, Rows], Mask] | None, most: int | None
 ) -> tuple[Rows, Rows] | None:
-    """Returns near pairs of queries and kept rows, without those that the earlier row's own look-up finds.
+    """Returns near pairs of queries and kept rows, skipping pairs the other query will find.
 
     Returns None, before the slow `same` is called, if more than `most` pairs have near hashes.
     """

@@ -16,15 +16,15 @@ LIGHT, COLOUR = 32, 8
 #: Allowed difference of a field beyond the given levels, as a share of the contrast around it: of lightness, of colours
 #: (which many formats store at half the size), and of both where a crop has moved the fields. In images with contrast
 #: everywhere, such as photographs, it is the median contrast over `_BUSY`, at most `_SHARE_MOST`: their hashes tell
-#: them apart, and careless scaling changes them a lot.
+#: them apart, and cheap resampling changes them a lot.
 _SHARE, _SHARE_COLOUR, _SHARE_MOVED, _SHARE_MOST = 0.12, 0.25, 0.4, 0.6
 _BUSY = 75
 
-_STRAY = 2  # fields that must differ: compression can change a single one by much
+_STRAY = 2  # fields that must differ: allow one outlier cell, from compression
 _LARGE = 200  # pixels; from this side on, a field averages so many pixels that compression hardly changes it
 
-#: Limits on shift and growth of one image against the other, in halves of a side: for plain images, and for those with
-#: contrast everywhere (a share above `_PLAIN`). Up to `_LEAST`, the allowed difference grows with the shift.
+#: Limits on shift and growth of one image against the other, in units of half the image side: for plain images, and
+#: for those with contrast everywhere (a share above `_PLAIN`). Up to `_LEAST`, the shift widens the allowed difference.
 _MOST_PLAIN, _MOST, _PLAIN, _LEAST = 0.14, 0.25, 0.3, 0.02
 
 _GAIN = (0.87, 1.15)  # lowest and highest brightness of a copy

@@ -1,4 +1,4 @@
-"""Ways to bring scores to a common scale before they are added, or whatever the length of a text.
+"""Scale scores so that they can be added, or so that texts of any length compare.
 
 NaN (no score) stays NaN. Infinite values stay infinite and do not count in the statistics, or one of them would turn
 all others into NaN. Statistics are separate from their application, so a pool of any size is read block by block.
@@ -139,11 +139,11 @@ class PerLength:
 
     @classmethod
     def of(cls, scores: Float64s, lengths: Integers, *, least: int = LEAST) -> PerLength:
-        """Measures a set of scores. Lengths with few texts are pooled with the next longer ones, at the end shorter.
+        """Measures a set of scores. Lengths with few texts are pooled with the next longer, the last with shorter ones.
 
         Args:
             scores: (n,) in [0, 1]; NaN is ignored.
-            lengths: (n,) whole numbers, in any unit: words, tokens, characters.
+            lengths: (n,) integers, in any unit: words, tokens, characters.
             least: number of texts in a group, unless there are fewer in all.
 
         Raises:

@@ -56,8 +56,8 @@ def covered_share(quads: Sequence[Quad], width: int, height: int) -> float:
 def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixels:
     """Paints every quadrilateral in the mean colour of the pixels around it.
 
-    Those are pixels outside all quadrilaterals, at most `ring` pixels from this one in each direction. Without such
-    pixels it is the mean of all uncovered pixels, and if everything is covered, the mean of the image.
+    Those are pixels outside all quadrilaterals, within `ring` pixels of it. Without such pixels it is the mean of all
+    uncovered pixels, and if everything is covered, the mean of the image.
 
     Args:
         image: (height, width, 3) uint8.

@@ -95,8 +95,7 @@ def cosines(left: Floats, right: Floats) -> Float32s:
     return dots
 
 
-#: Rows per block: 512 x 512 float32 are 1 MiB, which stays in the processor's cache, and little above the diagonal is
-#: multiplied in vain.
+#: Rows per block: 512 x 512 float32 are 1 MiB, a block size for L2, with little wasted work above the diagonal.
 BLOCK = 512
 
 

@@ -23,10 +23,10 @@ def longest_shared_run(one: str, other: str) -> int:
 
 
 def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
-    """Returns the length of the longest run of words that lines spell across the end of at least one line.
+    """Returns the length of the longest run of words that continues over a line break.
 
-    The words follow one another through the lines; each is within one line, with at least one before and one after the
-    end. Other text before and after the run does not matter. 0 without such a run.
+    The words follow one another through the lines; each is within one line, with at least one before and one after
+    the break. Other text before and after the run does not matter. 0 without such a run.
 
     Args:
         words, lines: at least one character each.

@@ -15,7 +15,7 @@ from tamis.reporting.histogram import Histogram
 
 Shapes = list[dict[str, Any]]
 
-#: Neighbouring bars of fewer pairs share a step of a subset's line: the share of three pairs says nothing.
+#: For a subset's line, adjacent bars are merged to at least this many pairs: the share of three pairs is noise.
 JOINED = 12
 
 
@@ -52,7 +52,7 @@ def _steps(histogram: Histogram, marks: Sequence[float]) -> list[int]:
 
 
 def _bars(places: NDArray[np.float64], heights: NDArray[np.float64]) -> str:
-    """Returns the outline of bars; a bar with any rows is at least a hair high."""
+    """Returns the outline of bars; bars with any rows get a minimum visible height."""
     return "".join(
         f"M{left:.2f} 100V{100 - max(1.2, 97 * float(height)):.2f}H{right:.2f}V100Z"
         for left, right, height in zip(places[:-1], places[1:], heights, strict=True)

@@ -31,7 +31,7 @@ from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
-#: What a section says, as the page shows it and report.json holds it.
+#: Contents of a section, as the page shows them and report.json stores them.
 Facts = dict[str, Any]
 
 #: Number of subsets with galleries and groups of repeated images; the others get everything else.
@@ -40,7 +40,7 @@ GALLERIES = 8
 #: Number of reasons of one step that have images.
 REASONS = 12
 
-#: The length of captions, read from the index where the signal `caption_length` has not measured it.
+#: The length of captions, from the index; used where `caption_length` was not run.
 CAPTION = "caption characters"
 
 #: All images of a page together, in characters of their data URLs, and all texts of its pairs, in bytes.

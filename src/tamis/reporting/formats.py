@@ -19,7 +19,7 @@ def plural(value: int, noun: str) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Returns a percentage with one digit: never 0 % of some nor 100 % of most; a dash where `whole` is 0."""
+    """Returns a percentage: never rounds a nonzero share to 0 % or a partial one to 100 %; a dash if `whole` is 0."""
     if not whole:
         return NONE
     percent = 100 * part / whole
@@ -36,7 +36,7 @@ def width(part: float, whole: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Returns a score with so many digits, whole numbers and thousands without decimals; a dash for NaN."""
+    """Returns a score with `digits` digits, integers and thousands without decimals; a dash for NaN."""
     if value != value:
         return NONE
     if abs(value) == float("inf"):
@@ -121,5 +121,5 @@ def in_words(reason: str) -> str:
 
 
 def status_words(status: str, rows: int) -> str:
-    """Returns what so many pairs of a status are called, after their number: "empty captions"."""
+    """Returns the words for `rows` pairs of a status, to follow the number: "empty captions"."""
     return _STATUS_WORDS.get(status, (status, status))[rows != 1]

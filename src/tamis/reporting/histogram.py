@@ -33,7 +33,7 @@ class Histogram:
         null: rows without a value.
         infinite: rows whose value is infinite; they are in no bar.
         low, high: smallest and largest finite value; NaN where there is none.
-        quantiles: level to value. The values occur in the column (the lower of two where they differ).
+        quantiles: level to value. Lower quantiles, no interpolation.
         edges: (bars + 1,) where the bars begin and end.
         below, above: True where the first (last) bar also holds everything beyond its edge.
         pool: (bars,) rows.
@@ -118,7 +118,7 @@ def histogram(values: Float32s, keeps: Sequence[Mask], cuts: Sequence[float] = (
 def bars_of(values: Float32s, edges: Float64s) -> NDArray[np.int64]:
     """Returns the bar that each finite value is in; values beyond the edges are in the first or the last."""
     start, stop, bars = float(edges[0]), float(edges[-1]), edges.size - 1
-    # In float64 and with the width divided last, so that a whole number falls into the bar around it.
+    # In float64 and with the width divided last, so that an integer falls into the bar around it.
     return np.clip((values.astype(np.float64) - start) * bars / (stop - start), 0, bars - 1).astype(np.int64)
 
 
@@ -136,7 +136,7 @@ def _edges(
     if alike or high <= stop + _LONG_TAIL * reach:
         stop = high
     if whole and max(abs(start), abs(stop)) < 1 << 24:
-        # Each bar spans the same count of whole numbers; otherwise some would hold more of them than others.
+        # Each bar spans the same count of integers; otherwise some would hold more of them than others.
         start, stop = np.floor(start), np.ceil(stop)
         width = max(1, int(np.ceil((stop - start + 1) / BARS)))
         bars = int((stop - start) // width) + 1
@@ -148,7 +148,7 @@ def _edges(
 
 
 def _rounded(value: float, *, up: bool) -> float:
-    """Returns a float32 with the lower 16 bits of it cleared or set, whichever is lower (or higher, `up`)."""
+    """Rounds a float32 down (or `up`) to 16 significant bits."""
     bits = int(np.float32(value).view(np.uint32))
     grows = up != bool(bits >> 31)
     return float(np.uint32(bits | 0xFFFF if grows else bits & 0xFFFF0000).view(np.float32))

@@ -1,6 +1,6 @@
-"""What the page calls a subset, the same in every section.
+"""The label of a subset, the same in every section.
 
-A recipe that was overridden is called by what was changed of it: "clip-30, fraction 0.2".
+The label lists the overridden settings: "clip-30, fraction 0.2".
 """
 
 from __future__ import annotations

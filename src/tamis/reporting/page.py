@@ -65,20 +65,20 @@ FINDINGS = "findings"
 #: Version of the layout of report.json; docs/report.md describes it.
 FORMAT = 3
 
-#: What the page, and the file of its facts, have in their first lines, so that no other file is written over.
+#: Strings in the first lines of the page and of the file of its facts, so that no other file is overwritten.
 GENERATOR = 'name="generator" content="tamis '
 BEGINS = '{"kind": "tamis report"'
 
 #: Nothing is loaded from anywhere; no script runs, whatever a caption says.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
-#: Texts of a pair are on the page up to so many characters; longer ones than the second can be unfolded.
+#: Characters of a text: `TEXT_MOST` truncates it, `CLAMP` collapses it.
 TEXT_MOST, CLAMP = 8_000, 64
 
 #: Controls, lone surrogates and non-characters: not allowed in HTML, or not encodable as UTF-8.
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
-#: Of a pair what only the page shows; report.json leaves it out.
+#: Keys of a pair that only the page shows; report.json omits them.
 _IMAGES = frozenset({"thumbnail", "thumbnail_size", "no_image", "painted"})
 
 

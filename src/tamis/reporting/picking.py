@@ -18,7 +18,7 @@ K = TypeVar("K")
 #: A row and its value of a score.
 Scored = tuple[int, float]
 
-#: Pairs that stand for the same image: `size` of them, and some of their `rows`, the one that stays first.
+#: Group of duplicates: its `size` and some of its `rows`; representative first.
 Group = dict[str, Any]
 
 #: Groups of repeated images that are shown of a subset, and pairs of each.
@@ -28,7 +28,7 @@ _GROUPS, _MEMBERS = 8, 4
 def scrambled(table: Table, seed: int = 0) -> U64:
     """Returns the scrambled uid of every row: (rows,), an order that does not depend on that of the rows.
 
-    Selectors draw in the order of seed 0: the first of what they keep, in that order, are not random.
+    Use another seed for samples: selectors use seed 0, so the first rows they keep would be biased.
     """
     out = np.empty(len(table), np.uint64)
     for block, size in enumerate(table.sizes):

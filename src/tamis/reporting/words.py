@@ -17,10 +17,10 @@ from tamis.store.table import Table
 #: A column with more distinct values than this is not a category (a URL, an id): it is named, not counted.
 MOST = 10_000
 
-#: So few values are a category, whatever they are.
+#: Up to this many values are always a category.
 FEW = 15
 
-#: Mean words per value: from the first on values are free text; from the second on text rather than ids.
+#: Mean words per value: from `_TEXT` on free text; from `_TEXTLIKE` on text, not ids, if nearly all values differ.
 _TEXT, _TEXTLIKE = 4.0, 1.2
 
 #: A word: two letters or more, with apostrophes and hyphens inside. Scripts without spaces give whole runs.
@@ -107,8 +107,8 @@ def _count(column: Any, keeps: Sequence[Mask]) -> dict[str | None, Any]:
 def frequencies(captions: Sequence[str], keeps: Sequence[Mask]) -> list[list[dict[str, Any]]]:
     """Returns for each subset the words of captions that it keeps more often than others, the most surprising first.
 
-    A word of at least `RARE` captions is in `pool` of them and in `kept` of the subset's. `surprise` is how many
-    standard deviations that is above what a subset of this size keeps of any: (kept - n p) / sqrt(n p (1 - p)).
+    A word of at least `RARE` captions is in `pool` of them and in `kept` of the subset's. `surprise` is the
+    z-score of the kept count against a random subset of that size: (kept - n p) / sqrt(n p (1 - p)).
     """
     words = [{w.casefold() for w in _WORD.findall(caption[:_READ]) if len(w) > 1} for caption in captions]
     pool = Counter(word for each in words for word in each)

@@ -1,4 +1,4 @@
-"""Choosing rows by their scores: cheap, exact, repeatable. Nothing here runs a model."""
+"""Choosing and clustering rows by their scores: cheap, exact, repeatable. Nothing here runs a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SELECTORS = Classes(
     },
 )
 
-#: What a selector is written with, from `tamis.selectors.outcome`.
+#: Names re-exported from `tamis.selectors.outcome` for selector authors.
 _PARTS = ("Outcome", "Selection", "Step", "StepCount", "run_steps", "verdict")
 
 

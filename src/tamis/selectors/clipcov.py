@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 #: The column of classes that comes with embeddings of their names.
 ZERO_SHOT = "zero_shot_class"
 
-#: To guess which gains can be reached: at least so many rows, and at most one in so many. No choice depends on it.
+#: Sampling used only to speed up the floor estimate: at least this many rows, at most one in this many.
 _SAMPLE, _STRIDE = 20_000, 10
 
 
@@ -49,7 +49,7 @@ class ClipCov:
     Attributes:
         fraction: the budget as a share of `of`, in [0, 1]; or
         n: the budget in pairs.
-        of: whose share: "survivors", the rows in question, or "pool", all rows.
+        of: whose share: "survivors", the candidates, or "pool", all rows.
         image, text: columns of stored embeddings of one model (DataComp: l14_img and l14_txt).
         per: a column of words or numbers (`cluster`) that are the latent classes. The term "label" needs embeddings of
             their names, which only the signal `zero_shot_class` keeps: leave it out with other columns.
@@ -61,7 +61,7 @@ class ClipCov:
             "sum", equation 34 as printed, which outweighs the other terms where there are many classes.
         diversity: how much the similarity of chosen pairs counts against a pair: "paper", as in equation 23, or
             "share", that divided by the share which is chosen of all rows. It keeps the classes' centres better, but a
-            smaller choice is not a beginning of a larger one.
+            smaller choice is not a prefix of a larger one.
         double_greedy: drop what lowers the objective; the subset may come out below its budget.
         missing: what to do with rows that lack an embedding, or a class.
 
@@ -93,7 +93,7 @@ class ClipCov:
         if self.n is not None:
             if self.n < 0:
                 raise ValueError(f"clipcov needs n >= 0, got {self.n}")
-            without_effect(self, "of", because="n is a number of pairs, of nothing")
+            without_effect(self, "of", because="n is an absolute count, so `of` has no effect")
         check_words(self)
         if self.alpha is not None and not math.isfinite(self.alpha):
             raise ValueError(f"alpha is a number, got {self.alpha}")
@@ -139,9 +139,9 @@ class ClipCov:
         return verdict(self, keep, ranking.missing, alive, "adds less", cut, what=what, facts=ranking.facts)
 
     def rank(self, table: Table) -> Ranking:
-        """Returns the choice as a ranking with gains: the choice of a smaller budget is a beginning of it.
+        """Returns the choice as a ranking with gains: the choice of a smaller budget is a prefix of it.
 
-        With `diversity: share` it is not, because the objective depends on the budget.
+        With `diversity: share` it is not a prefix, because the objective depends on the budget.
 
         Raises:
             RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
@@ -205,7 +205,7 @@ class Ranking:
         rows: (m,) row numbers of the table in the order in which they were taken.
         gains: (m,) by how much each raised the objective.
         stays: (m,) bool: False where double greedy dropped it again.
-        missing: (rows,) bool: rows that could not be judged.
+        missing: (rows,) bool: rows without an embedding or class.
         facts: classes with sizes and how many were taken, objective, alpha, errors of the covariance and of the
             classes' centres.
     """
@@ -266,7 +266,7 @@ class _Work:
         starts: Rows | None = None,
         products: Products | None = None,
     ) -> Iterator[tuple[int, T]]:
-        """Calls `work(class, place in the order, images, texts)` for every class that has rows, some at once."""
+        """Calls `work(class, slice of the order, images, texts)` for every class that has rows, some at once."""
         order = self.order if order is None else order
         starts = self.starts if starts is None else starts
         return by_class(self.table, (self.step.image, self.step.text), order, starts, work, products)
@@ -343,7 +343,7 @@ class _Work:
             reached = sum(len(each.rows) for each in picks.values())
             if reached >= budget or floor == -np.inf:
                 return picks, gained
-            # The guess was too high. Guess lower; without any if that is no lower.
+            # The floor was too high. Estimate a lower one; drop the floor if it cannot go lower.
             wider = int(budget * (2 - reached / budget)) + budget // 20
             lower = self._floor(modular, classes, wider)
             floor = lower if lower < floor else -np.inf

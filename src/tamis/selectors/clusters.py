@@ -23,8 +23,8 @@ from tamis.store.checked import write_array
 from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
 from tamis.store.table import Table
 
-#: Rows per centroid that k-means is trained on, as faiss would sample them; and at least so many rows in all, so that
-#: the centre of a single cluster is not that of 256 rows.
+#: Rows per centroid that k-means is trained on, as faiss would sample them; and the minimum in all, so k=1 uses
+#: enough rows.
 _PER_CENTROID, _AT_LEAST = 256, 1 << 16
 
 
@@ -61,7 +61,7 @@ class ClusterStep:
         check_kind(self.name, table, self.embedding, "vector")
 
     def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:
-        """Returns the clusters of the rows in question, None if no row has the embedding; and which rows lack it."""
+        """Returns the clusters of the candidates, None if no row has the embedding; and which rows lack it."""
         self.check_columns(table)
         alive = table.living()
         there = embedded(table, self.embedding)
@@ -75,7 +75,7 @@ class ClusterStep:
 
 
 def usual_count(rows: int) -> int:
-    """Returns a number of clusters for so many rows: about a thousand rows each, at most 50,000 clusters."""
+    """Returns a number of clusters: about a thousand rows each, at most 50,000 clusters."""
     return min(max(rows // 1000, 1), 50_000)
 
 

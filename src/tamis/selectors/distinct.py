@@ -37,21 +37,21 @@ _SIDES = ("width", "height")
 class Distinct:
     """Keeps one pair of each group whose images have hashes within a few bits, and agree as thumbnails.
 
-    Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes alone do not
-    make a copy: objects on a white ground have much the same slow waves. So the thumbnails of such a pair are laid over
-    each other (`tamis.math.likeness`), and every field has to agree. A flat image (of one brightness: its hash is 0) is
-    dropped only if a kept one has exactly the same words.
+    Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes are not
+    enough: objects on a white ground have similar low frequencies, so thumbnails are compared too, cell by cell
+    (`tamis.math.likeness`). A flat image (one brightness, hash 0) is dropped only if a kept one has identical hash,
+    colour and lightness strings.
 
     Attributes:
-        hash: a column of hashes of 16 hex digits each, as `image_hash` emits it: the first of the whole image, perhaps
-            others of its inside, with spaces between them.
+        hash: a column of hashes of 16 hex digits each, as `image_hash` emits it: the first of the complete image,
+            perhaps others of centre crops, separated by spaces.
         distance: bits of 64 in which the first hash of one image may differ from any of the other's, 0 to 15.
         colours: a column of bytes in hex, as `image_hash` emits it; None: colours do not matter.
-        tolerance: by how many levels of 256 a field may differ in colour, 0 to 255.
-        lightness: a column of the lightness of 32 x 32 fields in hex, as `image_hash` emits it; None: it does not
-            matter, and colours are compared field by field, which misses copies that were cropped.
-        levels: by how many levels of 256 a field may differ in lightness, 0 to 255. Images of less than 200 pixels a
-            side may differ by more, in lightness and colour.
+        tolerance: max colour difference per cell, 0 to 255.
+        lightness: a column of the lightness of 32 x 32 cells in hex, as `image_hash` emits it; None: it does not
+            matter, and colours are compared cell by cell, which misses copies that were cropped.
+        levels: max lightness difference per cell, 0 to 255. Images of less than 200 pixels a side may differ by more,
+            in lightness and colour.
         best: an expression over score columns; of a group the row with the highest stays. None: any, by its uid.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
 
@@ -139,8 +139,8 @@ class Distinct:
         return verdict(self, keep, missing, alive, "repeats another", what=what, facts=facts)
 
     def _heads(self, words: list[NDArray[Any]], images: Thumbnails, order: Rows) -> NDArray[np.int64]:
-        """Returns for each row of the order, the best first, the place in it of the one that stands for it."""
-        # Rows with exactly the same words are one: only the first of them is compared with others.
+        """Returns for each row of the order, best first, the index of its representative in it."""
+        # Of rows with identical strings only the first is compared with others.
         first, inverse = _firsts(_digests(words, order))
         shaped = np.flatnonzero(words[0][order[first], 0] != 0)
         rows = order[first[shaped]]
@@ -176,7 +176,7 @@ def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
 
 
 def _firsts(digests: U64) -> tuple[Rows, Rows]:
-    """Returns the first place of each different digest, ascending, and for every place the number of its digest."""
+    """Returns the first index of each distinct digest, ascending, and for every row the number of its digest."""
     order = np.lexsort((np.arange(len(digests)), digests[:, 0], digests[:, 1]))
     ordered = digests[order]
     new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(order)]

@@ -1,7 +1,7 @@
 """Score expressions: `0.5*minmax(sieve) + 0.5*minmax(clip)`.
 
 Python's own grammar parses them into a tree of a few allowed kinds, which is never run as Python. Arithmetic is in
-float64. `minmax`, `zscore` and `rank` look at every judged row of the pool, not only at the survivors of earlier steps,
+float64. `minmax`, `zscore` and `rank` look at every scored row of the pool, not only at the survivors of earlier steps,
 so a score means the same wherever a recipe uses it.
 """
 
@@ -46,7 +46,7 @@ POOLWIDE = ("minmax", "rank", "zscore")
 _ARGUMENTS = {**dict.fromkeys(POOLWIDE, 1), **{name: count for name, (count, _) in POINTWISE.items()}}
 
 _LONGEST = 2_000  # characters; far more than anyone writes, and less than what exhausts the parser
-_DEEPEST = 100  # nested operations: a sum of so many terms
+_DEEPEST = 100  # nested operations: a sum of this many terms
 _POOLWIDE_DEEPEST = 6  # nested functions of the pool: each scans the whole table again
 _NOT_DECIMAL = re.compile(r"\b0[xob]\w*", re.IGNORECASE)
 
@@ -192,7 +192,7 @@ def _columns(tree: ast.expr) -> frozenset[str]:
 
 
 def _line(node: ast.expr) -> tuple[float, float] | None:
-    """Returns factor and offset of an expression of one column; None if it is no straight line."""
+    """Returns factor and offset of an expression of one column; None if it is not a straight line."""
     if _name(node) is not None:
         return 1.0, 0.0
     if isinstance(node, ast.Constant):

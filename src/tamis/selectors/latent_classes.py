@@ -29,7 +29,7 @@ WORKERS = min(4, os.cpu_count() or 1)
 def classes_of(
     step: str, table: Table, column: str, needed: Sequence[str], known: Sequence[str] | None = None
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Returns the class of each row in question, -1 if it has none or lacks a vector, and the classes' names.
+    """Returns the class of each candidate, -1 if it has none or lacks a vector, and the classes' names.
 
     A number is named with the fewest digits that identify it (1000001, 0.1). `needed` are columns of vectors, `known`
     all names in the order of their classes (None: those in the column, sorted); another name raises RunError.
@@ -44,7 +44,7 @@ def classes_of(
     if unknown := sorted(used - numbers.keys()):
         raise RunError(
             f"{step}: the column {column!r} holds {unknown[0]!r}, which is not among the {len(names):,} class names "
-            "stored with it: it was not made with those. `tamis check RUN` finds what is damaged"
+            "stored with it: this column and the stored class list do not match. `tamis check RUN` finds damaged files"
         )
     return np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes], names
 

@@ -1,6 +1,6 @@
 """The result of selecting: which rows stay, and why each of the others was dropped.
 
-Steps judge; `Drops` is the only place that gives dropped rows their codes. The report, the explorer and the export of
+Steps decide; only `Drops` gives dropped rows their codes. The report, the explorer and the export of
 dropped pairs read these codes and never apply a recipe again.
 """
 
@@ -23,13 +23,13 @@ Ends = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class Selection:
-    """The verdict of one selector on the rows in question.
+    """The verdict of one selector on the candidates, the rows that earlier steps left.
 
     Attributes:
-        keep: (rows,) bool over the whole table; only rows in question can be set.
-        counts: "kept", one entry per reason to drop, and "missing" for rows without a score: all rows in question.
+        keep: (rows,) bool over the complete table; only candidates can be set.
+        counts: "kept", one entry per reason to drop, and "missing" for rows without a score: all candidates.
         dropped_by: (rows,) uint8 or uint16: the code of the reason each row was dropped for; 0 for rows that stay or
-            were not in question.
+            were not candidates.
         reasons: the reason of code 1, of code 2, and so on.
         cut: the threshold, on the expression's own scale; None if there is none.
         facts: other facts about the choice, as JSON holds them; the report shows them.
@@ -58,7 +58,7 @@ class Step(Protocol):
         ...
 
     def select(self, table: Table) -> Selection:
-        """Judges the rows that are in question in the table.
+        """Decides about the candidates of the table.
 
         Raises:
             RecipeError: rows have no score, and the step does not say what to do with them.
@@ -102,7 +102,7 @@ def check_kind(step: str, table: Table, name: str, *expected: str) -> None:
 
 @dataclass(frozen=True)
 class StepCount:
-    """One line of the funnel: rows in question before the step, kept, and dropped by reason."""
+    """One line of the funnel: candidates before the step, kept, and dropped by reason."""
 
     step: str
     before: int
@@ -149,7 +149,7 @@ class Drops:
     """Collects the rows that one step drops, one reason after another. Memory: two bytes per row.
 
     Args:
-        alive: (rows,) bool, the rows in question; it is not changed.
+        alive: (rows,) bool, the candidates; it is not changed.
     """
 
     def __init__(self, alive: Mask) -> None:
@@ -169,13 +169,13 @@ class Drops:
         cuts: Iterable[Cut] = (),
         counted: str | None = None,
     ) -> int:
-        """Drops those of the rows that are left, and returns how many they are.
+        """Drops those of the rows that no reason dropped yet, and returns their number.
 
         Args:
-            rows: (rows,) bool; rows that are no longer left are ignored.
+            rows: (rows,) bool; rows that are already dropped are ignored.
             text: the reason.
-            others: drop the rows that are not set in `rows` instead.
-            score: the expression they were judged by.
+            others: `rows` are the rows to keep; drop the rest.
+            score: the expression it depends on.
             cuts: the thresholds behind it; they get this reason's code.
             counted: the name in `Selection.counts`; by default the text.
         """
@@ -202,7 +202,7 @@ class Drops:
 
 
 def only_score(reasons: Iterable[Reason]) -> str | None:
-    """Returns the one expression that some reasons judge by; None if there is none, or several."""
+    """Returns the one expression that some reasons depend on; None if there is none, or several."""
     scores = {reason.score for reason in reasons if reason.score is not None}
     return scores.pop() if len(scores) == 1 else None
 
@@ -212,9 +212,9 @@ def check_missing(step: Any, missing: Mask, alive: Mask, what: str) -> None:
     lacking = int(np.count_nonzero(missing))
     if lacking and step.missing == "error":
         raise RecipeError(
-            f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for {what!r} "
-            "(not judged, or infinite, as x/0). Write 'missing: drop' in the step to drop them, or put a step before "
-            "it (in the same part of all_of, any_of or none_of) that does, such as {equals: {score: status, value: ok}}"
+            f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for {what!r} (not "
+            "scored, or infinite). Add 'missing: drop' to the step, or filter them in an earlier step (of the same "
+            "part of all_of, any_of or none_of), such as {equals: {score: status, value: ok}}"
         )
 
 
@@ -235,12 +235,12 @@ def verdict(
 
     Args:
         step: the selector, with `name` and `missing`.
-        keep, missing, alive: (rows,) bool: rows that stay if they are in question, rows in question that cannot be
-            judged, and all rows in question.
+        keep, missing, alive: (rows,) bool: rows that stay if they are candidates, candidates without a value, and
+            all candidates.
         reason: why the others are dropped.
         cut, facts: see `Selection`.
         what: the column that rows lack; by default `step.score`.
-        score: the expression over numbers that rows were judged by; None if there is none.
+        score: the expression over numbers that decided; None if there is none.
         ends: of the threshold on that score; both None if there is none.
 
     Raises:

@@ -36,7 +36,7 @@ class SemDeDup(ClusterStep):
     Attributes:
         epsilon: 1 - the cosine from which two rows are the same, in [0, 2]: 0.05 finds copies that were recompressed
             or cropped a little, 0.3 rows that mean much the same, 0 only equal embeddings; or
-        fraction: the share of the rows to keep, in [0, 1]: those least like one before them.
+        fraction: the share of the rows to keep, in [0, 1]: the rows least similar to any earlier row.
         clusters: how many, at most one per row; None: one per thousand rows. 1 compares all with all.
         keep: which row comes first in a group: "hard", the one farthest from the cluster's centre (as in the paper),
             "easy", the nearest, or "random".
@@ -101,7 +101,7 @@ class SemDeDup(ClusterStep):
                 nearest = nearest_before(unit[first])
                 equal = equal_before(vectors[first])
                 row = np.where(equal >= 0, equal, nearest.row)
-                # Rounding must not decide that copies differ, or that others are copies.
+                # Rounding must not affect exact duplicates.
                 cosine[place] = np.where(equal >= 0, _COPY, np.minimum(nearest.cosine, 1))
                 before[place] = np.where(row >= 0, row + place.start, -1)
         keep = np.zeros(len(table), bool)

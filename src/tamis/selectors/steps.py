@@ -169,7 +169,7 @@ class _Top:
     def __post_init__(self) -> None:
         if self.cap is not None and (self.per is None or self.cap < 0):
             raise ValueError(
-                f"{self.name}: cap is the most rows that each group of per gets; got per {self.per}, cap {self.cap}"
+                f"{self.name}: cap (rows per group) needs per and must be >= 0; got per {self.per}, cap {self.cap}"
             )
         check_words(self)
 
@@ -184,7 +184,7 @@ class _Top:
         return f" per {self.per}" if self.cap is None else f", at most {self.cap:,} per {self.per}"
 
     def _budget(self, rows: int) -> int:
-        """How many of so many rows to keep."""
+        """How many of `rows` rows to keep."""
         raise NotImplementedError
 
     def check_columns(self, table: Table) -> None:
@@ -224,12 +224,12 @@ class _Top:
 
 @dataclass(frozen=True, kw_only=True)
 class TopFraction(_Top):
-    """Keeps the best share of rows: exactly the whole number nearest to fraction * rows (halves upwards).
+    """Keeps the best share of rows: exactly the integer nearest to fraction * rows (halves upwards).
 
     Attributes:
         score: an expression; higher is kept.
         fraction: in [0, 1].
-        of: "survivors": a share of the rows in question; "pool": of all rows, judged or not, so that a step does not
+        of: "survivors": a share of the candidates; "pool": of all rows, scored or not, so that a step does not
             depend on what earlier ones dropped (DataComp takes fractions of the pool).
         missing: what to do with rows without a score.
         per: a column (`cluster`, `top_language`): the share is taken of each of its groups.
@@ -346,7 +346,7 @@ class Equals:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFraction:
-    """Keeps a random share of rows: exactly the whole number nearest to fraction * rows.
+    """Keeps a random share of rows: exactly the integer nearest to fraction * rows.
 
     The choice depends only on uids and the seed.
 
@@ -410,14 +410,14 @@ class _Combined:
         return f"{self.name.replace('_', ' ')}: {', '.join(self._names)}"
 
     def _judged(self, table: Table) -> Iterator[tuple[str, Outcome]]:
-        """Yields each part's name, and what it leaves of the whole pool."""
+        """Yields each part's name, and its outcome on the whole pool."""
         for name, part in zip(self._names, self.parts, strict=True):
             yield name, run_steps(table.among(None), part)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllOf(_Combined):
-    """Keeps rows that every part keeps, each part judged on the whole pool: the papers' "A and B".
+    """Keeps rows that every part keeps, each part applied to the whole pool: the papers' "A and B".
 
     Attributes:
         parts: lists of steps.
@@ -436,7 +436,7 @@ class AllOf(_Combined):
 
 @dataclass(frozen=True, kw_only=True)
 class AnyOf(_Combined):
-    """Keeps rows that at least one part keeps, each part judged on the whole pool. Settings as in `AllOf`."""
+    """Keeps rows that at least one part keeps, each part applied to the whole pool. Settings as in `AllOf`."""
 
     name: ClassVar[str] = "any_of"
 
@@ -456,7 +456,7 @@ class AnyOf(_Combined):
 
 @dataclass(frozen=True, kw_only=True)
 class NoneOf(_Combined):
-    """Keeps rows that no part keeps, each part judged on the whole pool. Settings as in `AllOf`."""
+    """Keeps rows that no part keeps, each part applied to the whole pool. Settings as in `AllOf`."""
 
     name: ClassVar[str] = "none_of"
 
@@ -469,7 +469,7 @@ class NoneOf(_Combined):
 
 
 def _places(table: Table, score: Float64s, group: NDArray[np.int64], judged: Mask) -> NDArray[np.int64]:
-    """Returns the place of each judged row in its group: 0 for the best, ties by uid."""
+    """Returns the rank of each scored row in its group: 0 for the best, ties by uid."""
     rows = np.flatnonzero(judged)
     order = np.lexsort((scramble(*table.uids(rows)), -score[rows], group[rows]))
     ordered = group[rows[order]]

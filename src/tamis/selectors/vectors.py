@@ -35,7 +35,7 @@ def present(vectors: Floats) -> Mask:
 
 
 def embedded(table: Table, name: str) -> Mask:
-    """Returns which rows in question have an embedding."""
+    """Returns which candidates have an embedding."""
     there = table.living().copy()
 
     def work(place: slice, columns: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None 
 def gathered(
     table: Table, names: Sequence[str], order: Rows, starts: Rows
 ) -> Iterator[list[tuple[int, slice, list[Floats]]]]:
-    """Yields lists of (group, its place in `order`, its stored vectors by name), from one reading of the table each.
+    """Yields lists of (group, its slice of `order`, its stored vectors by name); one table scan per list.
 
     `order` are (n,) row numbers, one group after another, `starts` (groups + 1,) where each group begins in it.
     """

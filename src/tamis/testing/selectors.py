@@ -24,7 +24,7 @@ _ROWS = 23  # of the table that is drawn
 
 
 def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | NDArray[Any]] | None = None) -> None:
-    """Checks a selector on a drawn table: rows are judged by values and uids, wherever they are, and all are counted.
+    """Checks a selector on a drawn table: its choice depends on values and uids only, and all rows are counted.
 
     Args:
         step: the selector. One with the setting `missing` is checked with `missing="drop"`.
@@ -51,7 +51,7 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
     before = table.living().copy()
     found = step.select(table)
     _check_selection(found, table, title)
-    assert np.array_equal(table.living(), before), f"{title} changes which rows of the table are in question"
+    assert np.array_equal(table.living(), before), f"{title} changes which rows of the table are candidates"
     assert seen == step.reads, f"{title} reads {sorted(seen)}, and its `reads` names {sorted(step.reads)}"
     try:
         json.dumps([dict(found.counts), dict(found.facts), found.cut and float(found.cut)])
@@ -66,7 +66,7 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
     ):
         again = other.select(_table(values, places, block))
         differing = sorted(places[again.keep != found.keep[places]].tolist())
-        assert not differing, f"{title} judges the rows {differing} differently {how}"
+        assert not differing, f"{title} decides differently about the rows {differing} {how}"
         assert (again.counts, again.cut) == (found.counts, found.cut), f"{title}: counts or cut change {how}"
     for empty in (_table(values, straight[:0]), _table(values).among(np.zeros(rows, bool))):
         _check_selection(step.select(empty), empty, title)
@@ -126,9 +126,7 @@ def _check_selection(found: Selection, table: Table, title: str) -> None:
     assert not stray, f"{title} keeps the rows {stray}, which are not in question"
     kept, total = int(keep.sum()), int(alive.sum())
     right = counts.get("kept") == kept and "missing" in counts and sum(counts.values()) == total
-    assert right, (
-        f"{title}: it keeps {kept} of {total} rows in question, and its counts do not add up to that: {counts}"
-    )
+    assert right, f"{title}: it keeps {kept} of {total} candidates, and its counts do not add up to that: {counts}"
     fell = np.array_equal(found.dropped_by > 0, alive & ~keep) and found.dropped_by.max(initial=0) <= len(found.reasons)
     assert fell, f"{title}: dropped_by must have the code of a reason for exactly the rows that are dropped"
 

@@ -24,14 +24,14 @@ def check_signal(
     good: Sequence[Sample] | None = None,
     device: Device | None = None,
 ) -> None:
-    """Checks a signal on drawn pairs: a score depends only on its pair, and what cannot be judged has none.
+    """Checks a signal on drawn pairs: a score depends only on its pair, and unreadable pairs have none.
 
     Args:
         signal: the signal.
         tolerance: how far two results for one pair may differ; 0 unless a network computes them.
         looks_at: "image", "caption" or both: what a score needs, for all columns or for each by name; (): neither.
             None: unknown; then only a pair without both must have no score.
-        good: pairs that it can judge; None: drawn ones.
+        good: pairs that it can score; None: drawn ones.
         device: where networks run.
 
     Raises:

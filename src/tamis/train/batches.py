@@ -115,7 +115,7 @@ class Batches:
             yield from prefetched(lambda: map(prepare, self._assembled(first, stop, threads)), depth=2)
 
     def shown(self, first: int, stop: int) -> Iterator[tuple[int, Places, Places]]:
-        """Yields this process's pairs of some steps in order: epoch, places in the rows, showings in the epoch.
+        """Yields this process's pairs of some steps in order: epoch, row indices, repeat number in the epoch.
 
         A step's pairs come in one part, or in several where an epoch ends within the step.
         """
@@ -153,7 +153,7 @@ class Batches:
             )
 
     def _groups(self, first: int, stop: int) -> Iterator[tuple[int, Places, Places, list[KeptSample]]]:
-        """Yields pairs as they are read, a few at a time: epoch, places, showings, pairs. No group spans two steps."""
+        """Yields pairs as they are read, a few at a time: epoch, row indices, repeat numbers, pairs. No group spans two steps."""
         for epoch, shown in itertools.groupby(self.shown(first, stop), key=lambda part: part[0]):
             parts = list(shown)
             # One reader for the whole epoch: it can read ahead across steps.

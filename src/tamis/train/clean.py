@@ -66,7 +66,7 @@ def train_c_rho(
     """
     parts = {CLEAN: clean, POOL: pool}
     trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
-    for name, part in parts.items():  # a fault of the second must not show after days of the first
+    for name, part in parts.items():  # check both trainings before starting the first
         check_training(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name])
     with started(how.device.kind):
         first, second = (
@@ -77,7 +77,7 @@ def train_c_rho(
 
 
 def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> ClipTraining:
-    """A training for so many epochs of the pairs, with a warm-up of at most a tenth of the steps."""
+    """A training for `epochs` epochs of the pairs, with a warm-up of at most a tenth of the steps."""
     at_least_one(epochs=epochs)
     rows, _ = training_rows(source)
     if rows.epoch_size < training.batch:

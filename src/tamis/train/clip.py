@@ -97,7 +97,7 @@ def train_clip(
         training = as_long_as(training, rows, epochs)
     if rows.epoch_size < training.batch:
         log.warning(
-            "an epoch has %d pairs and a batch %d: a batch holds some pairs twice, and compares them as different ones",
+            "the epoch has %d pairs and the batch %d: batches hold duplicates, and those act as negatives",
             rows.epoch_size, training.batch,
         )  # fmt: skip
     with started(how.device.kind) as processes, ExitStack() as lock:
@@ -167,7 +167,7 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
 
 
 def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> ClipTraining:
-    """A training for so many epochs of the pairs, repeats counted."""
+    """A training for `epochs` epochs of the pairs, repeats counted."""
     if not 0 < epochs < math.inf:
         raise ValueError(f"epochs must be above 0 and finite, got {epochs}")
     return replace(training, samples=max(1, round(epochs * rows.epoch_size)))

@@ -270,7 +270,7 @@ def standardised(scores: Float64s, lengths: NDArray[np.int64]) -> tuple[Float64s
 
 
 def combination_of(scores: Float64s, labels: Float64s, *, ridge: float = 1e-3) -> Logistic:
-    """Fits sigma(a vba + b sba + c) to labels: above their median is concrete, below abstract.
+    """Fits sigma(a vba + b sba + c) to labels binarised at their median.
 
     If one side would be empty, as with labels of 0 and 1, labels equal to the median form it; else they are left out.
     `ridge` penalises squared weights, per caption: teachers that separate the labels would get infinite ones.
@@ -331,7 +331,7 @@ def _scores_of(students: Sequence[str], captions: Sequence[str], device: Device)
 def _labelled(
     labels: str | Path | None, label: str, text: str | None, captions: Sequence[str]
 ) -> tuple[NDArray[np.int64], Float64s]:
-    """The places of the labelled captions, and their labels; those of a repeated caption are averaged."""
+    """Row indices of the labelled captions, and their labels; those of a repeated caption are averaged."""
     if labels is None:
         return np.empty(0, np.int64), np.empty(0)
     table = read_texts(labels, text=text, numbers=[label])

@@ -1,7 +1,7 @@
 """CLIP's loss over the pairs of all processes, and its gradient in pieces that fit into memory.
 
 The contrastive loss compares every image of a batch with every text of it. So a batch on eight processes or in eight
-pieces must stay one batch; it is not eight batches of an eighth.
+pieces must be computed as one batch, not averaged over eight.
 
 Sources: Radford et al. 2021, "Learning transferable visual models from natural language supervision", figure 3; Gao et
 al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (GradCache); open_clip ("gather with

@@ -33,7 +33,7 @@ _ENOUGH_ON_A_CPU = 2 << 30
 _READ_AHEAD = 7  # batches of images that are decoded, waiting or in use at a time
 _CACHED_IMAGE = 1 << 20  # bytes of a decoded image that is kept: 600 x 600 pixels
 _LOGITS = 6  # matrices of the loss that are as large as its logits
-_CAPTIONS = 10_000  # of which the longest stands for all
+_CAPTIONS = 10_000  # sampled to find the longest
 
 #: Floating-point operations per second on dense bf16 matrices, by NVIDIA's data sheets.
 PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "A10": 125e12}

@@ -10,7 +10,7 @@ _BOS, _EOS = "<|startoftext|>", "<|endoftext|>"
 
 
 def clip_tokenizer(texts: Iterable[str], length: int, words: int = 2000) -> Any:
-    """A `CLIPTokenizer` of at most so many words: lower-cased, byte-level pair encoding."""
+    """A `CLIPTokenizer` of at most `words` words: lower-cased, byte-level pair encoding."""
     from tokenizers import Tokenizer, models, trainers
     from transformers import CLIPTokenizer
 

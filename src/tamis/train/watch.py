@@ -138,7 +138,7 @@ class Watch:
         self._share = flops / (peak_rate(towers.device, task.how.device.precision) * task.processes.count)
         self._first = self.saved = int(facts["step"])
         self._unreadable = int(facts.get("unreadable", 0))  # of all processes
-        self._start = time.monotonic() - float(facts.get("seconds", 0.0))  # as if earlier calls were part of this one
+        self._start = time.monotonic() - float(facts.get("seconds", 0.0))  # backdated by earlier calls
         self._losses: list[float] = []  # since the last report
         self._since_check: list[float] = []
         # Time and step of the last report, and those from which the result's speed is counted.

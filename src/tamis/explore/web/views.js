@@ -56,7 +56,7 @@ export function rejects(place, facts, found) {
     h("section", null, h("h3", null, "Dropped by the recipe"),
       found?.reasons.length ? found.reasons.map((reason) => row(reason.text, reason.rows, state.reason === reason.code, () => change({ reason: state.reason === reason.code ? 0 : reason.code, show: state.reason === reason.code ? "dropped" : "all", words: [] })))
         : h("p", { class: "quiet" }, "The recipe drops nothing.")),
-    broken.length ? h("section", null, h("h3", null, "Not whole in the pool"),
+    broken.length ? h("section", null, h("h3", null, "Damaged or incomplete pairs"),
       broken.map(([status, rows]) => {
         const on = state.words.some(([name, word]) => name === "status" && word === status);
         return row(status.replaceAll("_", " "), rows, on, () => change({ words: on ? [] : [["status", status]], reason: 0, show: on ? "dropped" : "all" }));

@@ -65,7 +65,7 @@ def _line(place: int, each: Mapping[str, Any], rows: int) -> Facts:
 
 
 def tables(facts: Facts) -> dict[str, list[tuple[str, list[tuple[str, float]]]]]:
-    """Returns the tables below the ranking by title: a row's name, and per recipe the text and how full the cell is."""
+    """Returns the tables below the ranking by title: a row's name, and per recipe a cell's text and fill fraction."""
     lines = facts["lines"]
 
     def rows(names: list[str], cell: Callable[[Facts, str], tuple[str, float]]) -> list[Any]:

@@ -13,7 +13,7 @@ _COMPARED = 24
 
 
 def gather(context: Context) -> Facts | None:
-    """Correlates the scores of which some row has a finite value; None where there are not two.
+    """Correlates the scores that have a finite value in some row; None with fewer than two scores.
 
     Of columns of one name that hold the same values, only the first is taken.
 

@@ -21,8 +21,8 @@ def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
 
     Returns:
         `pool`: numbers of the pool, the largest first; `asked`: whether anything was scored that could find some;
-        `subsets`: the numbers that each `drops`; the largest `disagreements`; `alike`: scores that need not both be
-        computed.
+        `subsets`: the numbers that each `drops`; the largest `disagreements`; `alike`: redundant
+        scores.
     """
     bad = [(status, rows) for status, rows in context.statuses.items() if status != "ok"]
     numbers = [_number(rows, status_words(status, rows), f"reject-{status}") for status, rows in bad]

@@ -27,7 +27,7 @@ _POOL = 100_000
 #: What recipes ask of pairs: `basic` of languages and sizes, `text_match` of text in images.
 LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
 
-#: A caption is probably not in English if English has less than this probability and it has at least so many words.
+#: A caption is probably not in English if English has less than this probability and it has at least this many words.
 #: Of 10,000 alt-texts of LAION's English part, lid.176 puts another language first in 1,112, of which 61 in 100 are
 #: English. This rule finds 162, of which 33 in 100 are English.
 ENGLISH, ENOUGH_WORDS = 0.02, 5
@@ -38,7 +38,7 @@ UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
 
 @dataclass(frozen=True, kw_only=True)
 class Trait:
-    """What one pair, and several, are called for which `holds` is true; cards show the first of its `columns`."""
+    """The words for one pair, and for several, for which `holds` is true; cards show the first of its `columns`."""
 
     one: str
     many: str
@@ -134,7 +134,7 @@ def gather(context: Context) -> Facts | None:
 def _repeated(context: Context) -> Facts | None:
     """Returns how many `pairs` repeat another, and the largest groups by subset; the `subset` of the pool is None.
 
-    A count over all pairs comes from a recipe, else from `distinct`, else from what recipes found in a part.
+    A count over all pairs comes from a recipe, else from `distinct`, else from a step that saw only part of the pool.
     """
     counts: dict[int, int] = {}  # what steps dropped, by how many pairs they looked at
     for line in (line for subset in context.subsets for line in subset.funnel):

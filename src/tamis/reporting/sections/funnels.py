@@ -35,7 +35,7 @@ def gather(context: Context) -> Facts | None:
 def _line(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> Facts:
     """Returns one step: rows `before` it and `kept`, rows `dropped` by reason, the `cut`, and its own `facts`.
 
-    `codes`: of the reasons whose pairs the galleries show, their numbers among those of the recipe.
+    `codes`: reason text to code, for reasons with a gallery.
     """
     why, cut = context.verdicts[place].why, entry.get("cut")
     codes = {}

@@ -1,4 +1,4 @@
-"""Of every step of a recipe the pairs at its cut, kept and dropped, and pairs of either side drawn at random."""
+"""For each step, pairs next to the cut and random kept and dropped pairs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tamis.reporting.context import GALLERIES, Context, Facts
 from tamis.reporting.picking import first_by
 from tamis.selectors.expression import parse
 
-#: Pairs of all cells together; so many of a cell at least, and at most.
+#: Pairs of all cells together; minimum and maximum per cell.
 _PAIRS, _LEAST, _MOST = 160, 3, 8
 
 

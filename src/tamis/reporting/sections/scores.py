@@ -25,9 +25,9 @@ def gather(context: Context) -> Facts:
 
     Returns:
         `subsets` and `distributions`: of score columns, of index columns that recipes cut, then of scores that recipes
-        compute. Each has its `column`, the label of its `signal` ("" where it has none), `also` (others that give the
-        very same column), the `histogram`, `marks` (where each subset cuts it) and a `strip` of pairs from low to
-        high: `levels`, their common `value`, and the `pair`.
+        compute. Each has its `column`, the label of its `signal` ("" where it has none), `also` (other signals with
+        identical values), the `histogram`, `marks` (where each subset cuts it) and a `strip` of pairs from low to high:
+        `levels`, their common `value`, and the `pair`.
     """
     return {"subsets": context.names, "distributions": _columns(context) + _computed(context)}
 
