@@ -153,7 +153,7 @@ class Batches:
             )
 
     def _groups(self, first: int, stop: int) -> Iterator[tuple[int, Places, Places, list[KeptSample]]]:
-        """Yields pairs as they are read, a few at a time: epoch, row indices, repeat numbers, pairs. No group spans two steps."""
+        """Yields pairs as read, a few at a time: epoch, row indices, repeats, pairs. No group spans two steps."""
         for epoch, shown in itertools.groupby(self.shown(first, stop), key=lambda part: part[0]):
             parts = list(shown)
             # One reader for the whole epoch: it can read ahead across steps.
