@@ -87,7 +87,7 @@ def ours(folder: str, out: str) -> dict[str, Any]:
     start = time.perf_counter()
     subset = tamis.select(folder, RECIPE)
     chosen = time.perf_counter()
-    tamis.export(subset, "npy", out)
+    tamis.export(subset, "npy", out, overwrite=True)
     return {"kept": len(subset), "select_seconds": chosen - start, "npy_seconds": time.perf_counter() - chosen}
 
 
