@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ from tamis.storage import denied, local, writing
 
 _HASH = "tamis.xxh3"
 _PIECE = 4 << 20  # bytes hashed at once
+_TAIL = 8 << 10  # bytes that are read at once, since most footers are shorter
 
 #: The key of the seal in a Parquet footer, and how Thrift writes it before a text of 32 characters.
 _SEAL = "tamis.seal"
@@ -159,8 +161,12 @@ def write_parquet(
 def _footer(file: Any) -> tuple[int, bytes]:
     """Returns where a Parquet file's footer starts, and the footer with its length and the closing magic."""
     size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - 8))
-    start = max(0, size - 8 - int.from_bytes(file.read(4), "little"))
+    end = max(0, size - _TAIL)
+    file.seek(end)
+    tail: bytes = file.read()
+    start = max(0, size - 8 - int.from_bytes(tail[-8:-4], "little"))
+    if start >= end:
+        return start, tail[start - end :]
     file.seek(start)
     return start, file.read()
 
@@ -185,7 +191,6 @@ class CheckedParquet:
 
     Attributes:
         facts: the footer's texts.
-        schema: its columns.
         rows: how many it has.
         sealed: whether Tamis wrote it; only with `may_be_foreign` it may be False.
     """
@@ -206,7 +211,6 @@ class CheckedParquet:
             self._bytes = pa.OSFile(os.fspath(local(path)))
             self._start, footer = _footer(self._bytes)
             self._file = pq.ParquetFile(self._bytes, page_checksum_verification=True)
-            self.schema: pa.Schema = self._file.schema_arrow
             texts = self._file.metadata.metadata or {}
             self.facts = {key.decode(): text.decode() for key, text in texts.items()}
             self.rows: int = self._file.metadata.num_rows
@@ -218,6 +222,12 @@ class CheckedParquet:
                 raise damaged(path, "its footer is not what was written")
         elif not may_be_foreign:
             raise damaged(path, "it has no checksums")
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Returns its columns. Read late: status opens each part for its facts alone."""
+        with _read_errors(self.path):
+            return self._file.schema_arrow
 
     def verify(self) -> None:
         """Hashes the whole file.
