@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from factories import write_run
+from factories import uids_in, write_run
 
 import tamis
 from tamis.storage import write_json
@@ -47,7 +47,7 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
     embeddings, texts = "embeddings/image_embedding-1111111111111111", "captions/says-2222222222222222"
     manifest.describe(folder, {embeddings: {"name": "image_embedding"}, texts: {"name": "says"}})
     for shard, size in zip(run.shards, run.sizes, strict=True):
-        uids = parts.uids_in(run.index_path(shard))
+        uids = uids_in(run.index_path(shard))
         parts.write_rows(folder / embeddings / f"{shard}.npy", [rng.normal(size=(size, 6))], uids=uids)
         said = [[f"text {row}", "more"] for row in range(size)]
         parts.write_text_lists(folder / texts / f"{shard}.parquet", said, uids=uids)

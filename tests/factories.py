@@ -19,7 +19,8 @@ from tamis.graph import execute
 from tamis.ids import content_uid
 from tamis.pool import open_pool
 from tamis.store import Run, manifest
-from tamis.store.parts import uids_in, write_scores
+from tamis.store.checked import uids_digest
+from tamis.store.parts import read_columns, uids_of, write_scores
 from tamis.store.writers import IndexWriter
 
 WORDS = [
@@ -495,3 +496,8 @@ def write_metadata(path: Path, rows: int = 5, seed: int = 0, **changes: Any) -> 
     arrays = {name: rng.normal(size=(rows, size)).astype(np.float16) for name, size in EMBEDDING_SIZES.items()}
     np.savez(path.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
     return arrays
+
+
+def uids_in(path: Path) -> str:
+    """The hash of the uids of an index part, from its rows."""
+    return uids_digest(*uids_of(read_columns(path, ["uid_hi", "uid_lo"])))

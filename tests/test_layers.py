@@ -67,7 +67,7 @@ def at_module_level(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def test_imports_point_downwards_and_never_in_a_circle() -> None:
-    """In a process of its own: it sets up logging anew."""
+    """import-linter configures logging, so it runs in a process of its own."""
     command = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

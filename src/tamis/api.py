@@ -325,7 +325,7 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
     for place in [*(options["out"] for _, options in recipe.exports), recipe.report or "report.html"]:
         check_path(Path(place))
     pool = open_pool(recipe.pool)
-    files = [*(shard.url for shard in pool.shards), *pool.spec.paths]
+    files = pool.files
     if isinstance(source, str | os.PathLike):
         files.append(os.fspath(source))
     check_outputs(recipe, read=files, overwrite=overwrite)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 #: Number format of networks. "int8" is float32 with large matmuls in int8 (models/packed.py).
 Precision = Literal["float32", "bf16", "int8"]
@@ -30,7 +30,9 @@ class Compute(TypedDict, total=False):
         threads: for the models of each worker; by default what the cores allow.
     """
 
-    device: str | None
-    precision: str | None
-    batch_size: int | None
-    threads: int | None
+    device: Annotated[str | None, "cpu, cuda, cuda:1; by default a GPU if there is one."]
+    precision: Annotated[
+        str | None, "float32 or bf16; by default bf16 if the hardware multiplies it. Scoring on a CPU also takes int8."
+    ]
+    batch_size: Annotated[int | None, "Samples per batch; by default 64 on a CPU, 256 on a GPU."]
+    threads: Annotated[int | None, "Threads for the models of each worker."]

@@ -57,6 +57,12 @@ class FirstRows:
     def samples(self) -> Iterator[Sample]:
         return islice(self._shard.samples(), self._rows)
 
+    @property
+    def pairs(self) -> int | None:
+        """The number of rows, if the shard's is known."""
+        pairs = getattr(self._shard, "pairs", None)
+        return None if pairs is None else min(pairs, self._rows)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._shard, name)
 
@@ -135,7 +141,7 @@ def look(
 
     page, spec = output_path(out), pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     whole = open_pool(spec)
-    check_page(page, overwrite=overwrite, read=[*(shard.url for shard in whole.shards), *whole.spec.paths])
+    check_page(page, overwrite=overwrite, read=whole.files)
     sample = sampled(whole, pairs=pairs, shards=shards, seed=seed)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -83,7 +82,7 @@ def test_every_engine_makes_the_same_parts(
         before, process = len(list(run.glob("index/*.parquet"))), started(pool, run, *places[-1])
         while process.poll() is None and len(list(run.glob("index/*.parquet"))) <= before:
             time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
     commands, actors = [started(pool, run, *place) for place in places], 0
     while any(command.poll() is None for command in commands):

@@ -83,4 +83,4 @@ def test_a_command_prints_what_its_transcript_shows(path: Path, tamis: Tamis, cl
     if os.environ.get("TAMIS_WRITE"):
         path.write_text("\n".join(found), encoding="utf-8")
         return
-    assert "\n".join(found) == expected, "TAMIS_WRITE=1 writes it anew"
+    assert "\n".join(found) == expected, "if this is right, TAMIS_WRITE=1 updates it"

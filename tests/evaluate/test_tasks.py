@@ -136,6 +136,19 @@ def test_datacomps_cache_of_tables_is_read(tmp_path: Path, ending: str, write_ta
     assert "/nowhere.jpg" in candidates[4].problem
     assert others["wds_fairface_test"] == "DataComp runs it without a score of its own"
     assert others["notes"].startswith("no task: expected WebDataset (test/*.tar and test/nshards.txt)")
+    (path,) = association.files
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(PoolError, match="cannot be read as a table"):
+        list(association.images())
+
+
+def test_an_instance_with_fewer_images_than_candidates_is_not_scored(tmp_path: Path) -> None:
+    row = {"candidates": ["dog", "sea", "owl"], "candidate_images": [b"1", b"2"], "cue": "wet", "associations": ["sea"]}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "winogavil-test.parquet")
+    task = read_task(tmp_path)
+    assert task is not None
+    assert ["differ in number" in one.problem for one in task.images()] == [True, True]
 
 
 def test_a_changed_file_or_name_is_another_task(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
@@ -222,6 +235,12 @@ def test_folders_that_are_no_task_are_refused(tmp_path: Path, write_task: WriteT
     (tmp_path / "classnames.txt").write_text("dog\nred boat\nowl\n")
     with pytest.raises(PoolError, match="3 names of classes"):
         read_task(tmp_path)
+    for lines in ("red boat\ndog\n", "Red-Boat\ndog\n"):
+        (tmp_path / "classnames.txt").write_text(lines)
+        with pytest.raises(PoolError, match="in the order of their names"):
+            read_task(tmp_path)
+    (tmp_path / "classnames.txt").write_text("boat\na dog\n")  # other words than the folders': nothing to compare
+    assert read_task(tmp_path).classes == ("boat", "a dog")  # type: ignore[union-attr]
     (tmp_path / "tables").mkdir()
     for content in (b"PAR1 and nothing else", None):
         path = tmp_path / "tables" / "a.parquet"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import pair, write_pool, write_tar
+from factories import pair, uids_in, write_pool, write_tar
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -56,7 +56,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if shard == "00000":
             vectors[13] = np.nan
         vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
-        parts.write_rows(place / f"{shard}.npy", [vectors], uids=parts.uids_in(run.index_path(shard)))
+        parts.write_rows(place / f"{shard}.npy", [vectors], uids=uids_in(run.index_path(shard)))
     return run.path
 
 

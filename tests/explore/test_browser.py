@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from browsing import NO_AXE, NO_BROWSER, barriers, chromium
 from explored_page import HOSTILE, Page, served
-from factories import caption, pair
+from factories import caption, pair, uids_in
 
 import tamis
 from tamis.data import Column
@@ -181,7 +181,7 @@ def test_columns_may_have_any_name(tab: Any, run_folder: Path, tmp_path: Path) -
     for shard in run.shards:
         path = run.path / "scores" / "odd-1111111111111111" / f"{shard}.parquet"
         values = {name: np.arange(30, dtype=np.float32) for name in names}
-        parts.write_scores(path, columns, values, [None] * 30, uids=parts.uids_in(run.index_path(shard)))
+        parts.write_scores(path, columns, values, [None] * 30, uids=uids_in(run.index_path(shard)))
     with served(run.path) as odd:
         opened(tab, odd, charts=names, heat=names[:2], recipe={"name": "mine", "select": []})
         tab.wait_for_selector(".heat canvas")

@@ -99,6 +99,8 @@ def test_actors_upload_the_parts_of_a_run_at_a_url_themselves(tmp_path: Path, at
     local = score(pool, tmp_path / "local", "caption_length", Brightness())
     run = score(pool, URL, "caption_length", Brightness(), engine=Ray(workers=2))  # type: ignore[arg-type]
     assert parts_at(at_store) == parts_of(tmp_path / "local")
+    copies = {name: len(list((tmp_path / name).glob("runs/**/*.parquet"))) for name in ("driver", "nodes")}
+    assert copies == {"driver": 1, "nodes": 21}  # who uploads keeps a copy: the list of shards, and all parts
     assert not at_store.glob("pool/runs/mine/claims/*")
     assert run.to_arrow().equals(local.to_arrow())
 

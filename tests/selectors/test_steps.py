@@ -172,7 +172,15 @@ def test_a_reason_names_its_score_and_a_cut_has_ends(step: Any, score: str | Non
     assert [(cut.low, cut.high) for cut in outcome.cuts][:1] == ([] if ends is None else [ends])
     for cut in outcome.cuts:
         assert outcome.reasons[cut.code - 1].step == 1
-        assert cut.dropped == int((outcome.dropped_by == cut.code).sum()) or hasattr(step, "parts")
+        assert cut.dropped == int((outcome.dropped_by == cut.code).sum()) or isinstance(step, AnyOf)
+
+
+def test_thresholds_of_parts_have_the_code_of_the_part_that_decided() -> None:
+    first = Equals(score="x", value=(1.0, 2.0, 4.0), missing="drop")
+    outcome = run_steps(by_hand(), [first, AllOf(parts=(W, X))])
+    (cut,) = outcome.cuts
+    assert outcome.reasons[cut.code - 1].sentence == "Step 2: not in x >= 3"
+    assert outcome.dropped_by.tolist() == [cut.code, cut.code - 1, 2, cut.code - 1, 2, 1]
 
 
 def test_many_reasons_take_two_bytes_per_row_and_more_are_refused() -> None:

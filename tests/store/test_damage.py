@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from damage import answer, contents, files_of, flipped, flips, small_run
+from factories import uids_in
 
 import tamis
 from tamis.errors import DamageError, RunError
@@ -86,14 +87,14 @@ def zeroed_in_place(path: Path, _: Path) -> None:
 
 def wider(path: Path, run: Path) -> None:
     """Hashes agree, but the width is another than its siblings'."""
-    parts.write_rows(path, [np.zeros((8, 7))], uids=parts.uids_in(run / "index" / "00001.parquet"))
+    parts.write_rows(path, [np.zeros((8, 7))], uids=uids_in(run / "index" / "00001.parquet"))
 
 
 def anothers(path: Path, run: Path) -> None:
     """The same shard of another run: only the uids differ."""
     columns = tamis.open_run(run).scores["given"].columns
     values = {"x": np.zeros(8), "y": np.zeros(8), "word": ["a"] * 8}
-    uids = parts.uids_in(run / "index" / "00002.parquet")
+    uids = uids_in(run / "index" / "00002.parquet")
     parts.write_scores(path, columns, values, [None] * 8, uids=uids)
 
 

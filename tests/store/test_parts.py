@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories import uids_in
 
 from tamis.data import Column, Sample
 from tamis.errors import DamageError, RunError
@@ -18,7 +19,6 @@ from tamis.store.parts import (
     read_columns,
     read_rows,
     read_samples,
-    uids_in,
     write_rows,
     write_scores,
 )

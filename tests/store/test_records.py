@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import Tamis
 from damage import small_run
-from factories import write_pool
+from factories import uids_in, write_pool
 
 import tamis as library
 from tamis.data import Column
@@ -80,7 +80,7 @@ def test_a_score_column_of_words_is_an_error(run: Path) -> None:
     path = next(run.glob("scores/*/00001.parquet"))
     columns = [Column(name=name, unit="", better="high", kind="word") for name in ("words", "characters")]
     values = {column.name: ["a"] * 7 for column in columns}
-    parts.write_scores(path, columns, values, [None] * 7, uids=parts.uids_in(run / "index" / "00001.parquet"))
+    parts.write_scores(path, columns, values, [None] * 7, uids=uids_in(run / "index" / "00001.parquet"))
     with pytest.raises(DamageError, match=r"00001\.parquet.*'words'"):
         library.open_run(run).to_numpy("words")
 
@@ -114,7 +114,7 @@ def clips(tmp_path: Path) -> tuple[Path, Path]:
         manifest.describe(run, {place: {"name": "clip", "label": label, "columns": columns}})
         opened = Run(run)
         for shard, size in zip(opened.shards, opened.sizes, strict=True):
-            uids, values = parts.uids_in(opened.index_path(shard)), {"clip": rng.random(size)}
+            uids, values = uids_in(opened.index_path(shard)), {"clip": rng.random(size)}
             parts.write_scores(run / place / f"{shard}.parquet", [column], values, [None] * size, uids=uids)
     one, other = places
     return run / one, run / other

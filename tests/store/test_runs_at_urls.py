@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Tamis
-from factories import parts_of, write_pool
+from factories import parts_of, uids_in, write_pool
 from faulty_server import Answer, Answers, FaultyServer, Request, forget_clients, passed_on
 from processes import command, die_at_file
 
@@ -116,7 +116,7 @@ def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine:
     manifest.describe(run.path, {"embeddings/image_embedding-1": {"name": "image_embedding"}})
     for shard in run.shards:
         vectors = np.random.default_rng(0).normal(size=(7, 8)).astype(np.float16)
-        uids = parts.uids_in(run.index_path(shard))
+        uids = uids_in(run.index_path(shard))
         parts.write_rows(run.path / f"embeddings/image_embedding-1/{shard}.npy", [vectors], uids=uids)
     for words, output in {
         f"status {RUN}": "3/3 shards, 21 pairs",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tamis.cli.options import AsJson, BatchSize, Compute, Device, Quiet, Threads, assigned, split
+from tamis.cli.options import AsJson, Compute, Fields, Quiet, assigned, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def concreteness(
 def zero_shot(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A CLIP or SigLIP: hub id, folder, or built-in name.")],
     tasks: Annotated[str, typer.Option(help="A task's folder, a folder of tasks, or lab for small drawn ones.")],
+    *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results; a repeated command resumes.")] = Path(
         "zero-shot"
     ),
@@ -62,12 +63,10 @@ def zero_shot(
     ] = None,
     which: Annotated[str, typer.Option("--split", help="Which split of WebDataset tasks.")] = "test",
     size: Annotated[int, typer.Option(min=1, help="Images of each of the lab's tasks.")] = 480,
-    device: Device = None,
+    compute: Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device threads batch_size")],
     precision: Annotated[
         str, typer.Option(help="float32, as DataComp evaluates, or bf16; on CPUs also int8.")
     ] = "float32",
-    batch_size: BatchSize = None,
-    threads: Threads = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -80,7 +79,7 @@ def zero_shot(
 
     if not quiet:
         follow_the_work()
-    where = device_for(device, precision, batch_size, threads)
+    where = device_for(**compute, precision=precision)
     found = evaluate_zero_shot(model, tasks, where, out=out, only=split(only), split=which, size=size)
     for name, reason in found.others.items():
         say(f"skipped {name}: {reason}")

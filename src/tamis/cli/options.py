@@ -56,9 +56,6 @@ SetOption = Annotated[
 ]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write.")]
 
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default a GPU where there is one.")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per batch; by default 64 on a CPU, 256 on a GPU.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the models of each worker.")]
 Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Number of worker processes or Ray actors. Default: chosen for this machine."),
@@ -86,14 +83,13 @@ class Fields:
 
     Attributes:
         record: "module:Class", imported when the command is built.
-        names: the fields, each with its help; or separated by spaces, if the record has the help:
-            `threads: Annotated[int, "The help."] = 2`.
+        names: the fields, separated by spaces. The record has their help: `threads: Annotated[int, "The help."] = 2`.
         optional: options default to None, so the scale's value applies.
         renamed: options with other names than their fields.
     """
 
     record: str
-    names: Mapping[str, str] | str
+    names: str
     optional: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
 
@@ -104,8 +100,8 @@ class Fields:
         hints = get_type_hints(record, include_extras=True)
         defaults = {one.name: one.default for one in fields(record)} if is_dataclass(record) else {}
         options = []
-        for name in self._names():
-            kind, about = get_args(hints[name]) if isinstance(self.names, str) else (hints[name], self.names[name])
+        for name in self.names.split():
+            kind, about = get_args(hints[name])
             if get_origin(kind) in (Union, UnionType):
                 kind = next(one for one in get_args(kind) if one is not type(None))
             kind = str if get_origin(kind) is Literal else kind
@@ -117,51 +113,32 @@ class Fields:
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Takes the fields' values out of a command's options."""
-        return {name: options.pop(self.renamed.get(name, name)) for name in self._names()}
-
-    def _names(self) -> list[str]:
-        return self.names.split() if isinstance(self.names, str) else list(self.names)
+        return {name: options.pop(self.renamed.get(name, name)) for name in self.names.split()}
 
 
-_COMPUTE = {
-    "device": "cpu, cuda, cuda:1; by default a GPU where there is one.",
-    "precision": "float32, bf16, or on a CPU int8; by default bf16 where the hardware multiplies it.",
-    "threads": "Threads for the models of each worker.",
-}
 #: How networks are trained, and how they score.
-TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", _COMPUTE)]
-Compute = Annotated[
-    dict[str, Any],
-    Fields(
-        "tamis.compute:Compute", {**_COMPUTE, "batch_size": "Samples per batch; by default 64 on a CPU, 256 on a GPU."}
-    ),
-]
+TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
+Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
 
 
 @dataclass(frozen=True)
 class Reading:
     """The settings of `PoolSpec` that are options, repeated here because importing it takes longer than the help."""
 
-    format: str = "auto"
-    caption: str | None = None
-    image: str | None = None
-    max_pixels: int = 100_000_000
-    transparency: str = "drop"
+    format: Annotated[str, "auto, webdataset, table or datacomp."] = "auto"
+    caption: Annotated[str | None, "Where the caption is: txt, json:FIELD, or a table's column."] = None
+    image: Annotated[
+        str | None, "Tables: the column of image paths or bytes, or none if the table has only captions."
+    ] = None
+    max_pixels: Annotated[int, "Images of more pixels are reported, not decoded."] = 100_000_000
+    transparency: Annotated[str, "drop: ignore transparency, as training loaders do; white: put images on white."] = (
+        "drop"
+    )
 
 
 #: How a pool is read, besides its path.
 PoolSettings = Annotated[
-    dict[str, Any],
-    Fields(
-        "tamis.cli.options:Reading",
-        {
-            "format": "auto, webdataset, table or datacomp.",
-            "caption": "Where the caption is: txt, json:FIELD, or a table's column.",
-            "image": "Tables: the column of image paths or bytes, or none if the table has only captions.",
-            "max_pixels": "Images of more pixels are reported, not decoded.",
-            "transparency": "drop: ignore transparency, as training loaders do; white: put images on white.",
-        },
-    ),
+    dict[str, Any], Fields("tamis.cli.options:Reading", "format caption image max_pixels transparency")
 ]
 
 

@@ -104,6 +104,13 @@ def _first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def _numbers(weights: str) -> list[float]:
+    try:
+        return [float(one) for one in split(weights)]
+    except ValueError:
+        stop(f"--weights takes numbers with commas, such as 5,4,-4; got {weights!r}")
+
+
 def _reported() -> Any:
     if _first():
         follow_the_work()
@@ -287,7 +294,7 @@ def icc(
             return
         done = distill(
             scores, out=out, device=where, labels=labels, label=label, text=text, training=settings,
-            weights=None if weights is None else [float(one) for one in split(weights)],
+            weights=None if weights is None else _numbers(weights),
             stages=1 if stages == 1 else 2, students=None if students is None else split(students),
         )  # fmt: skip
     found = {"student, combined teachers": done.with_target}

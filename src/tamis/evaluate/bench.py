@@ -238,8 +238,8 @@ def bench(
     chosen = _with_settings(recipes, settings, LAB_MODELS if drawn else ())
     training = training or at_scale("lab")
     _check(training, tasks, only, seeds)
-    each = compute.get("threads") or max(1, (os.cpu_count() or 1) // workers)
-    device = device_for(compute.get("device"), compute.get("precision"), threads=each, training=True)
+    each: Compute = {**compute, "threads": compute.get("threads") or max(1, (os.cpu_count() or 1) // workers)}
+    device = device_for(**each, training=True)
     costs: dict[str, float] = {}
     if not drawn and not isinstance(source, PoolSpec | Run):
         source = Run(source) if is_run(source) else PoolSpec(path=os.fspath(source), fields=tuple(fields))

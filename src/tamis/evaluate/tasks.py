@@ -23,6 +23,7 @@ import io
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -210,7 +211,10 @@ def _wds_task(folder: Path, split: str) -> Task:
     tars = tuple(sorted((folder / split).glob("*.tar"), key=lambda tar: (len(tar.stem), tar.stem)))
     count = folder / split / "nshards.txt"
     if not tars or (count.is_file() and _text(count).strip() != str(len(tars))):
-        raise PoolError(f"{folder / split} has {len(tars)} tars, and nshards.txt another number: download it again")
+        raise PoolError(
+            f"{folder / split} has {len(tars)} tars; it needs at least one, and as many as nshards.txt says: download "
+            "the task again"
+        )
     name = task_name(folder.name, split)
     if kind == "retrieval":
         images = partial(_in_tars, tars, "txt")
@@ -230,7 +234,9 @@ def _folder_task(folder: Path, name: str, base: Path) -> Task:
             raise PoolError(f"{one} is next to folders of classes and has no images ({', '.join(IMAGES)})")
     path = folder / CLASS_NAMES
     names = _names(path) if path.is_file() else tuple(one.name.replace("_", " ") for one in inside)
-    if len(names) != len(inside) or len(names) < 2:
+    listed, folders = [_plain_name(one) for one in names], [_plain_name(one.name) for one in inside]
+    swapped = listed != folders and sorted(listed) == sorted(folders)
+    if len(names) != len(inside) or len(names) < 2 or swapped:
         raise PoolError(
             f"{folder} has {len(inside)} folders of images and {len(names)} names of classes: a task has at least two "
             f"classes, and {CLASS_NAMES} one line for each folder, in the order of their names"
@@ -241,6 +247,11 @@ def _folder_task(folder: Path, name: str, base: Path) -> Task:
         images=partial(_in_files, images, False), classes=names,
         templates=_templates(folder / TEMPLATES) if (folder / TEMPLATES).is_file() else (DEFAULT_TEMPLATE,),
     )  # fmt: skip
+
+
+def _plain_name(name: str) -> str:
+    """A class's name without what names of folders cannot have or often change."""
+    return " ".join(name.replace("_", " ").replace("-", " ").casefold().split())
 
 
 def _table_task(folder: Path, name: str, tables: tuple[Path, ...]) -> Task:
@@ -310,7 +321,8 @@ def _instances(tables: Sequence[Path], image: str) -> Iterator[TaskImage]:
     for number, (table, row) in enumerate(_rows(tables)):
         names, cells = row["candidates"] or [], row[image] or []
         belonging = set(row["associations"] or [])
-        wrong = "" if belonging & set(names) and row["cue"] else "none of its candidates belongs to its cue"
+        fits = len(names) == len(cells) and belonging & set(names) and row["cue"]
+        wrong = "" if fits else "its candidates and images differ in number, or none of them belongs to its cue"
         for name, cell in zip(names, cells, strict=False):
             data, problem = _cell(cell, table.parent)
             yield TaskImage(
@@ -351,26 +363,33 @@ def _tables(folder: Path, split: str) -> tuple[Path, ...]:
     return tuple(one for one in tables if split in one.name) or tuple(tables)
 
 
-def _columns(table: Path) -> list[str]:
+@contextmanager
+def _table_errors(table: Path) -> Iterator[None]:
     try:
-        if table.suffix == ".parquet":
-            return list(pq.read_schema(table).names)
-        with pa.memory_map(str(table)) as raw:
-            return list(pa.ipc.open_stream(raw).schema.names)
+        yield
     except (OSError, pa.ArrowException) as error:
         raise PoolError(f"{table} cannot be read as a table: {error}") from error
 
 
+def _columns(table: Path) -> list[str]:
+    with _table_errors(table):
+        if table.suffix == ".parquet":
+            return list(pq.read_schema(table).names)
+        with pa.memory_map(str(table)) as raw:
+            return list(pa.ipc.open_stream(raw).schema.names)
+
+
 def _rows(tables: Sequence[Path]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     for table in tables:
-        if table.suffix == ".parquet":
-            for batch in pq.ParquetFile(table).iter_batches(batch_size=16):
-                yield from ((table, row) for row in batch.to_pylist())
-        else:
-            with pa.memory_map(str(table)) as raw:
-                for batch in pa.ipc.open_stream(raw):
-                    for start in range(0, batch.num_rows, 16):  # one batch may be a thousand images
-                        yield from ((table, row) for row in batch.slice(start, 16).to_pylist())
+        with _table_errors(table):
+            if table.suffix == ".parquet":
+                for batch in pq.ParquetFile(table).iter_batches(batch_size=16):
+                    yield from ((table, row) for row in batch.to_pylist())
+            else:
+                with pa.memory_map(str(table)) as raw:
+                    for batch in pa.ipc.open_stream(raw):
+                        for start in range(0, batch.num_rows, 16):  # one batch may be a thousand images
+                            yield from ((table, row) for row in batch.slice(start, 16).to_pylist())
 
 
 def _first(columns: Sequence[str], names: Sequence[str], table: Path) -> str:
@@ -428,5 +447,5 @@ def _lines(path: Path) -> list[str]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PoolError(f"{path} is not UTF-8 text: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise PoolError(f"{path} cannot be read as UTF-8 text: {error}") from error

@@ -240,10 +240,11 @@ class _Runner:
         parts: list[NDArray[np.int64]] = []
         for images, vectors in self._embedded(task.images(), tally):
             labels += [image.label for image in images]
+            highest = max(image.label for image in images)
+            if highest >= len(task.classes):
+                raise PoolError(f"{task.folder} has images of class {highest} and names of {len(task.classes)} classes")
             parts.append(top_classes(cosines(vectors, classes), _DEEPEST))
         tally.check(task)
-        if max(labels) >= len(task.classes):
-            raise PoolError(f"{task.folder} has images of class {max(labels)} and names of {len(task.classes)} classes")
         truth, ranked = np.array(labels, np.int64), np.concatenate(parts)
         best, five = ranked[:, 0], hits(ranked, truth)
         # Only classes with an image count, as in WILDS (Koh et al. 2021), from which DataComp takes iWildCam's F1.

@@ -76,7 +76,8 @@ def _uids(subset: Subset) -> tuple[U64, U64, int]:
 def uid_order(high: U64, low: U64) -> Rows:
     """Returns the order that sorts uids by (high, low). Few high halves are equal, so the low ones rarely matter."""
     order = np.argsort(high)
-    equal = high[order][1:] == high[order][:-1]
+    ranked = high[order]
+    equal = ranked[1:] == ranked[:-1]
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
     rows = order[tied]
     order[tied] = rows[np.lexsort((low[rows], high[rows]))]

@@ -14,7 +14,7 @@ import numpy as np
 from tamis.arrays import Floats
 from tamis.data import Device, ModelRef, Node
 from tamis.errors import ModelError, check_words
-from tamis.features.sources import Captions, DecodedImages
+from tamis.features.sources import Captions, DecodedImages, each_present
 from tamis.math.similarity import unit_rows
 
 if TYPE_CHECKING:
@@ -76,11 +76,7 @@ class Tokens(Node):
 
         tokenize = load_tokenizer(self.model)
 
-        def tokens(*, captions: Sequence[str | None]) -> list[list[int] | None]:
-            ids = iter(tokenize([caption for caption in captions if caption is not None]))
-            return [None if caption is None else next(ids) for caption in captions]
-
-        return tokens
+        return lambda *, captions: each_present(captions, tokenize)
 
 
 @dataclass(frozen=True, kw_only=True)

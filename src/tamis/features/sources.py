@@ -25,6 +25,12 @@ def of_present(items: Sequence[Any], compute: Callable[[Any], Floats]) -> Floats
     return results
 
 
+def each_present(items: Sequence[Any], compute: Callable[[list[Any]], Iterable[T]]) -> list[T | None]:
+    """Applies a function to those of n items that are not None, and returns the result of each; None for None."""
+    results = iter(compute([item for item in items if item is not None]))
+    return [None if item is None else next(results) for item in items]
+
+
 def of_distinct(texts: Sequence[str | None], compute: Callable[[list[str]], Iterable[T]], missing: T) -> list[T]:
     """Applies a function to the distinct texts, sorted, and returns the result of each text; `missing` for None."""
     distinct = sorted({text for text in texts if text is not None})

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef, Node, OptionalModelRef
 from tamis.errors import at_least_one, check_words, unknown, without_effect
-from tamis.features.sources import DecodedImages
-from tamis.models.ocr.detector import Regions, TextDetector
+from tamis.features.sources import DecodedImages, each_present
+from tamis.models.ocr.detector import TextDetector
 from tamis.models.ocr.onnx_network import network_arithmetic
 
 
@@ -78,11 +77,7 @@ class TextBoxes(Node):
     def load(self, device: Device) -> Callable[..., Any]:
         detect = self.detector(device)
 
-        def boxes(*, images: Sequence[Pixels | None]) -> list[Regions | None]:
-            regions = iter(detect([image for image in images if image is not None]))
-            return [None if image is None else next(regions) for image in images]
-
-        return boxes
+        return lambda *, images: each_present(images, detect)
 
 
 #: The settings of FAST; the others of `TextBoxes` belong to PP-OCR.

@@ -116,10 +116,10 @@ def rank(values: Float64s, ordered: Float64s) -> Float64s:
     return np.where(np.isnan(values), np.nan, places)
 
 
-def logit(values: Float64s) -> Float64s:
-    """Returns log(p / (1 - p)) of shares p, clipped to `LOGIT_MARGIN` from 0 and 1; NaN outside [0, 1]."""
+def logit(values: Float64s, margin: float = LOGIT_MARGIN) -> Float64s:
+    """Returns log(p / (1 - p)) of shares p, clipped to `margin` from 0 and 1; NaN outside [0, 1]."""
     inside = np.where((values >= 0) & (values <= 1), values, np.nan)
-    shares = np.clip(inside, LOGIT_MARGIN, 1 - LOGIT_MARGIN)
+    shares = np.clip(inside, margin, 1 - margin)
     odds: Float64s = shares / (1 - shares)
     return np.log(odds)
 
@@ -153,7 +153,7 @@ class PerLength:
         present = np.isfinite(scores)
         if not present.any():
             raise ValueError("no score to standardise by: all of them are missing")
-        logits, known = _logit(scores[present]), np.asarray(lengths)[present]
+        logits, known = logit(np.asarray(scores[present], np.float64), MARGIN), np.asarray(lengths)[present]
         distinct, counts = np.unique(known, return_counts=True)
         starts: list[int] = []
         gathered = least  # the first length opens a group
@@ -190,7 +190,7 @@ class PerLength:
         _check(scores, lengths)
         groups = _group(np.array(self.starts), np.asarray(lengths))
         deviations = np.array(self.deviations)[groups]
-        distances = _logit(scores) - np.array(self.means)[groups]
+        distances = logit(np.asarray(scores, np.float64), MARGIN) - np.array(self.means)[groups]
         equal = np.where(np.isnan(distances), np.nan, 0.0)
         # Rounding gives equal scores a deviation just above 0.
         standard = np.divide(distances, deviations, out=equal, where=deviations > 1e-9)
@@ -204,11 +204,6 @@ def inverse_logit(values: Float64s) -> Float64s:
 
 def _group(starts: Integers, lengths: Integers) -> NDArray[np.intp]:
     return np.maximum(np.searchsorted(starts, lengths, side="right") - 1, 0)
-
-
-def _logit(scores: Float64s) -> Float64s:
-    inside = np.clip(np.asarray(scores, np.float64), MARGIN, 1 - MARGIN)
-    return np.asarray(np.log(inside / (1 - inside)))
 
 
 def _check(scores: Float64s, lengths: Integers) -> None:

@@ -72,7 +72,7 @@ def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixel
         surroundings.
     """
     height, width = image.shape[:2]
-    covered = quad_mask(quads, width, height) if len(quads) else np.zeros((height, width), bool)
+    covered = quad_mask(quads, width, height)
     if not covered.any():
         return image
     filled = image.copy()

@@ -68,7 +68,7 @@ def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: in
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Returns a mean with Student's interval: mean ± t · s / math.sqrt(n), s with n - 1.
+    """Returns a mean with Student's interval: mean ± t · s / √n, s with n - 1.
 
     It is right for few observations that are about normal, as scores over seeds are. To compare two methods with the
     same seeds, take the mean of their differences.

@@ -8,16 +8,30 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import RecipeError, nearest, unknown
+from tamis.errors import RecipeError, nearest, unknown, without_effect
 from tamis.math.similarity import unit_rows
 
 #: Lists that come with Tamis: the names of ImageNet-1k's classes, in the order of their numbers.
 BUILT_IN = ("imagenet",)
+
+
+def check_classes(signal: Any) -> None:
+    """Checks the settings `classes` and `classes_from` of a signal.
+
+    Raises:
+        ValueError: both are given, or `classes` is not a built-in list: a file's contents count in `classes_from` only.
+    """
+    if signal.classes_from is not None:
+        without_effect(signal, "classes", because="classes_from gives the classes")
+    if signal.classes not in BUILT_IN:
+        raise ValueError(f"{unknown('list of classes', signal.classes, BUILT_IN)}; name a file as classes_from")
+
 
 #: Sentences that a class name is put into, by name. A class's embedding is the mean of them all.
 TEMPLATES: Mapping[str, tuple[str, ...]] = {

@@ -76,8 +76,8 @@ def undisturbed(max_pixels: int) -> Iterator[None]:
 def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> Pixels:
     """Decodes one image.
 
-    Transparency is dropped, unless asked otherwise, and 16-bit values are clipped, both as `Image.convert("RGB")`
-    does, and so trainers' loaders. Of an animation the first frame is taken. Decoding takes about 10 bytes of memory a
+    Transparency is dropped, unless asked otherwise, and 16-bit values are clipped, as `Image.convert("RGB")` and
+    trainers' loaders do. Of an animation the first frame is taken. Decoding takes about 10 bytes of memory a
     pixel.
 
     Args:

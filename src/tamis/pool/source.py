@@ -172,6 +172,11 @@ class Pool:
     signals: tuple[Signal, ...] = ()
     features: tuple[Node, ...] = ()
 
+    @property
+    def files(self) -> list[str]:
+        """The files of the pool, and the paths (files, folders, globs) that it was opened by."""
+        return [*(shard.url for shard in self.shards), *self.spec.paths]
+
 
 def checked(samples: Iterable[Sample], url: str, *, marks_keys: bool = True) -> Iterator[Sample]:
     """Yields the samples of a shard, repeated keys marked, while keys, captions and fields fit into memory together."""
@@ -311,4 +316,4 @@ def whole_number(value: Any) -> int:
     """Returns a positive whole number as it is, and 0 for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if type(value) is int and 0 < value < 2**31 else 0  # `True` is none
+    return value if type(value) is int and 0 < value < 2**31 else 0  # not True, which is an int to isinstance

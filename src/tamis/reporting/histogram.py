@@ -1,4 +1,4 @@
-"""Exact distributions of number columns, one column in memory at a time: 8 bytes per row."""
+"""Exact distributions of number columns, one column in memory at a time: about 16 bytes per row."""
 
 from __future__ import annotations
 

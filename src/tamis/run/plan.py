@@ -16,6 +16,7 @@ from tamis.graph import Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.storage import files
+from tamis.store.side_files import keeps_side_files, side_files_are_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +187,9 @@ class Plan:
 
     def tasks(self, run: Path) -> list[Task]:
         """Returns the shards that lack parts, in order. Lists each folder once, however many shards there are."""
-        from tamis.store.side_files import side_files_are_whole
-
         present = {output: files(run / output.folder, output.ending) for output in self.outputs}
         for output in self.outputs:  # any worker at one of the output's shards also writes its side files
-            if has_side_files(output.node) and not side_files_are_whole(run / output.folder):
+            if keeps_side_files(output.node) and not side_files_are_whole(run / output.folder):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
         tasks = []
@@ -220,11 +219,6 @@ class Plan:
         if isinstance(node, Signal):
             facts["columns"] = [asdict(column) for column in node.columns]
         return facts
-
-
-def has_side_files(node: Node | None) -> bool:
-    """Whether a node is a signal that keeps files next to the parts of all shards."""
-    return isinstance(node, Signal) and type(node).side_files is not Signal.side_files
 
 
 def labelled(

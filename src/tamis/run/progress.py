@@ -172,7 +172,7 @@ class Reporter:
     def __init__(
         self, run: Path, tally: Tally, *, quiet: bool = False, suffix: str = "", console: Console | None = None
     ) -> None:
-        """`suffix` is of the files' names, if several commands were started for one run; `console`: standard error."""
+        """`suffix` ends the files' names if several commands do one run; `console` is stderr by default."""
         self.run, self.tally, self.quiet, self.suffix = run, tally, quiet, suffix
         self._console = console or Console(stderr=True)
         self._live: Progress | None = None

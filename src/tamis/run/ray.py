@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tamis.errors import StopError, TamisError, needs_extra
+from tamis.errors import StopError, TamisError, require
 from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import remember, secrets
@@ -84,10 +84,8 @@ class Ray:
 
 
 def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise needs_extra("ray", "ray") from error
+    require("ray", extra="ray")
+    return importlib.import_module("ray")
 
 
 @contextmanager

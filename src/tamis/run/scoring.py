@@ -47,8 +47,8 @@ def fill(
         engine: distributes the shards.
         quiet: show no progress.
         max_error_rate: stop if more than this fraction of the pool's shards fail.
-        patience: seconds to wait for the folder's lock; None: 2 s. A command that is preparing the
-            run gets longer.
+        patience: seconds to wait for the folder's lock; None: 2 s. The wait is longer while another
+            command prepares the run.
 
     Raises:
         StopError: a model or a file is missing, the first shard has no image or caption at all, the folder belongs to

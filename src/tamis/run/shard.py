@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tamis.data import Device, Node, Sample, Samples, Signal
+from tamis.data import Node, Sample, Samples, Signal
 from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
@@ -29,11 +29,11 @@ from tamis.pool.source import Absence
 from tamis.processes import prefetched
 from tamis.remote import unreached
 from tamis.run.failures import READING, ShardReport, record
-from tamis.run.plan import Output, Plan, Task, has_side_files
+from tamis.run.plan import Output, Plan, Task
 from tamis.store import parts
-from tamis.store.checked import Owner
 from tamis.store.claims import claimed
 from tamis.store.manifest import forget
+from tamis.store.side_files import write_side_files
 from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
 
@@ -110,7 +110,7 @@ class ShardWorker:
             missing = list(task.outputs)
         try:
             for output in set(task.outputs) - set(missing):  # their side files may still be missing
-                _write_side_files(self.run / output.folder, output.node, self.plan.device)
+                write_side_files(self.run / output.folder, output.node, self.plan.device)
             if missing:
                 return self._make(replace(task, outputs=tuple(missing)), progress, report)
             drop_unneeded(self.run, task.shard.name)
@@ -212,13 +212,13 @@ class ShardWorker:
         if any(output.kind == "index" for output in task.outputs):
             return {}  # rows may have changed
         missing = {output.folder for output in task.outputs}
-        facts = parts.index_facts(self._index(task))
+        owner = parts.index_facts(self._index(task))
         features: dict[Node, Any] = {}
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
             if output.folder not in missing and path.is_file():
                 read = parts.read_rows if output.kind == "embeddings" else parts.read_text_lists
-                features[node] = read(path, Owner(facts.rows, facts.uids))
+                features[node] = read(path, owner)
         return features
 
     def _write(self, task: Task, writers: Writers, faults: dict[Node, Fault]) -> None:
@@ -229,18 +229,11 @@ class ShardWorker:
                     continue
                 forget(self.run, [task.shard.name])  # parts of the old rows
             if output.node not in faults:
-                _write_side_files(path.parent, output.node, self.plan.device)
+                write_side_files(path.parent, output.node, self.plan.device)
                 writer.write(path, "" if output.kind == "index" else parts.index_facts(self._index(task)).uids)
 
     def _index(self, task: Task) -> Path:
         return self.run / "index" / f"{task.shard.name}.parquet"
-
-
-def _write_side_files(folder: Path, node: Node | None, device: Device) -> None:
-    if has_side_files(node):
-        from tamis.store.side_files import write_side_files
-
-        write_side_files(folder, node, device)  # type: ignore[arg-type]  # a signal
 
 
 def _reads_files(nodes: Sequence[Node]) -> bool:

@@ -386,7 +386,9 @@ class _Work:
             if self.step.double_greedy:
                 stay = clipcov.double_greedy(images, texts, gains, weight=weight, chosen=chosen)
             before = clipcov.objective(images, texts, gains, weight=weight, chosen=chosen)
-            after = clipcov.objective(images, texts, gains, weight=weight, chosen=chosen[stay])
+            after = before
+            if not stay.all():
+                after = clipcov.objective(images, texts, gains, weight=weight, chosen=chosen[stay])
             error = None
             if count := int(np.count_nonzero(stay)):
                 part = images[stay].sum(0, np.float64) / count, texts[stay].sum(0, np.float64) / count

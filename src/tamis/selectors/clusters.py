@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tamis import __version__
 from tamis.arrays import Float32s, Mask
 from tamis.data import Column
-from tamis.errors import RecipeError, needs_extra
+from tamis.errors import RecipeError, at_least_one, check_words, needs_extra
 from tamis.ids import fingerprint
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import check_kind, check_missing
@@ -51,6 +51,10 @@ class ClusterStep:
     clusters: int | None
     seed: int
     missing: str
+
+    def __post_init__(self) -> None:
+        at_least_one(clusters=1 if self.clusters is None else self.clusters)
+        check_words(self)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tamis.arrays import Float32s, Floats, Mask, load_array
-from tamis.errors import RecipeError, RunError, at_least_one, check_words
+from tamis.errors import RecipeError, RunError
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import ClusterStep
 from tamis.selectors.outcome import Selection, verdict
@@ -48,10 +48,6 @@ class ImageBased(ClusterStep):
     clusters: int | None = None
     seed: int = 0
     missing: Literal["error", "drop"] = "error"
-
-    def __post_init__(self) -> None:
-        at_least_one(clusters=1 if self.clusters is None else self.clusters)
-        check_words(self)
 
     @property
     def described(self) -> str:

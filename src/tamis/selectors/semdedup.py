@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
-from tamis.errors import at_least_one, check_words
 from tamis.ids import format_uid, scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import equal_before, nearest_before, survivors, unit_rows
@@ -70,8 +69,7 @@ class SemDeDup(ClusterStep):
                 raise ValueError(f"epsilon is 1 - a cosine, between 0 and 2, got {epsilon}")
         if self.fraction is not None:
             check_fraction(self.fraction)
-        at_least_one(clusters=1 if self.clusters is None else self.clusters)
-        check_words(self)
+        super().__post_init__()
 
     @property
     def described(self) -> str:

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.data import Column, Device, Node, OptionalFileRef, Signal
-from tamis.errors import without_effect
 from tamis.features.sources import Captions
-from tamis.models.class_names import Nouns, class_synonyms, load_nouns, synset_names
+from tamis.models.class_names import Nouns, check_classes, class_synonyms, load_nouns, synset_names
 
 _WORD = re.compile(r"\w+")
 
@@ -61,8 +60,7 @@ class ClassMentions(Signal):
     wordnet: OptionalFileRef = None
 
     def __post_init__(self) -> None:
-        if self.classes_from is not None:
-            without_effect(self, "classes", because="classes_from gives the classes")
+        check_classes(self)
         if self.wordnet is not None and self.classes_from is None:
             raise ValueError(
                 "wordnet needs classes_from: a file with one synset id per line, such as n02084071 "

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
-from tamis.errors import without_effect
 from tamis.features.sources import Captions, of_distinct
-from tamis.models.class_names import class_names, class_vectors, templates_of
+from tamis.models.class_names import check_classes, class_names, class_vectors, templates_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +56,7 @@ class ClassSimilarity(Signal):
     templates: str | tuple[str, ...] = "name"
 
     def __post_init__(self) -> None:
-        if self.classes_from is not None:
-            without_effect(self, "classes", because="classes_from gives the classes")
+        check_classes(self)
         templates_of(self.templates)
 
     def needs(self) -> Mapping[str, Node]:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
-from tamis.errors import RecipeError, check_words, unknown, without_effect
+from tamis.errors import RecipeError, check_words
 from tamis.features.embeddings import ImageEmbedding
 from tamis.math.similarity import nearest_of
-from tamis.models.class_names import BUILT_IN, class_names, class_vectors, templates_of
+from tamis.models.class_names import check_classes, class_names, class_vectors, templates_of
 from tamis.pool.datacomp import GivenEmbedding
 from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
 
@@ -85,10 +85,7 @@ class ZeroShotClass(Signal):
     embedding: Literal["image_embedding", "b32_img", "l14_img"] = "image_embedding"
 
     def __post_init__(self) -> None:
-        if self.classes_from is not None:
-            without_effect(self, "classes", because="classes_from gives the classes")
-        if self.classes not in BUILT_IN:
-            raise ValueError(f"{unknown('list of classes', self.classes, BUILT_IN)}; name a file as classes_from")
+        check_classes(self)
         templates_of(self.templates)
         check_words(self)
 

@@ -229,6 +229,15 @@ def _verify(path: Path, owner: checked.Owner | None, columns: Collection[str] = 
         raise damaged(path, f"it has no column {min(lacking)!r}")
 
 
+def _read_part(path: Path, run: Run, columns: Collection[str]) -> int:
+    """Reads a part to its last byte; returns how many numbers a row of an array has, 0 for a table."""
+    owner = parts.index_facts(run.index_path(path.stem))
+    if path.suffix == ".npy":
+        return int(parts.read_rows(path, owner).shape[1])
+    _verify(path, owner, columns)
+    return 0
+
+
 def _folder(work: _Check, folder: Path, good: set[str]) -> None:
     """Checks the parts of one signal, or of one stored feature."""
     run, kind, description = work.run, folder.parent.name, description_of(folder)
@@ -244,18 +253,16 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
             work.note("yours", description, labelled_twice(facts["label"], other, folder))
     if (facts or there) and (lacking := sorted(good - there)):
         work.note("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
+    read = partial(_read_part, run=run, columns=[column["name"] for column in facts.get("columns", ())])
     widths: dict[Path, int] = {}
     for shard in sorted(there):
         path = folder / f"{shard}{ending}"
         if shard not in run.urls:
             work.unlisted(path, shard)
-        elif shard in good:
-            owner = parts.index_facts(run.index_path(shard))
-            columns = [column["name"] for column in facts.get("columns", ())]
-            verify = partial(_verify, owner=owner, columns=columns)
-            if work.read(path, partial(parts.read_rows, owner=owner) if ending == ".npy" else verify, shard):
-                work.files += 1
-                widths[path] = parts.read_rows(path, owner).shape[1] if ending == ".npy" else 0
+        elif shard in good and work.read(path, read, shard):
+            work.files += 1
+            if ending == ".npy":
+                widths[path] = read(path)
     usual = Counter(widths.values()).most_common(1)
     for path, width in widths.items():
         if width != usual[0][0]:

@@ -20,7 +20,7 @@ from tamis.pool import Pool
 from tamis.pool.files import is_remote
 from tamis.storage import explained, files, folders, remove, sweep, write_json, writing
 from tamis.store.records import described, description_of, read_description, with_hash
-from tamis.store.run import FORMAT, Run, read_manifest
+from tamis.store.run import FORMAT, read_manifest, score_folders
 from tamis.store.shard_list import SHARDS, read_shards, write_shards
 from tamis.store.targets import check_own, lists
 
@@ -41,8 +41,8 @@ def shards_of(run: Path) -> dict[str, str]:
 
 def labels_of(run: Path) -> dict[str, str]:
     """Returns the labels of a run's signals, with the fingerprint of each; {} for a new run."""
-    scores = Run(run, partial=True).scores if read_manifest(run) else {}
-    return {label: group.folder.name.rpartition("-")[2] for label, group in scores.items()}
+    found = score_folders(run) if read_manifest(run) else {}
+    return {label: folder.name.rpartition("-")[2] for label, (folder, _) in found.items()}
 
 
 def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
@@ -167,7 +167,9 @@ def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) 
     kept = {*here, *files(run / "index", ".parquet")}
     known = {name: url for name, url in listed.items() if name in kept or is_remote(url) or os.path.lexists(url)}
     if len(known) < len(listed):
-        log.warning("%d shards were never read and their files are gone: they leave the run", len(listed) - len(known))
+        log.warning(
+            "%d shards were never read and their files are gone: the run no longer lists them", len(listed) - len(known)
+        )
     return known
 
 

@@ -114,11 +114,6 @@ def index_facts(path: Path) -> IndexFacts:
     return IndexFacts(int(facts["tamis.rows"]), facts["tamis.uids"], Counter(counts), facts["tamis.stamp"])
 
 
-def uids_in(path: Path) -> str:
-    """Returns the hash of the uids of an index part, from its rows."""
-    return uids_digest(*uids_of(read_columns(path, ["uid_hi", "uid_lo"])))
-
-
 def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
     """Returns the samples of a shard as its index knows them: everything but the image."""
     rows = read_columns(path, None)

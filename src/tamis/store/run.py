@@ -94,7 +94,9 @@ class Run:
         self.partial = partial
         facts = read_manifest(self.path)
         if facts is None:
-            what = "holds no run.json" if self.path.is_dir() else "does not exist"
+            what = (
+                "holds no run.json" if self.path.is_dir() else "is a file" if self.path.exists() else "does not exist"
+            )
             raise RunError(f"{self.path} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`")
         self.facts: Mapping[str, Any] = facts
         self._known: dict[str, IndexFacts] = {}
@@ -238,19 +240,17 @@ class Run:
         Raises:
             RunError: the description of one is damaged, or belongs to another folder; or two have one label.
         """
-        found: dict[str, ScoreSet] = {}
-        for folder in folders(self.path / "scores"):
-            if not (folder / SIGNAL).is_file():
-                if files(folder, ".parquet"):
-                    log.warning("%s has parts but no %s, so it is left out: repeat `tamis score`", folder, SIGNAL)
-                continue
-            facts = read_description(folder / SIGNAL)
-            label = facts["label"]
-            if label in found:
-                raise DamageError(labelled_twice(label, found[label].folder, folder))
-            columns = tuple(Column(**column) for column in facts["columns"])
-            found[label] = ScoreSet(folder, label, columns, facts, frozenset(files(folder, ".parquet")))
-        return dict(sorted(found.items()))
+        found = score_folders(self.path)
+        for folder in set(folders(self.path / "scores")) - {folder for folder, _ in found.values()}:
+            if files(folder, ".parquet"):
+                log.warning("%s has parts but no %s, so it is left out: repeat `tamis score`", folder, SIGNAL)
+        return {
+            label: ScoreSet(
+                folder, label, tuple(Column(**column) for column in facts["columns"]), facts,
+                frozenset(files(folder, ".parquet")),
+            )
+            for label, (folder, facts) in sorted(found.items())
+        }  # fmt: skip
 
     @cached_property
     def embeddings(self) -> dict[str, Path]:
@@ -496,6 +496,22 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
             "run folder"
         )
     return read_record(path)
+
+
+def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Returns the folder of each label's scores, and its description. No part is listed.
+
+    Raises:
+        DamageError: a description is damaged, or two folders have one label.
+    """
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for folder in folders(run / "scores"):
+        if (folder / SIGNAL).is_file():
+            facts = read_description(folder / SIGNAL)
+            if facts["label"] in found:
+                raise DamageError(labelled_twice(facts["label"], found[facts["label"]][0], folder))
+            found[facts["label"]] = folder, facts
+    return found
 
 
 def labelled_twice(label: str, one: Path, other: Path) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from tamis.data import Device, Signal
+from tamis.data import Device, Node, Signal
 from tamis.errors import DamageError
 from tamis.ids import json_digest
 from tamis.storage import read_json, write_json
@@ -21,12 +21,12 @@ from tamis.store.records import SIGNAL, described, read_description
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
 
 
-def keeps_side_files(signal: object) -> bool:
-    """Whether a signal may keep side files."""
-    return isinstance(signal, Signal) and type(signal).side_files is not Signal.side_files
+def keeps_side_files(node: Node | None) -> TypeGuard[Signal]:
+    """Whether a node is a signal that may keep side files."""
+    return isinstance(node, Signal) and type(node).side_files is not Signal.side_files
 
 
-def write_side_files(folder: Path, signal: Signal, device: Device) -> None:
+def write_side_files(folder: Path, node: Node | None, device: Device) -> None:
     """Writes a signal's side files that are missing or damaged, and notes them in `signal.json`.
 
     Several workers may do so at once: they write the same up to the rounding of embeddings. So an array's note is its
@@ -36,10 +36,10 @@ def write_side_files(folder: Path, signal: Signal, device: Device) -> None:
         DiskFullError: no space is left.
         RunError: the folder cannot be written to.
     """
-    if not keeps_side_files(signal):
+    if not keeps_side_files(node):
         return
     notes = {}
-    for name, content in signal.side_files(device).items():
+    for name, content in node.side_files(device).items():
         path = folder / name
         notes[name] = note(path, content)
         if not _is_whole(path, notes[name]):

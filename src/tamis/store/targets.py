@@ -58,13 +58,14 @@ def check_target(
     check_writable(path)
     overwrite |= _check_runs(path, of_runs)
     inputs = [os.fspath(one) for one in read]
-    endings = {Path(one).suffix for one in inputs}
+    endings = {os.path.splitext(one)[1] for one in inputs}
+    exists, full = path.exists(), str(path.resolve())
     for one in inputs:
-        if _is_same(one, path):
+        if exists and _is_same(one, path):
             raise RunError(f"{path} would replace {one}, which this command reads: choose another name")
-        if path.suffix in endings and lists(one, str(path.resolve())):
+        if path.suffix in endings and lists(one, full):
             raise RunError(f"{path} would become a file of the pool {one}: choose another folder")
-    if not path.exists() and not path.is_symlink():
+    if not exists and not path.is_symlink():
         return
     if path.is_symlink():
         raise RunError(f"{path} is a link to {os.readlink(path)}: name that file, or choose another name")
@@ -83,9 +84,9 @@ def lists(pool: str, file: str) -> bool:
         return False
     if os.path.isdir(pool):
         return os.path.dirname(file) == os.path.realpath(pool)
-    end = literal_end(pool)
-    if end == len(pool):
+    if os.path.lexists(pool):
         return False
+    end = literal_end(pool)
     whole = glob.escape(os.path.realpath(pool[:end])) + "/" + pool[end:]
     return fnmatch(file, whole) if "**" in whole else re.match(glob_translate(whole), file) is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tamis.ids import image_hash
 from tamis.store import parts
 
 
-class PartWriter:
+class PartWriter(ABC):
     """Gathers one part of a shard as Arrow tables. Call `add` at least once, even with an empty batch."""
 
     def __init__(self) -> None:
@@ -32,12 +33,13 @@ class PartWriter:
         """Returns the rows so far."""
         return pa.concat_tables(self._batches).unify_dictionaries()
 
+    @abstractmethod
     def write(self, path: Path, uids: str) -> None:
         """Writes the part; `uids` is the hash of the uids of the shard's index, which the index computes itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rows(self, value: Any, samples: Sequence[Sample]) -> pa.Table:
-        raise NotImplementedError
+        """Returns the rows of a batch."""
 
 
 class IndexWriter(PartWriter):
@@ -130,14 +132,14 @@ class RowsWriter(PartWriter):
         return pa.table({"rows": pa.FixedSizeBinaryArray.from_buffers(kind, len(rows), [None, pa.py_buffer(rows)])})
 
     def write(self, path: Path, uids: str) -> None:
-        chunks = [chunk for chunk in self.table()["rows"].chunks if len(chunk)]
-        width = self.table()["rows"].type.byte_width // 2
-        found = [
-            np.frombuffer(chunk.buffers()[1], np.float16, (chunk.offset + len(chunk)) * width).reshape(-1, width)[
-                chunk.offset :
-            ]
-            for chunk in chunks
+        column = self.table()["rows"]
+        width = column.type.byte_width // 2
+        flat = [
+            np.frombuffer(chunk.buffers()[1], np.float16, len(chunk) * width, chunk.offset * column.type.byte_width)
+            for chunk in column.chunks
+            if len(chunk)
         ]
+        found = [numbers.reshape(-1, width) for numbers in flat]
         parts.write_rows(path, found or [np.empty((0, width))], uids=uids)
 
 

@@ -86,6 +86,9 @@ def without_image(good: Sample) -> Sample:
     return made
 
 
+_FOREIGN = "日本の庭園の写真です"
+
+
 def batch_of(good: Sequence[Sample]) -> list[Sample]:
     """Returns good pairs, the first of them again, and odd ones: without caption, image or both, long, foreign."""
     first, last = good[0], good[-1]
@@ -95,8 +98,8 @@ def batch_of(good: Sequence[Sample]) -> list[Sample]:
         without_caption(last),
         without_image(first),
         without_image(without_caption(last)),
-        *(_another(last, "long", caption=text, shown_caption=text) for text in ("x" * 3000,)),
-        *(_another(first, "foreign", caption=text, shown_caption=text) for text in ("日本の庭園の写真です",)),
+        _another(last, "long", caption="x" * 3000, shown_caption="x" * 3000),
+        _another(first, "foreign", caption=_FOREIGN, shown_caption=_FOREIGN),
     ]
 
 

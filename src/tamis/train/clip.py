@@ -129,6 +129,7 @@ def train_clip(
 
 def check_folder(folder: Path) -> None:
     """Raises RunError unless a folder is new, empty, or of a training of ours."""
+    folder = folder.expanduser()
     check_own(folder, what="training", marks=[f"{TRAINING}/{_MANIFEST}"], also=[TRAINING])
     # An index is there before the training is, and a lock.
     check_own(folder / TRAINING, what="training", marks=[_MANIFEST], also=["run", "lock"])
@@ -203,7 +204,10 @@ def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
         if is_needed:
             if name not in shards:
                 raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on")
-            shards[name].stamp()  # raises if it cannot be read
+            try:
+                shards[name].stamp()
+            except OSError as error:
+                raise RunError(f"{shards[name].url} cannot be read: {error}") from error
     return rows, left_out
 
 

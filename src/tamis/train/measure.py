@@ -49,8 +49,8 @@ def choose_pieces(task: Task, towers: Towers, *, cached: bool) -> int:
     fixed = _fixed(task, towers)
     pair = _per_pair(task, towers, cached, usable - fixed) if usable > fixed else 0
     needs = (
-        f"a pair takes {_gib(pair)}, gradients, AdamW and images read ahead {_gib(fixed)}; {_gib(usable)} may be used, "
-        f"{_SHARE:.0%} of the free memory"
+        f"{f'a pair takes {_gib(pair)}, ' if pair else ''}gradients, AdamW and images read ahead {_gib(fixed)}; "
+        f"{_gib(usable)} may be used, {_SHARE:.0%} of the free memory"
     )
     fitting, whole = (usable - fixed) // pair if pair else 0, needs_whole_batch(towers.model)
     if fitting < 1 or (whole and fitting < size):

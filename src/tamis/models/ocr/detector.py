@@ -119,12 +119,14 @@ def _together(some: Regions, others: Regions) -> Regions:
 def _with_new(regions: Regions, others: Regions, image: Pixels) -> Regions:
     """Adds those of the others that the regions so far cover by less than half."""
     height, width = image.shape[:2]
-    for k in range(len(others)):
-        own = quad_mask([others.quads[k]], width, height)
-        covered = quad_mask(list(regions.quads), width, height)
+    covered = quad_mask(list(regions.quads), width, height)
+    new = np.zeros(len(others), bool)
+    for k, quad in enumerate(others.quads):
+        own = quad_mask([quad], width, height)
         if (own & covered).sum() * 2 < own.sum():
-            regions = _together(regions, others.those(np.arange(len(others)) == k))
-    return regions
+            new[k] = True
+            covered |= own
+    return _together(regions, others.those(new))
 
 
 def input_size(width: int, height: int, side: int) -> tuple[int, int]:

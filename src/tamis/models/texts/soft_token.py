@@ -22,7 +22,7 @@ from tamis.models.device import dtype_of, use_threads
 from tamis.models.folder import arrays_in, object_in
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once
 from tamis.models.reference import resolve
-from tamis.models.tokens import load_tokenizer
+from tamis.models.tokens import load_tokenizer, padded
 
 if TYPE_CHECKING:
     import torch
@@ -146,12 +146,8 @@ class Reader:
         import torch
         from torch.nn import functional as F
 
-        longest = max(map(len, tokens))
-        ids = torch.full((len(tokens), longest), self.end)
-        targets = torch.full((len(tokens), longest), -100)  # cross_entropy ignores these
-        for n, row in enumerate(tokens):
-            ids[n, : len(row)] = targets[n, : len(row)] = torch.tensor(row)
-        ids, targets = ids.to(self.device), targets.to(self.device)
+        ids, mask = padded(tokens, self.end, self.device)
+        targets = ids.masked_fill(mask == 0, -100)  # cross_entropy ignores these
         words = self.model.get_input_embeddings()(ids[:, :-1])  # nothing is predicted after the last
         inputs = torch.cat([self._beginning(soft), words], dim=1)  # (n, 2 + longest - 1, width)
         # Padding is on the right, where a causal model does not look.

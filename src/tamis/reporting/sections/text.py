@@ -18,6 +18,7 @@ from tamis.graph import Executor, Identities
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.histogram import whole_column
 from tamis.reporting.pairs import Painter
+from tamis.reporting.picking import first_by
 from tamis.store.run import ScoreSet
 
 #: Pairs that are shown.
@@ -41,8 +42,7 @@ def gather(context: Context) -> Facts | None:
         inner, group, _ = context.run.columns[name]
         if inner == "clip_drop" and group is not None and group.facts["name"] == "tmars":
             drop = whole_column(context.table, name)
-            rows = np.argsort(-np.nan_to_num(drop, nan=-np.inf), kind="stable")[:MOST]
-            rows = rows[drop[rows] > 0]
+            rows = first_by(-drop, MOST, drop > 0)
             if not rows.size:
                 return None
             problem = ""
