@@ -13,6 +13,7 @@ made with other settings, other weights or another precision never mix.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -119,6 +120,17 @@ LENGTH = 16
 def canonical_json(value: Any) -> str:
     """Returns one spelling per value: JSON with sorted keys and no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def json_ready(value: Any, infinity: str = "inf") -> Any:
+    """Returns a value with what JSON cannot hold replaced: infinity by a word, with its sign, and NaN by None."""
+    if isinstance(value, Mapping):
+        return {name: json_ready(inner, infinity) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(inner, infinity) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else infinity if value > 0 else f"-{infinity}"
+    return value
 
 
 def fingerprint(value: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import re
 import types
@@ -22,6 +21,7 @@ import yaml
 
 from tamis.data import KEEPS, Signal
 from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown
+from tamis.ids import json_ready
 from tamis.pool.files import expand_braces, is_remote, kind_of
 from tamis.pool.source import PoolSpec
 from tamis.remote import hide
@@ -310,7 +310,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         selects="select" in data,
         exports=written,
         report=_place(data["report"]) if data.get("report") is not None else None,
-        text={key: _shown(value) if key in ("pool", "run") else _finite(value) for key, value in data.items()},
+        text={key: _shown(value) if key in ("pool", "run") else json_ready(value) for key, value in data.items()},
     )
 
 
@@ -321,15 +321,6 @@ def _shown(value: Any) -> Any:
     if isinstance(value, list):
         return [_shown(one) for one in value]
     return hide(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
-
-
-def _finite(value: Any) -> Any:
-    """Returns a value with inf and nan as strings, which recipes read as numbers, because JSON has neither."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _place(path: Any) -> str:

@@ -95,6 +95,19 @@ def test_nothing_and_everything_can_be_kept(values: list[float], n: int, tmp_pat
     assert why(again) == why(subset)
 
 
+@pytest.mark.parametrize(("value", "kept"), [("-inf", 6), ("inf", 0)])
+def test_a_limit_may_be_infinite(run: Run, tmp_path: Path, value: str, kept: int) -> None:
+    for limit in (value, float(value)):
+        step = {"score": "x", "value": limit, "missing": "drop"}
+        subset = tamis.select(run, {"select": [{"at_least": step}]})
+        again = saved(subset, tmp_path / f"{type(limit).__name__}.parquet")
+        assert (len(again), again.keep.tolist()) == (kept, subset.keep.tolist())
+        assert tamis.select(run, again.recipe).keep.tolist() == subset.keep.tolist()
+        assert again.verdict.cuts == ()  # JSON has no infinite ends
+        page = tamis.report(run, [again, subset], out=tmp_path / f"{type(limit).__name__}.html")
+        assert json.loads(page.with_suffix(".json").read_text())
+
+
 def test_a_subset_made_by_hand_has_no_reasons_or_more_than_255(run: Run, tmp_path: Path) -> None:
     mine = Subset(run=run, keep=tamis.select(run, RECIPE).keep, recipe={"name": "by hand"})
     assert saved(mine, tmp_path / "again.parquet").verdict == Verdict(problem=NO_REASONS)

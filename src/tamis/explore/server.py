@@ -16,11 +16,10 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import math
 import secrets
 import socket
 import webbrowser
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from tamis.errors import DiskFullError, RunError, TamisError, needs_extra
 from tamis.explore.images import KIND, NoImage
 from tamis.explore.near import LARGEST
 from tamis.explore.pages import Pages
+from tamis.ids import json_ready
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -183,17 +183,7 @@ def _json(found: Any) -> str:
     try:
         return json.dumps(found, ensure_ascii=True, allow_nan=False)
     except ValueError:  # rare: a recipe's own numbers
-        return json.dumps(_finite(found), ensure_ascii=True, allow_nan=False)
-
-
-def _finite(found: Any) -> Any:
-    if isinstance(found, Mapping):
-        return {name: _finite(value) for name, value in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [_finite(value) for value in found]
-    if isinstance(found, float) and not math.isfinite(found):
-        return None if math.isnan(found) else ".inf" if found > 0 else "-.inf"
-    return found
+        return json.dumps(json_ready(found, ".inf"), ensure_ascii=True, allow_nan=False)
 
 
 class Server:

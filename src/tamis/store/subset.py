@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,10 +153,13 @@ class Subset:
         """
         path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.pool_files)
-        codes, why, cuts = self.verdict.dropped_by, self.verdict.why, self.verdict.cuts
+        codes, why = self.verdict.dropped_by, self.verdict.why
+        # A cut at infinity is no threshold on any score.
+        cuts = [replace(cut, low=_open(cut.low), high=_open(cut.high)) for cut in self.verdict.cuts]
+        cuts = [cut for cut in cuts if (cut.low, cut.high) != (None, None)]
         facts = {
             "recipe": dict(self.recipe),
-            "funnel": [dict(line) for line in self.funnel],
+            "funnel": [{**line, "cut": _open(line["cut"])} for line in self.funnel],
             "reads": list(self.reads),
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
@@ -229,6 +233,11 @@ def _places(run: Run) -> dict[str, slice]:
     """Returns the place of each shard's rows among those of the run."""
     starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)]).tolist()
     return {shard: slice(*ends) for shard, ends in zip(run.shards, itertools.pairwise(starts), strict=True)}
+
+
+def _open(end: float | None) -> float | None:
+    """Returns the end of a threshold; None for an infinite one, which JSON cannot hold and which is open anyway."""
+    return end if end is None or math.isfinite(end) else None
 
 
 def _read_verdict(file: SubsetFile, places: Mapping[str, slice], keep: NDArray[np.bool_]) -> Verdict:
