@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 import time
 from benchmarks.measure import self_measured
-from tamis.run.status import read_status, render_status
+from tamis.run.progress import read_status, render_status
 self_measured(lambda: {"shown": render_status(read_status(Path(sys.argv[1]))), "CPU seconds": time.process_time()})
 """
 PLAN = """

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from benchmarks.measure import Case, child, finish, options
 from benchmarks.runs import write_description, write_manifest, write_rows
 from tamis.data import Column
-from tamis.processes import die_with
+from tamis.processes import die_with_parent
 from tamis.store.parts import write_scores
 
 PART = 1_000_000
@@ -109,7 +109,7 @@ def _load_uids(arguments: tuple[str, float, tuple[float, ...]]) -> Any:
 def datacomp(folder: str, out: str) -> dict[str, Any]:
     """DataComp's way: two readings of everything, one full sort."""
     paths = [str(path) for path in sorted(Path(folder).glob("*.parquet"))]
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count(), die_with, (os.getpid(),)) as pool:
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count(), die_with_parent) as pool:
         scores = np.concatenate(pool.map(_load_scores, paths))
         low1, high1 = float(scores[:, 0].min()), float(scores[:, 0].max())
         low2, high2 = float(scores[:, 1].min()), float(scores[:, 1].max())

@@ -24,7 +24,7 @@ from tamis.store.targets import are_outputs, check_ending, check_own, check_targ
 if TYPE_CHECKING:
     from tamis.explore.server import Server
     from tamis.exporters import Exporter
-    from tamis.run.engines import Engine
+    from tamis.run.fill import Engine
     from tamis.store.check import Checked
     from tamis.store.subset import Subset
 

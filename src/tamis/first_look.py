@@ -28,8 +28,8 @@ from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.source import PoolSpec
 from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.formats import status_words
+from tamis.run.fill import fill
 from tamis.run.local import Local
-from tamis.run.scoring import fill
 from tamis.scoring import assembled
 from tamis.storage import output_path
 from tamis.store import Run, open_run

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
+import multiprocessing
 import os
-import signal
 import socket
-import sys
 import threading
 import time
 import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,24 +20,15 @@ T = TypeVar("T")
 TEMPORARY = ".tmp"
 
 
-def _machine() -> str:
+def _process_numbers() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{machine} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
         return socket.gethostname()
 
 
-def _process_numbers() -> str:
-    try:
-        return f"{MACHINE} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return MACHINE
-
-
-#: Identifies this machine, also in its containers.
-MACHINE = _machine()
-
-#: Where a process number is unique: containers of one machine have numbers of their own.
+#: Where a process number is unique: this machine, or one of its containers.
 NUMBERED_IN = _process_numbers()
 
 #: Identify the writer of a temporary file: its machine, and a random part that distinguishes reused PIDs.
@@ -96,43 +84,15 @@ def _facts(process: int) -> list[str]:
         return []
 
 
-#: `PR_SET_PDEATHSIG` of Linux's prctl(2): the signal that a process gets when its parent dies.
-_SET_DEATH_SIGNAL = 1
+def die_with_parent() -> None:
+    """Makes this process, which multiprocessing started, end when its parent ends, however that happens."""
 
-_LOOK_SECONDS = 1.0
-
-
-def die_with(parent: int) -> None:
-    """Makes this process die with its parent, however that dies.
-
-    Linux does it at once; elsewhere a thread looks every second. For the kernel, the parent is the thread that started
-    us: engines start workers in the thread that waits for them.
-    """
-    if sys.platform == "linux" and _signalled():
-        if os.getppid() != parent:  # it died before the call
+    def watch() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
             os._exit(1)
-        return
-    threading.Thread(target=_watch, args=(parent,), name="tamis-parent", daemon=True).start()
 
-
-def _signalled() -> bool:
-    try:
-        return bool(ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) == 0)
-    except (OSError, AttributeError):  # a C library without it
-        return False
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_SECONDS)
-    os._exit(1)
-
-
-@dataclass
-class _End:
-    """End-of-stream marker, with the error that ended the items, if any."""
-
-    error: BaseException | None
+    threading.Thread(target=watch, name="tamis-parent", daemon=True).start()
 
 
 def prefetched(
@@ -148,42 +108,39 @@ def prefetched(
         weigh: the size of an item, such as bytes.
         most: the largest total size of the waiting items and the one in use; a larger item waits alone.
     """
-    waiting: deque[tuple[T | _End, int]] = deque()
-    changed = threading.Condition()
-    held = 0
-    over = False
-
-    def put(item: T | _End, weight: int) -> bool:
-        nonlocal held
-        with changed:
-            changed.wait_for(lambda: over or (len(waiting) < depth and (not held or held + weight <= most)))
-            if not over:
-                waiting.append((item, weight))
-                held += weight
-                changed.notify_all()
-            return not over
+    waiting: deque[tuple[T, int]] = deque()
+    changed = threading.Condition()  # guards everything here
+    held, closed, ended = 0, False, False
+    error: BaseException | None = None
 
     def work() -> None:
+        nonlocal held, ended, error
         try:
             for item in make():
-                if not put(item, weigh(item)):
-                    return
-            put(_End(None), 0)
-        except BaseException as error:  # handed over, not lost in the thread
-            put(_End(error), 0)
+                weight = weigh(item)
+                with changed:
+                    changed.wait_for(lambda: closed or (len(waiting) < depth and (not held or held + weight <= most)))  # noqa: B023
+                    if closed:
+                        return
+                    waiting.append((item, weight))
+                    held += weight
+                    changed.notify_all()
+        except BaseException as raised:  # for the reader
+            error = raised
+        with changed:
+            ended = True
+            changed.notify_all()
 
     thread = threading.Thread(target=work, name="tamis-prefetch", daemon=True)
     thread.start()
     try:
         while True:
             with changed:
-                changed.wait_for(lambda: waiting)
+                changed.wait_for(lambda: waiting or ended)
+                if not waiting:
+                    break
                 item, weight = waiting.popleft()
                 changed.notify_all()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
             yield item
             del item  # free its memory before waiting for the next
             with changed:
@@ -191,6 +148,8 @@ def prefetched(
                 changed.notify_all()
     finally:
         with changed:
-            over = True
+            closed = True
             changed.notify_all()
         thread.join()
+    if error is not None:
+        raise error

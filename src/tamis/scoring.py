@@ -23,7 +23,7 @@ from tamis.storage import location
 from tamis.store import Run, manifest
 
 if TYPE_CHECKING:
-    from tamis.run.engines import Engine
+    from tamis.run.fill import Engine
 
 SignalLike = str | Signal | Mapping[str, Any]
 
@@ -67,8 +67,8 @@ def score(
         UnreachedError: a table of the pool could not be fetched; it may be intact.
         ValueError: `max_error_rate` is not in [0, 1].
     """
+    from tamis.run.fill import fill
     from tamis.run.local import Local
-    from tamis.run.scoring import fill
     from tamis.store.claims import PREPARING_SECONDS
 
     if max_error_rate is not None and not 0 <= max_error_rate <= 1:

@@ -17,7 +17,7 @@ from processes import command
 import tamis
 from tamis.errors import StopError
 from tamis.run import local
-from tamis.run.engines import engine_named
+from tamis.run.fill import engine_named
 from tamis.run.local import Local, Place
 from tamis.run.static import Static, helping_order, place_of
 from tamis.store import Run

@@ -27,7 +27,7 @@ from processes import command
 import tamis
 import tamis.signals
 from tamis.errors import RunError, SignalError, StopError
-from tamis.run.engines import engine_named
+from tamis.run.fill import engine_named
 from tamis.run.shard import ShardWorker
 from tamis.store import Run, unfinished
 from tamis.store.claims import claimed
@@ -92,7 +92,7 @@ def test_an_error_stays_until_the_parts_that_lack_are_made_or_given_up(how: str,
 def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
     workers: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tamis.run.scoring.sweep_claims", lambda run: (run / "claims" / "00001").mkdir(parents=True))
+    monkeypatch.setattr("tamis.run.fill.sweep_claims", lambda run: (run / "claims" / "00001").mkdir(parents=True))
     done = score(pool, tmp_path / "run", "caption_length", workers=workers)
     assert list(done.failures) == ["00001"]
     assert "Is a directory" in done.failures["00001"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import multiprocessing
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.lab.samples import Kind, LabSample, make_sample
-from tamis.processes import die_with
+from tamis.processes import die_with_parent
 
 #: Side of every training image.
 SIDE = 128
@@ -65,7 +64,7 @@ def draw(count: int, *, seed: int, kinds: Mapping[Kind, float], workers: int = 1
         _collect(map(make, jobs), images, samples)
     else:
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=die_with, initargs=(os.getpid(),)) as pool:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=die_with_parent) as pool:
             _collect(pool.map(make, jobs), images, samples)
     return Examples(images, samples)
 

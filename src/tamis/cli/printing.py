@@ -96,7 +96,7 @@ def print_statuses(statuses: Iterator[dict[str, Any]]) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from tamis.run.status import render_status
+    from tamis.run.progress import render_status
 
     console = Console()
     if not console.is_terminal:

@@ -84,7 +84,7 @@ def score(
     import tamis
     from tamis import recipe as recipes
     from tamis.pool import PoolSpec
-    from tamis.run.engines import engine_named
+    from tamis.run.fill import engine_named
 
     if recipe is None and signals is None and not field:
         stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
@@ -124,7 +124,7 @@ def run_recipe(
     Example: tamis run recipe.yaml --set select.top_fraction.fraction=0.3
     """
     import tamis
-    from tamis.run.engines import engine_named
+    from tamis.run.fill import engine_named
 
     if engine == "static":
         stop("ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once")
@@ -149,7 +149,7 @@ def status(
 
     Example: tamis status runs/mine --watch
     """
-    from tamis.run.status import follow, read_status, render_status
+    from tamis.run.progress import follow, read_status, render_status
 
     if watch:
         print_statuses(follow(run))

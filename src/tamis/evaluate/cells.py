@@ -28,7 +28,7 @@ from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.ids import fingerprint
 from tamis.models.device import use_threads
-from tamis.processes import die_with
+from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
 from tamis.store.records import read_record, write_record
 from tamis.store.run import Run
@@ -201,7 +201,7 @@ def _execute_in_process(started: list[BaseProcess], cell: Cell) -> Exception | N
     context = multiprocessing.get_context("spawn")  # fork and torch's threads do not mix
     here, there = context.Pipe(duplex=False)
     # It ends with this process: the kernel watches the thread that started it, which waits for it.
-    process = context.Process(target=_work, args=(there, cell, os.getpid(), secrets()), daemon=True)
+    process = context.Process(target=_work, args=(there, cell, secrets()), daemon=True)
     process.start()
     started.append(process)
     there.close()
@@ -217,9 +217,9 @@ def _execute_in_process(started: list[BaseProcess], cell: Cell) -> Exception | N
     return error
 
 
-def _work(pipe: Any, cell: Cell, parent: int, hidden: Mapping[str, str]) -> None:
+def _work(pipe: Any, cell: Cell, hidden: Mapping[str, str]) -> None:
     """Executes one cell in a process that ends with its parent."""
-    die_with(parent)
+    die_with_parent()
     remember(hidden)
     try:
         pipe.send(_execute_here(cell))

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tamis.errors import at_least_one, unknown
 from tamis.lab.samples import KINDS, Kind, LabSample, Mix, make_sample, own_shares, sample_uid
-from tamis.processes import die_with
+from tamis.processes import die_with_parent
 
 # img2dataset numbers samples within a shard with four digits, shards with five.
 _MOST_PER_SHARD = 10_000
@@ -113,7 +113,7 @@ def make_pool(
         # Not fork, which can hang with threads (a test runner, torch).
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(
-            min(workers, len(names)), mp_context=context, initializer=die_with, initargs=(os.getpid(),)
+            min(workers, len(names)), mp_context=context, initializer=die_with_parent
         ) as processes:
             for counts in processes.map(write, numbers):
                 kinds.update(counts)

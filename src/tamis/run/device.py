@@ -20,16 +20,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
-from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import numpy as np
 
 from tamis.data import Device, Node
-from tamis.errors import ShardError, StopError
+from tamis.errors import ShardError, SignalError
 from tamis.graph import Executor, Fault, Values
-from tamis.processes import die_with
+from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
 from tamis.run.plan import Plan
 
@@ -40,47 +39,42 @@ _BEGUN = b"begun"
 _RESTART_SECONDS = 60.0
 _RETRY_SECONDS = 0.1
 
-#: A worker gives up after this many deaths of the process during other workers' batches.
-_MOST_DEATHS = 100
-
 
 class DeviceProcess:
-    """Starts, restarts and ends the process of a device; `address` is that of its socket."""
+    """Starts the process of a device, and again whenever it dies; `address` is that of its socket."""
 
     def __init__(self, device: Device) -> None:
-        self._device = device
         # The address of a socket is limited to about a hundred characters.
         short = len(tempfile.gettempdir()) < 60
         self._folder = tempfile.TemporaryDirectory(prefix="tamis-", dir=None if short else "/tmp")
         self.address = os.path.join(self._folder.name, "device")
-        self._restarting = threading.Lock()  # in a Ray actor several threads wait for workers
-        self._process = self._start()
-
-    @property
-    def sentinel(self) -> int:
-        """Becomes ready when the process ends."""
-        return self._process.sentinel
-
-    def restart(self) -> None:
-        """Restarts the process if it died."""
-        with self._restarting:
-            if not self._process.is_alive():
-                self._process.join()
-                self._process = self._start()
+        self._device, self._closed, self._starting = device, False, threading.Lock()
+        self._start()
+        self._watcher = threading.Thread(target=self._watch, name="tamis-device", daemon=True)
+        self._watcher.start()
 
     def close(self) -> None:
         """Ends the process."""
-        self._process.kill()  # it holds nothing that could be lost
-        self._process.join()
+        with self._starting:
+            self._closed = True
+            self._process.kill()  # it holds nothing that could be lost
+        self._watcher.join()
         self._folder.cleanup()
 
-    def _start(self) -> BaseProcess:
+    def _start(self) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self.address)
-        arguments = (self.address, self._device, os.getpid(), secrets())
-        process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
-        process.start()
-        return process
+        arguments = (self.address, self._device, secrets())
+        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+
+    def _watch(self) -> None:
+        while True:
+            self._process.join()
+            with self._starting:
+                if self._closed:
+                    return
+                self._start()
 
 
 class RemoteExecutor:
@@ -107,50 +101,51 @@ class RemoteExecutor:
         for node in nodes:
             if node.host and all(needed in values for needed in node.needs().values()):
                 self._here.compute([node], values, faults)
-        there = [node for node in nodes if node not in values]
-        if there:
-            inputs = {needed for node in there for needed in node.needs().values()}
-            known = {node: faults[node] for node in there if node in faults}
-            made, new = self._ask("compute", there, {one: values[one] for one in inputs if one in values}, known)
+        remote = [node for node in nodes if node not in values]
+        if remote:
+            inputs = {needed for node in remote for needed in node.needs().values() if needed in values}
+            failed = {node: faults[node] for node in remote if node in faults}
+            made, new = self._request(remote, {node: values[node] for node in inputs}, failed)
             values.update(made)
             faults.update(new)
 
     def try_empty(self, nodes: Sequence[Node], given: Mapping[Node, Any]) -> None:
         """Loads nodes and tries them on an empty batch, as `Executor.try_empty` does."""
-        if not self._tried.issuperset(nodes):
-            self._ask("try_empty", nodes, given, {})
-            self._tried.update(nodes)
+        if self._tried.issuperset(nodes):
+            return
+        faults: dict[Node, Fault] = {}
+        self.compute(nodes, dict(given), faults)
+        self._tried.update(nodes)
+        for fault in faults.values():  # others are not conclusive
+            if isinstance(fault.error, SignalError):
+                raise fault.error
 
-    def _ask(
-        self, method: str, nodes: Sequence[Node], values: Mapping[Node, Any], faults: Mapping[Node, Fault]
-    ) -> tuple[Values, Mapping[Node, Fault]]:
-        wanted = [node for node in nodes if node in self._wanted]
+    def _request(self, nodes: Sequence[Node], values: Values, failed: dict[Node, Fault]) -> tuple[Values, Values]:
         arrays: list[pickle.PickleBuffer] = []
-        content = (method, list(nodes), _picklable(values), _picklable(faults), wanted)
+        wanted = [node for node in nodes if node in self._wanted]
+        content = (nodes, _picklable(values), _picklable(failed), wanted)
         request = pickle.dumps(content, 5, buffer_callback=arrays.append)
-        for _ in range(_MOST_DEATHS):
+        while True:
             begun = False
             try:
                 connection = self._connected()
                 self._send(connection, request, [array.raw() for array in arrays])
                 begun = connection.recv_bytes() == _BEGUN
                 made, new, took = pickle.loads(connection.recv_bytes())
+                break
             except (EOFError, OSError) as error:
-                if self._connection is not None:
-                    self._connection.close()
                 self._connection = self._memory = None
                 if begun:
                     raise ShardError(
                         "the device's process died while it computed a batch of this shard; usually the system or the "
                         "device ran out of memory: use a smaller --batch-size"
                     ) from error
-                continue  # it died while computing another worker's batch
-            if isinstance(made, BaseException):
-                raise made
-            for name, seconds in took.items():
-                self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-            return made, new
-        raise ShardError(f"the device's process died {_MOST_DEATHS} times before it computed a batch of this shard")
+                # Otherwise it died while computing another worker's batch.
+        if isinstance(made, BaseException):
+            raise made
+        for name, seconds in took.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        return made, new
 
     def _connected(self) -> Connection:
         end = time.monotonic() + _RESTART_SECONDS
@@ -159,9 +154,7 @@ class RemoteExecutor:
                 self._connection = Client(self._address)
             except OSError as error:
                 if time.monotonic() > end:
-                    raise ShardError(
-                        f"the device's process died and was not restarted in {_RESTART_SECONDS:.0f} s ({error})"
-                    ) from error
+                    raise ShardError(f"the device's process died and was not restarted ({error})") from error
                 time.sleep(_RETRY_SECONDS)
         return self._connection
 
@@ -169,15 +162,12 @@ class RemoteExecutor:
         """Copies arrays to the shared memory, which grows with them, and sends the request."""
         sizes = [array.nbytes for array in arrays]
         handle = None
-        if sum(sizes) and (self._memory is None or len(self._memory) < sum(sizes)):
-            size = max(sum(sizes) * 5 // 4, 1 << 20)
-            handle = _unnamed_file(size)
-            self._memory = mmap.mmap(handle, size)
+        if self._memory is None or len(self._memory) < sum(sizes):
+            handle, self._memory = _shared_memory(max(sum(sizes) * 5 // 4, 1 << 20))
         start = 0
         for array, size in zip(arrays, sizes, strict=True):
-            if size and self._memory is not None:
-                self._memory[start : start + size] = array
-                start += size
+            self._memory[start : start + size] = array
+            start += size
         connection.send((handle is not None, sizes))
         if handle is not None:
             send_handle(connection, handle, os.getpid())
@@ -185,36 +175,34 @@ class RemoteExecutor:
         connection.send_bytes(request)
 
 
-def _unnamed_file(size: int) -> int:
-    """Returns a file in memory. Not `multiprocessing.shared_memory`: containers often have only 64 MB of /dev/shm,
-    and a process that exceeds it is killed (SIGBUS).
+def _shared_memory(size: int) -> tuple[int, mmap.mmap]:
+    """Returns memory as a descriptor to send, and mapped. Not `multiprocessing.shared_memory`: containers often have
+    only 64 MB of /dev/shm, and a process that exceeds it is killed (SIGBUS).
     """
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("tamis")
     else:  # not Linux
-        handle, path = tempfile.mkstemp(prefix="tamis-")
-        os.unlink(path)
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
     os.ftruncate(handle, size)
-    return handle
+    return handle, mmap.mmap(handle, size)
 
 
-def _serve(address: str, device: Device, parent: int, hidden: Mapping[str, str]) -> None:
+def _serve(address: str, device: Device, hidden: Mapping[str, str]) -> None:
     """Runs in the device's process: answers each worker in a thread, one batch at a time."""
-    die_with(parent)
+    die_with_parent()
     remember(hidden)
     executor, turn = Executor(device), threading.Lock()
     with suppress(KeyboardInterrupt), Listener(address, backlog=128) as listener:
         while True:
-            try:
+            with suppress(EOFError, OSError):  # a worker died while it connected
                 connection = listener.accept()
-            except (EOFError, OSError):
-                continue  # a worker died while it connected
-            threading.Thread(target=_answer, args=(connection, executor, turn), daemon=True).start()
+                threading.Thread(target=_answer, args=(connection, executor, turn), daemon=True).start()
 
 
 def _answer(connection: Connection, executor: Executor, turn: threading.Lock) -> None:
     """Answers one worker until it disconnects."""
-    memory: mmap.mmap | None = None
+    memory: Any = b""
     with suppress(EOFError, OSError), connection:
         while True:
             replaced, sizes = connection.recv()
@@ -226,7 +214,7 @@ def _answer(connection: Connection, executor: Executor, turn: threading.Lock) ->
             arrays, start = [], 0
             for size in sizes:
                 # A copy: a node may keep its input, and the next batch replaces what is in the shared memory.
-                arrays.append(np.frombuffer(memory, np.uint8, size, start).copy() if memory and size else b"")
+                arrays.append(np.frombuffer(memory, np.uint8, size, start).copy() if size else b"")
                 start += size
             with turn:
                 connection.send_bytes(_BEGUN)
@@ -237,14 +225,11 @@ def _answer(connection: Connection, executor: Executor, turn: threading.Lock) ->
 def _reply(executor: Executor, request: bytes, arrays: Sequence[Any]) -> bytes:
     """Returns values, faults and seconds by node, or the error, pickled."""
     try:
-        method, nodes, values, faults, wanted = pickle.loads(request, buffers=arrays)
-        known, before = set(faults), dict(executor.seconds)
-        if method == "try_empty":
-            executor.try_empty(nodes, values)
-            return pickle.dumps(({}, {}, {}))
+        nodes, values, faults, wanted = pickle.loads(request, buffers=arrays)
+        failed, before = set(faults), dict(executor.seconds)
         executor.compute(nodes, values, faults)
         made = {node: values[node] for node in nodes if node in wanted or isinstance(values[node], Fault)}
-        new = {node: fault for node, fault in faults.items() if node not in known}
+        new = {node: fault for node, fault in faults.items() if node not in failed}
         took = {name: total - before.get(name, 0.0) for name, total in executor.seconds.items()}
         return pickle.dumps((_picklable(made), _picklable(new), took), 5)
     except Exception as error:
@@ -259,10 +244,9 @@ def _picklable(values: Mapping[Node, Any]) -> dict[Node, Any]:
 
 
 def _picklable_error(error: Exception) -> Exception:
-    """Returns an error that can be pickled: itself, or one of ours with the same text."""
+    """Returns an error that can be pickled: itself, or one with the same text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        kind = StopError if isinstance(error, StopError) else RuntimeError
-        return kind(f"{type(error).__name__}: {error}")
+        return RuntimeError(f"{type(error).__name__}: {error}")
     return error

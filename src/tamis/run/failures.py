@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,20 @@ class ShardReport:
     unreached: bool = False
     took: dict[str, float] = field(default_factory=dict)
 
+    def event(self) -> str:
+        """Returns the report as a line of events.jsonl."""
+        facts = {
+            "event": "shard failed" if self.error else "shard done",
+            "shard": self.shard,
+            "rows": self.rows,
+            "statuses": dict(self.statuses),
+            "seconds": round(self.seconds, 3),
+            "took": {name: round(seconds, 3) for name, seconds in self.took.items()},
+            "error": self.error,
+            "detail": self.detail,
+        }
+        return json.dumps(facts, ensure_ascii=False)
+
 
 def failure_path(run: Path, shard: str) -> Path:
     """Returns the path of a shard's error record, which need not exist."""
@@ -55,24 +69,20 @@ def failure_path(run: Path, shard: str) -> Path:
 
 def recorded(run: Path) -> dict[str, str]:
     """Returns the version of each recorded error, by shard."""
-    found = {shard: look(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
-    return {shard: entry.tag for shard, entry in found.items() if entry is not None}
+    entries = {shard: look(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
+    return {shard: entry.tag for shard, entry in entries.items() if entry is not None}
 
 
 def error_of(run: Path, shard: str) -> str | None:
-    """Returns the recorded error of a shard; None if there is none."""
-    path = failure_path(run, shard)
-    try:
-        return str(read_record(path)["error"])
-    except RunError:
-        if path.is_file():
-            raise
-        return None
+    """Returns the recorded error of a shard; None if there is none any more."""
+    with suppress(RunError):
+        return str(read_record(failure_path(run, shard))["error"])
+    return None
 
 
 def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
     """Returns the parts that an error record lists as missing and that still are. Deleted folders do not count."""
-    names: Sequence[str] = facts.get("lacking") or ()
+    names: list[str] = facts.get("lacking") or []
     return [name for name in names if (run / name).parent.is_dir() and not (run / name).is_file()]
 
 
@@ -107,18 +117,3 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
         "lacking": sorted({*others, *(str(part.relative_to(run)) for part in missing)}),
     }
     write_record(path, facts, durable=False)  # if it is lost, the next `tamis score` finds the error again
-
-
-def event(report: ShardReport) -> str:
-    """Returns a report as a line of events.jsonl."""
-    facts = {
-        "event": "shard failed" if report.error else "shard done",
-        "shard": report.shard,
-        "rows": report.rows,
-        "statuses": dict(report.statuses),
-        "seconds": round(report.seconds, 3),
-        "took": {name: round(seconds, 3) for name, seconds in report.took.items()},
-        "error": report.error,
-        "detail": report.detail,
-    }
-    return json.dumps(facts, ensure_ascii=False)

@@ -9,29 +9,32 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tamis.errors import StopError, TamisError
 from tamis.models.device import cores, memory, visible_devices
 from tamis.pool.files import is_remote
-from tamis.processes import die_with
+from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
 from tamis.run.failures import ShardReport, record
 from tamis.run.plan import Plan, Task
-from tamis.run.shard import ShardWorker
+from tamis.run.shard import Progress, ShardWorker
 
 if TYPE_CHECKING:
-    from tamis.run.device import DeviceProcess
-    from tamis.run.engines import EngineProgress
+    from tamis.run.fill import EngineProgress
 
 #: The most memory that a worker which reads and decodes takes: see `tamis.run.shard`.
 _WORKER_BYTES = 1 << 30
@@ -92,17 +95,15 @@ class Local:
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
         by_name = {task.shard.name: task for task in tasks}
         waiting = deque(tasks)
-        with self.started(plan, run, tasks, progress) as workers:
-            for report in workers.do(waiting):
+        with self.started(plan, run, tasks) as workers:
+            for report in execute(waiting, workers, progress):
                 if report.elsewhere:
                     waiting.append(by_name[report.shard])
                 else:
                     yield report
 
     @contextmanager
-    def started(
-        self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress
-    ) -> Iterator[InProcess | WorkerProcesses]:
+    def started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Sequence[ShardWorker | WorkerProcess]]:
         """Provides workers that keep their models while the block runs, at most one for each task."""
         number, engines = self.place.local
         visible = visible_devices(plan.device)
@@ -113,15 +114,19 @@ class Local:
         threads = plan.device.threads or (each if size > 1 or engines > 1 else None)
         plans = [plan.on(device, threads) for device in devices]
         if size == 1 and not (self.command and plan.plugins):
-            yield InProcess(ShardWorker(plans[0], run, decoders=decoders(each)), progress)
+            yield [ShardWorker(plans[0], run, decoders=decoders(each))]
             return
         served = (plan.device.kind != "cpu" and size > len(devices)) if self.served is None else self.served
         from tamis.run.device import DeviceProcess
 
         with ExitStack() as stack:
-            at_devices = [stack.enter_context(closing(DeviceProcess(one.device))) for one in plans if served]
-            workers = WorkerProcesses(plans, run, size, decoders(each), progress, at_devices)
-            yield stack.enter_context(closing(workers))
+            addresses = [stack.enter_context(closing(DeviceProcess(one.device))).address for one in plans if served]
+            yield [
+                stack.enter_context(
+                    closing(WorkerProcess(plans[at], run, decoders(each), addresses[at] if served else None))
+                )
+                for at in (worker % len(plans) for worker in range(size))
+            ]
 
     def _fitting(self, plan: Plan, devices: Sequence[str], available: int, tasks: Sequence[Task]) -> int:
         on_cpu = plan.device.kind == "cpu"
@@ -153,151 +158,98 @@ def _worth_processes(tasks: Sequence[Task]) -> bool:
     return False
 
 
-class InProcess:
-    """One worker, in this process."""
+def execute(
+    waiting: deque[Task], workers: Sequence[ShardWorker | WorkerProcess], progress: EngineProgress
+) -> Iterator[ShardReport]:
+    """Does the tasks of a queue until it is empty; the caller may append more after each report.
 
-    def __init__(self, worker: ShardWorker, progress: EngineProgress) -> None:
-        self._worker, self._progress = worker, progress
-
-    def do(self, waiting: deque[Task]) -> Iterator[ShardReport]:
-        """Does the tasks of a queue until it is empty; see `WorkerProcesses.do`."""
+    One worker works in this thread, and several in a thread each, where they only wait for their process.
+    """
+    if len(workers) == 1:
         while waiting:
             task = waiting.popleft()
-            yield self._worker.do(task, partial(self._progress, task.shard.name))
+            yield workers[0].do(task, partial(progress, task.shard.name))
+        return
+    free = list(workers)
+    busy: dict[Future[ShardReport], ShardWorker | WorkerProcess] = {}
+    threads = ThreadPoolExecutor(len(workers), "tamis-worker")
+    try:
+        while waiting or busy:
+            while waiting and free:
+                task, worker = waiting.popleft(), free.pop()
+                busy[threads.submit(worker.do, task, partial(progress, task.shard.name))] = worker
+            for done in wait(busy, return_when=FIRST_COMPLETED).done:
+                free.append(busy.pop(done))
+                yield done.result()
+    finally:
+        threads.shutdown(wait=False)  # closing the workers ends what the threads wait for
 
 
-@dataclass
-class _Worker:
-    """A worker process and its current task."""
+class WorkerProcess:
+    """A `ShardWorker` in a process of its own, which starts with the first shard and again if it died."""
 
-    process: multiprocessing.process.BaseProcess
-    pipe: multiprocessing.connection.Connection
-    task: Task | None = None
-    started: float = 0.0
+    def __init__(self, plan: Plan, run: Path, decoders: int, address: str | None = None) -> None:
+        """`address` is that of a `DeviceProcess`; None: the worker runs the networks."""
+        self._plan, self._run, self._decoders, self._address = plan.without_shards(), run, decoders, address
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._closed, self._starting = False, threading.Lock()
 
-
-class WorkerProcesses:
-    """Worker processes, each doing one shard at a time. They start with the first task."""
-
-    def __init__(
-        self,
-        plans: Sequence[Plan],
-        run: Path,
-        size: int,
-        decoders: int,
-        progress: EngineProgress,
-        at_devices: Sequence[DeviceProcess] = (),
-    ) -> None:
-        """Args:
-        plans: one for each device that the workers share.
-        run: the run folder.
-        size: number of workers.
-        decoders: decoding threads of each.
-        progress: called with a shard's name and a number of its samples that are done.
-        at_devices: processes that run the networks, one for each device; none: each worker runs them.
-        """
-        self.plans = [plan.without_shards() for plan in plans]
-        self.run, self.size, self.decoders, self.progress = run, size, decoders, progress
-        self.at_devices = at_devices
-        self.workers: list[_Worker] = []
-        self.heard = False  # whether any worker has ever sent anything
-
-    def do(self, waiting: deque[Task]) -> Iterator[ShardReport]:
-        """Does the tasks of a queue until it is empty. The caller may append more after each report.
-
-        A shard that another process is working on comes back at once, with `ShardReport.elsewhere`.
-        """
-        if waiting and not self.workers:
-            self.workers = [self._start(number) for number in range(self.size)]
-        for number in range(len(self.workers)):
-            self._assign(number, waiting)
-        while busy := {worker.pipe: number for number, worker in enumerate(self.workers) if worker.task}:
-            ended = {device.sentinel: device for device in self.at_devices}
-            for ready in multiprocessing.connection.wait([*busy, *ended]):
-                if isinstance(ready, int):
-                    ended[ready].restart()
-                elif (report := self._receive(self.workers[busy[ready]])) is not None:  # type: ignore[index]
-                    yield report
-                    self._assign(busy[ready], waiting)  # type: ignore[index]
+    def do(self, task: Task, progress: Progress) -> ShardReport:
+        """Makes the missing parts of a shard; see `ShardWorker.do`. If the process dies, the report says so."""
+        start, heard = time.perf_counter(), False
+        if self._process is None or not self._process.is_alive():
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send(task)
+            while not isinstance(message := self._pipe.recv(), ShardReport):
+                heard = True
+                if isinstance(message, BaseException):
+                    raise message
+                progress(message)
+            return message
+        except (EOFError, OSError):
+            if self._closed:
+                raise
+        report = ShardReport(shard=task.shard.name, seconds=time.perf_counter() - start, error=self._death(heard))
+        record(self._run, task, report)
+        return report
 
     def close(self) -> None:
-        """Ends the processes."""
-        for worker in self.workers:
-            worker.pipe.close()
-        for worker in self.workers:
-            worker.process.join(timeout=1)
-            worker.process.kill()
-            worker.process.join()
+        """Ends the process."""
+        with self._starting:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+                self._process.join()
 
-    def _start(self, number: int) -> _Worker:
-        # Not fork, which does not work with torch's threads.
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        place = number % len(self.plans)
-        address = self.at_devices[place].address if self.at_devices else None
-        arguments = (there, self.plans[place], self.run, os.getpid(), self.decoders, secrets(), address)
-        process = context.Process(target=_work, args=arguments, daemon=True)
-        process.start()
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")  # fork does not work with torch's threads
+        with self._starting:
+            if self._closed:
+                raise StopError("the worker is closed")
+            self._pipe, there = context.Pipe()
+            arguments = (there, self._plan, self._run, self._decoders, secrets(), self._address)
+            self._process = context.Process(target=_work, args=arguments, daemon=True)
+            self._process.start()
         there.close()
-        return _Worker(process, here)
 
-    def _assign(self, number: int, waiting: deque[Task]) -> None:
-        if not waiting:
-            return
-        if not self.workers[number].process.is_alive():
-            self.workers[number].pipe.close()
-            self.workers[number] = self._start(number)
-        worker = self.workers[number]
-        worker.task, worker.started = waiting.popleft(), time.perf_counter()
-        with suppress(OSError):  # it died just now, which `_receive` will notice
-            worker.pipe.send(worker.task)
-
-    def _receive(self, worker: _Worker) -> ShardReport | None:
-        """Takes one message; returns a report if the shard is finished."""
-        assert worker.task is not None
-        task = worker.task
-        try:
-            message: Any = worker.pipe.recv()
-            self.heard = True
-        except (EOFError, OSError):
-            message = self._death(worker, task)
-        if isinstance(message, BaseException):
-            raise message
-        if isinstance(message, ShardReport):
-            worker.task = None
-            return message
-        self.progress(task.shard.name, message)
-        return None
-
-    def _death(self, worker: _Worker, task: Task) -> ShardReport:
-        worker.process.join(timeout=5)
-        code = worker.process.exitcode
-        if code == 1 and not self.heard:  # Python's exit after an error while importing the script
+    def _death(self, heard: bool) -> str:
+        assert self._process is not None
+        self._process.join(timeout=5)
+        code = self._process.exitcode
+        if code == 1 and not heard:  # Python's exit after an error while importing the script
             raise StopError(
                 "the worker processes ended with an error (shown above) while they started: workers > 1 start new "
                 "Python processes that import the script: put the call under `if __name__ == '__main__':`, or use "
                 "workers=1"
             )
-        how, hint = f"exit code {code}", ""
-        if code is not None and code < 0:
-            how = f"killed by signal {-code}"
-            hint = "; signal 9 usually means that memory ran out: use fewer --workers" if code == -9 else ""
-        elif code is not None:
-            hint = f"; something called exit(): look at {' and '.join(self.plans[0].plugins) or 'the libraries'}"
-        report = ShardReport(
-            shard=task.shard.name,
-            error=f"the worker process died ({how}) while working on this shard{hint}",
-            seconds=time.perf_counter() - worker.started,
-        )
-        record(self.run, task, report)
-        return report
-
-
-def _outcome(worker: ShardWorker, task: Task, progress: Callable[[int], None]) -> ShardReport | StopError:
-    try:
-        return worker.do(task, progress)
-    except TamisError as error:
-        return as_stop(error)
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        hint = f"something called exit(): look at {' and '.join(self._plan.plugins) or 'the libraries'}"
+        if code == -signal.SIGKILL:
+            hint = "signal 9 usually means that memory ran out: use fewer --workers"
+        return f"the worker process died ({how}) while working on this shard; {hint}"
 
 
 def as_stop(error: TamisError) -> StopError:
@@ -306,32 +258,29 @@ def as_stop(error: TamisError) -> StopError:
 
 
 def _work(
-    pipe: multiprocessing.connection.Connection,
-    plan: Plan,
-    run: Path,
-    parent: int,
-    decoders: int,
-    hidden: Mapping[str, str],
-    address: str | None,
+    pipe: Connection, plan: Plan, run: Path, decoders: int, hidden: Mapping[str, str], address: str | None
 ) -> None:
-    """Runs in a worker process: does tasks until the pipe closes or the parent dies."""
+    """Runs in a worker process: does tasks until the parent ends it or dies."""
     from tamis.run.device import RemoteExecutor
 
-    die_with(parent)
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     remember(hidden)
     logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent has already given these warnings
 
-    def progress(count: int) -> None:
+    def send(message: Any) -> None:
         try:
-            pipe.send(count)
+            pipe.send(message)
         except OSError:  # the parent is gone: not an error of the shard
             os._exit(1)
 
-    try:
-        pipe.send(0)  # it has started
-        executor = RemoteExecutor(address, plan) if address is not None else None
-        worker = ShardWorker(plan, run, decoders=decoders, executor=executor)
+    send(0)  # it has started
+    executor = RemoteExecutor(address, plan) if address is not None else None
+    worker = ShardWorker(plan, run, decoders=decoders, executor=executor)
+    with suppress(EOFError, OSError):  # the parent is gone
         while True:
-            pipe.send(_outcome(worker, pipe.recv(), progress))
-    except (EOFError, OSError, KeyboardInterrupt):
-        pass  # the parent is gone or wants this process to end
+            task = pipe.recv()
+            try:
+                send(worker.do(task, send))
+            except TamisError as error:
+                send(as_stop(error))

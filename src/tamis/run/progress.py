@@ -1,4 +1,4 @@
-"""Progress of a run: one counter, shown on a terminal or as plain lines, and written to status.json."""
+"""Progress of a run: one counter, shown on a terminal or as plain lines; status.json; what `tamis status` reads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 import os
 import socket
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,16 +19,19 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.text import Text
 
 from tamis.errors import shown
-from tamis.processes import NUMBERED_IN
+from tamis.processes import NUMBERED_IN, alive
 from tamis.remote import redacted
-from tamis.run.failures import ShardReport, event
-from tamis.storage import Log, seconds_between_writes
-from tamis.store.records import write_record
+from tamis.run.failures import ShardReport
+from tamis.storage import Log, files, location, seconds_between_writes
+from tamis.store.records import read_record, write_record
+from tamis.store.run import Run
 
 log = logging.getLogger(__name__)
 
 _LINE_SECONDS = 10.0  # between two plain lines
 _SHORTEST_SECONDS = 0.2  # before that, no rate is given
+_STALE_SECONDS = 30.0  # a living command renews its status every second
+_NODES_SHOWN = 6
 
 
 class Tally:
@@ -51,17 +55,17 @@ class Tally:
         failed: Mapping[str, str] | None = None,
     ) -> None:
         """`expected`: pairs of each shard to do, None if unknown; `pairs_done`: pairs of all other shards."""
-        expected = expected or {}
         self.shards, self.done, self.failed = shards, done, dict(failed or {})
         self.rows = 0
         self.statuses: Counter[str] = Counter()
         self.took: Counter[str] = Counter()
         self.started = time.time()
         self._pairs_done = pairs_done
-        self._known = {name: pairs for name, pairs in expected.items() if pairs is not None}
-        self._unknown = {name for name, pairs in expected.items() if pairs is None}
-        self._known_pairs = sum(self._known.values())
-        self._sample = (len(self._known), self._known_pairs)  # shards and pairs behind the mean size of a shard
+        self._expected = dict(expected or {})  # of unfinished shards
+        sizes = [pairs for pairs in self._expected.values() if pairs is not None]
+        self._expected_pairs = sum(sizes)
+        self._unknown = len(self._expected) - len(sizes)
+        self._sample = (len(sizes), sum(sizes))  # shards and pairs behind the mean size of a shard
         self._current: dict[str, int] = {}  # pairs done of unfinished shards
         self._first: tuple[float, int, int] | None = None  # time, rows and pairs after the first batch
 
@@ -81,15 +85,16 @@ class Tally:
         else:
             self.failed[report.shard] = report.error
         self._current.pop(report.shard, None)
-        expected = self._known.pop(report.shard, None)
-        self._known_pairs -= expected or 0
-        if not report.elsewhere:
-            self._pairs_done += report.rows
-            if expected is None:
-                self._sample = (self._sample[0] + 1, self._sample[1] + report.rows)
+        expected = self._expected.pop(report.shard, None)
+        self._pairs_done += report.rows
+        if expected is not None:
+            self._expected_pairs -= expected
         else:
+            self._unknown = max(0, self._unknown - 1)
+        if report.elsewhere:
             self._pairs_done += round(self._mean or 0) if expected is None else expected
-        self._unknown.discard(report.shard)
+        elif expected is None:
+            self._sample = (self._sample[0] + 1, self._sample[1] + report.rows)
 
     @property
     def pairs(self) -> int:
@@ -107,31 +112,33 @@ class Tally:
         mean = self._mean
         if self._unknown and mean is None:
             return None
-        return max(self._pairs_done + self._known_pairs + round(len(self._unknown) * (mean or 0)), self.pairs)
+        return max(self._pairs_done + self._expected_pairs + round(self._unknown * (mean or 0)), self.pairs)
 
     @property
     def exact(self) -> bool:
         """Whether the size of every shard is known."""
         return not self._unknown
 
+    def _since_first(self) -> tuple[float, int, int]:
+        """Returns seconds, rows and pairs since the first batch; zeros while that is too short for a rate."""
+        if self._first is None or (seconds := time.time() - self._first[0]) <= _SHORTEST_SECONDS:
+            return 0.0, 0, 0
+        return seconds, self.rows - self._first[1], self.pairs - self._first[2]
+
     @property
     def rate(self) -> float:
         """Pairs per second that this command scores; 0 while unknown."""
-        if self._first is None:
-            return 0.0
-        seconds = time.time() - self._first[0]
-        return (self.rows - self._first[1]) / seconds if seconds > _SHORTEST_SECONDS else 0.0
+        seconds, rows, _ = self._since_first()
+        return rows / seconds if seconds else 0.0
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds until all pairs are done, at the speed since the first batch; None while unknown."""
-        if not self._known and not self._unknown:
+        if not self._expected:
             return 0.0
+        seconds, _, pairs = self._since_first()
         total = self.total
-        if self._first is None or total is None:
-            return None
-        seconds, pairs = time.time() - self._first[0], self.pairs - self._first[2]
-        return (total - self.pairs) * seconds / pairs if seconds > _SHORTEST_SECONDS and pairs > 0 else None
+        return (total - self.pairs) * seconds / pairs if pairs and total is not None else None
 
     def __str__(self) -> str:
         """Pairs, rate, time left and errors, as one line."""
@@ -180,6 +187,7 @@ class Reporter:
         self._status_at = 0.0
         self._events = Log(run / f"events{suffix}.jsonl")
         self._line_at = time.time()
+        self._counting = threading.Lock()
 
     def __enter__(self) -> Self:
         if not self.quiet and self._console.is_terminal and self.tally.done < self.tally.shards:
@@ -203,20 +211,22 @@ class Reporter:
             log.debug("status.json could not be written: %s", second)
 
     def advance(self, shard: str, count: int) -> None:
-        """Counts pairs that are done."""
-        self.tally.advance(shard, count)
-        self._show()
+        """Counts pairs that are done; called from any thread."""
+        with self._counting:
+            self.tally.advance(shard, count)
+            self._show()
 
     def finish(self, report: ShardReport) -> None:
         """Counts a shard, and writes it to events.jsonl unless another command did it."""
-        self.tally.finish(report)
-        if report.error is not None and not self.quiet:
-            # A Text: in a string, brackets and colons of file names would count as markup or emoji.
-            line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
-            self._console.print(line, soft_wrap=self._live is None)
-        if not report.elsewhere:
-            self._events.append(event(report))
-        self._show(force=self.tally.done + len(self.tally.failed) == self.tally.shards)
+        with self._counting:
+            self.tally.finish(report)
+            if report.error is not None and not self.quiet:
+                # A Text: in a string, brackets and colons of file names would count as markup or emoji.
+                line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
+                self._console.print(line, soft_wrap=self._live is None)
+            if not report.elsewhere:
+                self._events.append(report.event())
+            self._show(force=self.tally.done + len(self.tally.failed) == self.tally.shards)
 
     def _show(self, force: bool = False) -> None:
         now, tally = time.time(), self.tally
@@ -245,6 +255,95 @@ class Reporter:
         write_record(self.run / f"status{self.suffix}.json", facts, durable=False)
         if state != "running":
             self._events.flush()
+
+
+def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the progress of a run, from its files alone.
+
+    Raises:
+        RunError: the folder is not a run.
+    """
+    run = Run(path)
+    path = run.path
+    commands = [read_record(file) for file in sorted(path.glob("status*.json"))]  # one for each rank
+    running = [command for command in commands if command["state"] == "running" and not _is_dead(command, path)]
+    latest = max(commands, key=lambda command: float(command["updated"]), default={})
+    state = "running" if running else latest.get("state", "unknown")
+    total = len(run.urls)
+    if run.facts["pool"]["kind"] == "table":
+        total = max(total, len(run.shards), latest.get("shards", {}).get("total", 0))
+    pairs = [command["pairs"] for command in commands if command["pairs"]["total"]]
+    return {
+        "run": str(path),
+        "state": "died" if state == "running" and not running else state,
+        "shards": {"total": total, "indexed": len(run.shards), "failed": len(run.failures)},
+        "rows": len(run),
+        "statuses": dict(run.statuses),
+        "scores": {
+            label: {"done": len(group.shards), "folder": group.folder.name} for label, group in run.scores.items()
+        },
+        "embeddings": {name: len(files(folder, ".npy")) for name, folder in run.embeddings.items()},
+        "texts": {name: len(files(folder, ".parquet")) for name, folder in run.texts.items()},
+        # Each rank counts what the others do as well.
+        "pairs": dict(max(pairs, key=lambda counts: counts["done"])) if pairs else None,
+        "took": _took(commands),
+        "rate": sum(command["rate"] for command in running) if running else None,
+        "eta_seconds": max((command["eta_seconds"] or 0.0 for command in running), default=0.0) or None,
+        "updated": latest.get("updated"),
+        "failed": run.failures,
+    }
+
+
+def _took(commands: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns for each node, and for reading, its seconds and the pairs per second of one worker."""
+    seconds: Counter[str] = Counter()
+    for command in commands:
+        seconds.update(command["took"])
+    rows = sum(command["rows"] for command in commands if command["took"])
+    return {
+        name: {"seconds": round(spent, 3), "rate": round(rows / spent, 2) if spent > 0 and rows else None}
+        for name, spent in seconds.most_common()
+    }
+
+
+def _is_dead(status: Mapping[str, Any], run: Path) -> bool:
+    if status["host"] == socket.gethostname() and status["numbered_in"] == NUMBERED_IN:
+        return not alive(int(status["process"]))
+    return time.time() - float(status["updated"]) > _STALE_SECONDS + 3 * seconds_between_writes(run)
+
+
+def render_status(status: Mapping[str, Any]) -> str:
+    """Returns a status as lines for a terminal."""
+    shards, pairs, seconds = status["shards"], status["pairs"], status["eta_seconds"]
+    lines = [f"{status['run']}: {status['state']}"]
+    if status["state"] == "died":
+        lines[0] += " (the process is gone; run the same `tamis score` command again to continue)"
+    lines.append(f"  index      {shards['indexed']}/{shards['total']} shards, {status['rows']:,} pairs")
+    lines += [f"  {label:<10} {group['done']}/{shards['total']} shards" for label, group in status["scores"].items()]
+    lines += [f"  {name} {n}/{shards['total']} shards" for name, n in (status["embeddings"] | status["texts"]).items()]
+    if pairs and status["state"] != "done":
+        share, about = math.floor(100 * pairs["done"] / pairs["total"]), "" if pairs["exact"] else "about "
+        lines.append(f"  progress   {share} %, {pairs['done']:,} of {about}{pairs['total']:,} pairs")
+    if status["rate"]:
+        left = "" if seconds is None else f", {duration(seconds)} left"
+        lines.append(f"  rate       {status['rate']:,.0f} pairs/s{left}")
+    for number, (name, facts) in enumerate(list(status["took"].items())[:_NODES_SHOWN]):
+        rate = f", {facts['rate']:,.1f} pairs/s of one worker" if facts["rate"] else ""
+        lines.append(f"  {'then' if number else 'slowest':<10} {name}: {duration(facts['seconds'])}{rate}")
+    bad = [f"{count:,} {name}" for name, count in sorted(status["statuses"].items()) if name != "ok"]
+    lines += [f"  bad rows   {', '.join(bad)}"] if bad else []
+    lines += [f"  failed     {name}: {error}" for name, error in status["failed"].items()]
+    return "\n".join(lines)
+
+
+def follow(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yields the status every 2 seconds (20 for a run at a URL) until the run ends, including its final state."""
+    while True:
+        status = read_status(path)
+        yield status
+        if status["state"] != "running":
+            return
+        time.sleep(max(2.0, seconds_between_writes(location(path))))
 
 
 def duration(seconds: float) -> str:

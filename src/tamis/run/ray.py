@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,21 +28,22 @@ from tamis.pool import Shard
 from tamis.remote import remember, secrets
 from tamis.run.device import DeviceProcess
 from tamis.run.failures import ShardReport, record
-from tamis.run.local import InProcess, WorkerProcesses, as_stop, decoders, feeders
+from tamis.run.local import WorkerProcess, as_stop, decoders, feeders
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
 
 if TYPE_CHECKING:
-    from tamis.run.engines import EngineProgress
+    from tamis.run.fill import EngineProgress
 
 log = logging.getLogger(__name__)
 
 #: The most shards that an actor with a GPU does at once, one for each of its workers: 32 workers feed it 33,000 images
 #: a second (`benchmarks/feed.py`).
 _MOST_AT_ONCE = 32
-#: Seconds between requests: for the actors' progress, and for the cluster's size.
-_LOOK_SECONDS = 1.0
+#: Seconds between requests for the actors' progress, to wait for the answers, and between looks at the cluster's size.
+_LOOK_SECONDS = 2.0
+_ANSWER_SECONDS = 0.2
 _GROW_SECONDS = 10.0
 #: Seconds between two warnings that no actor has started.
 _SILENCE_SECONDS = 60.0
@@ -95,7 +97,7 @@ def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -
         yield
         return
     settings: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "configure_logging": False}
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "RAY_USAGE_STATS_ENABLED")}
+    before = dict(os.environ)
     if address is None:
         settings["include_dashboard"] = False
         if workers and plan.device.kind == "cpu":
@@ -109,8 +111,9 @@ def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -
         where = f"the Ray cluster at {address!r} cannot be reached" if address else "Ray cannot be started here"
         raise StopError(f"{where} ({type(error).__name__}: {error})") from error
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        for name in ("PYTHONPATH", "RAY_USAGE_STATS_ENABLED"):
+            os.environ.pop(name, None)
+            os.environ.update({name: before[name]} if name in before else {})
     try:
         yield
     finally:
@@ -124,12 +127,16 @@ def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
     return plan.device.threads or (1 if address or not workers else max(1, cores() // workers))
 
 
-def node() -> tuple[int, int]:
-    """Returns the cores and GPUs of this Ray node, at least one of each; a container may see GPUs that Ray does not."""
+def share_of_node() -> tuple[int, int]:
+    """Returns the cores for one GPU of this Ray node, and its GPUs: at least one of each.
+
+    A container may see GPUs that Ray does not.
+    """
     ray = _ray()
-    ident = ray.get_runtime_context().get_node_id()
-    has = next(one["Resources"] for one in ray.nodes() if one["NodeID"] == ident)
-    return max(1, min(cores(), int(has.get("CPU", 0)))), max(1, int(has.get("GPU", 0)))
+    node = ray.get_runtime_context().get_node_id()
+    resources = next(one["Resources"] for one in ray.nodes() if one["NodeID"] == node)
+    gpus = max(1, int(resources.get("GPU", 0)))
+    return max(1, min(cores(), int(resources.get("CPU", 0))) // gpus), gpus
 
 
 class Worker:
@@ -138,21 +145,22 @@ class Worker:
     def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
         remember(hidden)
         run = location(where)
-        available, gpus = node()
-        available = max(1, available // gpus) if plan.device.kind != "cpu" else threads
+        available, gpus = share_of_node()
+        if plan.device.kind == "cpu":
+            available = threads
         self.plan = plan.on(plan.device.kind.partition(":")[0], threads)
         self.rows: dict[str, int] = {}
         self.at_once = min(feeders(available, gpus), _MOST_AT_ONCE) if served else 1
-        self.free: SimpleQueue[InProcess | WorkerProcesses] = SimpleQueue()
+        self.free: SimpleQueue[ShardWorker | WorkerProcess] = SimpleQueue()
         self.processes = ExitStack()  # they end with the actor
         if self.at_once == 1:
-            self.free.put(InProcess(ShardWorker(self.plan, run, decoders=available), self._count))
+            self.free.put(ShardWorker(self.plan, run, decoders=available))
             return
         device = self.processes.enter_context(closing(DeviceProcess(self.plan.device)))
         each = max(1, available // self.at_once)
         feeding = self.plan.on(self.plan.device.kind, plan.device.threads or each)
         for _ in range(self.at_once):
-            self.free.put(WorkerProcesses([feeding], run, 1, decoders(each), self._count, [device]))
+            self.free.put(WorkerProcess(feeding, run, decoders(each), device.address))
 
     def ready(self) -> int:
         """Returns how many shards the actor does at once, when it has started."""
@@ -167,7 +175,7 @@ class Worker:
         task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders))
         worker = self.free.get()
         try:
-            return next(worker.do(deque([task])))
+            return worker.do(task, partial(self._count, shard.name))
         except TamisError as error:
             return as_stop(error)
         finally:
@@ -186,31 +194,25 @@ class _Actor:
     starting: Any  # resolves when it has started; None afterwards
     at_once: int = 0
     tasks: dict[Any, Task] = field(default_factory=dict)  # by the reference of their reports
-    asked: Any = None  # resolves to its progress
-    counted: dict[str, int] = field(default_factory=dict)  # samples that `progress` knows of, by shard
 
 
-@dataclass
 class _Fleet:
     """The actors of one run and the shards that wait for them."""
 
-    ray: Any
-    plan: Plan
-    run: Path
-    engine: Ray
-    progress: EngineProgress
-    waiting: deque[Task]
-    actors: list[_Actor] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        on_cpu = self.plan.device.kind == "cpu"
-        self.cpus, self.gpus = _cpus(self.plan, self.engine.workers, self.engine.address), 0 if on_cpu else 1
-        self.served = not on_cpu if self.engine.served is None else self.engine.served
-        threads = {"max_concurrency": _MOST_AT_ONCE} if self.served else {}  # otherwise networks stay in one thread
-        self.kind = self.ray.remote(concurrency_groups={_ASIDE: 1})(Worker).options(
+    def __init__(
+        self, ray: Any, plan: Plan, run: Path, engine: Ray, progress: EngineProgress, waiting: deque[Task]
+    ) -> None:
+        self.ray, self.run, self.engine, self.progress, self.waiting = ray, run, engine, progress, waiting
+        on_cpu = plan.device.kind == "cpu"
+        self.cpus, self.gpus = _cpus(plan, engine.workers, engine.address), 0 if on_cpu else 1
+        served = not on_cpu if engine.served is None else engine.served
+        threads = {"max_concurrency": _MOST_AT_ONCE} if served else {}  # otherwise networks stay in one thread
+        self.kind = ray.remote(concurrency_groups={_ASIDE: 1})(Worker).options(
             max_restarts=-1, max_task_retries=1, num_cpus=self.cpus, num_gpus=self.gpus, **threads
         )
-        self.plan_ref = self.ray.put(self.plan)
+        self.arguments = (ray.put(plan), str(run), self.cpus, secrets(), served)
+        self.actors: list[_Actor] = []
+        self.counted: dict[str, int] = {}  # samples that `progress` knows of, by unfinished shard
         self.asked_at = self.heard_at = time.monotonic()
         self.grown_at = -_GROW_SECONDS
 
@@ -237,19 +239,18 @@ class _Fleet:
         self.grown_at = now
         wanted = self.engine.workers
         if wanted is None:
-            there = self.ray.cluster_resources()
-            wanted = int(there.get("GPU", 0)) if self.gpus else int(there.get("CPU", 1) // self.cpus)
+            resources = self.ray.cluster_resources()
+            wanted = int(resources.get("GPU", 0) if self.gpus else resources.get("CPU", 1) // self.cpus)
         shards = len(self.waiting) + sum(len(one.tasks) for one in self.actors)
         for _ in range(min(max(1, wanted), shards) - len(self.actors)):
-            actor = self.kind.remote(self.plan_ref, str(self.run), self.cpus, secrets(), self.served)
+            actor = self.kind.remote(*self.arguments)
             starting = actor.ready.options(max_task_retries=-1, concurrency_group=_ASIDE).remote()
             self.actors.append(_Actor(actor, starting))
         if now - self.heard_at >= _SILENCE_SECONDS and not any(one.at_once for one in self.actors):
             self.heard_at = now
-            resources = self.ray.available_resources()
             log.warning(
-                "no worker has started yet: the cluster has %s, and each worker needs %d CPU and %d GPU",
-                {name: count for name, count in resources.items() if name in ("CPU", "GPU")}, self.cpus, self.gpus,
+                "no worker has started yet: each needs %d CPU and %d GPU, and the cluster has %s",
+                self.cpus, self.gpus, self.ray.available_resources(),
             )  # fmt: skip
 
     def _started(self, actor: _Actor) -> None:
@@ -290,8 +291,8 @@ class _Fleet:
             raise StopError(f"Ray failed on shard {task.shard.name}: {error}") from error
         if isinstance(report, StopError):
             raise report
-        self._count(actor, task.shard.name, report.rows)
-        actor.counted.pop(task.shard.name)
+        self._count(task.shard.name, report.rows)
+        self.counted.pop(task.shard.name)
         if report.elsewhere:
             self.waiting.append(task)
             return None
@@ -299,22 +300,18 @@ class _Fleet:
 
     def _ask_progress(self) -> None:
         """Now and then asks the actors for their progress and passes it on."""
-        now = time.monotonic()
-        if now - self.asked_at < max(_LOOK_SECONDS, len(self.actors) / 100):
+        if time.monotonic() - self.asked_at < _LOOK_SECONDS:
             return
-        self.asked_at = now
-        for one in self.actors:
-            if one.asked is not None and self.ray.wait([one.asked], timeout=0)[0]:
-                with suppress(self.ray.exceptions.RayError):  # it died, as its shard will show
-                    rows = self.ray.get(one.asked)
-                    for shard in {task.shard.name for task in one.tasks.values()} & rows.keys():
-                        self._count(one, shard, rows[shard])
-                one.asked = None
-            if one.tasks and one.asked is None:
-                one.asked = one.actor.progress.options(concurrency_group=_ASIDE).remote()
+        refs = [one.actor.progress.options(concurrency_group=_ASIDE).remote() for one in self.actors if one.tasks]
+        done, _ = self.ray.wait(refs, num_returns=len(refs), timeout=_ANSWER_SECONDS) if refs else ([], [])
+        for ref in done:
+            with suppress(self.ray.exceptions.RayError):  # it died, as its shard will show
+                for shard, rows in self.ray.get(ref).items():
+                    self._count(shard, rows)
+        self.asked_at = time.monotonic()
 
-    def _count(self, actor: _Actor, shard: str, rows: int) -> None:
+    def _count(self, shard: str, rows: int) -> None:
         """Passes on how many samples of a shard are done."""
-        before = actor.counted.get(shard, 0)
+        before = self.counted.get(shard, 0)
         self.progress(shard, max(0, rows - before))
-        actor.counted[shard] = max(rows, before)
+        self.counted[shard] = max(rows, before)

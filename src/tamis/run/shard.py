@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Writers = dict[Output, PartWriter]
+Progress = Callable[[int], None]  # gets the number of samples of every finished batch
 
 #: Seconds before retrying a claimed shard.
 _WAIT_SECONDS = 0.2
@@ -67,7 +68,7 @@ class ShardWorker:
         self.plan, self.run, self.decoders = plan, run, decoders
         self.executor = executor or Executor(plan.device)
 
-    def do(self, task: Task, progress: Callable[[int], None]) -> ShardReport:
+    def do(self, task: Task, progress: Progress) -> ShardReport:
         """Makes the missing parts of a shard.
 
         Args:
@@ -102,7 +103,7 @@ class ShardWorker:
             raise broken
         return report
 
-    def _make_missing(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> SignalError | None:
+    def _make_missing(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
         """Makes the parts that still are missing and puts errors into the report; returns a signal's broken promise."""
         # Another process may have made some since the plan.
         missing = [output for output in task.outputs if not output.path(self.run, task.shard.name).is_file()]
@@ -124,7 +125,7 @@ class ShardWorker:
             report.detail = traceback.format_exc()
         return None
 
-    def _make(self, task: Task, progress: Callable[[int], None], report: ShardReport) -> SignalError | None:
+    def _make(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
         stored = self._stored(task)
         empty: Values = {Samples(): [], **{node: rows[:0] for node, rows in stored.items()}}
         nodes = topological([output.node for output in task.outputs if output.node is not None], empty)

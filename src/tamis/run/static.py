@@ -19,12 +19,12 @@ import xxhash
 
 from tamis.errors import StopError
 from tamis.run.failures import ShardReport, error_of, recorded
-from tamis.run.local import Local, Place
+from tamis.run.local import Local, Place, execute
 from tamis.run.plan import Plan, Task
 from tamis.store.claims import being_done, takes_over
 
 if TYPE_CHECKING:
-    from tamis.run.engines import EngineProgress
+    from tamis.run.fill import EngineProgress
 
 #: Seconds between folder listings once only other ranks have work; grows by 1.5.
 _LOOK_SECONDS = 2.0
@@ -49,48 +49,38 @@ def place_of(
     if rank is not None or world is not None:
         raise StopError("--rank and --world belong together: --rank 0 --world 8 is the first of eight ranks")
 
-    def number(name: str) -> int:
-        value = environment.get(name, "")
-        if not value.isdecimal():
-            raise StopError(f"the variable {name} must be a whole number, it is {value!r}; or use --rank and --world")
-        return int(value)
-
-    def optional(name: str) -> int | None:
+    def number(name: str, default: int | None = None) -> int:
         # SLURM_TASKS_PER_NODE looks like "4(x2),3": the first machine stands for all.
         value = re.match(r"\d+", environment.get(name, ""))
-        return int(value[0]) if value else None
+        if value is None and default is None:
+            raise StopError(f"the variable {name} must be a whole number, it is {environment.get(name)!r}")
+        return int(value[0]) if value else int(default or 0)
 
     place = None
-    if "RANK" in environment and "WORLD_SIZE" in environment:
-        local = optional("LOCAL_RANK") or 0, optional("LOCAL_WORLD_SIZE") or 1
-        place = Place(number("RANK"), number("WORLD_SIZE"), local)
-    elif "SLURM_PROCID" in environment and "SLURM_NTASKS" in environment:
-        local_rank = optional("SLURM_LOCALID") or 0
-        tasks = optional("SLURM_STEP_TASKS_PER_NODE") or optional("SLURM_TASKS_PER_NODE") or 1
+    if {"RANK", "WORLD_SIZE"} <= environment.keys():
+        place = Place(number("RANK"), number("WORLD_SIZE"), (number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)))
+    elif {"SLURM_PROCID", "SLURM_NTASKS"} <= environment.keys():
+        local = number("SLURM_LOCALID", 0)
+        tasks = number("SLURM_STEP_TASKS_PER_NODE", 0) or number("SLURM_TASKS_PER_NODE", 1)
         place = Place(
             number("SLURM_PROCID"),
             number("SLURM_NTASKS"),
-            (local_rank, max(tasks, local_rank + 1)),
-            cores=optional("SLURM_CPUS_PER_TASK"),
+            (local, max(tasks, local + 1)),
+            cores=number("SLURM_CPUS_PER_TASK", 0) or None,
             own_gpus="SLURM_GPUS_PER_TASK" in environment,
         )
     if "SLURM_ARRAY_TASK_ID" in environment:
         place = place or Place()
         step = max(1, number("SLURM_ARRAY_TASK_STEP"))
         task = (number("SLURM_ARRAY_TASK_ID") - number("SLURM_ARRAY_TASK_MIN")) // step
-        whole = number("SLURM_ARRAY_TASK_COUNT") * place.world
-        return replace(place, rank=task * place.world + place.rank, world=whole)
+        rank, world = task * place.world + place.rank, number("SLURM_ARRAY_TASK_COUNT") * place.world
+        return replace(place, rank=rank, world=world)
     if place is None:
         raise StopError(
             "nothing says which rank this process is: start it with srun or torchrun or in a Slurm array, or use "
             "--rank 0 --world 8 (the first of eight ranks)"
         )
     return place
-
-
-def helping_order(names: Iterable[str], rank: int) -> list[str]:
-    """Returns the order in which a rank helps with the shards of others: each rank has its own."""
-    return sorted(names, key=lambda name: (xxhash.xxh64_intdigest(f"{rank}/{name}".encode()), name))
 
 
 @dataclass(frozen=True)
@@ -119,9 +109,9 @@ class Static:
         pending = {task.shard.name for task in tasks}
         batch = [task for task in tasks if task.shard.name in own]
         wait = _LOOK_SECONDS
-        with Local(self.workers, self.place, self.command).started(plan, run, tasks, progress) as workers:
+        with Local(self.workers, self.place, self.command).started(plan, run, tasks) as workers:
             while True:
-                for report in workers.do(deque(batch)):
+                for report in execute(deque(batch), workers, progress):
                     if not report.elsewhere:
                         pending.discard(report.shard)
                         yield report
@@ -141,3 +131,8 @@ class Static:
                 elif pending:
                     time.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_LOOK_SECONDS)
+
+
+def helping_order(names: Iterable[str], rank: int) -> list[str]:
+    """Returns the order in which a rank helps with the shards of others: each rank has its own."""
+    return sorted(names, key=lambda name: (xxhash.xxh64_intdigest(f"{rank}/{name}".encode()), name))

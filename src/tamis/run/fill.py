@@ -1,20 +1,23 @@
-"""Fills a run: prepares its folder (short, under the folder's lock), then lets an engine make what is missing."""
+"""Fills a run: prepares its folder (short, under the folder's lock), then lets an engine make what is missing.
+
+An engine distributes shards to workers. All of them make the same files: see local.py, ray.py, static.py.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tamis.data import settings
-from tamis.errors import PoolError, RunError, StopError
+from tamis.errors import PoolError, RunError, StopError, unknown
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.open import known_pairs
 from tamis.pool.source import Absence
-from tamis.run.failures import failure_path, still_lacking
+from tamis.run.failures import ShardReport, failure_path, still_lacking
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter, Tally
 from tamis.storage import files, remove
@@ -22,10 +25,64 @@ from tamis.store import Run, manifest
 from tamis.store.claims import PREPARES, claimed, locked, sweep_claims
 from tamis.store.records import read_record
 
-if TYPE_CHECKING:
-    from tamis.run.engines import Engine
-
 log = logging.getLogger(__name__)
+
+#: Called with a shard's name and a number of its samples that are done; from any thread.
+EngineProgress = Callable[[str, int], None]
+
+
+class Engine(Protocol):
+    """Gives every task to a `ShardWorker` and yields the reports, in any order.
+
+    An engine handles shard names and counts only: workers read the pool and write parts themselves. A worker claims its
+    shard, so any number of engines may work in one run folder at once.
+
+    Attributes:
+        away: workers may run on other machines, which may have a GPU that this one lacks.
+        suffix: of the status and events files, if several engines are started for one run; "" otherwise.
+    """
+
+    @property
+    def away(self) -> bool: ...
+    @property
+    def suffix(self) -> str: ...
+
+    def __call__(
+        self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
+    ) -> Iterator[ShardReport]:
+        """Does all tasks; raises StopError if every other shard would fail too."""
+
+
+def engine_named(
+    name: str,
+    *,
+    workers: int | None = None,
+    address: str | None = None,
+    rank: int | None = None,
+    world: int | None = None,
+) -> Engine:
+    """Returns an engine for a command: "local", "ray" or "static".
+
+    Raises:
+        StopError: there is no such engine, an option belongs to another engine, or the rank is unknown.
+    """
+    owners = {"--address": (address, "ray"), "--rank": (rank, "static"), "--world": (world, "static")}
+    for option, (value, owner) in owners.items():
+        if value is not None and name != owner:
+            raise StopError(f"{option} goes with --engine {owner}, not with --engine {name}")
+    if name == "local":
+        from tamis.run.local import Local
+
+        return Local(workers, command=True)
+    if name == "ray":
+        from tamis.run.ray import Ray
+
+        return Ray(address, workers)
+    if name == "static":
+        from tamis.run.static import Static, place_of
+
+        return Static(place_of(rank=rank, world=world), workers, command=True)
+    raise StopError(unknown("engine", name, ("local", "ray", "static")))
 
 
 def fill(
@@ -110,8 +167,8 @@ def _tally(run: Run, shards: Sequence[Shard], tasks: Sequence[Task], failed: Map
         indexed = dict(zip(run.shards, run.sizes, strict=True))
     except RunError:  # a damaged part, which its shard's worker will report
         indexed = {}
-    known = indexed | known_pairs([shard for name, shard in missing.items() if name not in indexed])
-    expected = {name: known.get(name) for name in missing}
+    sizes = indexed | known_pairs([shard for name, shard in missing.items() if name not in indexed])
+    expected = {name: sizes.get(name) for name in missing}
     pairs_done = sum(indexed.get(shard.name, 0) for shard in shards if shard.name not in missing)
     return Tally(len(shards), done, expected=expected, pairs_done=pairs_done, failed=failed)
 
@@ -124,7 +181,7 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         stamps = dict(zip(run.shards, run.stamps, strict=True))
     except RunError:  # as above
         return
-    changed = [one.name for one in pool.shards if stamps.get(one.name) and _stamp(one) not in ("", stamps[one.name])]
+    changed = [shard.name for shard in pool.shards if (old := stamps.get(shard.name)) and _has_changed(shard, old)]
     if changed:
         log.warning(
             "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
@@ -133,13 +190,13 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         )  # fmt: skip
 
 
-def _stamp(shard: Shard) -> str:
-    """Returns the version of a shard's file; "" if it cannot be reached now, which does not mean that it changed."""
+def _has_changed(shard: Shard, stamp: str) -> bool:
+    """Whether a shard's file has another version now; a file that cannot be reached now may be the same."""
     try:
-        return shard.stamp()
+        return shard.stamp() not in ("", stamp)
     except Exception as error:  # a store may raise anything
         log.debug("%s cannot be reached: %s", shard.url, error)
-        return ""
+        return False
 
 
 def _failed_before(path: Path, pool: Pool) -> dict[str, str]:
@@ -157,7 +214,7 @@ def _failed_before(path: Path, pool: Pool) -> dict[str, str]:
                 remove(failure_path(path, name))
         elif record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
             remove(failure_path(path, name))  # another command made the parts, or a worker before it died
-        elif record["stamp"] and _stamp(shards[name]) not in ("", record["stamp"]):
+        elif record["stamp"] and _has_changed(shards[name], record["stamp"]):
             changed.append(name)
         else:
             failed[name] = record["error"]
