@@ -316,8 +316,7 @@ class _Blocks(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
         self._at = place + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
@@ -347,7 +346,6 @@ class _Blocks(io.RawIOBase):
 
 #: URLs with their secrets, by the URL without.
 _SECRETS: dict[str, str] = {}
-
 _QUERY = re.compile(r"(https?://[^\s?'\"<>]+)\?[^\s'\"<>)]*")
 _USER = re.compile(r"(https?://)[^\s/@'\"]*@|(\w[\w+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]*@")
 

@@ -88,13 +88,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         raise RunError(f"{self}: a path on a disk is wanted here, not a URL")
 
     def _ask(self, request: Callable[[Any, str], T], *, writes: bool = False) -> T:
-        """Runs a request, with retries.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-            FileExistsError: there is one, and the request was to create it.
-            RunError: the store does not answer, or refuses.
-        """
+        """Runs a request, with retries; raises RunError if the store does not answer, or refuses."""
         try:
             fs, inner = store_of(str(self))
         except (ImportError, ValueError) as error:  # it needs a package, or nobody knows this kind of URL
@@ -122,13 +116,10 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         with suppress(FileNotFoundError):
             facts = self._ask(lambda fs, path: fs.info(path))
             if facts["type"] == "file":
-                return self._note(_entry(facts))
+                entry = _known[str(self)] = _entry(facts)
+                return entry
         _known.pop(str(self), None)
         return None
-
-    def _note(self, entry: Entry) -> Entry:
-        _known[str(self)] = entry
-        return entry
 
     def exists(self, **_: Any) -> bool:
         return self.is_file() or self.is_dir()
@@ -153,7 +144,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
                 continue
             child = self / name
             if facts["type"] == "file":
-                child._note(_entry(facts))
+                _known[str(child)] = _entry(facts)
             found.append(child)
         return sorted(found)
 
@@ -175,11 +166,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         return open(self.local(), "rb")
 
     def local(self) -> Path:
-        """Returns a copy on this disk of the version that was last heard of.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Returns a copy on this disk of the version that was last heard of; raises FileNotFoundError."""
         entry = _known.get(str(self)) or self.look()
         while entry is not None:
             copy = self._copy(entry)
@@ -214,11 +201,6 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         version = xxhash.xxh3_128_hexdigest(f"{self} {entry.tag} {entry.size}".encode())
         return _cache() / version[:2] / f"{version}{self.suffix}"
 
-    def forget(self) -> None:
-        """Drops the copy on this disk, so that it is downloaded again."""
-        if entry := self.look():
-            self._copy(entry).unlink(missing_ok=True)
-
     def upload(self, file: Path) -> None:
         """Replaces the object by a file, which becomes the local copy."""
 
@@ -230,7 +212,8 @@ class RemotePath(type(Path())):  # type: ignore[misc]
                 raise EOFError(f"{found.size:,} bytes of {file.stat().st_size:,} arrived")
             return found
 
-        copy = self._copy(self._note(self._ask(question, writes=True)))
+        entry = _known[str(self)] = self._ask(question, writes=True)
+        copy = self._copy(entry)
         copy.parent.mkdir(parents=True, exist_ok=True)
         os.replace(file, copy)
 
@@ -322,11 +305,7 @@ def location(where: str | os.PathLike[str]) -> Path:
 
 
 def check_path(path: Path) -> None:
-    """Makes sure that a path on a disk was not a URL: `Path` takes a slash away, and a folder "s3:" would be made.
-
-    Raises:
-        RunError: it was one.
-    """
+    """Raises RunError if a path on a disk was a URL: `Path` takes a slash away, and a folder "s3:" would be made."""
     lost = not isinstance(path, RemotePath) and _LOST_SLASH.match(str(path))
     if lost and not Path(path.parts[0]).exists():
         shown = redacted(str(path).replace(":/", "://", 1)).replace("://", ":/", 1)
@@ -401,17 +380,12 @@ def prefetch(paths: Iterable[Path]) -> None:
 
 def read_again(path: Path) -> None:
     """Drops the cached copy of a file, so that the next read sees what the store has now."""
-    if isinstance(path, RemotePath):
-        path.forget()
+    if isinstance(path, RemotePath) and (entry := path.look()):
+        path._copy(entry).unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file of ours holds; `tamis.store.records` also checks that it is what it should be.
-
-    Raises:
-        DamageError: the file is damaged; ours are written whole, so something else did that.
-        RunError: it cannot be read.
-    """
+    """Returns what a JSON file of ours holds; raises DamageError for another content, RunError if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -459,11 +433,7 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Checks that the folder of a path can be written to, or the one in which it would be made.
-
-    Raises:
-        RunError: it cannot, or the path was a URL.
-    """
+    """Raises RunError if a path cannot be written: its folder, or the one in which that would be made, or a URL."""
     check_path(path)
     if isinstance(path, RemotePath):
         return
@@ -570,7 +540,7 @@ def to_disk(path: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns the system's errors on writing a path into ours.
+    """Turns the system's errors on writing a path, and safetensors' own for them, into ours.
 
     Raises:
         DiskFullError: no space is left.
@@ -578,7 +548,11 @@ def explained(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
+    except Exception as caught:
+        number = re.search(r"os error (\d+)", str(caught)) if type(caught).__name__ == "SafetensorError" else None
+        error = OSError(int(number[1]), os.strerror(int(number[1]))) if number else caught
+        if not isinstance(error, OSError):
+            raise
         if error.errno in FULL:
             folder = _cache() if isinstance(path, RemotePath) else path.parent
             raise DiskFullError(
@@ -588,6 +562,8 @@ def explained(path: Path) -> Iterator[None]:
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
         if error.filename is None:  # writes do not name their file
             error.filename = str(path)
+        if number:
+            raise error from caught
         raise
 
 
@@ -599,17 +575,3 @@ def denied(path: Path, error: BaseException) -> RunError | None:
     if isinstance(error, OSError) and error.errno and error.errno not in (errno.ENOENT, errno.EISDIR, errno.EINVAL):
         return RunError(f"{path} cannot be read: {os.strerror(error.errno)}")  # pyarrow says more than that
     return None
-
-
-@contextmanager
-def disk_errors() -> Iterator[None]:
-    """A block in which a disk's error that safetensors reports becomes an `OSError` again."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
