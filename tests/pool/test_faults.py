@@ -11,6 +11,7 @@ import pytest
 from factories import pair, write_pool, write_tar
 from faulty_server import FAULTS, Answer, FaultyServer, Request, files, forget_clients, passed_on
 from processes import command
+from s3_fixtures import LIBRARIES_WARN
 
 import tamis
 from tamis.errors import PoolError
@@ -19,13 +20,7 @@ from tamis.pool.files import open_file, read_head, read_ranges
 from tamis.remote import RemoteError, limit, public, redacted
 from tamis.store import Run
 
-# The libraries of the server and of its client, not ours, warn.
-pytestmark = [
-    pytest.mark.filterwarnings("default::DeprecationWarning"),
-    pytest.mark.filterwarnings("default::ResourceWarning"),
-    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.usefixtures("quick"),
-]
+pytestmark = [*LIBRARIES_WARN, pytest.mark.usefixtures("quick")]
 
 #: Answers that do not end by themselves.
 ENDLESS = ("stalled", "silent", "trickle")
