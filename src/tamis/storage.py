@@ -433,7 +433,7 @@ def read_again(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file of ours holds; `tamis.store.records` also checks that it is what it should be.
+    """Returns what a JSON file of ours holds; `tamis.store.checked` also checks that it is what it should be.
 
     Raises:
         DamageError: the file is damaged; ours are written whole, so something else did that.

@@ -17,10 +17,10 @@ from damage import answer, contents, files_of, small_run, unreadable
 import tamis
 from tamis.errors import DamageError, RunError
 from tamis.store import check as module
-from tamis.store import checked, manifest, records
+from tamis.store import checked, manifest
 from tamis.store.check import Checked
 from tamis.store.claims import locked
-from tamis.store.shard_list import write_shards
+from tamis.store.manifest import write_shards
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_shards_that_the_run_lists_meanwhile_are_not_foreign(run: Path, monkeypa
     listing = {run / name: (run / name).read_bytes() for name in ("run.json", "shards.parquet")}
     shorter = {name: url for name, url in manifest.shards_of(run).items() if name != "00001"}
     facts = json.loads(listing[run / "run.json"]) | {"shards": write_shards(run, shorter)}
-    (run / "run.json").write_text(json.dumps(records.with_hash(facts)))
+    (run / "run.json").write_text(json.dumps(checked.with_hash(facts)))
     assert "left over" in {kind for kind, _ in kinds(tamis.check(run))}
     real = module._leftovers
 

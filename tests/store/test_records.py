@@ -17,8 +17,8 @@ import tamis as library
 from tamis.data import Column
 from tamis.errors import DamageError, RunError
 from tamis.store import Run, manifest, parts
-from tamis.store.checked import write_array
-from tamis.store.records import described, read_lines, read_record, write_record
+from tamis.store.checked import read_lines, read_record, write_array, write_record
+from tamis.store.manifest import described
 
 RECIPE = {"name": "q", "select": [{"top_fraction": {"score": "clip", "fraction": 0.3}}]}
 

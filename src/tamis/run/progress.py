@@ -22,7 +22,7 @@ from tamis.processes import NUMBERED_IN
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport, event
 from tamis.storage import Log, seconds_between_writes
-from tamis.store.records import write_record
+from tamis.store.checked import write_record
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from tamis.errors import StopError
 from tamis.run.failures import ShardReport, error_of, recorded
 from tamis.run.local import Local, Place
 from tamis.run.plan import Plan, Task
-from tamis.store.claims import being_done, takes_over
+from tamis.storage import has_if_absent
+from tamis.store.claims import CLAIMS, being_done
 
 if TYPE_CHECKING:
     from tamis.run.engines import EngineProgress
@@ -125,7 +126,7 @@ class Static:
                     if not report.elsewhere:
                         pending.discard(report.shard)
                         yield report
-                if not pending or not takes_over(run):
+                if not pending or not has_if_absent(run / CLAIMS):
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
                 failed = {name for name, tag in recorded(run).items() if tag != failed_before.get(name)}

@@ -14,7 +14,7 @@ from typing import Any
 from tamis.processes import NUMBERED_IN, alive
 from tamis.run.progress import duration
 from tamis.storage import files, location, seconds_between_writes
-from tamis.store.records import read_record
+from tamis.store.checked import read_record
 from tamis.store.run import Run
 
 _NODES_SHOWN = 6
