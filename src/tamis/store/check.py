@@ -126,7 +126,7 @@ class _Check:
         what: str,
         still: Callable[[], bool] = lambda: True,
         shard: str = "",
-        delete: Callable[[Path], object] = remove,
+        delete: Callable[[Path], object] | None = None,
     ) -> None:
         """Notes a finding, and deletes the file if asked and if it is `still` so once no other process can write it.
 
@@ -139,12 +139,16 @@ class _Check:
                 if acquired is not False:
                     if not still():
                         return
-                    delete(path)
+                    (delete or remove)(path)
                     deleted = True
         self.findings.append(Finding(kind, path.relative_to(self.run.path).as_posix(), what, deleted))
 
     def read(
-        self, path: Path, read: Callable[[Path], object], shard: str = "", delete: Callable[[Path], object] = remove
+        self,
+        path: Path,
+        read: Callable[[Path], object],
+        shard: str = "",
+        delete: Callable[[Path], object] | None = None,
     ) -> bool:
         """Reads a file by a function that raises DamageError; returns whether it is good."""
         read_again(path)
@@ -169,7 +173,7 @@ class _Check:
         """Notes what the system does not let us read: it may be good, and is not deleted."""
         self.note("yours", path, f"{error}; correct that (its permissions, the disk), and check again")
 
-    def unlisted(self, path: Path, shard: str, delete: Callable[[Path], object] = remove) -> None:
+    def unlisted(self, path: Path, shard: str, delete: Callable[[Path], object] | None = None) -> None:
         """Notes a file of a shard that the run does not list; the run may have grown when it is deleted."""
         still = lambda: shard not in shards_of(self.run.path)  # noqa: E731
         self.note("left over", path, "the run does not list this shard", still, shard, delete)

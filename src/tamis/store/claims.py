@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tamis import storage
 from tamis.errors import RunError
 from tamis.processes import NUMBERED_IN, alive, started
-from tamis.remote import patience as limits
+from tamis.remote import limit
 from tamis.store import parts
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _take(path: Path, doing: str) -> bytes | None:
 
 
 def _renew(path: Path, content: bytes, released: threading.Event) -> None:
-    while not released.wait(limits().lease / _RENEWALS):
+    while not released.wait(limit("lease") / _RENEWALS):
         try:
             if _read(path) != content:  # another process took over while this one slept
                 return
@@ -191,8 +191,8 @@ def _holder(path: Path) -> dict[str, Any]:
 def _is_free(path: Path, now: Callable[[], float]) -> bool:
     entry, holder = storage.look(path), _holder(path)
     if entry is not None and holder.get("numbers") == NUMBERED_IN:
-        return not alive(holder["process"]) or started(holder["process"]) != holder["started"]
-    return entry is None or now() - entry.changed >= limits().lease
+        return not alive(holder["process"]) or started(holder["process"]) != holder.get("started")
+    return entry is None or now() - entry.changed >= limit("lease")
 
 
 def _now(folder: Path) -> float:
