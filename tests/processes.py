@@ -10,7 +10,6 @@ import functools
 import multiprocessing
 import os
 import pkgutil
-import resource
 import runpy
 import signal
 import subprocess
@@ -128,11 +127,6 @@ def die_at_file(left: int, how: signal.Signals = signal.SIGKILL) -> None:
         real(source, target)
 
     os.replace = replace  # type: ignore[assignment]
-
-
-def limit_files(most: int) -> None:
-    """Has no file of this process, or of one that it starts, grow beyond so many bytes, as a quota would."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def family(parent: int) -> list[int]:

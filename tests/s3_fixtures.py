@@ -9,6 +9,12 @@ import fsspec
 import pytest
 from faulty_server import S3_ENVIRONMENT, forget_clients, moto_server
 
+#: The libraries of the server and of its client, not ours, warn.
+LIBRARIES_WARN = [
+    pytest.mark.filterwarnings(f"default::{kind}")
+    for kind in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
+]
+
 
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[str]:
@@ -53,10 +59,7 @@ def s3(s3_server: str, read_models: None, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries that follow each other soon, time-outs that a loaded machine keeps, and listings as the store is now.
-
-    A listing that took long is believed for a while, and tests are several machines in one process.
-    """
+    """Short pauses between requests, and time-outs that a loaded machine keeps."""
     monkeypatch.setenv("TAMIS_REMOTE_WAIT", "0.01")
     monkeypatch.setenv("TAMIS_REMOTE_STALL", "20")
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):

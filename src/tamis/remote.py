@@ -15,6 +15,7 @@ import errno
 import io
 import itertools
 import logging
+import math
 import os
 import random
 import re
@@ -22,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 
 import fsspec
@@ -35,52 +35,31 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How often and how long a store is asked. Each limit can be set in the environment, for worker processes too.
-
-    Attributes:
-        tries: requests for the same bytes, the first one included (TAMIS_REMOTE_TRIES).
-        wait: seconds before the second try, doubled for each further one, at most 30, and randomly up to half less, so
-            that a hundred workers do not come back at once (TAMIS_REMOTE_WAIT).
-        stall: seconds without a byte after which a request is given up (TAMIS_REMOTE_STALL). Over HTTP and on S3 it is
-            also given up after a total of stall + size / 20 KiB/s.
-        lease: seconds after which a machine loses its lock on a shard of a run at a URL, unless renewed
-            (TAMIS_REMOTE_LEASE).
-    """
-
-    tries: int = 7
-    wait: float = 0.5
-    stall: float = 60.0
-    lease: float = 120.0
-
-    def pause(self, tried: int) -> float:
-        """Returns how many seconds to wait after this many tries."""
-        return min(_LONGEST_PAUSE, self.wait * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
-
-
+#: Limits of requests: the default, and the smallest that TAMIS_REMOTE_TRIES, TAMIS_REMOTE_WAIT and so on may set.
+_LIMITS = {
+    "tries": (7, 1),  # requests for the same bytes
+    "wait": (0.5, 0),  # seconds before the second request, doubled for each further one
+    "stall": (60, 0.01),  # seconds without a byte after which a request is given up
+    "lease": (120, 2),  # seconds after which a machine that does not renew its lock on a shard loses it
+}
 _LONGEST_PAUSE = 30.0  # seconds, whatever a server asks for
 _CONNECT = 20.0  # seconds that a connection may take
-_SLOWEST = 20 << 10  # bytes a second
+_SLOWEST = 20 << 10  # bytes a second: a request may take stall + size / _SLOWEST
 _BLOCK = 8 << 20  # bytes of a request for a file that is read from its front
 _AT_ONCE = 16  # ranges of a file
 
 
-def patience() -> Patience:
-    """Returns the limits after environment overrides."""
-    limits: dict[str, Any] = {}
-    for name, kind, least in (("tries", int, 1), ("wait", float, 0.0), ("stall", float, 0.01), ("lease", float, 2.0)):
-        variable = f"TAMIS_REMOTE_{name.upper()}"
-        text = os.environ.get(variable, "")
-        if not text:
-            continue
-        try:
-            limits[name] = kind(text)
-        except ValueError as error:
-            raise PoolError(f"{variable} is {brief(text)}, expected a number") from error
-        if not limits[name] >= least:
-            raise PoolError(f"{variable} is {text}, expected {least} or more")
-    return Patience(**limits)
+def limit(name: str) -> float:
+    """Returns a limit: the environment's, which worker processes have too, or the default."""
+    (default, least), variable = _LIMITS[name], f"TAMIS_REMOTE_{name.upper()}"
+    text = os.environ.get(variable, "")
+    try:
+        value = float(text or default)
+    except ValueError:
+        value = math.nan
+    if not value >= least:
+        raise PoolError(f"{variable} is {brief(text)}, expected a number of {least} or more")
+    return value
 
 
 # ---- what went wrong -------------------------------------------------------------------------------------------------
@@ -102,8 +81,8 @@ class RemoteGoneError(RemoteError, FileNotFoundError):
     """There is no such file."""
 
 
-class RemoteDeniedError(RemoteError, PermissionError):
-    """The store does not let us read it."""
+class RemoteExistsError(RemoteError, FileExistsError):
+    """There is such a file already."""
 
 
 #: Errors of a disk, a mount, a network or this process's own limits: they say nothing of what the file holds.
@@ -124,27 +103,6 @@ def passing(error: BaseException) -> bool:
     return error.passing if isinstance(error, RemoteError) else unreached(error)
 
 
-# What S3 calls conditions that pass, statuses that do, and statuses of 500 and more that do not.
-_PASSING = {
-    *("SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling", "ThrottlingException"),
-    *("RequestLimitExceeded", "RequestThrottled", "XAmzContentSHA256Mismatch", "OperationAborted"),
-    "ConditionalRequestConflict",  # two create one object at once: S3 wants both to ask again
-}
-_PASSING_STATUS, _LASTING_STATUS = {408, 425, 429}, {501, 505}
-
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
-
-# What stores write in the body of a 403 (S3, Google, Azure).
-_EXPIRED_WORDS = re.compile(r"expired|Signature not valid in the specified time frame", re.IGNORECASE)
-
-# botocore's errors for credentials that are missing or cannot be loaded.
-_NO_CREDENTIALS = re.compile(r"Credential|SSOToken|ProfileNotFound|TokenRetrieval|LoginRefresh")
-
-# Errors of a wrong request, or of this machine: retrying does not help.
-_LASTING = (TypeError, ValueError, NotImplementedError, LookupError, AttributeError)
-_LASTING_NAMES = {"ParamValidationError", "ClientConnectorCertificateError"}
-_LASTING_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
-
 _CREDENTIALS = (
     "check that the credentials in use may read it (AWS_PROFILE, AWS_ACCESS_KEY_ID; ~/.netrc for HTTP); a public "
     "bucket of S3 is read with FSSPEC_S3_ANON=true; a run knows its pool's URLs without their secrets: commands after "
@@ -155,15 +113,40 @@ _RENEW = (
     "repeat the command; shards that are done stay done"
 )
 
+#: What an error means, by its HTTP status, the store's code and the classes of the error and its causes: the first
+#: match counts. All other errors are transient. In a reason, {} is the status or the library's own words.
+_MEANINGS: tuple[tuple[str, type[RemoteError], str], ...] = (
+    (r"Expired|TokenRefreshRequired", RemoteError, f"the signature or token has expired ({{}}): {_RENEW}"),
+    ("RequestTimeTooSkewed", RemoteError, "the store's clock and this machine's differ too much ({}): set the clock"),
+    (r"^404|NoSuch|FileNotFoundError", RemoteGoneError, "it is not there ({})"),
+    (r"^412|FileExistsError", RemoteExistsError, "it exists already ({})"),
+    (r"^(408|425|429|50[^15]|5[1-9]\d)|SlowDown|RequestTimeout|InternalError|ServiceUnavailable", RemoteError, ""),
+    (r"Throttl|RequestLimitExceeded|SHA256Mismatch|OperationAborted|ConditionalRequestConflict", RemoteError, ""),
+    (r"^40[13]|PermissionError", RemoteError, f"access was denied ({{}}): {_CREDENTIALS}"),
+    # botocore's errors for credentials that are missing or cannot be loaded
+    (
+        "Credential|SSOToken|ProfileNotFound|TokenRetrieval|LoginRefresh",
+        RemoteError,
+        f"there are no credentials ({{}}): {_CREDENTIALS}",
+    ),
+    # a wrong request, or this machine: a full disk, too many open files
+    (
+        r"^[1-5]|TypeError|ValueError|NotImplementedError|LookupError|AttributeError|ParamValidation|CertificateError"
+        r"|ENOSPC|EDQUOT|EMFILE|ENFILE",
+        RemoteError,
+        "{}",
+    ),
+)
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+# What stores write in the body of a 403 (S3, Google, Azure).
+_EXPIRED = re.compile(r"expired|Signature not valid in the specified time frame", re.IGNORECASE)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yields an error and its causes: file systems wrap their libraries' errors."""
-    cause: BaseException | None = error
-    for _ in range(8):
-        if cause is None:
-            return
-        yield cause
-        cause = cause.__cause__
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def _answer(error: BaseException) -> tuple[int, str, str]:
@@ -189,44 +172,23 @@ def _explained(error: Exception) -> RemoteError:
     status, code, page = _answer(error)
     shown = " ".join(filter(None, (f"HTTP {status}" if status else "", code if not code.isdigit() else "")))
     what = f"{type(error).__name__}: {redacted(str(error))[:300]}" if str(error) else type(error).__name__
-    if code in _EXPIRED or (status in (400, 401, 403) and _EXPIRED_WORDS.search(page)):
-        return RemoteDeniedError(f"the signature or token has expired ({shown}): {_RENEW}")
-    if code == "RequestTimeTooSkewed":
-        return RemoteDeniedError(f"the store's clock and this machine's differ too much ({shown}): set the clock")
-    if status == 404 or code.startswith("NoSuch") or isinstance(error, FileNotFoundError):
-        return RemoteGoneError("it is not there" + (f" ({shown})" if shown else ""))
-    if code in _PASSING or status in _PASSING_STATUS or (status >= 500 and status not in _LASTING_STATUS):
-        return _passing(shown, _retry_after(error))
-    if status in (401, 403) or isinstance(error, PermissionError):
-        return RemoteDeniedError(f"access was denied ({shown or what}): {_CREDENTIALS}")
-    if any(_NO_CREDENTIALS.search(type(one).__name__) for one in _chain(error)):
-        return RemoteDeniedError(f"there are no credentials ({what}): {_CREDENTIALS}")
-    if status or isinstance(error, _LASTING) or type(error).__name__ in _LASTING_NAMES:
-        return RemoteError(" ".join(filter(None, (shown, what))))
-    if isinstance(error, OSError) and error.errno in _LASTING_NUMBERS:
-        return RemoteError(what)
-    return _passing(f"no answer in time ({what})" if isinstance(error, TimeoutError) else what)
-
-
-def _passing(reason: str, after: float = 0.0) -> RemoteError:
-    error = RemoteError(reason)
-    error.passing, error.after = True, after
-    return error
+    classes = [one.__name__ for one in type(error).__mro__] + [type(one).__name__ for one in _chain(error.__cause__)]
+    if status in (400, 401, 403) and _EXPIRED.search(page):
+        classes.append("Expired")
+    words = f"{status or ''} {code} {' '.join(classes)} {errno.errorcode.get(getattr(error, 'errno', None) or 0, '')}"
+    kind, reason = next((row[1:] for row in _MEANINGS if re.search(row[0], words)), (RemoteError, ""))
+    if reason:
+        both = " ".join(filter(None, (shown, what))) if reason == "{}" else shown or what
+        return kind(reason.format(both))
+    failure = RemoteError(shown or (f"no answer in time ({what})" if isinstance(error, TimeoutError) else what))
+    failure.passing, failure.after = True, _retry_after(error)
+    return failure
 
 
 def _retry_after(error: BaseException) -> float:
-    """Returns the seconds that a server asks us to wait; 0 if it does not, or names a date."""
-    for one in _chain(error):
-        headers = getattr(one, "headers", None)
-        if headers is not None:
-            text = str(headers.get("Retry-After", ""))
-            return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdigit() else 0.0
-    return 0.0
-
-
-def exists_already(error: BaseException) -> bool:
-    """Whether a store refused to create an object because there is one."""
-    return isinstance(error, FileExistsError) or _answer(error)[0] == 412
+    """Returns the seconds that a web server asks us to wait; 0 if it does not, or names a date."""
+    text = str((getattr(error, "headers", None) or {}).get("Retry-After", ""))
+    return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdigit() else 0.0
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------
@@ -234,7 +196,6 @@ def exists_already(error: BaseException) -> bool:
 
 def ask(url: str, question: Callable[[], T]) -> T:
     """Makes a request, and retries transient errors."""
-    limits = patience()
     for tried in itertools.count(1):
         try:
             return question()
@@ -245,23 +206,24 @@ def ask(url: str, question: Callable[[], T]) -> T:
         # Outside of the handler: the library's error, whose text holds whole URLs, is not part of any traceback.
         if not failure.passing:
             raise failure
-        if tried >= limits.tries:
-            raise _passing(f"{tried} tries failed, the last with {failure}")
-        pause = max(failure.after, limits.pause(tried))
+        if tried >= limit("tries"):
+            last = RemoteError(f"{tried} tries failed, the last with {failure}")
+            last.passing = True
+            raise last
+        # Randomly up to half less, so that a hundred workers do not come back at once.
+        pause = min(_LONGEST_PAUSE, limit("wait") * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
+        pause = max(failure.after, pause)
         # Stores fail one request in a hundred every day; more failures of the same one are worth a line.
-        log.log(
-            logging.WARNING if tried >= 3 else logging.INFO,
-            "%s: %s; try %d of %d in %.1f s",
-            *(public(url), failure, tried + 1, limits.tries, pause),
-        )
+        level = logging.WARNING if tried >= 3 else logging.INFO
+        log.log(level, "%s: %s; try %d in %.1f s", public(url), failure, tried + 1, pause)
         time.sleep(pause)
     raise AssertionError
 
 
 def store_of(url: str) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, with our limits, and the URL's path in it."""
-    url = _SECRETS.get(url, url)
-    stall = patience().stall
+    url = _with_secrets(url)
+    stall = limit("stall")
     if url.startswith(("http://", "https://")) and "::" not in url:
         from tamis.web import web
 
@@ -300,7 +262,7 @@ def _within(size: int, fs: Any, method: str, *arguments: Any, **settings: Any) -
     """Calls a method of a file system, for as long as this many bytes may take: libraries limit single reads only."""
     if not isinstance(fs, AsyncFileSystem):
         return getattr(fs, method)(*arguments, **settings)
-    seconds = patience().stall + size / _SLOWEST
+    seconds = limit("stall") + size / _SLOWEST
     return sync(fs.loop, getattr(fs, f"_{method}"), *arguments, timeout=seconds, **settings)
 
 
@@ -313,15 +275,13 @@ def ranges(url: str, blocks: Sequence[tuple[int, int]]) -> list[bytes | RemoteEr
         except RemoteError as error:
             return error
 
-    if len(blocks) < 2:
-        return [one(block) for block in blocks]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(blocks))) as threads:
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
         return list(threads.map(one, blocks))
 
 
 def version_of(info: Mapping[str, Any]) -> str:
     """Returns what a store says about a file's version, the most reliable first."""
-    names = ("ETag", "etag", "LastModified", "Last-Modified", "mtime")
+    names = ("ETag", "etag", "LastModified", "Last-Modified", "mtime", "last_modified", "modify", "created")
     return f"{info.get('size', 0)}:{next((info[name] for name in names if info.get(name)), '')}"
 
 
@@ -356,8 +316,7 @@ class _Blocks(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
         self._at = place + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
@@ -387,23 +346,19 @@ class _Blocks(io.RawIOBase):
 
 #: URLs with their secrets, by the URL without.
 _SECRETS: dict[str, str] = {}
-
-_USER = re.compile(r"^(https?://)[^/@]*@|^(\w[\w+.-]*://)[^/@:]*:[^/@]*@")
 _QUERY = re.compile(r"(https?://[^\s?'\"<>]+)\?[^\s'\"<>)]*")
-_USERS = re.compile(r"(https?://)[^\s/@'\"]*@|(\w[\w+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]*@")
+_USER = re.compile(r"(https?://)[^\s/@'\"]*@|(\w[\w+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]*@")
 
 
 def public(url: str) -> str:
     """Returns a URL without user, password and what follows its "?"; a local path as it is."""
-    if "://" not in url:
-        return url
     url = _USER.sub(r"\1\2", url)
     return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
 
 
 def redacted(text: str) -> str:
     """Returns a text with its URLs' secrets removed."""
-    return _USERS.sub(r"\1\2", _QUERY.sub(r"\1", text))
+    return _USER.sub(r"\1\2", _QUERY.sub(r"\1", text))
 
 
 def hide(url: str, alike: Callable[[str], Sequence[str]]) -> str:
@@ -413,6 +368,15 @@ def hide(url: str, alike: Callable[[str], Sequence[str]]) -> str:
         for one in alike(url):
             _SECRETS[public(one)] = one
     return known
+
+
+def _with_secrets(url: str) -> str:
+    """Returns a URL with the secrets that are known of it, or of a folder that it is in."""
+    root = url
+    while root not in _SECRETS and root.count("/") > 2:
+        root = root.rpartition("/")[0]
+    secret = _SECRETS.get(root, root)
+    return url if "?" in secret and root != url else secret + url[len(root) :]
 
 
 def secrets() -> dict[str, str]:

@@ -30,7 +30,16 @@ import xxhash
 
 from tamis.errors import DamageError, DependencyError, DiskFullError, RunError
 from tamis.processes import TEMPORARY, in_work, temporary_name
-from tamis.remote import RemoteError, RemoteGoneError, ask, exists_already, hide, redacted, secrets, store_of
+from tamis.remote import (
+    RemoteError,
+    RemoteExistsError,
+    RemoteGoneError,
+    ask,
+    hide,
+    redacted,
+    store_of,
+    version_of,
+)
 
 T = TypeVar("T")
 
@@ -44,7 +53,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z0-9+.-]+::")
 _LOST_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # how `Path` shortens a URL
 
-_TAGS = ("ETag", "etag", "md5Hash")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
 
 _PIECE = 8 << 20  # bytes of one request
@@ -79,56 +87,39 @@ class RemotePath(type(Path())):  # type: ignore[misc]
     def __fspath__(self) -> str:
         raise RunError(f"{self}: a path on a disk is wanted here, not a URL")
 
-    def _ask(self, question: Callable[[Any, str], T]) -> T:
-        """Runs a request, with retries.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-            RunError: the store does not answer, or refuses.
-        """
-        known = secrets()
-        root = next((one for one in (self, *self.parents) if str(one) in known), self)
+    def _ask(self, request: Callable[[Any, str], T], *, writes: bool = False) -> T:
+        """Runs a request, with retries; raises RunError if the store does not answer, or refuses."""
         try:
-            fs, inner = store_of(str(root))
+            fs, inner = store_of(str(self))
         except (ImportError, ValueError) as error:  # it needs a package, or nobody knows this kind of URL
             raise DependencyError(f"{self} cannot be opened: {error}") from error
-        below = "/".join(self.parts[len(root.parts) :])
-        inner = "/".join(filter(None, (inner.rstrip("/"), below)))
 
-        def asked() -> T:
+        def fresh() -> T:
             fs.invalidate_cache()
-            return question(fs, inner)
+            return request(fs, inner)
 
         try:
-            return ask(str(self), asked)
-        except RemoteGoneError:
+            return ask(str(self), fresh)
+        except RemoteExistsError:
             raise
+        except RemoteGoneError as error:
+            if not writes:
+                raise
+            raise RunError(f"{self} cannot be written: {error}; make the bucket first, or correct the URL") from error
         except RemoteError as error:
             raise RunError(
                 f"the run's store failed, {self}: {error}. What is complete stays there; repeat the command"
             ) from error
-
-    def _write(self, question: Callable[[Any, str], T]) -> T:
-        try:
-            return self._ask(question)
-        except FileNotFoundError as error:  # the bucket
-            raise RunError(f"{self} cannot be written: {error}; make the bucket first, or correct the URL") from error
 
     def look(self) -> Entry | None:
         """Returns what the store says now; None if there is no such object."""
         with suppress(FileNotFoundError):
             facts = self._ask(lambda fs, path: fs.info(path))
             if facts["type"] == "file":
-                return self._note(_entry(facts))
+                entry = _known[str(self)] = _entry(facts)
+                return entry
         _known.pop(str(self), None)
         return None
-
-    def _note(self, entry: Entry) -> Entry:
-        before = _known.get(str(self))
-        if before is not None and before.tag != entry.tag:
-            self._copy(before).unlink(missing_ok=True)
-        _known[str(self)] = entry
-        return entry
 
     def exists(self, **_: Any) -> bool:
         return self.is_file() or self.is_dir()
@@ -137,11 +128,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         return self.look() is not None
 
     def is_dir(self, **_: Any) -> bool:
-        return next(self.iterdir(), None) is not None
-
-    def iterdir(self) -> Iterator[RemotePath]:
-        """Lists a folder; one that does not exist is empty."""
-        yield from self.children()
+        return bool(self.children())
 
     def children(self, kind: str = "") -> list[RemotePath]:
         """Returns the files ("file"), the folders ("directory") or both, sorted by name."""
@@ -157,7 +144,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
                 continue
             child = self / name
             if facts["type"] == "file":
-                child._note(_entry(facts))
+                _known[str(child)] = _entry(facts)
             found.append(child)
         return sorted(found)
 
@@ -179,11 +166,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         return open(self.local(), "rb")
 
     def local(self) -> Path:
-        """Returns a copy on this disk of the version that was last heard of.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Returns a copy on this disk of the version that was last heard of; raises FileNotFoundError."""
         entry = _known.get(str(self)) or self.look()
         while entry is not None:
             copy = self._copy(entry)
@@ -218,11 +201,6 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         version = xxhash.xxh3_128_hexdigest(f"{self} {entry.tag} {entry.size}".encode())
         return _cache() / version[:2] / f"{version}{self.suffix}"
 
-    def forget(self) -> None:
-        """Drops the copy on this disk, so that it is downloaded again."""
-        if (entry := _known.pop(str(self), None)) or (entry := self.look()):
-            self._copy(entry).unlink(missing_ok=True)
-
     def upload(self, file: Path) -> None:
         """Replaces the object by a file, which becomes the local copy."""
 
@@ -234,30 +212,24 @@ class RemotePath(type(Path())):  # type: ignore[misc]
                 raise EOFError(f"{found.size:,} bytes of {file.stat().st_size:,} arrived")
             return found
 
-        copy = self._copy(self._note(self._write(question)))
+        entry = _known[str(self)] = self._ask(question, writes=True)
+        copy = self._copy(entry)
         copy.parent.mkdir(parents=True, exist_ok=True)
         os.replace(file, copy)
 
     def put(self, data: bytes, if_absent: bool) -> bool:
-        def question(fs: Any, path: str) -> bool:
-            try:
-                fs.pipe_file(path, data, **({"mode": "create"} if if_absent else {}))
-            except Exception as error:
-                if not exists_already(error):
-                    raise
-                return False
-            return True
-
+        options = {"mode": "create"} if if_absent else {}
         _known.pop(str(self), None)
-        if self._write(question):
-            return True
-        with suppress(FileNotFoundError):  # removed meanwhile
-            return self.read_bytes() == data  # the answer to an earlier try may have been lost
-        return False
+        try:
+            self._ask(lambda fs, path: fs.pipe_file(path, data, **options), writes=True)
+        except FileExistsError:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                return self.read_bytes() == data  # the answer to an earlier try may have been lost
+            return False
+        return True
 
     def unlink(self, missing_ok: bool = False) -> None:
-        if (entry := _known.pop(str(self), None)) is not None:
-            self._copy(entry).unlink(missing_ok=True)
+        _known.pop(str(self), None)
         with suppress(FileNotFoundError):
             self._ask(lambda fs, path: fs.rm_file(path))
 
@@ -282,19 +254,11 @@ def _whole(data: bytes, size: Callable[[], int]) -> bytes:
 
 
 def _entry(facts: dict[str, Any]) -> Entry:
-    changed = math.nan
-    for key in _TIMES:
-        value = facts.get(key)
-        if isinstance(value, str) and value:
-            value = datetime.fromisoformat(value)
-        if isinstance(value, datetime):
-            value = value.timestamp()
-        if isinstance(value, int | float):
-            changed = float(value)
-            break
-    size = int(facts["size"])
-    tags = (str(facts[key]).strip('"') for key in _TAGS if facts.get(key))
-    return Entry(size, next(tags, f"{size}-{facts.get('modify', changed)}"), changed)
+    changed = next((facts[key] for key in _TIMES if facts.get(key)), math.nan)
+    if isinstance(changed, str):
+        changed = datetime.fromisoformat(changed)
+    seconds = changed.timestamp() if isinstance(changed, datetime) else float(changed)
+    return Entry(int(facts["size"]), version_of(facts), seconds)
 
 
 def _cache() -> Path:
@@ -326,40 +290,28 @@ def location(where: str | os.PathLike[str]) -> Path:
     """
     if isinstance(where, RemotePath):
         return where
-    text = os.fspath(where)
-    if _URL.match(text) is None or text.startswith(("file://", "local://")):
-        path = Path(text.partition("://")[2] if text.startswith(("file://", "local://")) else text).expanduser()
-        if lost_slash(path):
-            shown = redacted(text.replace(":/", "://", 1)).replace("://", ":/", 1)
-            raise RunError(f"{shown}: a Path has one slash where a URL has two; give the URL as a text")
+    text = os.fspath(where).removeprefix("file://").removeprefix("local://")
+    if _URL.match(text) is None:
+        path = Path(text).expanduser()
+        check_path(path)
         return path
-    url = hide(text.rstrip("/"), lambda one: [one])
-    kind = url.partition("://")[0]
-    if "::" in url:
-        raise RunError(f"{redacted(url)}: a run cannot be behind a chain of URLs; name the store itself")
-    if kind in ("http", "https", "memory", "data", "zip", "tar"):
+    url = hide(text.rstrip("/"), lambda url: [url])
+    if "::" in url or url.startswith(("http://", "https://", "memory://", "data://", "zip://", "tar://")):
         raise RunError(
-            f"{url}: a run cannot be at {kind}://, where nothing can be written that others read; use s3://, gs:// "
-            "or another store, or a path"
+            f"{url}: a run must be where other processes read and write it, and not behind a chain of URLs: use "
+            "s3://, gs:// or another store, or a path"
         )
     return RemotePath(url)
 
 
-def lost_slash(path: str | os.PathLike[str]) -> bool:
-    """Whether a path was a URL before it became a `Path`, which has one slash where a URL has two."""
-    return _LOST_SLASH.match(str(path)) is not None and not isinstance(path, RemotePath) and not Path(path).exists()
-
-
 def check_path(path: Path) -> None:
-    """Makes sure that a path on a disk was not a URL: else a folder called "s3:" would be made.
-
-    Raises:
-        RunError: it was one.
-    """
-    if lost_slash(path) and not Path(path.parts[0]).exists():
+    """Raises RunError if a path on a disk was a URL: `Path` takes a slash away, and a folder "s3:" would be made."""
+    lost = not isinstance(path, RemotePath) and _LOST_SLASH.match(str(path))
+    if lost and not Path(path.parts[0]).exists():
+        shown = redacted(str(path).replace(":/", "://", 1)).replace("://", ":/", 1)
         raise RunError(
-            f"{path}: a path on a disk is wanted here, not the URL of a store: name a path, and copy the file from "
-            "or to the store with the store's own tool (aws s3 cp)"
+            f"{shown}: a path on a disk is wanted here, not the URL of a store: copy the file from or to the store "
+            "with the store's own tool (aws s3 cp); give the URL of a run as a text, not as a Path"
         )
 
 
@@ -428,17 +380,12 @@ def prefetch(paths: Iterable[Path]) -> None:
 
 def read_again(path: Path) -> None:
     """Drops the cached copy of a file, so that the next read sees what the store has now."""
-    if isinstance(path, RemotePath):
-        path.forget()
+    if isinstance(path, RemotePath) and (entry := path.look()):
+        path._copy(entry).unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file of ours holds; `tamis.store.records` also checks that it is what it should be.
-
-    Raises:
-        DamageError: the file is damaged; ours are written whole, so something else did that.
-        RunError: it cannot be read.
-    """
+    """Returns what a JSON file of ours holds; raises DamageError for another content, RunError if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -481,25 +428,19 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
             if durable:
                 to_disk(path.parent)
     finally:
-        temporary.unlink(missing_ok=True) if os.path.lexists(temporary) else None
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def check_writable(path: Path) -> None:
-    """Checks that the folder of a path can be written to, or the one in which it would be made.
-
-    Raises:
-        RunError: it cannot, or the path was a URL.
-    """
+    """Raises RunError if a path cannot be written: its folder, or the one in which that would be made, or a URL."""
     check_path(path)
     if isinstance(path, RemotePath):
         return
-    folder = path.parent
-    while not os.path.lexists(folder):
-        folder = folder.parent
-    if not folder.is_dir():
-        raise RunError(f"cannot write {path}: {folder} is not a folder; choose a folder you can write to")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise RunError(f"cannot write {path}: {folder} is read-only; choose a folder you can write to")
+    folder = next(one for one in path.absolute().parents if os.path.lexists(one))
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        what = "read-only" if folder.is_dir() else "not a folder"
+        raise RunError(f"cannot write {path}: {folder} is {what}; choose a folder you can write to")
 
 
 def put(path: Path, data: bytes, *, if_absent: bool = False) -> bool:
@@ -543,27 +484,26 @@ def seconds_between_writes(path: Path) -> float:
 
 
 class Log:
-    """A file of lines that grows. On a disk each line is appended; an object is uploaded again now and then."""
+    """A file of lines that grows. On a disk each line is appended; an object is uploaded again every five minutes."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lines, self._last = path, b"", time.monotonic()
 
     def append(self, line: str) -> None:
-        data = line.encode() + b"\n"
-        if not isinstance(self._path, RemotePath):
-            with explained(self._path), open(self._path, "ab") as file:
-                file.write(data)
-            return
-        self._lines += data
-        if time.monotonic() - self._last > 15 * seconds_between_writes(self._path):
+        self._lines += line.encode() + b"\n"
+        if not isinstance(self._path, RemotePath) or time.monotonic() - self._last > 300:
             self.flush()
 
     def flush(self) -> None:
-        """Uploads what was appended."""
-        if self._lines:
-            before = self._path.read_bytes() if self._path.is_file() else b""
-            put(self._path, before + self._lines)
-            self._lines, self._last = b"", time.monotonic()
+        """Writes what was appended."""
+        if not self._lines:
+            return
+        if isinstance(self._path, RemotePath):
+            put(self._path, (self._path.read_bytes() if self._path.is_file() else b"") + self._lines)
+        else:
+            with explained(self._path), open(self._path, "ab") as file:
+                file.write(self._lines)
+        self._lines, self._last = b"", time.monotonic()
 
 
 def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
@@ -598,33 +538,32 @@ def to_disk(path: Path) -> None:
 # ---- errors of the disk ----------------------------------------------------------------------------------------------
 
 
-def no_space(folder: Path) -> DiskFullError:
-    """Returns the error for a full disk."""
-    return DiskFullError(f"no space is left at {folder}; what was complete stays. Free some and repeat the command")
-
-
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns the system's errors on writing a path into ours.
+    """Turns the system's errors on writing a path, and safetensors' own for them, into ours.
 
     Raises:
         DiskFullError: no space is left.
-        RunError: the folder cannot be written to.
+        RunError: the folder cannot be written to, or the file is larger than the system allows.
     """
     try:
         yield
-    except OSError as error:
+    except Exception as caught:
+        number = re.search(r"os error (\d+)", str(caught)) if type(caught).__name__ == "SafetensorError" else None
+        error = OSError(int(number[1]), os.strerror(int(number[1]))) if number else caught
+        if not isinstance(error, OSError):
+            raise
         if error.errno in FULL:
-            raise no_space(_cache() if isinstance(path, RemotePath) else path.parent) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
-        if error.errno == errno.EFBIG:
-            raise RunError(
-                f"cannot write {path}: the file is larger than its file system, or a limit of this process (ulimit -f) "
-                "allows; what was complete stays. Raise the limit, or choose another folder"
+            folder = _cache() if isinstance(path, RemotePath) else path.parent
+            raise DiskFullError(
+                f"no space is left at {folder}; what was complete stays. Free some and repeat the command"
             ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG):
+            raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
         if error.filename is None:  # writes do not name their file
             error.filename = str(path)
+        if number:
+            raise error from caught
         raise
 
 
@@ -636,17 +575,3 @@ def denied(path: Path, error: BaseException) -> RunError | None:
     if isinstance(error, OSError) and error.errno and error.errno not in (errno.ENOENT, errno.EISDIR, errno.EINVAL):
         return RunError(f"{path} cannot be read: {os.strerror(error.errno)}")  # pyarrow says more than that
     return None
-
-
-@contextmanager
-def disk_errors() -> Iterator[None]:
-    """A block in which a disk's error that safetensors reports becomes an `OSError` again."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error

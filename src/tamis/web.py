@@ -88,13 +88,6 @@ class Web(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
             versions = {name: answer.headers[name] for name in names if name in answer.headers}
             return {**facts, **versions, "partial": answer.status in (206, 416)}
 
-    async def _exists(self, path: str, strict: bool = False, **options: Any) -> bool:
-        try:
-            await self._info(path, **options)
-        except FileNotFoundError:
-            return False
-        return True
-
     async def _ls_real(self, url: str, detail: bool = True, **options: Any) -> Any:
         async with self._answer(url, {}, options) as answer:  # fsspec would read a file of gigabytes as a page of links
             if answer.headers.get("Content-Type", "").partition(";")[0].strip() != "text/html":

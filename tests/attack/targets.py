@@ -23,8 +23,8 @@ import tamis
 from tamis import recipe
 from tamis.errors import PoolError, RecipeError, RunError, SampleError, ShardError
 from tamis.pool import PoolSpec
+from tamis.pool.datacomp import embedding_shapes, npz_rows
 from tamis.pool.images import decode, is_image, pixels_in
-from tamis.pool.npz import embedding_shapes, npz_rows
 from tamis.pool.source import TABLES as ENDINGS
 from tamis.pool.table import table_shards
 from tamis.pool.tar import TarShard

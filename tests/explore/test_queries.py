@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 import tamis
+from tamis.explore import columns
 from tamis.explore import images as image_module
 from tamis.explore import pair as pair_module
-from tamis.explore import words
 from tamis.explore.columns import HeldRun
 from tamis.explore.images import LARGE, Images, NoImage, encoded
 from tamis.explore.pair import copies, pair_facts
@@ -203,16 +203,16 @@ def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch) -> N
     keep = np.arange(len(everything)) % 3 != 0
     pool = Counter(word for word in everything if word is not None)
     kept = Counter(word for word, here in zip(everything, keep, strict=True) if here and word is not None)
-    monkeypatch.setattr(words, "_CHUNK", 2)
-    counts = words.counted(table, "word")
+    monkeypatch.setattr(columns, "_CHUNK", 2)
+    counts = columns.counted(table, "word")
     assert dict(zip(counts["word"].to_pylist(), counts["n"].to_pylist(), strict=True)) == pool
     for part in ("", "ss", "ß", "B", "i", "fi", "Ω", "nothing"):
-        found = words.containing(counts, part)
+        found = columns.containing(counts, part)
         expected = sorted((w for w in pool if part.casefold() in w.casefold()), key=lambda w: (-pool[w], w))
         assert found.num_rows == len(expected)
-        top = words.most_frequent(found, 4)
+        top = columns.most_frequent(found, 4)
         assert top["word"].to_pylist() == expected[:4]
-        among = words.counted_among(table, "word", top["word"], keep)
+        among = columns.counted_among(table, "word", top["word"], keep)
         assert among.tolist() == [kept[word] for word in expected[:4]]
 
 

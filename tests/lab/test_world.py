@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tamis.lab import Scene, describe, kind_shares, sample_scene, zipf_weights
-from tamis.lab.captions import abstract_caption
-from tamis.lab.foreign import foreign_caption
+from tamis.lab.captions import abstract_caption, foreign_caption
 from tamis.lab.hard import HARD_KINDS
 from tamis.lab.objects import DRAWINGS
 from tamis.lab.places import BACKDROPS

@@ -15,7 +15,7 @@ from factories import caption, index_rows, safetensors_bytes, write_metadata
 import tamis
 from tamis.errors import PoolError, RecipeError
 from tamis.pool import PoolSpec, open_pool
-from tamis.pool.npz import EMBEDDINGS
+from tamis.pool.datacomp import EMBEDDINGS
 from tamis.store import Run
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import pair, write_pool, write_tar
+from s3_fixtures import LIBRARIES_WARN
 
 import tamis
 from tamis import remote
@@ -21,12 +22,7 @@ from tamis.pool import PoolSpec, open_pool
 from tamis.pool.files import read_ranges
 from tamis.store import Run
 
-# The libraries of the server and of its client, not ours, warn.
-pytestmark = [
-    pytest.mark.filterwarnings("default::DeprecationWarning"),
-    pytest.mark.filterwarnings("default::ResourceWarning"),
-    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = LIBRARIES_WARN
 
 
 def score(path: str, run: Path) -> Run:

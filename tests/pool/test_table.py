@@ -19,7 +19,8 @@ import tamis
 from tamis.data import Sample
 from tamis.errors import PoolError, ShardError, UnreachedError
 from tamis.ids import content_uid, format_uid
-from tamis.pool import PoolSpec, npz, open_pool, parquet, rows, table
+from tamis.pool import PoolSpec, datacomp, open_pool, table
+from tamis.pool import rows as pool_rows
 from tamis.pool.datacomp import metadata_shards
 from tamis.pool.source import Problem
 from tamis.store import Run
@@ -225,7 +226,7 @@ def test_rows_of_text_tables(name: str, tmp_path: Path) -> None:
 
 
 def test_a_row_without_end_is_an_error_of_its_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MOST_CHARACTERS", 1 << 20)
+    monkeypatch.setattr(pool_rows, "MOST_CHARACTERS", 1 << 20)
     (tmp_path / "a.csv").write_bytes(b'image,caption\nx.jpg,b\nx.jpg,"' + b'b\n","' * 300_000)
     with pytest.raises(ShardError, match="1,048,576 characters"):
         samples_of(tmp_path / "a.csv")
@@ -318,14 +319,14 @@ def test_a_large_parquet_file_is_cut_into_ranges_and_read_once(tmp_path: Path, m
     data = [{"image": image_bytes(n), "caption": f"number {n}", "uid": f"{n + 1:032x}"} for n in range(50)]
     write_parquet(tmp_path / "t.parquet", data)
     opened: list[int] = []
-    begin = parquet._Position.__init__
+    begin = pool_rows._Position.__init__
 
     def counted(self: Any, raw: Any, columns: Any, first: int, batch: int) -> None:
         opened.append(first)
         begin(self, raw, columns, first, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(parquet._Position, "__init__", counted)
+        patch.setattr(pool_rows._Position, "__init__", counted)
         run = score(tmp_path / "t.parquet", tmp_path / "run")
     assert opened == [0, 0]  # for the first sample, before any work, and for all shards
     assert run.shards == tuple(f"t-rows{first:09d}" for first in range(0, 50, 7))
@@ -360,7 +361,7 @@ def test_row_groups_stay_together_unless_one_is_too_large(tmp_path: Path) -> Non
 def test_metadata_and_its_embeddings_are_cut_alike(
     save: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(npz, "_BLOCK", 3)
+    monkeypatch.setattr(datacomp, "_BLOCK", 3)
     arrays = write_metadata(tmp_path / "aa.parquet", rows=25)
     arrays["l14_img"] = np.asfortranarray(arrays["l14_img"])
     save(tmp_path / "aa.npz", **arrays)

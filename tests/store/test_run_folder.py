@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from factories import pair, parts_of, write_metadata, write_run, write_tar
 from processes import command
+from safetensors import SafetensorError
 
 import tamis
 from tamis import processes, storage
@@ -213,3 +214,10 @@ def test_a_file_system_without_fsync_is_written_to_and_a_full_one_keeps_the_old_
     with pytest.raises(DiskFullError) if number == errno.ENOSPC else nullcontext():
         write_json(tmp_path / "a.json", "new")
     assert json.loads((tmp_path / "a.json").read_text()) == expected
+
+
+def test_safetensors_says_of_a_full_disk_what_the_disk_says(tmp_path: Path) -> None:
+    with pytest.raises(DiskFullError), writing(tmp_path / "model.safetensors"):
+        raise SafetensorError("IoError: No space left on device (os error 28)")
+    with pytest.raises(SafetensorError), writing(tmp_path / "model.safetensors"):
+        raise SafetensorError("a header of no file")

@@ -20,6 +20,7 @@ from command_line import Tamis
 from factories import parts_of, uids_in, write_pool
 from faulty_server import Answer, Answers, FaultyServer, Request, forget_clients, passed_on
 from processes import command, die_at_file
+from s3_fixtures import LIBRARIES_WARN
 
 import tamis as package
 from tamis import api, storage
@@ -30,12 +31,7 @@ from tamis.storage import RemotePath, location
 from tamis.store import Run, claims, manifest, parts
 from tamis.store.claims import being_done, claimed
 
-# The libraries of the server and of its client, not ours, warn.
-pytestmark = [
-    pytest.mark.filterwarnings("default::DeprecationWarning"),
-    pytest.mark.filterwarnings("default::ResourceWarning"),
-    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = LIBRARIES_WARN
 
 RUN = "s3://pool/runs/mine"
 SIGNALS = ["caption_length", "image_size"]
@@ -233,15 +229,6 @@ def test_a_shard_is_one_machine_s_until_its_lease_has_ended(
     assert not [name for name in names_at_store(s3) if name.startswith("claims/")]
 
 
-def test_a_command_waits_for_the_one_that_prepares_the_run_elsewhere(pool: Path, s3: Any) -> None:
-    score(pool)
-    s3.pipe_file("pool/runs/mine/lock", json.dumps({"process": 7, "doing": claims.PREPARES}).encode())
-    threading.Timer(1.0, lambda: s3.rm_file("pool/runs/mine/lock")).start()
-    start = time.monotonic()
-    assert len(score(pool)) == 21
-    assert time.monotonic() - start > 0.9
-
-
 def test_a_store_without_conditional_writes_has_ranks_that_take_over_nothing(
     pool: Path, s3: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +405,17 @@ def test_two_that_create_one_object_at_once_ask_again_where_the_store_says_so(
     with behind(conflicting, monkeypatch):
         assert storage.put(location("s3://pool/some/one"), b"mine", if_absent=True)
     assert conflicts
+
+
+def test_an_object_that_was_created_though_the_answer_was_lost_is_ours(
+    s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with behind(passed_on(s3_server), monkeypatch, first=["lost"]) as server:
+        path = location("s3://pool/some/lost")
+        assert storage.put(path, b"mine", if_absent=True)
+        assert server.faults == {"lost": 1}
+        assert not storage.put(path, b"another's", if_absent=True)
+        assert path.read_bytes() == b"mine"
 
 
 def test_a_log_at_a_url_keeps_the_lines_of_earlier_commands() -> None:

@@ -18,12 +18,11 @@ import yaml
 from tamis import recipe as recipes
 from tamis.arrays import U64, Mask, Rows
 from tamis.errors import RecipeError
-from tamis.explore.columns import Binned, HeldRun, binned, heat
+from tamis.explore.columns import Binned, HeldRun, binned, containing, counted, counted_among, heat, most_frequent
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
 from tamis.explore.pair import TextPainter
 from tamis.explore.view import View, rows_of
-from tamis.explore.words import containing, counted, counted_among, most_frequent
 from tamis.pool import Pool
 from tamis.reporting.histogram import whole_column
 from tamis.reporting.pairs import read_pairs

@@ -17,9 +17,8 @@ import numpy as np
 from PIL import Image
 
 from tamis.errors import unknown
-from tamis.lab.captions import abstract_caption, describe
+from tamis.lab.captions import abstract_caption, describe, foreign_caption
 from tamis.lab.drawing import DrawnObject, develop, draw_objects, draw_place, render_with_boxes
-from tamis.lab.foreign import foreign_caption
 from tamis.lab.hard import HARD_KINDS, Detail, HardKind, say, scene_for
 from tamis.lab.large_text import paint_large_text, paint_watermark
 from tamis.lab.painted_text import PaintedText, Quad, Where, paint_text

@@ -21,7 +21,6 @@ from tamis.models.folder import PATTERNS, PICKLES, complete, object_in
 from tamis.models.layouts import Activation, Conversion, Tensors, from_blip, from_open_clip, layout_of
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
 from tamis.models.reference import cached, is_hub_id, resolve, with_pickles
-from tamis.storage import disk_errors
 from tamis.store.targets import check_new_folder, new_folder
 
 #: Names under which a training's checkpoint keeps the weights.
@@ -74,7 +73,7 @@ def convert(
         if value is not None and name not in _SETTINGS.get(kind, ()):
             option = f"--{name.replace('_', '-')}"
             raise ModelError(f"{source} has {kind}'s layout, in which {option} would change nothing: leave it out")
-    with new_folder(out) as temporary, disk_errors():
+    with new_folder(out) as temporary:
         if kind == "transformers":
             made = _repack(files, temporary, source)
         else:

@@ -72,12 +72,11 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
 
 def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]) -> Pool:
     from tamis.pool import datacomp
-    from tamis.pool.npz import embedding_shapes
     from tamis.pool.rows import check_texts, choose_column, column_kinds
 
     shards = datacomp.metadata_shards(stems, spec)
     try:
-        shapes = embedding_shapes(urls[0].removesuffix(".parquet") + ".npz")
+        shapes = datacomp.embedding_shapes(urls[0].removesuffix(".parquet") + ".npz")
     except ShardError as error:
         if error.__cause__ is not None and passing(error.__cause__):
             raise

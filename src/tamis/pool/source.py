@@ -208,9 +208,7 @@ class Absence:
 
     def add(self, sample: Sample) -> bool:
         """Takes the next sample; returns whether anything is still missing. A damaged image counts as there."""
-        lacks = {}
-        if sample.status == "image_missing":
-            lacks["image"] = sample.reason or ""
+        lacks = {"image": sample.reason or ""} if sample.status == "image_missing" else {}
         if sample.no_caption is not None and sample.status != "shard_cut":
             lacks["caption"] = sample.no_caption
         found = lacks if self.rows == 0 else self.reasons
@@ -251,7 +249,11 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
         sample.mark(error.status, error.reason)
         return
     if isinstance(raw, str):
-        raw = _encoded(raw)
+        text = raw
+        try:  # lone surrogates are bytes that surrogateescape let through, or json escapes
+            raw = text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raw = text.encode("utf-8", "surrogatepass")
     text = sample.shown_caption = raw.decode("utf-8", "replace")
     try:
         raw.decode("utf-8")
@@ -262,13 +264,6 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
         sample.mark("caption_empty", f"the caption has {len(text)} characters, all white space")
         return
     sample.caption = text
-
-
-def _encoded(text: str) -> bytes:
-    try:  # lone surrogates are bytes that surrogateescape let through, or json escapes
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
 
 
 def text_in(value: Any, where: str) -> str | bytes | None:

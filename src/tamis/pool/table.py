@@ -20,8 +20,8 @@ from tamis.data import Member, Sample
 from tamis.errors import SampleError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, read_head, stamp
 from tamis.pool.images import is_image
-from tamis.pool.parquet import BATCH
 from tamis.pool.rows import (
+    BATCH,
     CAPTION_COLUMNS,
     PROBLEM,
     check_texts,

@@ -28,7 +28,6 @@ from tamis.reporting.names import colour
 from tamis.reporting.pairs import Pair
 from tamis.reporting.sections import (
     bench,
-    correlation,
     findings,
     found,
     funnels,
@@ -53,7 +52,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Context], Facts | None]]] = {
     "rejects": ("Rejects", found.rejects),
     "text": ("Written text", text.gather),
     "scores": ("Scores", scores.gather),
-    "correlation": ("Correlation", correlation.gather),
+    "correlation": ("Correlation", scores.correlation),
     "values": ("Values and words", values.gather),
     "pool": ("Pool", pool.gather),
     "run": ("Run", heading.run_facts),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from tamis import storage
 from tamis.errors import RunError
 from tamis.processes import NUMBERED_IN, alive, started
-from tamis.remote import patience as limits
+from tamis.remote import limit
 from tamis.store import parts
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator
 
 
 def _renew(path: Path, content: bytes, released: threading.Event) -> None:
-    while not released.wait(limits().lease / _RENEWALS):
+    while not released.wait(limit("lease") / _RENEWALS):
         try:
             if _read(path) != content:  # another process took over while this one slept
                 return
@@ -230,7 +230,7 @@ def _is_free(path: Path, now: Callable[[], float]) -> bool:
     if holder.get("numbers") == NUMBERED_IN:
         process = int(holder.get("process", 0))
         return not alive(process) or started(process) != holder.get("started")
-    return now() - entry.changed >= limits().lease
+    return now() - entry.changed >= limit("lease")
 
 
 def _now(folder: Path) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from tamis.errors import RunError, StopError
-from tamis.storage import disk_errors, writing
+from tamis.storage import writing
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ def save_checkpoint(
     # safetensors refuses tensors that share memory.
     plain = {name: one.detach().contiguous().cpu().clone() for name, one in tensors.items()}
     text = json.dumps(dict(facts))
-    with writing(path, durable=True) as temporary, disk_errors():
+    with writing(path, durable=True) as temporary:
         save_file(plain, temporary, metadata={_FACTS: text, _DIGEST: _digest(text, plain)})
 
 

@@ -23,7 +23,7 @@ from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, model
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import longest_text, padded
-from tamis.storage import disk_errors, explained, to_disk
+from tamis.storage import explained, to_disk
 from tamis.store.targets import readable_as_usual
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 from tamis.train.tokenizer import clip_tokenizer
@@ -91,7 +91,7 @@ class Towers:
         """Writes model, tokenizer and preprocessing; `config.json` last, so a folder with one is complete."""
         temporary = folder / ".model.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
-        with explained(folder / "config.json"), disk_errors():
+        with explained(folder / "config.json"):
             temporary.mkdir(parents=True)
             with quiet():
                 self.model.save_pretrained(temporary)

@@ -1,4 +1,4 @@
-"""How the scores are distributed over the pool, what part of each bar the subsets keep, and pairs from low to high."""
+"""How the scores are distributed over pool and subsets, pairs from low to high, and how far the scores agree."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from tamis.arrays import Mask
 from tamis.data import Column
+from tamis.math.statistics import rank_correlations
 from tamis.reporting.context import Context, Facts, Marks
-from tamis.reporting.histogram import Histogram, histogram
+from tamis.reporting.histogram import Histogram, histogram, whole_column
 from tamis.reporting.picking import first_of_each
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.table import Table
@@ -96,3 +97,29 @@ def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> N
             {"levels": at, "value": value, "pair": context.pair(rows[name, value][1][0])}
             for value, at in values.items()
         ]
+
+
+#: Scores whose ranks are compared.
+_COMPARED = 24
+
+
+def correlation(context: Context) -> Facts | None:
+    """Correlates the scores that have a finite value in some row; None with fewer than two scores.
+
+    Of columns of one name that hold the same values, only the first is taken.
+
+    Returns:
+        `names` of the columns and `matrix`: (k, k) Spearman's rank correlations in [-1, 1] over the pairs that have
+        both, NaN where a score is the same for all of them; `looked_at` pairs, drawn by uid, of `rows`.
+    """
+    rows = context.sample
+    columns = {name: whole_column(context.table, name)[rows] for name in context.numbers}
+    names: dict[tuple[str, bytes], str] = {}
+    for name, column in columns.items():
+        if np.isfinite(column).any():
+            names.setdefault((context.run.columns[name][0], column.tobytes()), name)
+    kept = list(names.values())[:_COMPARED]
+    if len(kept) < 2:
+        return None
+    matrix = rank_correlations(np.stack([columns[name] for name in kept], axis=1))
+    return {"names": kept, "matrix": matrix, "looked_at": rows.size, "rows": context.rows}
