@@ -159,7 +159,8 @@ class ClipCov:
         rows = np.flatnonzero(labels >= 0)
         budget = self.n
         if budget is None:
-            budget = round_half_up(self.fraction or 0.0, alive.size if self.of == "pool" else np.count_nonzero(alive))
+            of = alive.size if self.of == "pool" else int(np.count_nonzero(alive))
+            budget = round_half_up(self.fraction or 0.0, of)
         budget = min(budget, rows.size)
         if budget == 0:
             return Ranking(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), missing)
@@ -312,11 +313,15 @@ class _Work:
         if self.step.alpha is not None:
             return self.step.alpha
         sizes = [int(self.sizes[k]) for k in self.sums]
-        pairs = [2 * float(image @ text) / size**2 for (image, text), size in zip(self.sums.values(), sizes, strict=True)]
-        labels = [float(text @ self.vectors[k]) / int(self.sizes[k]) for k, (_, text) in self.sums.items()]
+        pairs, labels = [], []
+        for (k, (image_sum, text_sum)), size in zip(self.sums.items(), sizes, strict=True):
+            pairs.append(2 * float(image_sum @ text_sum) / size**2)
+            labels.append(float(text_sum @ self.vectors[k]) / size)
         cross, text = (float(np.average(each, weights=sizes)) for each in (pairs, labels))
         if not text > 0:
-            raise RecipeError(f"clipcov: captions have a mean cosine of {text:.3g} with their labels: set alpha yourself")
+            raise RecipeError(
+                f"clipcov: captions have a mean cosine of {text:.3g} with their labels: set alpha yourself"
+            )
         if cross < 0:  # an encoder whose images and captions are far apart
             log.warning(
                 "clipcov: alpha is %.3g, so the term 'label' keeps captions away from their class's name; "

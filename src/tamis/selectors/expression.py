@@ -245,7 +245,7 @@ def _check(node: ast.expr, where: str, depth: int) -> None:
     if not depth:
         raise RecipeError(f"{where} is nested more than {_DEEPEST} deep")
     if isinstance(node, ast.Constant):
-        if type(node.value) not in (int, float) or abs(node.value) >= 1e300:  # type: ignore[arg-type, operator]
+        if type(node.value) not in (int, float) or abs(node.value) >= 1e300:  # type: ignore[arg-type]
             raise RecipeError(f"{brief(node.value)} in {where} is not a number below 1e300")
     elif name := _function(node):
         assert isinstance(node, ast.Call)

@@ -37,7 +37,8 @@ def present(vectors: Floats) -> Mask:
 def embedded(table: Table, name: str) -> Mask:
     """Returns which candidates have an embedding."""
     parts = list(table.map([name], lambda place, columns: present(columns[name])))
-    return table.living() & np.concatenate([np.zeros(0, bool), *parts])
+    there: Mask = np.concatenate([np.zeros(0, bool), *parts])
+    return table.living() & there
 
 
 def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
