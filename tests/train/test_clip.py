@@ -32,14 +32,14 @@ from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E4
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train import measure, step  # noqa: E402
-from tamis.train.batches import Batches  # noqa: E402
+from tamis.train.batches import Batches, split  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.losses import contrastive_loss  # noqa: E402
 from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
 from tamis.train.step import How, Step  # noqa: E402
 from tamis.train.towers import build, depthwise_in_float32, take_mean  # noqa: E402
-from tamis.train.watch import HeldOut, Watch, split  # noqa: E402
+from tamis.train.watch import HeldOut, Watch  # noqa: E402
 
 CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=2)
 

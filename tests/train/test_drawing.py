@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.train.drawing import crop_windows, epoch_order, positions
+from tamis.train.batches import crop_windows, epoch_order, positions
 
 
 def uids(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ def test_positions_fall_into_epochs() -> None:
 def windows(sizes: np.ndarray, smallest: float = 0.9, epoch: int = 0) -> np.ndarray:
     high, low = uids(len(sizes))
     showing = np.zeros(len(sizes), np.int64)
-    return crop_windows(high, low, sizes, seed=0, epoch=epoch, showing=showing, smallest=smallest)
+    return crop_windows(high, low, sizes, seed=0, epoch=epoch, repeats=showing, smallest=smallest)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.floats(0.05, 1))

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tamis.train import Settings, fit  # noqa: E402
-from tamis.train.loop import muon_and_adamw  # noqa: E402
+from tamis.train.loop import new_optimisers  # noqa: E402
 
 
 class Net(torch.nn.Module):
@@ -73,7 +73,7 @@ def test_bf16_learns_too_and_the_weights_stay_float32() -> None:
 
 def test_matrices_inside_the_layers_go_to_muon_and_everything_else_to_adamw() -> None:
     net = Net()
-    adamw, muon = muon_and_adamw(net, Settings(steps=1))
+    adamw, muon = new_optimisers(net, Settings(steps=1))
     of_muon = {one.data_ptr() for group in muon.param_groups for one in group["params"]}
     assert {name for name, one in net.named_parameters() if one.data_ptr() in of_muon} == {
         "layers.0.weight",
@@ -94,7 +94,7 @@ def test_the_filters_of_a_convolution_are_the_rows_of_a_matrix_and_a_step_is_as_
         (weight,) = net.parameters()
         torch.nn.init.ones_(weight)
         weight.grad = gradient.view_as(weight)
-        (muon,) = muon_and_adamw(net, Settings(steps=1, matrix_learning_rate=0.1, weight_decay=0.0))
+        (muon,) = new_optimisers(net, Settings(steps=1, matrix_learning_rate=0.1, weight_decay=0.0))
         muon.step()
     steps = [next(net.parameters()).detach().view(5, 12) - 1 for net in nets]
     assert torch.equal(steps[0], steps[1])

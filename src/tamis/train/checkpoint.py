@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ _MODEL, _OPTIMISER = "model.", "optimiser."
 
 
 def save_checkpoint(
-    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, facts: Mapping[str, Any]
+    path: Path, model: torch.nn.Module, optimisers: Sequence[torch.optim.Optimizer], facts: Mapping[str, Any]
 ) -> None:
     """Writes trained weights, the optimiser's state and facts (the step). Replaces the previous file once complete.
 
@@ -31,8 +31,9 @@ def save_checkpoint(
 
     check_finite(model, int(facts.get("step", 0)))
     tensors = {f"{_MODEL}{name}": one for name, one in _trained(model).items()}
-    for number, state in optimiser.state_dict()["state"].items():
-        tensors |= {f"{_OPTIMISER}{number}.{name}": torch.as_tensor(one) for name, one in state.items()}
+    for start, optimiser in _numbered(optimisers):
+        for number, state in optimiser.state_dict()["state"].items():
+            tensors |= {f"{_OPTIMISER}{start + number}.{name}": torch.as_tensor(one) for name, one in state.items()}
     # safetensors refuses tensors that share memory.
     plain = {name: one.detach().contiguous().cpu().clone() for name, one in tensors.items()}
     text = json.dumps(dict(facts))
@@ -52,8 +53,10 @@ def check_finite(model: torch.nn.Module, step: int) -> None:
             )
 
 
-def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Loads a checkpoint into a model and its optimiser and returns its facts; None if there is no file."""
+def load_checkpoint(
+    path: Path, model: torch.nn.Module, optimisers: Sequence[torch.optim.Optimizer]
+) -> dict[str, Any] | None:
+    """Loads a checkpoint into a model and its optimisers and returns its facts; None if there is no file."""
     import torch
     from safetensors import SafetensorError, safe_open
 
@@ -75,11 +78,22 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
             if name.startswith(_OPTIMISER):
                 number, _, what = name.removeprefix(_OPTIMISER).partition(".")
                 state.setdefault(int(number), {})[what] = one if what == "step" else one.to(device)
-        groups = optimiser.state_dict()["param_groups"]
-        optimiser.load_state_dict({"state": state, "param_groups": groups})
+        for start, optimiser in _numbered(optimisers):
+            groups = optimiser.state_dict()["param_groups"]
+            count = sum(len(group["params"]) for group in groups)
+            own = {number - start: one for number, one in state.items() if start <= number < start + count}
+            optimiser.load_state_dict({"state": own, "param_groups": groups})
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise RunError(f"{path} is damaged ({type(error).__name__}: {error}): delete it to start again") from error
     return facts
+
+
+def _numbered(optimisers: Sequence[torch.optim.Optimizer]) -> Iterator[tuple[int, torch.optim.Optimizer]]:
+    """Yields each optimiser with the number of its first parameter, counted over all of them."""
+    start = 0
+    for optimiser in optimisers:
+        yield start, optimiser
+        start += sum(len(group["params"]) for group in optimiser.param_groups)
 
 
 def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:

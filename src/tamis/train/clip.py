@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +31,15 @@ from tamis.store.claims import locked
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own
-from tamis.train.batches import Batches, TrainingRows
+from tamis.train.batches import Batches, TrainingRows, split
 from tamis.train.checkpoint import load_checkpoint
-from tamis.train.loop import Settings, fit
+from tamis.train.loop import fit, new_optimisers
 from tamis.train.measure import choose_pieces, flops_per_pair
 from tamis.train.processes import started
 from tamis.train.scales import ClipTraining
 from tamis.train.step import How, Step, Task, checkpoint_layers, preparation, text_states
 from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
-from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, split
-
-if TYPE_CHECKING:
-    import torch
+from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch
 
 log = logging.getLogger(__name__)
 
@@ -273,8 +270,8 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
             f"{training.model} normalises over the whole batch, which cannot be cut into {processes.count} processes "
             f"of {how.pieces or 1} pieces. Train it in one process and piece, or use convnet"
         )
-    optimiser = _adamw(towers, training)
-    facts = load_checkpoint(task.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
+    optimisers = new_optimisers(towers.model, training.loop)
+    facts = load_checkpoint(task.state / CHECKPOINT, towers.model, optimisers) or {"step": 0}
     first = int(facts["step"])
     if processes.largest(first) != first or -processes.largest(-first) != first:
         raise StopError(f"the processes see different checkpoints in {task.state}: use a folder that all of them share")
@@ -291,18 +288,14 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
         task = replace(task, how=replace(how, pieces=pieces))
     held = HeldOut(task, towers, facts) if task.held is not None and processes.first else None
     step = Step(task, towers, cached=cached, first=first)
-    watch = Watch(task, towers, optimiser, step, facts, flops_per_pair(task, towers, cached), held)
+    watch = Watch(task, towers, optimisers, step, facts, flops_per_pair(task, towers, cached), held)
     batches = Batches(
         run=task.run, pool=task.pool, rows=task.rows, batch=training.batch, side=towers.side, smallest=training.crop,
         resample=towers.resample, seed=training.seed, processes=processes, threads=how.threads, cache=how.cache,
     )  # fmt: skip
     reader = batches(first, training.steps, preparation(task, towers, states))
-    schedule = Settings(  # open_clip's; `Watch` writes the log
-        steps=training.steps, warmup=training.warmup, floor=0.0, clip_norm=training.clip_norm or math.inf,
-        report_every=None,
-    )  # fmt: skip
     try:
-        losses = fit(towers.model, step, reader, schedule, optimisers=[optimiser], after_step=watch, first=first)
+        losses = fit(towers.model, step, reader, training.loop, optimisers=optimisers, after_step=watch, first=first)
     except FloatingPointError as error:
         raise StopError(f"{error}; the last checkpoint is that of step {watch.saved}") from error
     finally:
@@ -310,7 +303,7 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
     result = watch.result()
     if processes.first:
         if held is not None and training.keep_best:
-            load_checkpoint(task.state / BEST, towers.model, optimiser)
+            load_checkpoint(task.state / BEST, towers.model, optimisers)
             held.log_best()
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
@@ -337,16 +330,3 @@ def _untrained(task: Task, tokenizer: str | None) -> Towers:
     towers.model.to(device, memory_format=torch.channels_last)  # faster for convolutions, and images come so
     task.processes.same_start([*towers.model.parameters(), *towers.model.buffers()])
     return towers
-
-
-def _adamw(towers: Towers, training: ClipTraining) -> torch.optim.AdamW:
-    """AdamW, with weight decay on parameters of two dimensions or more."""
-    import torch
-
-    wanted = [one for one in towers.model.parameters() if one.requires_grad]
-    groups = [
-        {"params": [one for one in wanted if one.ndim >= 2], "weight_decay": training.weight_decay},
-        {"params": [one for one in wanted if one.ndim < 2], "weight_decay": 0.0},
-    ]
-    betas = (training.beta1, training.beta2)
-    return torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.epsilon)

@@ -389,16 +389,16 @@ def _train_student(
     rate, adamw = training.learning_rate, training.optimiser == "adamw"
     settings = Settings(
         steps=steps,
+        optimiser=training.optimiser,
         learning_rate=rate,
         matrix_learning_rate=rate,
+        betas=(0.9, 0.999) if adamw else (0.9, 0.98),  # the paper's
         weight_decay=0.0 if adamw else 0.01,
         warmup=max(1, round(training.warmup * steps)),
         floor=0.0,
     )
     log.info("%s: %d captions, %d batches of %d", training.student, len(tokens), steps, training.batch_size)
-    # The paper's AdamW has other betas than `muon_and_adamw`.
-    optimisers = [torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)] if adamw else None
     batches = shuffled(len(tokens), training.batch_size, training.seed)
-    fit(model, loss, batches, settings, precision=device.precision, optimisers=optimisers)
+    fit(model, loss, batches, settings, precision=device.precision)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

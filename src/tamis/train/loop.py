@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tamis.compute import Precision
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Batch = TypeVar("Batch")
+Parameters: TypeAlias = "Sequence[tuple[str, torch.nn.Parameter]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +26,15 @@ class Settings:
     """How to optimise; what is optimised is passed to `fit`."""
 
     steps: int  # number of batches
-    learning_rate: float = 1e-3  # AdamW's peak: embeddings, heads, biases and norms
-    matrix_learning_rate: float = 1e-2  # Muon's peak: weight matrices inside the layers
+    optimiser: str = "muon"  # one of `OPTIMISERS`
+    learning_rate: float = 1e-3  # AdamW's peak
+    matrix_learning_rate: float = 1e-2  # Muon's peak
+    betas: tuple[float, float] = (0.9, 0.98)  # AdamW's
+    epsilon: float = 1e-8  # AdamW's
     weight_decay: float = 0.05  # of everything with two or more dimensions
     warmup: int = 50  # steps of linear rise; then a half cosine, which reaches the floor one step after the last
     floor: float = 0.02  # share of the peak at which they end
-    clip_norm: float = 1.0  # longer gradients are shortened to this norm; infinite for none
+    clip_norm: float | None = 1.0  # longer gradients are shortened to this norm
     report_every: int | None = 50  # steps between two lines of the log; None writes none
 
     def shortened(self, effort: float) -> Settings:
@@ -63,7 +67,7 @@ def fit(
         batches: yields at least `settings.steps - first` batches.
         settings: how to optimise.
         precision: "bf16" runs `loss` under autocast; weights, gradients and losses stay float32.
-        optimisers: with their groups at their peak rates; None: Muon and AdamW at the settings' rates.
+        optimisers: with their groups at their peak rates; None: new ones as the settings say.
         after_step: called with the number of each finished step, counted from 1, and its loss.
         first: steps done by an earlier call.
 
@@ -75,7 +79,7 @@ def fit(
     """
     import torch
 
-    optimisers = muon_and_adamw(model, settings) if optimisers is None else optimisers
+    optimisers = new_optimisers(model, settings) if optimisers is None else optimisers
     peaks = [(group, group["lr"]) for optimiser in optimisers for group in optimiser.param_groups]
     device = next(model.parameters()).device.type
     losses: list[float] = []
@@ -92,7 +96,7 @@ def fit(
             raise FloatingPointError(f"the loss of step {step + 1} is {value.item()}: lower the learning rate")
         if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
-        if settings.clip_norm < math.inf:
+        if settings.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         for optimiser in optimisers:
             optimiser.step()
@@ -125,7 +129,24 @@ def autocast(precision: Precision, device: str) -> Iterator[None]:
         yield
 
 
-def muon_and_adamw(model: torch.nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
+def new_optimisers(model: torch.nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
+    """The optimisers of a training, at their peak rates."""
+    return OPTIMISERS[settings.optimiser](list(model.named_parameters()), settings)
+
+
+def _adamw(parameters: Parameters, settings: Settings) -> list[torch.optim.Optimizer]:
+    """AdamW for all trained parameters, with weight decay on those of two or more dimensions."""
+    import torch
+
+    trained = [one for _, one in parameters if one.requires_grad]
+    decayed, others = [one for one in trained if one.ndim >= 2], [one for one in trained if one.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    rate, betas, epsilon = settings.learning_rate, settings.betas, settings.epsilon
+    return [torch.optim.AdamW(groups, lr=rate, betas=betas, eps=epsilon)] if groups else []
+
+
+def _muon(parameters: Parameters, settings: Settings) -> list[torch.optim.Optimizer]:
     """Muon for matrices and convolutions inside the layers, AdamW for all other trained parameters.
 
     Muon's steps are as long as AdamW's (`match_rms_adamw`).
@@ -152,19 +173,18 @@ def muon_and_adamw(model: torch.nn.Module, settings: Settings) -> list[torch.opt
                 matrix.grad = None if weight.grad is None else weight.grad.view(len(weight), -1)
             super().step()  # type: ignore[no-untyped-call]
 
-    inside: list[torch.nn.Parameter] = []
-    others: list[torch.nn.Parameter] = []
-    flat: list[torch.nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    def is_inside(name: str, parameter: torch.nn.Parameter) -> bool:
         # "encoder.layers.3.mlp.fc1.weight"; the first part may be the number that a list of modules gives.
         in_layer = any(part.isdigit() for part in name.split(".")[1:])
-        if parameter.ndim in (2, 4) and in_layer and "embedding" not in name:
-            inside.append(parameter)
-        else:
-            (others if parameter.ndim >= 2 else flat).append(parameter)
-    groups = [{"params": others, "weight_decay": settings.weight_decay}, {"params": flat, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
-    adamw = [torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))] if groups else []
+        return parameter.requires_grad and parameter.ndim in (2, 4) and in_layer and "embedding" not in name
+
+    inside = [one for name, one in parameters if is_inside(name, one)]
+    adamw = _adamw([(name, one) for name, one in parameters if not is_inside(name, one)], settings)
     return [*adamw, *([Muon(inside)] if inside else [])]
+
+
+#: By the names that `Settings.optimiser` takes.
+OPTIMISERS: Mapping[str, Callable[[Parameters, Settings], list[torch.optim.Optimizer]]] = {
+    "adamw": _adamw,
+    "muon": _muon,
+}

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from tamis.compute import Precision
 from tamis.errors import at_least_one, unknown
+from tamis.train.loop import Settings
 
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
 OPEN_CLIP = "000ca0a"
@@ -59,6 +60,15 @@ class ClipTraining:
     def steps(self) -> int:
         """Batches needed to see all samples."""
         return math.ceil(self.samples / self.batch)
+
+    @property
+    def loop(self) -> Settings:
+        """How the loop optimises: open_clip's AdamW and schedule. `watch.Watch` writes the log."""
+        return Settings(
+            steps=self.steps, optimiser="adamw", learning_rate=self.learning_rate, betas=(self.beta1, self.beta2),
+            epsilon=self.epsilon, weight_decay=self.weight_decay, warmup=self.warmup, floor=0.0,
+            clip_norm=self.clip_norm, report_every=None,
+        )  # fmt: skip
 
 
 #: DataComp's scales (its `scale_configs.py`; Gadre et al. 2023, appendix: open_clip's AdamW with beta2 0.98, epsilon

@@ -6,17 +6,13 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tamis.errors import RunError, StopError
+from tamis.errors import StopError
 from tamis.storage import explained, writing
-from tamis.train.batches import Batches, TrainingRows
+from tamis.train.batches import Batches
 from tamis.train.checkpoint import check_finite, save_checkpoint
-from tamis.train.drawing import held_out
 from tamis.train.loop import autocast
 from tamis.train.losses import contrastive_loss
 from tamis.train.measure import peak_rate
@@ -36,20 +32,6 @@ _LARGEST_SCALE = math.log(100)
 
 _CHECKS = 50  # of the held-out loss in a training
 _RISING = 0.1  # share of the steps for which the held-out loss must be above its lowest before a warning
-
-
-def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows | None]:
-    """The pairs to train on and the held-out ones, chosen by their uids; None for a share of 0."""
-    if not share:
-        return rows, None
-    aside = held_out(rows.high, rows.low, share)
-    if min(aside.sum(), (~aside).sum()) < 2:
-        raise RunError(
-            f"holding out {share:g} of {aside.size} pairs leaves {int((~aside).sum())} to train on and "
-            f"{int(aside.sum())} to measure: both need two or more; take another share (--hold-out)"
-        )
-    held = rows.only(aside)
-    return rows.only(~aside), replace(held, times=np.ones_like(held.times))
 
 
 class HeldOut:
@@ -126,13 +108,13 @@ class Watch:
     """What happens after each step of a training."""
 
     def __init__(
-        self, task: Task, towers: Towers, optimiser: torch.optim.Optimizer, step: Step, facts: Mapping[str, Any],
-        flops: float, held: HeldOut | None,
+        self, task: Task, towers: Towers, optimisers: Sequence[torch.optim.Optimizer], step: Step,
+        facts: Mapping[str, Any], flops: float, held: HeldOut | None,
     ) -> None:  # fmt: skip
         """`facts` are those of the checkpoint that the training resumes from, `flops` the operations of a pair."""
         self._task = task
         self._towers = towers
-        self._optimiser = optimiser
+        self._optimisers = optimisers
         self._step = step
         self._held = held
         self._share = flops / (peak_rate(towers.device, task.how.device.precision) * task.processes.count)
@@ -166,7 +148,7 @@ class Watch:
             lowest = self._held.check(step, sum(self._since_check) / len(self._since_check))
             self._since_check.clear()
             if lowest and training.keep_best:
-                save_checkpoint(task.state / BEST, model, self._optimiser, {"step": step})
+                save_checkpoint(task.state / BEST, model, self._optimisers, {"step": step})
         if step % self._report_every == 0 or last:
             self._report(step)
         epoch = step * training.batch // task.rows.epoch_size
@@ -181,7 +163,7 @@ class Watch:
                     "step": step, "pieces": task.how.pieces, "unreadable": self._unreadable,
                     "seconds": time.monotonic() - self._start, **(self._held.facts() if self._held else {}),
                 }  # fmt: skip
-                save_checkpoint(task.state / CHECKPOINT, model, self._optimiser, facts)
+                save_checkpoint(task.state / CHECKPOINT, model, self._optimisers, facts)
             self.saved = step
 
     def result(self) -> dict[str, Any]:
@@ -217,7 +199,7 @@ class Watch:
             "samples": step * training.batch,
             "epoch": step * training.batch / self._task.rows.epoch_size,
             "loss": total / processes.count / steps,
-            "learning_rate": self._optimiser.param_groups[0]["lr"],
+            "learning_rate": self._optimisers[0].param_groups[0]["lr"],
             "scale": math.exp(float(self._towers.model.logit_scale.detach())),
             "unreadable": self._unreadable,
             **speed,
