@@ -6,6 +6,7 @@ two ranks from doing one shard, and free the shards of dead ranks.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -33,6 +34,8 @@ _LONGEST_LOOK_SECONDS = 60.0
 
 #: Shards of others that a rank does before it lists the folders again, and how many it looks at to find them.
 _HELPS_WITH, _LOOKS_AT = 16, 256
+
+log = logging.getLogger(__name__)
 
 
 def place_of(
@@ -126,7 +129,14 @@ class Static:
                     if not report.elsewhere:
                         pending.discard(report.shard)
                         yield report
-                if not pending or not has_if_absent(run / CLAIMS):
+                if not pending:
+                    return
+                if not has_if_absent(run / CLAIMS):
+                    log.warning(
+                        "%s: this store has no conditional writes, so shards cannot be claimed: each rank does its own "
+                        "share. Do not start two other commands at once",
+                        run,
+                    )
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
                 failed = {name for name, tag in recorded(run).items() if tag != failed_before.get(name)}
