@@ -20,8 +20,8 @@ from benchmarks.measure import Case, child, finish, options
 from benchmarks.select import COLUMNS, RECIPE, write_run
 from tamis.storage import write_json
 from tamis.store import checked, parts
-from tamis.store.records import with_hash
-from tamis.store.shard_list import write_shards
+from tamis.store.checked import with_hash
+from tamis.store.manifest import write_shards
 
 ROWS = 10_000
 NAME = "@@@@@@"

@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from tamis.data import Column
 from tamis.storage import write_json
+from tamis.store.checked import with_hash
+from tamis.store.manifest import FORMAT, described, write_shards
 from tamis.store.parts import INDEX_FIELDS, index_facts, write_index
-from tamis.store.records import described, with_hash
-from tamis.store.run import FORMAT
-from tamis.store.shard_list import write_shards
 
 
 def write_rows(folder: Path, name: str, uids: np.ndarray[Any, Any], **columns: pa.Array) -> str:

@@ -15,7 +15,7 @@ from factories import uids_in, write_run
 import tamis
 from tamis.storage import write_json
 from tamis.store import Run, checked, manifest, parts, side_files
-from tamis.store.records import described
+from tamis.store.manifest import described
 from tamis.store.subset import Subset
 
 RECIPE = {

@@ -186,7 +186,7 @@ def explore(
     from tamis.store.subset import Subset
 
     opened = HeldRun(run, partial=partial)
-    opened.check_whole()
+    opened.check_complete()
     chosen = [one if isinstance(one, Subset) else Subset.load(one, opened) for one in subsets]
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):

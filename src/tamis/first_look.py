@@ -33,7 +33,7 @@ from tamis.run.local import Local
 from tamis.scoring import assembled
 from tamis.storage import output_path
 from tamis.store import Run, open_run
-from tamis.store.records import write_record
+from tamis.store.checked import write_record
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)

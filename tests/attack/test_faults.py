@@ -94,7 +94,7 @@ class Trial:
         """How many shards are read."""
         return len(list((self.run / "index").glob("[0-9]*.parquet"))) if self.run.is_dir() else 0
 
-    def check_whole(self) -> None:
+    def check_complete(self) -> None:
         opened = Run(self.run)
         assert opened.failures == {}
         assert parts_of(self.run) == self.parts
@@ -113,7 +113,7 @@ class Trial:
         done = command(*self.words)
         assert done.returncode == 0, done.stderr
         self.took(fault, start)
-        self.check_whole()
+        self.check_complete()
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_reads_that_fail(engine: tuple[str, ...], share: float, faulty_machine: 
         assert codes[-1] in (0, 1), trial.said
     line = f"{share:.0%} of reads fail, {engine[1]}: {log.stat().st_size} did, {len(codes)} commands"
     trial.took(line, start, "whole after")
-    trial.check_whole()
+    trial.check_complete()
 
 
 def test_a_read_that_hangs_for_ever(faulty_machine: str, trial: Trial) -> None:
@@ -330,7 +330,7 @@ def test_engines_that_work_in_one_folder_at_once(how: str, trial: Trial) -> None
         first.kill()
     assert [process.wait() for process in others] == [0, 0], trial.said
     assert first.wait() == 0 or killed, trial.said
-    trial.check_whole()
+    trial.check_complete()
     trial.recover(f"local and two ranks in one folder, {how}")
 
 

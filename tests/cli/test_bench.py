@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 from command_line import Tamis
 from factories import clip_folder, image_bytes, pair, write_tar
 
+from tamis.store.checked import with_hash
 from tamis.store.claims import locked
-from tamis.store.records import with_hash
 
 SMALL = ("--samples", "8", "--train-batch", "4", "--seeds", "2", "--workers", "1", "--device", "cpu", "--threads", "1")
 

@@ -31,8 +31,8 @@ from tamis.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_u
 from tamis.evaluate.cells import CellResult, identity  # noqa: E402
 from tamis.evaluate.tasks import find_tasks  # noqa: E402
 from tamis.store import Run  # noqa: E402
+from tamis.store.checked import with_hash  # noqa: E402
 from tamis.store.claims import locked  # noqa: E402
-from tamis.store.records import with_hash  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train.clip import Trained, train_clip  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402

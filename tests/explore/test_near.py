@@ -13,7 +13,7 @@ from factories import caption, pair
 from tamis.errors import RecipeError
 from tamis.explore.columns import HeldRun
 from tamis.explore.near import Near, components, inside_polygon
-from tamis.store.records import described
+from tamis.store.manifest import described
 
 
 def test_the_nearest_are_those_of_the_largest_products(run_folder: Path) -> None:

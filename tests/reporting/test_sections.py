@@ -21,7 +21,7 @@ from tamis.reporting.page import gather, render
 from tamis.reporting.sections import findings, found
 from tamis.reporting.sections.galleries import STRIP
 from tamis.store import Run
-from tamis.store.records import with_hash
+from tamis.store.checked import with_hash
 from tamis.store.subset import Subset
 
 

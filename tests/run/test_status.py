@@ -23,7 +23,7 @@ from tamis.pool import open_pool
 from tamis.pool.open import known_pairs
 from tamis.run.failures import ShardReport
 from tamis.run.progress import Reporter, Tally, duration, read_status, render_status
-from tamis.store.records import write_record
+from tamis.store.checked import write_record
 
 
 def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:

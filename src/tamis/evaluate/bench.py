@@ -36,9 +36,9 @@ from tamis.recipe import PathLike, Recipe, RecipeLike
 from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.scoring import planned, score
 from tamis.storage import is_run, location, write_json
+from tamis.store.checked import read_lines, read_record, write_record
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
-from tamis.store.records import read_lines, read_record, write_record
 from tamis.store.run import Run, open_run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own, inside

@@ -30,7 +30,7 @@ from tamis.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
-from tamis.store.records import read_record, write_record
+from tamis.store.checked import read_record, write_record
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset

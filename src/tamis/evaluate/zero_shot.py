@@ -33,7 +33,7 @@ from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
-from tamis.store.records import read_record, write_record
+from tamis.store.checked import read_record, write_record
 from tamis.store.targets import check_own, inside
 
 log = logging.getLogger(__name__)

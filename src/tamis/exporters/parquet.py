@@ -34,7 +34,7 @@ class ParquetExport(Exporter):
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file shard by shard and returns the number of rows in it."""
         run, table = subset.run, subset.run.table()
-        scores = run.whole_score_names()
+        scores = run.complete_score_names()
         texts = ["key", "caption"] if self.captions else ["key"]
         schema = parquet_schema(
             [(name, pa.string()) for name in ("uid", "shard", *texts)]

@@ -13,7 +13,7 @@ from typing import Any
 from tamis.errors import RunError
 from tamis.run.plan import Task
 from tamis.storage import files, look, remove
-from tamis.store.records import read_record, write_record
+from tamis.store.checked import read_record, write_record
 
 #: What reports call the time spent waiting for samples: reading the file and decoding.
 READING = "reading and decoding"

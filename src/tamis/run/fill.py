@@ -22,8 +22,8 @@ from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter, Tally
 from tamis.storage import files, remove
 from tamis.store import Run, manifest
+from tamis.store.checked import read_record
 from tamis.store.claims import PREPARES, claimed, locked, sweep_claims
-from tamis.store.records import read_record
 
 log = logging.getLogger(__name__)
 

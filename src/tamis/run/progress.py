@@ -23,7 +23,7 @@ from tamis.processes import NUMBERED_IN, alive
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport
 from tamis.storage import Log, files, location, seconds_between_writes
-from tamis.store.records import read_record, write_record
+from tamis.store.checked import read_record, write_record
 from tamis.store.run import Run
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ two ranks from doing one shard, and free the shards of dead ranks.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -21,7 +22,8 @@ from tamis.errors import StopError
 from tamis.run.failures import ShardReport, error_of, recorded
 from tamis.run.local import Local, Place, execute
 from tamis.run.plan import Plan, Task
-from tamis.store.claims import being_done, takes_over
+from tamis.storage import has_if_absent
+from tamis.store.claims import CLAIMS, being_done
 
 if TYPE_CHECKING:
     from tamis.run.fill import EngineProgress
@@ -32,6 +34,8 @@ _LONGEST_LOOK_SECONDS = 60.0
 
 #: Shards of others that a rank does before it lists the folders again, and how many it looks at to find them.
 _HELPS_WITH, _LOOKS_AT = 16, 256
+
+log = logging.getLogger(__name__)
 
 
 def place_of(
@@ -51,7 +55,7 @@ def place_of(
 
     def number(name: str, default: int | None = None) -> int:
         # SLURM_TASKS_PER_NODE looks like "4(x2),3": the first machine stands for all.
-        value = re.match(r"\d+", environment.get(name, ""))
+        value = re.match(r"\d+(?![^(,])", environment.get(name, ""))
         if value is None and default is None:
             raise StopError(f"the variable {name} must be a whole number, it is {environment.get(name)!r}")
         return int(value[0]) if value else int(default or 0)
@@ -115,7 +119,14 @@ class Static:
                     if not report.elsewhere:
                         pending.discard(report.shard)
                         yield report
-                if not pending or not takes_over(run):
+                if not pending:
+                    return
+                if not has_if_absent(run / CLAIMS):
+                    log.warning(
+                        "%s: this store has no conditional writes, so shards cannot be claimed: each rank does its own "
+                        "share. Do not start two other commands at once",
+                        run,
+                    )
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
                 failed = {name for name, tag in recorded(run).items() if tag != failed_before.get(name)}

@@ -1,9 +1,9 @@
-"""Parquet and `.npy` files that say whose rows they hold, and in which every changed bit is found.
+"""Files of a run in which every changed bit is found: Parquet, `.npy` and JSON.
 
-Each file names its shard and folder and holds its number of rows and a hash of the shard's uids. Parquet pages have
+A part names its shard and folder, and holds its number of rows and a hash of the shard's uids. Parquet pages have
 checksums, verified when they are read. The footer holds a *seal*: a hash of the footer, verified when the file is
 opened, and one of all bytes before it, verified by `tamis check` and for subsets. A `.npy` file ends with the same
-facts and a hash.
+facts and a hash. A JSON object has a hash of its other keys.
 
 The hashes find damage and mix-ups. They are not signatures: a program that can write to a run can write hashes too.
 Other readers (DuckDB, polars) do not verify page checksums.
@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,16 +26,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Floats
-from tamis.errors import DamageError
-from tamis.storage import denied, local, writing
+from tamis.errors import DamageError, RunError
+from tamis.ids import json_digest
+from tamis.storage import denied, local, read_json, write_json, writing
 
 _HASH = "tamis.xxh3"
 _PIECE = 4 << 20  # bytes hashed at once
-_TAIL = 8 << 10  # bytes that are read at once, since most footers are shorter
 
 #: The key of the seal in a Parquet footer, and how Thrift writes it before a text of 32 characters.
 _SEAL = "tamis.seal"
-_SEAL_PLACE = _SEAL.encode() + b"\x18\x20"
+_SEAL_START = _SEAL.encode() + b"\x18\x20"
 
 #: Version of our Parquet files. Other writers choose a newer one: a file of another version was rewritten.
 _PARQUET = "1.0"
@@ -47,6 +46,22 @@ _LONGEST_FACTS = 4096  # bytes
 
 #: Arrays whose hash this process has verified: file, inode, size and time.
 _verified: set[tuple[Any, ...]] = set()
+
+_REMEDY = "delete it and repeat `tamis score` (`tamis check RUN` finds all damage, `--delete` deletes it)"
+_REMEDIES = {
+    "run.json": "restore it, or start another run folder",
+    "training.json": "restore it, or delete the model's folder and repeat the command",
+    "bench.json": "delete it, and repeat `tamis bench`",
+}
+
+
+def damaged(path: Path, what: str, remedy: str = "") -> DamageError:
+    """Returns the error for a file that is not as it was written."""
+    remedy = remedy or _REMEDIES.get(path.name, _REMEDY)
+    return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {remedy}", what)
+
+
+# ---- whose rows a part holds
 
 
 @dataclass(frozen=True)
@@ -65,10 +80,16 @@ def uids_digest(high: U64, low: U64) -> str:
     return total.hexdigest()
 
 
-def damaged(path: Path, what: str) -> DamageError:
-    """Returns the error for a file of a run that is not as it was written."""
-    do = "delete it and repeat `tamis score` (`tamis check RUN` finds all damage, `--delete` deletes it)"
-    return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {do}", what)
+def _binding(path: Path, rows: int, uids: str) -> dict[str, str]:
+    return {"tamis.shard": path.stem, "tamis.maker": path.parent.name, "tamis.rows": str(rows), "tamis.uids": uids}
+
+
+def check_binding(path: Path, facts: Mapping[str, str], owner: Owner | None) -> None:
+    """Raises DamageError unless a part was written for its shard and folder, and for its owner's rows."""
+    rows, uids = (owner.rows, owner.uids) if owner else (facts.get("tamis.rows"), facts.get("tamis.uids"))
+    for key, expected in _binding(path, cast(int, rows), cast(str, uids)).items():
+        if facts.get(key) != expected:
+            raise damaged(path, f"its {key.removeprefix('tamis.')} is {facts.get(key)!r}, not {expected!r}")
 
 
 @contextmanager
@@ -81,26 +102,6 @@ def _read_errors(path: Path) -> Iterator[None]:
         raise denied(path, error) or damaged(path, f"it cannot be read ({short})") from error
 
 
-def _binding(path: Path, rows: int, uids: str) -> dict[str, str]:
-    return {"tamis.shard": path.stem, "tamis.maker": path.parent.name, "tamis.rows": str(rows), "tamis.uids": uids}
-
-
-def check_binding(path: Path, facts: Mapping[str, str], owner: Owner | None) -> None:
-    """Checks that a part was written for its shard and folder, and for its owner's rows.
-
-    Raises:
-        DamageError: it was not.
-    """
-    for key, here in (("tamis.shard", path.stem), ("tamis.maker", path.parent.name)):
-        if facts.get(key) != here:
-            what = key.removeprefix("tamis.")
-            raise damaged(path, f"it was written for the {what} {facts.get(key)!r}, not for {here!r}")
-    if owner is not None and facts.get("tamis.rows") != str(owner.rows):
-        raise damaged(path, f"it has {facts.get('tamis.rows')} rows, the index {owner.rows}")
-    if owner is not None and facts.get("tamis.uids") != owner.uids:
-        raise damaged(path, "its rows are other samples than those of the index (their uids differ)")
-
-
 # ---- Parquet
 
 
@@ -110,11 +111,7 @@ def parquet_writer(
 ) -> Iterator[tuple[pq.ParquetWriter, pa.NativeFile]]:
     """Gives a writer of a sealed Parquet file with page checksums, and the file that it writes to.
 
-    Args:
-        path: of the file.
-        schema: its columns.
-        durable: as for `writing`.
-        encoding: arguments of pyarrow's writer.
+    `durable` as for `tamis.storage.writing`; `encoding` goes to pyarrow's writer.
     """
     with writing(path, durable=durable) as temporary:
         with (
@@ -126,47 +123,29 @@ def parquet_writer(
         with open(temporary, "r+b") as file:
             start, footer = _footer(file)
             body = _hash_of(file, start).hexdigest()
-            place = footer.rindex(_SEAL_PLACE) + len(_SEAL_PLACE)
-            file.seek(start + place)
-            file.write((_hash_of_footer(footer, place, body) + body).encode())
+            seal = footer.rindex(_SEAL_START) + len(_SEAL_START)
+            file.seek(start + seal)
+            file.write((_hash_of_footer(footer, seal, body) + body).encode())
 
 
 def write_parquet(
-    path: Path,
-    table: pa.Table,
-    *,
-    uids: str | None,
-    row_group_size: int,
-    facts: Mapping[str, str] | None = None,
-    durable: bool = False,
-    **encoding: Any,
+    path: Path, table: pa.Table, *, uids: str | None, facts: Mapping[str, str] = {}, row_group_size: int, **how: Any
 ) -> None:
-    """Writes a table as a sealed Parquet file.
+    """Writes a table as a sealed Parquet file, with texts for its footer.
 
-    Args:
-        path: of the file.
-        table: its rows.
-        uids: hash of the uids of the shard's rows; None for a file that is no part of a shard.
-        row_group_size: rows.
-        facts: texts for the footer.
-        durable: as for `writing`.
-        encoding: arguments of pyarrow's writer.
+    `uids` is the hash of the uids of the shard's rows; None for a file that is no part of a shard.
     """
-    with parquet_writer(path, table.schema, durable=durable, **encoding) as (writer, _):
+    with parquet_writer(path, table.schema, **how) as (writer, _):
         writer.write_table(table, row_group_size=row_group_size)
         binding = _binding(path, table.num_rows, uids) if uids is not None else {}
-        writer.add_key_value_metadata({**(facts or {}), **binding})
+        writer.add_key_value_metadata({**facts, **binding})
 
 
 def _footer(file: Any) -> tuple[int, bytes]:
     """Returns where a Parquet file's footer starts, and the footer with its length and the closing magic."""
     size = file.seek(0, os.SEEK_END)
-    end = max(0, size - _TAIL)
-    file.seek(end)
-    tail: bytes = file.read()
-    start = max(0, size - 8 - int.from_bytes(tail[-8:-4], "little"))
-    if start >= end:
-        return start, tail[start - end :]
+    file.seek(max(0, size - 8))
+    start = max(0, size - 8 - int.from_bytes(file.read(4), "little"))
     file.seek(start)
     return start, file.read()
 
@@ -180,8 +159,8 @@ def _hash_of(file: Any, stop: int) -> Any:
     return total
 
 
-def _hash_of_footer(footer: bytes, place: int, body: str) -> str:
-    return xxhash.xxh3_64_hexdigest(footer[:place] + body.encode() + footer[place + 32 :])
+def _hash_of_footer(footer: bytes, seal: int, body: str) -> str:
+    return xxhash.xxh3_64_hexdigest(footer[:seal] + body.encode() + footer[seal + 32 :])
 
 
 class CheckedParquet:
@@ -196,11 +175,7 @@ class CheckedParquet:
     """
 
     def __init__(self, path: Path, *, may_be_foreign: bool = False) -> None:
-        """Opens it.
-
-        Args:
-            path: of the file.
-            may_be_foreign: accept a file that another program wrote.
+        """Opens it; `may_be_foreign` accepts a file that another program wrote.
 
         Raises:
             DamageError: it is no Parquet file, or its footer is not as it was written.
@@ -211,46 +186,45 @@ class CheckedParquet:
             self._bytes = pa.OSFile(os.fspath(local(path)))
             self._start, footer = _footer(self._bytes)
             self._file = pq.ParquetFile(self._bytes, page_checksum_verification=True)
-            texts = self._file.metadata.metadata or {}
-            self.facts = {key.decode(): text.decode() for key, text in texts.items()}
-            self.rows: int = self._file.metadata.num_rows
+            metadata = self._file.metadata
+            self.facts = {key.decode(): text.decode() for key, text in (metadata.metadata or {}).items()}
+            self.rows: int = metadata.num_rows
         # Facts of single columns would say more, but a damaged one ends the process in pyarrow's bindings.
-        self.sealed = _SEAL in self.facts and self._file.metadata.format_version == _PARQUET
+        self.sealed = _SEAL in self.facts and metadata.format_version == _PARQUET
         if self.sealed:
-            seal, place = self.facts[_SEAL], footer.rfind(_SEAL_PLACE) + len(_SEAL_PLACE)
-            if _hash_of_footer(footer, place, seal[16:]) != seal[:16]:
+            hashes, seal = self.facts[_SEAL], footer.rfind(_SEAL_START) + len(_SEAL_START)
+            if _hash_of_footer(footer, seal, hashes[16:]) != hashes[:16]:
                 raise damaged(path, "its footer is not what was written")
         elif not may_be_foreign:
             raise damaged(path, "it has no checksums")
 
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """Returns its columns. Read late: status opens each part for its facts alone."""
-        with _read_errors(self.path):
-            return self._file.schema_arrow
-
-    def verify(self) -> None:
-        """Hashes the whole file.
-
-        Raises:
-            DamageError: some byte has changed.
-        """
+    def verify(self, columns: Sequence[str] = ()) -> None:
+        """Hashes the whole file; raises DamageError if some byte has changed, or it lacks a column."""
         with _read_errors(self.path):
             if _hash_of(self._bytes, self._start).hexdigest() != self.facts[_SEAL][16:]:
                 raise damaged(self.path, "its bytes are not those that were written")
+        self._check_columns(columns)
 
     def read(self, names: Sequence[str] | None) -> pa.Table:
         """Returns some columns, or all.
 
         Raises:
-            DamageError: their pages have changed, or cannot be read.
+            DamageError: it lacks one, or their pages have changed or cannot be read.
             RunError: the disk does not give their bytes.
         """
+        self._check_columns(names or ())
         with _read_errors(self.path):
             table = self._file.read(columns=list(names) if names is not None else None, use_threads=False)
         if table.num_rows != self.rows:
             raise damaged(self.path, f"{table.num_rows} rows of {self.rows} could be read")
         return table
+
+    def _check_columns(self, names: Sequence[str]) -> None:
+        with _read_errors(self.path):  # late, since status opens each part for its facts alone
+            there = self._file.schema_arrow.names if names else []
+        for name in names:
+            if name not in there:
+                raise damaged(self.path, f"it has no column {name!r}; it has {', '.join(there)}")
 
 
 # ---- arrays
@@ -268,13 +242,7 @@ def write_array(path: Path, values: Floats, *, uids: str = "") -> None:
 
 
 def finish_array(file: Path, path: Path, rows: int, uids: str) -> None:
-    """Appends its owner facts and hash to an array's file.
-
-    Args:
-        file: the array, under a temporary name.
-        path: where it will be.
-        rows, uids: see `Owner`.
-    """
+    """Appends its owner facts and hash to an array's file, which will be at `path`."""
     facts = _binding(path, rows, uids)
     with open(file, "r+b") as handle:
         total = _hash_of(handle, file.stat().st_size)
@@ -302,7 +270,7 @@ def _verified_facts(path: Path, file: Any) -> dict[str, str]:
     file.seek(max(0, about.st_size - _LONGEST_FACTS))
     _, mark, text = file.read().rpartition(_FACTS)
     try:
-        facts = json.loads(text) if mark else {}
+        facts: dict[str, str] = json.loads(text) if mark else {}
         digest = facts.pop(_HASH)
     except (ValueError, KeyError, AttributeError) as error:
         raise damaged(path, "no hash follows the array") from error
@@ -313,9 +281,77 @@ def _verified_facts(path: Path, file: Any) -> dict[str, str]:
         if total.hexdigest() != digest:
             raise damaged(path, "its bytes are not those that were written")
         _verified.add(key)
-    return cast("dict[str, str]", facts)
+    return facts
 
 
 def verify_again() -> None:
     """Makes every array's hash be verified again when it is next opened."""
     _verified.clear()
+
+
+# ---- JSON
+
+
+def with_hash(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns facts with a hash of all of them."""
+    plain = {key: value for key, value in facts.items() if key != "hash"}
+    return {**plain, "hash": json_digest(plain)}
+
+
+def write_record(path: Path, facts: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Writes facts with their hash; `durable` as for `tamis.storage.writing`."""
+    write_json(path, with_hash(facts), durable=durable)
+
+
+def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
+    """Returns what `write_record` wrote.
+
+    Args:
+        path: the file.
+        remedy: what to do if it is damaged: "delete it and repeat `tamis bench`".
+
+    Raises:
+        DamageError: it is not what was written.
+        RunError: it cannot be read.
+    """
+    try:
+        facts = read_json(path)
+        if isinstance(facts, dict) and with_hash(facts)["hash"] == facts.get("hash"):
+            return facts
+        what = "its content is not what was written"
+    except DamageError as error:
+        what = error.what
+    except ValueError:  # NaN, or half of a surrogate pair: we write neither
+        what = "its content is not what was written"
+    raise damaged(path, what, remedy)
+
+
+def read_result(path: Path, command: str, version: int) -> dict[str, Any] | None:
+    """Returns the result of a command that a run folder holds; None if there is none.
+
+    Raises:
+        RunError: the file is damaged, or of another version.
+    """
+    facts = read_record(path) if path.is_file() else None
+    if facts is not None and (facts.get("kind"), facts.get("format")) != (command, version):
+        raise RunError(f"{path} is of another version of tamis: delete it, or repeat `{command}`")
+    return facts
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the lines of a file that grows, each a JSON object. A last line that a killed process cut is skipped.
+
+    Raises:
+        DamageError: another line is not an object.
+    """
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                return
+            raise damaged(path, f"line {number} is not JSON ({error})") from error
+        if not isinstance(value, dict):
+            raise damaged(path, f"line {number} is not an object")
+        yield value

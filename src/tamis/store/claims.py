@@ -2,7 +2,8 @@
 
 A claim is a small file that names its process and is renewed while the work goes on. A dead process of this machine
 loses its claims at once, another machine's after `TAMIS_REMOTE_LEASE` seconds without renewal, by the clock of the disk
-or store. Claims save work: if two processes do one shard, they write the same files.
+or store. Claims save work: if two processes do one shard, they write the same files. On a store without conditional
+writes every claim succeeds, so the ranks of `--engine static` do only their own shares.
 """
 
 from __future__ import annotations
@@ -44,12 +45,7 @@ _RENEWALS = 12  # per lease
 
 @contextmanager
 def claimed(run: Path, shard: str) -> Iterator[bool]:
-    """Claims a shard while the block runs; yields False if another process has it.
-
-    Raises:
-        RunError: the folder cannot be written to.
-        DiskFullError: no space is left.
-    """
+    """Claims a shard while the block runs; yields False if another process has it."""
     with _holding(run / CLAIMS / shard, patience=0.0) as acquired:
         if acquired:
             storage.look(run / "index" / f"{shard}.parquet")  # another machine may have replaced it
@@ -60,13 +56,8 @@ def claimed(run: Path, shard: str) -> Iterator[bool]:
 def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str]:
     """Claims a shard of a run that was opened earlier, to write a part of it; yields the hash of the shard's uids.
 
-    Args:
-        run: as it was opened when the values were computed.
-        shard: one of its shards.
-        patience: seconds to wait for another process; None: `PATIENCE_SECONDS`.
-
     Raises:
-        RunError: another process keeps it, or the run has other rows there now.
+        RunError: another process keeps it for `patience` seconds, or the run has other rows there now.
     """
     path = run.path / CLAIMS / shard
     with _holding(path, patience=patience) as acquired:
@@ -77,15 +68,10 @@ def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str
 
 
 def check_same_rows(run: Run, shards: Iterable[str]) -> None:
-    """Makes sure that shards have the rows they had when the run was opened: values go by row.
-
-    Raises:
-        RunError: a shard was indexed again and has others.
-    """
+    """Raises RunError if a shard was indexed again since the run was opened and has other rows: values go by row."""
     for shard in shards:
-        then, path = run.owner(shard), run.index_path(shard)
-        now = parts.index_facts(path) if path.is_file() else None
-        if now is None or (now.rows, now.uids) != (then.rows, then.uids):
+        then, now = run.owner(shard), parts.index_facts(run.index_path(shard))
+        if (now.rows, now.uids) != (then.rows, then.uids):
             raise RunError(
                 f"the run {run.path} has changed since it was opened here: the shard {shard} has other rows now. "
                 "Nothing more is written: open the run again, or repeat the command"
@@ -94,16 +80,10 @@ def check_same_rows(run: Run, shards: Iterable[str]) -> None:
 
 @contextmanager
 def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> Iterator[None]:
-    """Holds a folder's lock while the block runs.
-
-    Args:
-        folder: created if it does not exist.
-        doing: what other commands say about this one, `PREPARES` for example.
-        patience: seconds to wait for another command; None: `PATIENCE_SECONDS`. The wait is longer if that one
-            prepares the run.
+    """Holds a folder's lock while the block runs. `doing` is what other commands say about this one.
 
     Raises:
-        RunError: another process keeps it (the message names it), or the folder cannot be written to.
+        RunError: another process keeps it for `patience` seconds, or the folder cannot be written to.
         DiskFullError: no space is left.
     """
     with _holding(folder / "lock", doing, patience=patience) as acquired:
@@ -118,19 +98,11 @@ def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator
     if not storage.has_if_absent(path):  # every rank does its own share
         yield True
         return
-    patience = PATIENCE_SECONDS if patience is None else patience
-    start, warned = time.monotonic(), False
     with storage.explained(path):
-        while (content := _take(path, doing)) is None:
-            longest = max(patience, PREPARING_SECONDS) if _holder(path).get("doing") == PREPARES else patience
-            waited = time.monotonic() - start
-            if waited >= longest:
-                yield False
-                return
-            if waited > PATIENCE_SECONDS and not warned:
-                log.warning("%s: waiting up to %.0f s", _in_use(path), longest)
-                warned = True
-            time.sleep(0.05 * storage.seconds_between_writes(path))
+        content = _wait_for(path, doing, PATIENCE_SECONDS if patience is None else patience)
+    if content is None:
+        yield False
+        return
     released = threading.Event()
     renewal = threading.Thread(target=_renew, args=(path, content, released), name="tamis-claim", daemon=True)
     renewal.start()
@@ -146,18 +118,22 @@ def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator
             log.debug("the claim %s could not be released: %s", path, error)
 
 
-def _renew(path: Path, content: bytes, released: threading.Event) -> None:
-    while not released.wait(limit("lease") / _RENEWALS):
-        try:
-            if _read(path) != content:  # another process took over while this one slept
-                return
-            storage.put(path, content)
-        except (OSError, RunError) as error:  # retried; at worst the shard is done twice
-            log.debug("the claim %s could not be renewed: %s", path, error)
+def _wait_for(path: Path, doing: str, patience: float) -> bytes | None:
+    """Returns the content of a new claim; None if another process keeps it."""
+    start, warned = time.monotonic(), False
+    while (content := _take(path, doing)) is None:
+        longest = max(patience, PREPARING_SECONDS) if _holder(path).get("doing") == PREPARES else patience
+        waited = time.monotonic() - start
+        if waited >= longest:
+            return None
+        if waited > PATIENCE_SECONDS and not warned:
+            log.warning("%s: waiting up to %.0f s", _in_use(path), longest)
+            warned = True
+        time.sleep(0.05 * storage.seconds_between_writes(path))
+    return content
 
 
 def _take(path: Path, doing: str) -> bytes | None:
-    """Returns the content of a new claim; None if another process holds it."""
     me = {"process": os.getpid(), "started": started(os.getpid()), "numbers": NUMBERED_IN, "host": socket.gethostname()}
     content = json.dumps({**me, "doing": doing, "id": uuid.uuid4().hex}).encode()
     if storage.put(path, content, if_absent=True):
@@ -168,43 +144,33 @@ def _take(path: Path, doing: str) -> bytes | None:
     return content if storage.put(path, content, if_absent=True) else None
 
 
+def _renew(path: Path, content: bytes, released: threading.Event) -> None:
+    while not released.wait(limit("lease") / _RENEWALS):
+        try:
+            if _read(path) != content:  # another process took over while this one slept
+                return
+            storage.put(path, content)
+        except (OSError, RunError) as error:  # retried; at worst the shard is done twice
+            log.debug("the claim %s could not be renewed: %s", path, error)
+
+
 def _in_use(path: Path) -> str:
-    holder, lock = _holder(path), path.name == "lock"
-    place = str(path.parent) if lock else f"the shard {path.name} of {path.parents[1]}"
+    holder, what = _holder(path), path.parent if path.name == "lock" else path
     doing = f", which {holder['doing']}" if holder.get("doing") else ""
-    return (
-        f"{place} is in use by process {holder.get('process', '?')} on {holder.get('host', 'another machine')}{doing}"
-    )
-
-
-def takes_over(run: Path) -> bool:
-    """Whether a process may do the shards that another one leaves: claims need a store with conditional writes."""
-    if storage.has_if_absent(run / CLAIMS):
-        return True
-    log.warning(
-        "%s: this store has no conditional writes that Tamis knows of, so shards cannot be claimed. Ranks of "
-        "--engine static do only their own shares; do not start two other commands at once",
-        run,
-    )
-    return False
+    return f"{what} is in use by process {holder.get('process', '?')} on {holder.get('host', 'another machine')}{doing}"
 
 
 def being_done(run: Path, shards: Collection[str]) -> set[str]:
-    """Returns the shards that a process has claimed."""
+    """Returns the shards that a living process has claimed."""
     now = cache(partial(_now, run / CLAIMS))
     return {name for name in storage.files(run / CLAIMS) if name in shards and not _is_free(run / CLAIMS / name, now)}
-
-
-def free_claims(run: Path) -> list[str]:
-    """Returns the names of claims whose processes were killed."""
-    claims = storage.files(run / CLAIMS)
-    return sorted(claims - being_done(run, claims))
 
 
 def sweep_claims(run: Path) -> None:
     """Removes what killed processes left of claims."""
     storage.sweep(run / CLAIMS)
-    for name in free_claims(run):
+    claims = storage.files(run / CLAIMS)
+    for name in claims - being_done(run, claims):
         storage.remove(run / CLAIMS / name)
 
 
@@ -217,20 +183,16 @@ def _read(path: Path) -> bytes:
 
 def _holder(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(_read(path) or b"{}")
-    except ValueError:
+        return dict(json.loads(_read(path)))
+    except (ValueError, TypeError):  # it is gone, or damaged
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _is_free(path: Path, now: Callable[[], float]) -> bool:
     entry, holder = storage.look(path), _holder(path)
-    if entry is None:
-        return True
-    if holder.get("numbers") == NUMBERED_IN:
-        process = int(holder.get("process", 0))
-        return not alive(process) or started(process) != holder.get("started")
-    return now() - entry.changed >= limit("lease")
+    if entry is not None and holder.get("numbers") == NUMBERED_IN:
+        return not alive(holder["process"]) or started(holder["process"]) != holder.get("started")
+    return entry is None or now() - entry.changed >= limit("lease")
 
 
 def _now(folder: Path) -> float:

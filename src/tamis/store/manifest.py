@@ -1,30 +1,45 @@
-"""Writing what a run folder says about itself: run.json, signal.json; and deleting the parts of shards."""
+"""What a run folder says about itself: run.json, shards.parquet, and the signal.json or feature.json of its parts.
+
+The list of shards is a file of its own, since a pool may have a million. run.json holds their number and the hash of
+the list, so that the two cannot be of different runs. docs/data-format.md lists the keys of the JSON files.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import xxhash
 import yaml
 
 from tamis import __version__
 from tamis.data import KEEPS
-from tamis.errors import RunError
+from tamis.errors import DamageError, RunError
 from tamis.ids import fingerprint
-from tamis.pool import Pool
 from tamis.pool.files import is_remote
-from tamis.storage import explained, files, folders, remove, sweep, write_json, writing
-from tamis.store.records import described, description_of, read_description, with_hash
-from tamis.store.run import FORMAT, read_manifest, score_folders
-from tamis.store.shard_list import SHARDS, read_shards, write_shards
+from tamis.storage import explained, files, folders, read_again, read_json, remove, sweep, write_json, writing
+from tamis.store.checked import CheckedParquet, damaged, read_record, with_hash, write_parquet
 from tamis.store.targets import check_own, lists
 
+if TYPE_CHECKING:
+    from tamis.pool import Pool
+
 log = logging.getLogger(__name__)
+
+#: Version of the folder's layout. A reader refuses every other.
+FORMAT = 1
+
+SHARDS = "shards.parquet"
+
+#: The file that describes a folder of scores, and of stored features.
+SIGNAL, FEATURE = "signal.json", "feature.json"
 
 #: Settings of a pool that decide its rows: a run can only continue under the same.
 _DECISIVE = ("kind", "caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency")
@@ -32,11 +47,142 @@ _DECISIVE = ("kind", "caption", "image", "image_extensions", "fields", "max_pixe
 #: Files of a run that a pool's glob might list.
 _LISTABLE = ("run.json", SHARDS, "index/0.parquet", "scores/a/0.parquet")
 
+_SHARDS_SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("name", "url")])
+
+
+# ---- run.json and the list of shards
+
+
+def read_manifest(run: Path) -> dict[str, Any] | None:
+    """Returns the content of a run folder's `run.json`; None if there is none.
+
+    Raises:
+        RunError: it is damaged, or of another format.
+    """
+    path = run / "run.json"
+    if not path.is_file():
+        return None
+    facts = read_json(path)
+    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found != FORMAT:
+        raise RunError(
+            f"{run} has the format {found}, and this version of tamis reads {FORMAT}: score the pool into another "
+            "run folder"
+        )
+    return read_record(path)
+
 
 def shards_of(run: Path) -> dict[str, str]:
     """Returns the shards that a run lists, urls by name; {} for a new run."""
     facts = read_manifest(run)
     return read_shards(run, facts, just_begun=True) if facts else {}
+
+
+def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False) -> dict[str, str]:
+    """Returns the url of each shard, by name.
+
+    Args:
+        run: the run folder.
+        facts: of its run.json.
+        just_begun: accept a list that differs from run.json: a command that was killed between writing the two left
+            one that names more shards, and the next `tamis score` writes both.
+
+    Raises:
+        DamageError: the list is missing or damaged, or is another run's.
+    """
+    path = run / SHARDS
+    if not path.is_file():
+        raise DamageError(f"{path}, the list of the run's shards, is missing: restore it, or start another run folder")
+    shards = _read_list(path)
+    if not just_begun and _digest(shards) != facts["shards"]["digest"]:
+        time.sleep(1.0)  # another command may be writing the list, and then run.json
+        shards = _read_list(path)
+        if _digest(shards) != read_record(run / "run.json")["shards"]["digest"]:
+            what = "it is not the list of shards that run.json was written with"
+            raise damaged(path, what, "repeat `tamis score`, which writes both, or restore it")
+    return shards
+
+
+def write_shards(run: Path, shards: Mapping[str, str]) -> dict[str, Any]:
+    """Writes the list (urls by name, in order) if it differs, and returns what run.json must hold for it."""
+    path = run / SHARDS
+    try:
+        same = path.is_file() and _read_list(path) == shards
+    except DamageError:
+        same = False
+    if not same:
+        table = pa.table([pa.array(shards.keys()), pa.array(shards.values())], schema=_SHARDS_SCHEMA)
+        how: dict[str, Any] = {"row_group_size": 1 << 20, "compression": "ZSTD", "use_dictionary": False}
+        write_parquet(path, table, uids=None, durable=True, **how)
+    return {"count": len(shards), "digest": _digest(shards)}
+
+
+def _read_list(path: Path) -> dict[str, str]:
+    read_again(path)
+    table = CheckedParquet(path).read(["name", "url"])
+    return dict(zip(table.column("name").to_pylist(), table.column("url").to_pylist(), strict=True))
+
+
+def _digest(shards: Mapping[str, str]) -> str:
+    return xxhash.xxh3_64_hexdigest("\n".join(itertools.chain(*shards.items())).encode())
+
+
+# ---- the descriptions of parts
+
+
+def description_of(folder: Path) -> Path:
+    """Returns the file that describes a folder of parts."""
+    return folder / (SIGNAL if folder.parent.name == "scores" else FEATURE)
+
+
+def described(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a description as its file holds it: with its folder and its hash."""
+    return with_hash({**facts, "maker": folder.name})
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Returns the description of the folder that a file is in; raises DamageError if it is damaged or another's."""
+    facts = read_record(path)
+    if facts.get("maker") != path.parent.name:
+        raise damaged(path, f"it was written for {facts.get('maker')}, not for {path.parent.name}")
+    return facts
+
+
+def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the signal.json (or feature.json) of part folders where it differs, and sweeps the folders."""
+    for name in ("index", *described_folders):
+        with explained(run / name):
+            (run / name).mkdir(parents=True, exist_ok=True)
+        sweep(run / name)
+    for name, facts in described_folders.items():
+        path = description_of(run / name)
+        old = read_description(path) if path.is_file() else {}
+        noted = {key: old[key] for key in ("side_files",) if key in old}  # by the worker that wrote them
+        if old != (new := described(run / name, {**facts, **noted})):
+            write_json(path, new)
+
+
+def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Returns the folder of each label's scores, and its description. No part is listed.
+
+    Raises:
+        DamageError: a description is damaged, or two folders have one label.
+    """
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for folder in folders(run / "scores"):
+        if (folder / SIGNAL).is_file():
+            facts = read_description(folder / SIGNAL)
+            if facts["label"] in found:
+                raise DamageError(labelled_twice(facts["label"], found[facts["label"]][0], folder))
+            found[facts["label"]] = folder, facts
+    return found
+
+
+def labelled_twice(label: str, one: Path, other: Path) -> str:
+    """Returns the sentence on two sets of scores that recipes cannot tell apart."""
+    return (
+        f"two sets of scores are called {label!r}, {one} and {other}, so a recipe's name is ambiguous: move the one "
+        "that was copied here, or is not wanted, out of the run"
+    )
 
 
 def labels_of(run: Path) -> dict[str, str]:
@@ -50,8 +196,11 @@ def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     facts = read_manifest(run)
     if facts is None:
         return None, ()
-    later = sorted((run / "scores").glob("carried_field-*/signal.json"))
+    later = sorted((run / "scores").glob(f"carried_field-*/{SIGNAL}"))
     return tuple(facts["pool"]["fields"]), tuple(str(read_description(path)["label"]) for path in later)
+
+
+# ---- making or extending a run
 
 
 def check_folder(run: Path, pool: Pool) -> None:
@@ -61,16 +210,17 @@ def check_folder(run: Path, pool: Pool) -> None:
         RunError: the folder is no run and holds files, or is a file; or files of the pool are or would be in it.
     """
     name = here = str(run)
+    urls = {shard.url for shard in pool.shards}
     if is_remote(name):  # a run may share a bucket
-        pool_folders = {shard.url.rpartition("/")[0] for shard in pool.shards if is_remote(shard.url)}
+        pool_folders = {url.rpartition("/")[0] for url in urls if is_remote(url)}
     else:
         here = os.path.realpath(run)
         if run.exists() and not run.is_dir():
             raise RunError(f"the run folder {run} cannot be written to: it is a file; choose another with --run")
         if run.is_dir():
             check_own(run, what="run", marks=["run.json"], also=["lock", SHARDS, "claims"], option="--run")
-        local = (os.path.dirname(shard.url) for shard in pool.shards if not is_remote(shard.url))
-        pool_folders = {os.path.realpath(folder) for folder in set(local)}
+        local = {os.path.dirname(url) for url in urls if not is_remote(url)}
+        pool_folders = {os.path.realpath(folder) for folder in local}
     mixed = any(folder == here or folder.startswith(f"{here}/") for folder in pool_folders)
     if mixed or any(lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
         raise RunError(
@@ -79,47 +229,28 @@ def check_folder(run: Path, pool: Pool) -> None:
 
 
 def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
-    """Checks that a pool is the run's pool, an extension or a part of it.
-
-    Args:
-        run: the run folder, new or not.
-        pool: what is to be scored.
-        grow: another pool is allowed, and its shards are added.
+    """Checks that a pool is the run's pool, an extension or a part of it; with `grow`, any pool may be added.
 
     Raises:
-        RunError: it has shards that the run lacks, at another place than the run's pool.
+        RunError: it has shards that the run lacks, and other paths than the run's pool.
     """
     facts = read_manifest(run)
-    if facts is None or grow or set(pool.spec.paths) <= set(_paths(facts)):
+    if facts is None or grow or set(pool.spec.paths) <= set(pool_paths(facts)):
         return
     listed = read_shards(run, facts, just_begun=True)
     new = [shard.name for shard in pool.shards if shard.name not in listed]
     if new:
         raise RunError(
-            f"{run} holds the pool {' '.join(_paths(facts))} ({len(listed):,} shards). {' '.join(pool.spec.paths)} has "
-            f"{len(new):,} shards that it lacks, the first: {new[0]}. `tamis score ... --grow` (grow=True) adds them "
-            "to this run; for a run of their own, name another folder with --run"
+            f"{run} holds the pool {' '.join(pool_paths(facts))} ({len(listed):,} shards). "
+            f"{' '.join(pool.spec.paths)} has {len(new):,} shards that it lacks, the first: {new[0]}. `tamis score ... "
+            "--grow` (grow=True) adds them to this run; for a run of their own, name another folder with --run"
         )
 
 
-def _paths(facts: Mapping[str, Any]) -> list[str]:
-    """Returns the paths of a run's pool."""
+def pool_paths(facts: Mapping[str, Any]) -> list[str]:
+    """Returns the paths (files, folders, globs) of a run's pool, from its run.json."""
     path = facts["pool"].get("path") or []
     return [path] if isinstance(path, str) else list(path)
-
-
-def _merged_paths(before: Mapping[str, Any], listed: Mapping[str, str], pool: Pool) -> dict[str, Any]:
-    """Returns what run.json says of the pool's paths: as before, with paths that bring new shards.
-
-    Nothing if the pool was moved: its shards have other urls, and the new paths replace the old.
-    """
-    known = _paths(before)
-    if not known or any(listed.get(shard.name, shard.url) != shard.url for shard in pool.shards):
-        return {}
-    added = [path for path in pool.spec.paths if path not in known]
-    if added and any(shard.name not in listed for shard in pool.shards):
-        return {"path": [*known, *added]}
-    return {"path": before["pool"]["path"], "format": before["pool"].get("format", pool.spec.format)}
 
 
 def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str] | None = None) -> None:
@@ -162,35 +293,34 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         temporary.write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
+def _merged_paths(before: Mapping[str, Any], listed: Mapping[str, str], pool: Pool) -> dict[str, Any]:
+    """Returns what run.json says of the pool's paths: as before, with paths that bring new shards.
+
+    Nothing if the pool was moved: its shards have other urls, and the new paths replace the old.
+    """
+    old = pool_paths(before)
+    if not old or any(listed.get(shard.name, shard.url) != shard.url for shard in pool.shards):
+        return {}
+    added = [path for path in pool.spec.paths if path not in old]
+    if added and any(shard.name not in listed for shard in pool.shards):
+        return {"path": [*old, *added]}
+    return {"path": before["pool"]["path"], "format": before["pool"].get("format", pool.spec.format)}
+
+
 def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
     """Returns the shards of earlier commands, without those that were never read and whose files have been deleted."""
     kept = {*here, *files(run / "index", ".parquet")}
-    known = {name: url for name, url in listed.items() if name in kept or is_remote(url) or os.path.lexists(url)}
-    if len(known) < len(listed):
+    found = {name: url for name, url in listed.items() if name in kept or is_remote(url) or os.path.lexists(url)}
+    if len(found) < len(listed):
         log.warning(
-            "%d shards were never read and their files are gone: the run no longer lists them", len(listed) - len(known)
+            "%d shards were never read and their files are gone: the run no longer lists them", len(listed) - len(found)
         )
-    return known
-
-
-def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the signal.json (or feature.json) of part folders where it differs, and sweeps the folders."""
-    for name in ("index", *described_folders):
-        with explained(run / name):
-            (run / name).mkdir(parents=True, exist_ok=True)
-        sweep(run / name)
-    for name, facts in described_folders.items():
-        path = description_of(run / name)
-        there = read_description(path) if path.is_file() else {}
-        noted = {key: there[key] for key in ("side_files",) if key in there}  # by the worker that wrote them
-        right = described(run / name, {**facts, **noted})
-        if there != right:
-            write_json(path, right)
+    return found
 
 
 def forget(run: Path, shards: Sequence[str]) -> None:
     """Deletes every part of some shards: the index last, so that a kill half-way leaves no part without it."""
-    for folder in (*(one for kind in ("scores", *KEEPS) for one in folders(run / kind)), run / "index"):
+    for folder in (*(each for kind in ("scores", *KEEPS) for each in folders(run / kind)), run / "index"):
         ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
         for shard in shards:
             remove(folder / f"{shard}{ending}")

@@ -1,7 +1,4 @@
-"""Parts: the files of one shard. Row i of every part is sample i of the shard.
-
-`tamis.store.checked` writes and reads them with their checksums.
-"""
+"""Parts: the files of one shard. Row i of every part is sample i of the shard."""
 
 from __future__ import annotations
 
@@ -60,12 +57,9 @@ _ROW_GROUP = 131_072
 
 
 def write_index(path: Path, table: pa.Table, *, source: str, stamp: str) -> None:
-    """Writes an index part.
+    """Writes an index part: a row per sample, in the shard's order, with `INDEX_FIELDS` and the pool's fields.
 
-    Args:
-        path: of the part.
-        table: a row per sample, in the shard's order: `INDEX_FIELDS` and the fields that the pool carries.
-        source, stamp: the shard's file, and its version.
+    `source` is the shard's file, and `stamp` its version.
     """
     counts = Counter(table.column("status").to_pylist())
     leaves = [name for name in table.schema.names if name != "members"]
@@ -101,11 +95,7 @@ class IndexFacts(Owner):
 
 
 def index_facts(path: Path) -> IndexFacts:
-    """Returns what the footer of an index part says; about 0.1 ms.
-
-    Raises:
-        DamageError: the part is missing or damaged.
-    """
+    """Returns what the footer of an index part says; raises DamageError if it is missing or damaged."""
     facts = CheckedParquet(path).facts
     check_binding(path, facts, None)
     if "tamis.stamp" not in facts:
@@ -142,12 +132,7 @@ def write_scores(
 ) -> None:
     """Writes a score part: the signal's columns, float32 or words, null = not judged, and the reason.
 
-    Args:
-        path: of the part.
-        columns: the signal's.
-        values: (n,) per column: floats with NaN, or words with None, if a row is not judged.
-        reasons: n sentences, None if every column is judged.
-        uids: hash of the uids of the shard's index.
+    `values` holds (n,) per column: floats with NaN, or words with None. `uids` is the hash of the index's uids.
     """
     arrays = {}
     for column in columns:
@@ -170,30 +155,18 @@ def write_scores(
 
 
 def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = None) -> pa.Table:
-    """Returns some columns of a part, or all.
-
-    Args:
-        path: the part.
-        names: of the columns; None: all.
-        owner: whose rows it must hold; None: unknown, as for the index, which says it itself.
+    """Returns some columns of a part, or all. No `owner`: whose rows they are is unknown, as for the index.
 
     Raises:
         DamageError: the part is missing or damaged, is another's, or has other columns.
     """
     part = CheckedParquet(path)
     check_binding(path, part.facts, owner)
-    for name in names or ():
-        if name not in part.schema.names:
-            raise damaged(path, f"it has no column {name!r}; it has {', '.join(part.schema.names)}")
     return part.read(names)
 
 
 def of_kind(path: Path, name: str, column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
-    """Returns a column of a part if it holds what it should: numbers or words.
-
-    Raises:
-        DamageError: it does not.
-    """
+    """Returns a column of a part; raises DamageError if it holds words for numbers or numbers for words."""
     held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     right = pa.types.is_floating(held) or pa.types.is_integer(held) if kind == "number" else pa.types.is_string(held)
     if not right:
@@ -213,15 +186,7 @@ def write_rows(path: Path, rows: Sequence[Floats], *, uids: str) -> None:
 
 
 def read_rows(path: Path, owner: Owner | None = None) -> Floats:
-    """Returns stored features, memory-mapped: (rows, d) float16.
-
-    Args:
-        path: the part. A process verifies the hash of the whole file when it first opens it.
-        owner: whose rows it must hold; None: unknown.
-
-    Raises:
-        DamageError: the part is missing or damaged, or another's.
-    """
+    """Returns stored features, memory-mapped: (rows, d) float16; raises DamageError like `read_array`."""
     found = read_array(path, owner)
     if found.ndim != 2 or found.dtype.kind != "f":
         raise damaged(path, f"it holds {found.dtype} of shape {found.shape}, not a row of floats per sample")

@@ -6,7 +6,7 @@ import logging
 import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +18,20 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Member
-from tamis.errors import DamageError, RunError, unknown
-from tamis.storage import files, folders, location, prefetch, read_json
+from tamis.errors import RunError, unknown
+from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
-from tamis.store.checked import damaged
+from tamis.store.checked import damaged, read_record
+from tamis.store.manifest import (
+    FEATURE,
+    SIGNAL,
+    pool_paths,
+    read_description,
+    read_manifest,
+    read_shards,
+    score_folders,
+)
 from tamis.store.parts import IndexFacts
-from tamis.store.records import FEATURE, SIGNAL, read_description, read_record
-from tamis.store.shard_list import read_shards
 
 if TYPE_CHECKING:
     import pandas
@@ -32,9 +39,6 @@ if TYPE_CHECKING:
     from tamis.store.table import Table
 
 log = logging.getLogger(__name__)
-
-#: Version of the folder's layout. A reader refuses every other.
-FORMAT = 1
 
 _AHEAD = 64  # parts of a run at a URL that are downloaded together
 
@@ -94,12 +98,10 @@ class Run:
         self.partial = partial
         facts = read_manifest(self.path)
         if facts is None:
-            what = (
-                "holds no run.json" if self.path.is_dir() else "is a file" if self.path.exists() else "does not exist"
-            )
-            raise RunError(f"{self.path} is not a run folder: it {what}; make one with `tamis score POOL --run RUN`")
+            what = "it holds no run.json" if self.path.exists() else "it does not exist"
+            raise RunError(f"{self.path} is not a run folder: {what}; make one with `tamis score POOL --run RUN`")
         self.facts: Mapping[str, Any] = facts
-        self._known: dict[str, IndexFacts] = {}
+        self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
 
     def __repr__(self) -> str:
@@ -138,7 +140,7 @@ class Run:
         folder = self.path / "failures"
         return {name: read_record(folder / f"{name}.json")["error"] for name in sorted(files(folder, ".json"))}
 
-    def check_whole(self) -> None:
+    def check_complete(self) -> None:
         """Makes sure that the rows are those of every shard that the run lists.
 
         Raises:
@@ -161,8 +163,7 @@ class Run:
     @property
     def pool_files(self) -> list[str]:
         """The files of the pool, and the paths (files, folders, globs) that it was opened by."""
-        path = self.facts["pool"].get("path") or []
-        return [*self.urls.values(), *([path] if isinstance(path, str) else path)]
+        return [*self.urls.values(), *pool_paths(self.facts)]
 
     def completing(self) -> str:
         """Returns the command that makes what the run lacks."""
@@ -172,11 +173,10 @@ class Run:
         """Returns the beginning of a command that scores the run's pool as before: `tamis score POOL --run RUN`."""
         from tamis.pool import PoolSpec
 
-        pool, usual = self.facts["pool"], PoolSpec(path="")
-        path = pool.get("path") or "POOL"
-        words = ["tamis", "score", *([path] if isinstance(path, str) else path), "--run", str(self.path)]
+        pool, default = self.facts["pool"], PoolSpec(path="")
+        words = ["tamis", "score", *(pool_paths(self.facts) or ["POOL"]), "--run", str(self.path)]
         for name in _OPTIONS:
-            if (value := pool.get(name)) not in (None, getattr(usual, name)):
+            if (value := pool.get(name)) not in (None, getattr(default, name)):
                 words += [f"--{name.replace('_', '-')}", str(value)]
         return shlex.join(words)
 
@@ -186,20 +186,20 @@ class Run:
         return self.path / "index" / f"{shard}.parquet"
 
     @cached_property
-    def _footers(self) -> dict[str, IndexFacts]:
-        prefetch(self.index_path(shard) for shard in self.shards if shard not in self._known)
-        return {shard: self.owner(shard) for shard in self.shards}
+    def _footers(self) -> list[IndexFacts]:
+        prefetch(self.index_path(shard) for shard in self.shards if shard not in self._owners)
+        return [self.owner(shard) for shard in self.shards]
 
     def owner(self, shard: str) -> IndexFacts:
         """Returns the rows that every part of a shard must hold."""
-        if shard not in self._known:
-            self._known[shard] = parts.index_facts(self.index_path(shard))
-        return self._known[shard]
+        if shard not in self._owners:
+            self._owners[shard] = parts.index_facts(self.index_path(shard))
+        return self._owners[shard]
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Rows of each shard."""
-        return tuple(self._footers[shard].rows for shard in self.shards)
+        return tuple(facts.rows for facts in self._footers)
 
     def __len__(self) -> int:
         return sum(self.sizes)
@@ -207,20 +207,17 @@ class Run:
     @property
     def stamps(self) -> tuple[str, ...]:
         """Size and time of each shard's file when it was indexed."""
-        return tuple(self._footers[shard].stamp for shard in self.shards)
+        return tuple(facts.stamp for facts in self._footers)
 
     @property
     def uids(self) -> tuple[str, ...]:
         """A hash of each shard's uids, in the order of its rows."""
-        return tuple(self._footers[shard].uids for shard in self.shards)
+        return tuple(facts.uids for facts in self._footers)
 
     @property
     def statuses(self) -> Counter[str]:
         """How many rows have which status."""
-        total: Counter[str] = Counter()
-        for facts in self._footers.values():
-            total.update(facts.statuses)
-        return total
+        return sum((facts.statuses for facts in self._footers), Counter())
 
     def index(self, shard: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Returns the index of one shard (docs/data-format.md lists its columns)."""
@@ -260,9 +257,7 @@ class Run:
     @cached_property
     def vectors(self) -> dict[str, str]:
         """Names that a recipe may use for stored embeddings, to their folders: in full, or the node's if unique."""
-        short = Counter(name.rpartition("-")[0] for name in self.embeddings)
-        found = {name: name for name in self.embeddings}
-        return found | {stem: name for name in found if short[stem := name.rpartition("-")[0]] == 1}
+        return _names_of(self.embeddings)
 
     def embedding(self, name: str, shard: str) -> Floats:
         """Returns stored embeddings of a shard, memory-mapped.
@@ -274,7 +269,7 @@ class Run:
         Returns:
             (rows, d) float16, unit rows; NaN rows where there is none.
         """
-        path = _one(name, self.embeddings, "embedding") / f"{shard}.npy"
+        path = _folder(name, self.embeddings, "embedding") / f"{shard}.npy"
         found = parts.read_rows(path, self.owner(shard))
         width = self._widths.setdefault(path.parent, found.shape[1])
         if found.shape[1] != width:
@@ -293,7 +288,7 @@ class Run:
             name: a folder of `texts`, or its part before the fingerprint if unique ("generated_captions").
             shard: the shard.
         """
-        return parts.read_text_lists(_one(name, self.texts, "set of texts") / f"{shard}.parquet", self.owner(shard))
+        return parts.read_text_lists(_folder(name, self.texts, "set of texts") / f"{shard}.parquet", self.owner(shard))
 
     # ---- columns by name ----
 
@@ -303,13 +298,13 @@ class Run:
 
         A column is known by its full name `label.column`, and by its own name if unique.
         """
-        short: Counter[str] = Counter(column.name for group in self.scores.values() for column in group.columns)
         found: dict[str, tuple[str, ScoreSet | None, Column]] = {}
         for name in INDEX_NUMBERS:
             unit = "bytes" if name == "image_bytes" else "pixels"
             found[name] = (name, None, Column(name=name, unit=unit, better="neither"))
         for name in (*INDEX_WORDS, *self.facts["pool"]["fields"]):
             found[name] = (name, None, Column(name=name, unit="", better="neither", kind="word"))
+        short = Counter(column.name for group in self.scores.values() for column in group.columns)
         for group in self.scores.values():
             for column in group.columns:
                 found[f"{group.label}.{column.name}"] = (column.name, group, column)
@@ -342,20 +337,20 @@ class Run:
         """Returns the shortest name of every score column."""
         names: dict[tuple[str, str], str] = {}
         for name, (inner, group, _) in self.columns.items():
-            if group is not None and len(name) < len(names.get((group.label, inner), " " * 999)):
-                names[group.label, inner] = name
+            if group is not None:
+                names[group.label, inner] = min(names.get((group.label, inner), name), name, key=len)
         return list(names.values())
 
-    def whole_score_names(self) -> list[str]:
+    def complete_score_names(self) -> list[str]:
         """Returns the shortest name of every score column that all shards have; warns of the others."""
         every = set(self.shards)
-        incomplete = {label: group for label, group in self.scores.items() if not group.shards >= every}
-        for label, group in incomplete.items():
-            log.warning(
-                "the score %r is left out: %d of %d shards have it so far; repeat `tamis score` to complete it",
-                *(label, len(group.shards & every), len(every)),
-            )
-        return [name for name in self.score_names() if self.columns[name][1] not in incomplete.values()]
+        incomplete = [label for label, group in self.scores.items() if not group.shards >= every]
+        for label in incomplete:
+            done = len(self.scores[label].shards & every)
+            text = "the score %r is left out: %d of %d shards have it so far; repeat `tamis score` to complete it"
+            log.warning(text, label, done, len(every))
+        groups = {name: self.columns[name][1] for name in self.score_names()}
+        return [name for name, group in groups.items() if group is not None and group.label not in incomplete]
 
     # ---- rows ----
 
@@ -366,9 +361,11 @@ class Run:
             aliases: a recipe's own names, to the run's.
 
         Raises:
-            RunError: shards are missing, see `check_whole`.
+            RunError: shards are missing, see `check_complete`.
         """
-        self.check_whole()
+        from tamis.store.table import Table
+
+        self.check_complete()
         names = dict(aliases or {})
 
         def read_uids(block: int) -> tuple[Any, Any]:
@@ -379,13 +376,11 @@ class Run:
             return None if group is None else group.side_file(file)
 
         def about(name: str) -> Mapping[str, Any]:
-            group = self.columns.get(names.get(name, name), (None, None))[1]
+            inner, group, column = self.locate(names.get(name, name))
             if group is not None:
                 return group.facts
-            folder = self.embeddings.get(self.vectors.get(names.get(name, name), ""))
-            return read_description(folder / FEATURE) if folder is not None and (folder / FEATURE).is_file() else {}
-
-        from tamis.store.table import Table
+            path = self.embeddings[inner] / FEATURE if column.kind == "vector" else None
+            return read_description(path) if path is not None and path.is_file() else {}
 
         return Table(
             self.sizes,
@@ -434,7 +429,7 @@ class Run:
             columns: of scores, of the index (`width`, `status`, ...), or `caption`; None: the caption and every score
                 that all shards have. Incomplete scores are left out then, with a warning.
         """
-        wanted = list(columns) if columns is not None else ["caption", *self.whole_score_names()]
+        wanted = list(columns) if columns is not None else ["caption", *self.complete_score_names()]
         table = self.table()
         pieces = []
         for block, shard in enumerate(self.shards):
@@ -480,48 +475,6 @@ class Run:
         return self.to_numpy(column)
 
 
-def read_manifest(run: Path) -> dict[str, Any] | None:
-    """Returns the content of a run folder's `run.json`; None if there is none.
-
-    Raises:
-        RunError: it is damaged, or of another format.
-    """
-    path = run / "run.json"
-    if not path.is_file():
-        return None
-    facts = read_json(path)
-    if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found != FORMAT:
-        raise RunError(
-            f"{run} has the format {found}, and this version of tamis reads {FORMAT}: score the pool into another "
-            "run folder"
-        )
-    return read_record(path)
-
-
-def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Returns the folder of each label's scores, and its description. No part is listed.
-
-    Raises:
-        DamageError: a description is damaged, or two folders have one label.
-    """
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for folder in folders(run / "scores"):
-        if (folder / SIGNAL).is_file():
-            facts = read_description(folder / SIGNAL)
-            if facts["label"] in found:
-                raise DamageError(labelled_twice(facts["label"], found[facts["label"]][0], folder))
-            found[facts["label"]] = folder, facts
-    return found
-
-
-def labelled_twice(label: str, one: Path, other: Path) -> str:
-    """Returns the sentence on two sets of scores that recipes cannot tell apart."""
-    return (
-        f"two sets of scores are called {label!r}, {one} and {other}, so a recipe's name is ambiguous: move the one "
-        "that was copied here, or is not wanted, out of the run"
-    )
-
-
 def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Run:
     """Opens a run folder whose rows are to be read.
 
@@ -535,13 +488,19 @@ def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Ru
     run = path if isinstance(path, Run) else Run(path, partial=partial)
     if partial and not run.partial:
         run = Run(run.path, partial=True)
-    run.check_whole()
+    run.check_complete()
     return run
 
 
-def _one(name: str, folders: Mapping[str, Path], what: str) -> Path:
-    """Returns the folder of that name, or of that name before the fingerprint."""
-    matches = [key for key in folders if key == name or key.rpartition("-")[0] == name]
-    if len(matches) != 1:
-        raise RunError(unknown(what, name, folders) + (" (name one in full)" if matches else ""))
-    return folders[matches[0]]
+def _names_of(folders: Iterable[str]) -> dict[str, str]:
+    """Returns names for folders: in full, and the part before the fingerprint if it is unique."""
+    short = Counter(name.rpartition("-")[0] for name in folders)
+    found = {name: name for name in folders}
+    return found | {stem: name for name in folders if short[stem := name.rpartition("-")[0]] == 1}
+
+
+def _folder(name: str, folders: Mapping[str, Path], what: str) -> Path:
+    found = _names_of(folders).get(name)
+    if found is None:
+        raise RunError(unknown(what, name, folders))
+    return folders[found]

@@ -15,7 +15,7 @@ from tamis.errors import DamageError
 from tamis.ids import json_digest
 from tamis.storage import read_json, write_json
 from tamis.store.checked import read_array, write_array
-from tamis.store.records import SIGNAL, described, read_description
+from tamis.store.manifest import SIGNAL, described, read_description
 
 #: The names of a signal's classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"

@@ -134,7 +134,7 @@ def samples_of(
         raise ValueError(f"errors must be 'raise' or 'mark', got {errors!r}")
     at_least_one(ahead=ahead, **({} if threads is None else {"threads": threads}))
     run = source if isinstance(source, Run) else source.run
-    run.check_whole()
+    run.check_complete()
     rows = _ordered(source, order)
     wanted = frozenset(fields)
     if wanted & _FROM_FILES:

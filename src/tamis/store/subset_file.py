@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from tamis.errors import DamageError, RunError
 from tamis.storage import local
-from tamis.store.checked import CheckedParquet, parquet_writer
+from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
 from tamis.store.reasons import Codes
-from tamis.store.records import with_hash
 
 FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
 

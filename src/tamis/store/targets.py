@@ -18,7 +18,7 @@ from tamis.errors import RunError
 from tamis.pool.files import is_remote, literal_end, stamp
 from tamis.processes import TEMPORARY, in_work, temporary_name
 from tamis.storage import check_path, check_writable, explained
-from tamis.store.records import read_record, write_record
+from tamis.store.checked import read_record, write_record
 
 #: The files that `tamis run` wrote outside of the run.
 OUTPUTS = "outputs.json"

@@ -26,8 +26,8 @@ from tamis.models.folder import TRAINING, complete
 from tamis.models.reference import resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.storage import sweep
+from tamis.store.checked import read_record, write_record
 from tamis.store.claims import locked
-from tamis.store.records import read_record, write_record
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own

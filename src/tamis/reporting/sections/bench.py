@@ -7,7 +7,7 @@ from typing import Any
 
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.formats import NONE, fixed, share
-from tamis.store.records import read_left
+from tamis.store.checked import read_result
 
 
 def look(context: Context) -> Facts | None:
@@ -20,7 +20,7 @@ def look(context: Context) -> Facts | None:
     Raises:
         RunError: the file is damaged, or was written by a newer version.
     """
-    facts = read_left(context.run.path / "look.json", "tamis look", 1)
+    facts = read_result(context.run.path / "look.json", "tamis look", 1)
     return facts and {name: facts[name] for name in ("pairs", "shards", "of", "seconds", "proposals")}
 
 
@@ -37,7 +37,7 @@ def gather(context: Context) -> Facts | None:
     Raises:
         RunError: the file is damaged, or was written by a newer version.
     """
-    facts = read_left(context.run.path / "bench.json", "tamis bench", 1)
+    facts = read_result(context.run.path / "bench.json", "tamis bench", 1)
     if facts is None:
         return None
     names = [each["name"] for each in facts["contenders"]]
