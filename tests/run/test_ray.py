@@ -111,10 +111,10 @@ def test_an_actor_with_a_gpu_takes_its_share_of_what_its_node_has(at_store: Any)
     def there(machine: int) -> tuple[int, int]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine_of_ray, "cores", lambda: machine)
-            return engine_of_ray.node()
+            return engine_of_ray.share_of_node()
 
     task = ray.remote(num_gpus=1, num_cpus=1)(there)
-    assert ray.get([task.remote(1), task.remote(16)]) == [(1, 2), (2, 2)]  # the node has two cores and two GPUs
+    assert ray.get([task.remote(1), task.remote(16)]) == [(1, 2), (1, 2)]  # the node has two cores and two GPUs
 
 
 @pytest.mark.attack
