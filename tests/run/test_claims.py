@@ -21,7 +21,7 @@ from tamis import processes
 from tamis.processes import NUMBERED_IN
 from tamis.remote import limit
 from tamis.storage import sweep
-from tamis.store.claims import being_done, claimed, sweep_claims
+from tamis.store.claims import being_done, claimed, free_claims, sweep_claims
 from tamis.store.targets import new_folder
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], signals=['caption_length'], quiet=True)"
@@ -89,8 +89,10 @@ def test_the_claim_of_another_machine_stands_until_its_lease_ends(tmp_path: Path
         assert not mine
     sweep_claims(tmp_path)
     assert path.read_text() == before
+    assert free_claims(tmp_path) == []
     assert being_done(tmp_path, ["a", "b"]) == {"a"}
     os.utime(path, (time.time() - limit("lease") - 5,) * 2)
+    assert free_claims(tmp_path) == ["a"]
     assert being_done(tmp_path, ["a"]) == set()
     with claimed(tmp_path, "a") as mine:
         assert mine
@@ -100,8 +102,7 @@ def test_the_claim_of_another_machine_stands_until_its_lease_ends(tmp_path: Path
     assert [entry.name for entry in tmp_path.rglob("*")] == ["claims"]
     path.write_text("[")  # one that cannot be read ends with its lease too
     os.utime(path, (1, 1))
-    sweep_claims(tmp_path)
-    assert not path.exists()
+    assert free_claims(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("who", [{"process": 999_999_999}, {"process": os.getpid(), "started": "1"}])

@@ -57,7 +57,7 @@ def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
 
 def test_a_reference_that_is_none_says_what_it_should_be(tmp_path: Path) -> None:
     table = Table.of({"image_embedding": heaps(9, (0, 1), 1)[0]})
-    with pytest.raises(RecipeError, match=r"none\.npy holds no embeddings"):
+    with pytest.raises(RecipeError, match=r"none\.npy is neither"):
         ImageBased(reference=str(tmp_path / "none.npy"), clusters=1).select(table)
     np.save(tmp_path / "flat.npy", np.ones(3))
     with pytest.raises(RecipeError, match=r"an array of \(3,\) float64, expected rows of embeddings"):

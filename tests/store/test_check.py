@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from damage import answer, contents, files_of, small_run, unreadable
 
@@ -75,14 +76,19 @@ def test_what_may_not_be_read_is_reported_and_not_called_damaged(name: str, run:
 
 
 def test_the_files_next_to_the_parts_are_looked_at(run: Path) -> None:
+    (run / "events.jsonl").write_text('{"event": "shard", "shard": "00000"}\n')
+    rows = pa.table({"row": [0]})
+    checked.write_parquet(run / "unfinished/00001/abc-00000.parquet", rows, uids=None, row_group_size=9)
     assert tamis.check(run).exit_code == 0
     content = bytearray((run / "subsets/mine.parquet").read_bytes())
     content[20] ^= 1
     harmed = {
         "subsets/mine.parquet": ("yours", bytes(content)),
-        "failures/99999.json": ("left over", b"junk"),
-        "failures/00000.json": ("damaged", b"junk"),
-        "index/.00000.parquet.0-1-2-3.tmp": ("left over", b"junk"),
+        "events.jsonl": ("yours", b'{"a":\n5\n'),
+        "recipe.yaml": ("yours", b"a: ["),
+        "scores/given-0000000000000000/junk.bin": ("yours", b"x"),
+        "unfinished/99999/abc-00000.parquet": ("left over", b"junk"),
+        "unfinished/00000/abc-00000.parquet": ("damaged", b"junk"),
     }
     for name, (_, data) in harmed.items():
         (run / name).parent.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ import tamis as library
 from tamis.data import Column
 from tamis.errors import DamageError, RunError
 from tamis.store import Run, manifest, parts
-from tamis.store.checked import read_lines, read_record, write_record
+from tamis.store.checked import read_lines, read_record, write_array, write_record
 from tamis.store.manifest import described
 
 RECIPE = {"name": "q", "select": [{"top_fraction": {"score": "clip", "fraction": 0.3}}]}
@@ -88,10 +88,16 @@ def test_a_score_column_of_words_is_an_error(run: Path) -> None:
 def test_what_the_check_deletes_of_a_signal_s_records_is_made_again(run: Path, made: Path) -> None:
     path = next(run.glob("scores/*/signal.json"))
     before, there = path.read_text(), sorted(run.glob("scores/*/*.parquet"))
+    side = path.parent / "class_vectors.npy"
+    write_array(side, np.ones((2, 3), np.float32))
+    assert library.check(run).exit_code == 0
+    side.write_bytes(side.read_bytes()[:-1])  # NumPy still reads it
     path.write_text("[]")
     found = library.check(run, delete=True)
-    assert [(run / each.path, each.kind, each.deleted) for each in found.findings] == [(path, "damaged", True)]
-    assert sorted(run.glob("scores/*/*.parquet")) == there
+    assert {(run / each.path, each.kind, each.deleted) for each in found.findings} == {
+        (path, "damaged", True), (side, "damaged", True),
+    }  # fmt: skip
+    assert (side.exists(), sorted(run.glob("scores/*/*.parquet"))) == (False, there)
     library.score(made.parent / "pool", run=run, signals=["caption_length"], quiet=True)
     assert path.read_text() == before
 

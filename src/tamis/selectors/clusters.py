@@ -332,5 +332,5 @@ def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Fl
             yield run.embedding(run.vectors.get(embedding, embedding), shard)
     except (RunError, OSError, ValueError) as error:
         raise RecipeError(
-            f"image_based: {path} holds no embeddings, as a run folder or a .npy file of them would ({error})"
+            f"image_based: {path} is neither a run folder nor a .npy file of embeddings ({error})"
         ) from error

@@ -10,24 +10,27 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import yaml
 
 from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError
 from tamis.processes import TEMPORARY, in_work
-from tamis.storage import files, folders, read_again, remove
+from tamis.storage import files, folders, read_again, read_json, remove
 from tamis.store import checked, parts
-from tamis.store.checked import CheckedParquet, check_binding, read_record
-from tamis.store.claims import PREPARING_SECONDS, claimed, locked
+from tamis.store.checked import CheckedParquet, check_binding, read_lines, read_record
+from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
 from tamis.store.manifest import description_of, forget, labelled_twice, read_description, shards_of
 from tamis.store.run import Run
 from tamis.store.side_files import read_side_file
 from tamis.store.subset_file import SubsetFile
 from tamis.store.targets import OUTPUTS
+from tamis.store.unfinished import UNFINISHED
 
 Kind = Literal["damaged", "left over", "missing", "yours"]
 
@@ -78,7 +81,7 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
-        """0: the run is complete and as it was written. 1: something is left to do."""
+        """0: the run is whole. 1: something is left to do."""
         return int(bool(self.command) or any(not finding.deleted for finding in self.findings))
 
 
@@ -98,14 +101,14 @@ def check_run(path: str | os.PathLike[str], *, delete: bool = False) -> Checked:
             run = Run(run.path, partial=True)
     work = _Check(run, delete)
     checked.verify_again()  # bytes may change though time and size stay
-    part_folders = [folder for kind in ("scores", *KEEPS) for folder in folders(run.path / kind)]
-    _leftovers(work, part_folders)
-    good = _index(work, _records(work))
-    for folder in part_folders:
+    _leftovers(work)
+    good = _index(work)
+    for folder in _part_folders(run.path):
         try:
             _folder(work, folder, good)
         except OSError as error:
             work.unreadable(folder, error)
+    _records(work)
     lacks = any(finding.kind in ("missing", "damaged") for finding in work.findings)
     findings, command = tuple(work.findings), run.completing() if lacks else ""
     return Checked(run=run.path, shards=len(run.urls), files=work.files, findings=findings, command=command)
@@ -126,34 +129,34 @@ class _Check:
         what: str,
         still: Callable[[], bool] = lambda: True,
         shard: str = "",
-        delete: Callable[[Path], object] | None = None,
+        delete: Callable[[], object] | None = None,
     ) -> None:
-        """Notes a finding, and deletes the file if asked and if it is `still` so once no other process can write it.
+        """Notes a finding, and deletes the file if asked.
 
-        A shard's files are protected by its claim, others by the run's lock.
+        Args:
+            kind, path, what: of the finding.
+            still: checks again, now that no other process can write the file.
+            shard: whose claim protects it; "": the run's lock does.
+            delete: deletes it; None: the file at `path`.
         """
         deleted = False
         if self.delete and kind in ("damaged", "left over"):
-            lock = locked(self.run.path, doing=_LOCK, patience=PREPARING_SECONDS)
-            with claimed(self.run.path, shard) if shard else lock as acquired:
+            alone = locked(self.run.path, doing=_LOCK, patience=PREPARING_SECONDS)
+            with claimed(self.run.path, shard) if shard else alone as acquired:
                 if acquired is not False:
                     if not still():
                         return
-                    (delete or remove)(path)
+                    delete() if delete is not None else remove(path)
                     deleted = True
         self.findings.append(Finding(kind, path.relative_to(self.run.path).as_posix(), what, deleted))
 
     def read(
-        self,
-        path: Path,
-        read: Callable[[Path], object],
-        shard: str = "",
-        delete: Callable[[Path], object] | None = None,
+        self, path: Path, read: Callable[[Path], object], shard: str = "", kind: Kind = "damaged", **how: Any
     ) -> bool:
         """Reads a file by a function that raises DamageError; returns whether it is good."""
         read_again(path)
 
-        def fault() -> str:
+        def fails() -> str:
             try:
                 read(path)
             except DamageError as error:
@@ -161,75 +164,75 @@ class _Check:
             return ""
 
         try:
-            what = fault()
+            what = fails()
         except (RunError, OSError) as error:
             self.unreadable(path, error)
             return False
         if what:
-            self.note("damaged", path, what, lambda: bool(fault()), shard, delete)
+            self.note(kind, path, what, lambda: bool(fails()), shard, **how)
         return not what
 
     def unreadable(self, path: Path, error: Exception) -> None:
         """Notes what the system does not let us read: it may be good, and is not deleted."""
         self.note("yours", path, f"{error}; correct that (its permissions, the disk), and check again")
 
-    def unlisted(self, path: Path, shard: str, delete: Callable[[Path], object] | None = None) -> None:
+    def unlisted(self, path: Path, shard: str, delete: Callable[[], object] | None = None) -> None:
         """Notes a file of a shard that the run does not list; the run may have grown when it is deleted."""
         still = lambda: shard not in shards_of(self.run.path)  # noqa: E731
         self.note("left over", path, "the run does not list this shard", still, shard, delete)
 
 
-def _leftovers(work: _Check, part_folders: Sequence[Path]) -> None:
+def _part_folders(run: Path) -> list[Path]:
+    return [folder for kind in ("scores", *KEEPS) for folder in folders(run / kind)]
+
+
+def _leftovers(work: _Check) -> None:
     run = work.run.path
-    for folder in (run, run / "failures", run / "subsets", run / "index", *part_folders):
+    for folder in (run, run / "failures", run / "subsets", run / "index", *_part_folders(run)):
         for file in sorted(folder.glob(f".*{TEMPORARY}")):
             if not in_work(file):
                 work.note("left over", file, "a file that was never finished", file.exists)
+    for name in free_claims(run):  # claiming it removes the file
+        work.note("left over", run / CLAIMS / name, "a claim that no process holds", shard=name, delete=lambda: None)
+    for folder in folders(run / UNFINISHED):
+        for file in sorted(folder.glob("[!.]*.parquet")):
+            if folder.name not in work.run.urls:
+                work.unlisted(file, folder.name)
+            else:
+                work.read(file, lambda path: CheckedParquet(path).verify(), folder.name)
 
 
-def _records(work: _Check) -> dict[str, str]:
-    """Checks the JSON files of a run and its subsets; returns the errors of shards that failed."""
-    run, errors = work.run.path, {}
-    for pattern in ("status*.json", "bench.json", "look.json", OUTPUTS):
-        for file in sorted(run.glob(pattern)):
-            work.read(file, read_record)
-    for file in sorted((run / "failures").glob("*.json")):
-        if file.stem not in work.run.urls:
-            work.unlisted(file, file.stem)
-        elif work.read(file, read_record, file.stem):
-            errors[file.stem] = str(read_record(file)["error"])
-    for file in sorted((run / "subsets").glob("[!.]*.parquet")):
-        command = shlex.join(["tamis", "select", str(run), "--recipe", file.stem, "--out", str(file)])
-        try:
-            list(SubsetFile(file).rows())
-        except RunError as error:
-            work.note("yours", file, f"{error}: {command} (with the recipe's file, if it is one of your own)")
-    return errors
-
-
-def _index(work: _Check, errors: Mapping[str, str]) -> set[str]:
+def _index(work: _Check) -> set[str]:
     """Checks the index; returns the shards whose index is good."""
     run, good = work.run, set()
-
-    def forget_shard(index: Path) -> None:
-        forget(run.path, [index.stem])
-
     for shard in run.foreign:
-        work.unlisted(run.index_path(shard), shard, forget_shard)
+        work.unlisted(run.index_path(shard), shard, partial(forget, run.path, [shard]))
     for shard in run.missing:
-        work.note("missing", run.index_path(shard), errors.get(shard, "not read yet"))
+        failure = run.path / "failures" / f"{shard}.json"
+        known = failure.is_file() and work.read(failure, read_record, shard)
+        work.note("missing", run.index_path(shard), str(read_record(failure)["error"]) if known else "not read yet")
     for shard in sorted(set(run.shards) & set(run.urls)):
-        if work.read(run.index_path(shard), lambda path: _verify(path, None), shard, forget_shard):
+        again = partial(forget, run.path, [shard])
+        if work.read(run.index_path(shard), partial(_verify, owner=None), shard, delete=again):
             good.add(shard)
-    work.files += len(good)
+            work.files += 1
     return good
 
 
-def _verify(path: Path, owner: checked.Owner | None, columns: Sequence[str] = ()) -> None:
+def _verify(path: Path, owner: checked.Owner | None, columns: Collection[str] = ()) -> None:
     """Reads a Parquet part to its last byte."""
     part = CheckedParquet(path)
     check_binding(path, part.facts, owner)
-    part.verify(columns)
+    part.verify(list(columns))
+
+
+def _read_part(path: Path, run: Run, columns: Collection[str]) -> int:
+    """Reads a part to its last byte; returns how many numbers a row of an array has, 0 for a table."""
+    owner = parts.index_facts(run.index_path(path.stem))
+    if path.suffix == ".npy":
+        return int(parts.read_rows(path, owner).shape[1])
+    _verify(path, owner, columns)
+    return 0
 
 
 def _folder(work: _Check, folder: Path, good: set[str]) -> None:
@@ -247,32 +250,63 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
             work.note("yours", description, labelled_twice(facts["label"], other, folder))
     if (facts or there) and (lacking := sorted(good - there)):
         work.note("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
-    columns = [column["name"] for column in facts.get("columns", ())]
-    widths: dict[Path, int] = {}  # of embeddings
-
-    def read(path: Path) -> None:
-        owner = parts.index_facts(run.index_path(path.stem))
-        if ending == ".npy":
-            widths[path] = parts.read_rows(path, owner).shape[1]
-        else:
-            _verify(path, owner, columns)
-
+    read = partial(_read_part, run=run, columns=[column["name"] for column in facts.get("columns", ())])
+    widths: dict[Path, int] = {}
     for shard in sorted(there):
         path = folder / f"{shard}{ending}"
         if shard not in run.urls:
             work.unlisted(path, shard)
-        elif shard in good:
-            work.files += work.read(path, read, shard)
+        elif shard in good and work.read(path, read, shard):
+            work.files += 1
+            if ending == ".npy":
+                widths[path] = read(path)
     usual = Counter(widths.values()).most_common(1)
     for path, width in widths.items():
         if width != usual[0][0]:
-            what = f"it holds {width} numbers a row, most of its siblings {usual[0][0]}"
-            work.note("damaged", path, what, shard=path.stem)
-    for name, noted in facts.get("side_files", {}).items():
-        if (folder / name).is_file():
-            work.read(folder / name, partial(read_side_file, noted=noted))
+            work.note(
+                "damaged", path, f"it holds {width} numbers a row, most of its siblings {usual[0][0]}", shard=path.stem
+            )
+    _side_files(work, folder, facts.get("side_files", {}), {description.name, *(f"{one}{ending}" for one in there)})
+
+
+def _side_files(work: _Check, folder: Path, notes: Mapping[str, Mapping[str, object]], known: set[str]) -> None:
+    for name in sorted((files(folder) | {one.name for one in folders(folder)} | set(notes)) - known):
+        path, noted = folder / name, notes.get(name)
+        if noted and not path.is_file():
+            work.note("missing", path, "a side file; tamis score makes it again")
+        elif path.suffix in (".npy", ".json") and path.is_file():
+            work.read(path, partial(read_side_file, noted=noted) if noted or path.suffix == ".npy" else read_json)
         else:
-            work.note("missing", folder / name, "a side file; tamis score makes it again")
+            work.note("yours", path, "tamis wrote no such file and reads none: move it elsewhere, or delete it")
+
+
+def _records(work: _Check) -> None:
+    """Checks the JSON files of a run, its recipe and its subsets."""
+    run = work.run.path
+    for pattern in ("status*.json", "bench.json", "look.json", OUTPUTS, "failures/*.json"):
+        for file in sorted(run.glob(pattern)):
+            work.read(file, read_record)
+            if file.parent.name == "failures" and file.stem not in work.run.urls:
+                work.unlisted(file, file.stem)
+    for file in sorted(run.glob("events*.jsonl")):
+        work.read(file, lambda path: list(read_lines(path)), kind="yours")
+    work.read(run / "recipe.yaml", _read_recipe, kind="yours")
+    for file in sorted((run / "subsets").glob("[!.]*.parquet")):
+        command = shlex.join(["tamis", "select", str(run), "--recipe", file.stem, "--out", str(file)])
+        try:
+            list(SubsetFile(file).rows())
+        except RunError as error:
+            work.note("yours", file, f"{error}: {command} (with the recipe's file, if it is one of your own)")
+
+
+def _read_recipe(path: Path) -> None:
+    try:
+        if not isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict):
+            raise ValueError("it holds no recipe")
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        short = str(error).partition("\n")[0][:200]
+        again = "repeat `tamis score` with the recipe's own file, or the same --signals: it is written again"
+        raise DamageError("", f"it cannot be read ({short}); {again}") from error
 
 
 def lines(result: Checked) -> Iterator[str]:

@@ -166,11 +166,16 @@ def being_done(run: Path, shards: Collection[str]) -> set[str]:
     return {name for name in storage.files(run / CLAIMS) if name in shards and not _is_free(run / CLAIMS / name, now)}
 
 
+def free_claims(run: Path) -> list[str]:
+    """Returns the names of claims whose processes were killed."""
+    claims = storage.files(run / CLAIMS)
+    return sorted(claims - being_done(run, claims))
+
+
 def sweep_claims(run: Path) -> None:
     """Removes what killed processes left of claims."""
     storage.sweep(run / CLAIMS)
-    claims = storage.files(run / CLAIMS)
-    for name in claims - being_done(run, claims):
+    for name in free_claims(run):
         storage.remove(run / CLAIMS / name)
 
 
