@@ -70,8 +70,9 @@ def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str
 def check_same_rows(run: Run, shards: Iterable[str]) -> None:
     """Raises RunError if a shard was indexed again since the run was opened and has other rows: values go by row."""
     for shard in shards:
-        then, now = run.owner(shard), parts.index_facts(run.index_path(shard))
-        if (now.rows, now.uids) != (then.rows, then.uids):
+        then, path = run.owner(shard), run.index_path(shard)
+        now = parts.index_facts(path) if path.is_file() else None
+        if now is None or (now.rows, now.uids) != (then.rows, then.uids):
             raise RunError(
                 f"the run {run.path} has changed since it was opened here: the shard {shard} has other rows now. "
                 "Nothing more is written: open the run again, or repeat the command"
@@ -155,7 +156,8 @@ def _renew(path: Path, content: bytes, released: threading.Event) -> None:
 
 
 def _in_use(path: Path) -> str:
-    holder, what = _holder(path), path.parent if path.name == "lock" else path
+    holder = _holder(path)
+    what = path.parent if path.name == "lock" else f"the shard {path.name} of {path.parents[1]}"
     doing = f", which {holder['doing']}" if holder.get("doing") else ""
     return f"{what} is in use by process {holder.get('process', '?')} on {holder.get('host', 'another machine')}{doing}"
 
