@@ -138,7 +138,7 @@ def ours(folder: str, out: str) -> dict[str, Any]:
     found = ClipCov(fraction=FRACTION).rank(open_run(folder).table())
     np.save(out, found.rows)
     kept = [each["kept"] for each in found.facts["classes"]]
-    told = ("objective", "alpha", "classes_covered", "dropped_by_double_greedy")
+    told = ("objective", "covariance_error", "alpha", "classes_covered", "dropped_by_double_greedy")
     return {
         **{name: found.facts[name] for name in told},
         "chosen": len(found.rows),

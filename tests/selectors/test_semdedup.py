@@ -175,3 +175,5 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], names: str) -> Non
 def test_columns_that_do_not_fit_are_refused() -> None:
     with pytest.raises(RecipeError, match="'words' holds words"):
         SemDeDup(epsilon=0.1, embedding="words").select(Table.of({"words": ["a"]}))
+    with pytest.raises(RecipeError, match="has 12 dimensions, the centroids 3"):
+        clustering.assign(table(), "image_embedding", np.ones(ROWS, bool), np.ones((1, 3), np.float32))

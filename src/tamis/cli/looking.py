@@ -106,7 +106,7 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis import api, choosing
     from tamis import recipe as recipes
     from tamis.errors import RecipeError
-    from tamis.selectors.outcome import describe
+    from tamis.selectors.steps import describe
 
     chosen = recipes.load(recipe, settings)
     if chosen.signals:

@@ -43,4 +43,15 @@ def __getattr__(name: str) -> Any:
     return EXPORTERS.attribute(name)
 
 
-__all__ = ["EXPORTERS", "REGISTER", "Exporter", "exporter_class", "exporters", *EXPORTERS.class_names]
+__all__ = [
+    "EXPORTERS",
+    "REGISTER",
+    "DroppedExport",
+    "Exporter",
+    "KeysExport",
+    "NpyExport",
+    "ParquetExport",
+    "WebDatasetExport",
+    "exporter_class",
+    "exporters",
+]

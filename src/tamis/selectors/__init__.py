@@ -21,15 +21,15 @@ SELECTORS = Classes(
         "clipcov": "clipcov:ClipCov",
         "semdedup": "semdedup:SemDeDup",
         "distinct": "distinct:Distinct",
-        "image_based": "clusters:ImageBased",
+        "image_based": "image_based:ImageBased",
         "all_of": "steps:AllOf",
         "any_of": "steps:AnyOf",
         "none_of": "steps:NoneOf",
     },
 )
 
-#: Names of `tamis.selectors.outcome` that selector authors import from here.
-_PARTS = ("Outcome", "Selection", "Step", "run_steps", "verdict")
+#: Names re-exported from `tamis.selectors.outcome` for selector authors.
+_PARTS = ("Outcome", "Selection", "Step", "StepCount", "run_steps", "verdict")
 
 
 def _wrong(cls: type[Any]) -> str:
@@ -59,4 +59,29 @@ def __getattr__(name: str) -> Any:
     return SELECTORS.attribute(name)
 
 
-__all__ = ["REGISTER", "SELECTORS", "selector_class", "selectors", *_PARTS, *SELECTORS.class_names]
+__all__ = [
+    "REGISTER",
+    "SELECTORS",
+    "AllOf",
+    "AnyOf",
+    "AtLeast",
+    "AtMost",
+    "Between",
+    "ClipCov",
+    "Distinct",
+    "Equals",
+    "ImageBased",
+    "NoneOf",
+    "Outcome",
+    "RandomFraction",
+    "Selection",
+    "SemDeDup",
+    "Step",
+    "StepCount",
+    "TopFraction",
+    "TopN",
+    "run_steps",
+    "selector_class",
+    "selectors",
+    "verdict",
+]

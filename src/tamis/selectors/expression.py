@@ -8,9 +8,10 @@ so a score means the same wherever a recipe uses it.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ _ARGUMENTS = {**dict.fromkeys(POOLWIDE, 1), **{name: count for name, (count, _) 
 
 _LONGEST = 2_000  # characters; far more than anyone writes, and less than what exhausts the parser
 _DEEPEST = 100  # nested operations: a sum of this many terms
+_POOLWIDE_DEEPEST = 6  # nested functions of the pool: each scans the whole table again
+_NOT_DECIMAL = re.compile(r"\b0[xob]\w*", re.IGNORECASE)
 
 #: The values of a block in a function of the pool, from the block's values of its argument.
 Fitted = Callable[[Float64s], Float64s]
@@ -128,8 +131,9 @@ class Expression:
         def moments(place: slice, columns: dict[str, Any]) -> normalise.Moments:
             return normalise.Moments.of(self._evaluate(columns, fitted, place.stop - place.start))
 
-        # In block order, so the sums do not depend on which thread read a block.
-        total = reduce(normalise.Moments.merged, table.map(sorted(self.columns), moments), normalise.Moments())
+        total = normalise.Moments()
+        for each in table.map(sorted(self.columns), moments):
+            total = total.merged(each)  # in block order, so the sums do not depend on which thread read a block
         function = normalise.minmax if name == "minmax" else normalise.zscore
         return lambda values: function(values, total)
 
@@ -212,6 +216,10 @@ def _line(node: ast.expr) -> tuple[float, float] | None:
     return None
 
 
+def _poolwide_depth(node: ast.expr) -> int:
+    return _is_poolwide(node) + max(map(_poolwide_depth, _operands(node)), default=0)
+
+
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Expression:
     """Parses a score expression.
@@ -229,11 +237,17 @@ def parse(text: str) -> Expression:
     where = f"the score expression {brief(text)}"
     if len(text) > _LONGEST:
         raise RecipeError(f"the score expression has {len(text)} characters, at most {_LONGEST} are allowed")
+    if number := _NOT_DECIMAL.search(text):
+        raise RecipeError(f"{number[0]!r} in {where} is not a decimal number")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
+        _check(tree, where, _DEEPEST)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise RecipeError(f"cannot read {where}: {getattr(error, 'msg', None) or 'it is nested too deeply'}") from error
-    _check(tree, where, _DEEPEST)
+        deep = isinstance(error, RecursionError | MemoryError)
+        why = "it is nested too deeply" if deep else getattr(error, "msg", None) or str(error)
+        raise RecipeError(f"cannot read {where}: {why}") from error
+    if _poolwide_depth(tree) > _POOLWIDE_DEEPEST:
+        raise RecipeError(f"{where} has more than {_POOLWIDE_DEEPEST} nested functions of the pool")
     columns = _columns(tree)
     if not columns:
         raise RecipeError(f"{where} names no score column")
@@ -245,8 +259,10 @@ def _check(node: ast.expr, where: str, depth: int) -> None:
     if not depth:
         raise RecipeError(f"{where} is nested more than {_DEEPEST} deep")
     if isinstance(node, ast.Constant):
-        if type(node.value) not in (int, float) or abs(node.value) >= 1e300:  # type: ignore[arg-type]
-            raise RecipeError(f"{brief(node.value)} in {where} is not a number below 1e300")
+        if isinstance(node.value, bool) or not isinstance(node.value, int | float):
+            raise RecipeError(f"{brief(node.value)} in {where} is not a number")
+        if abs(node.value) >= 1e300:
+            raise RecipeError(f"the number in {where} is too large")
     elif name := _function(node):
         assert isinstance(node, ast.Call)
         if name not in _ARGUMENTS:

@@ -6,7 +6,7 @@ dropped pairs read these codes and never apply a recipe again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,8 +32,7 @@ class Selection:
             were not candidates.
         reasons: the reason of code 1, of code 2, and so on.
         cut: the threshold, on the expression's own scale; None if there is none.
-        facts: other facts about the choice, as JSON holds them. The step's line of the funnel has them, so a new
-            statistic only has to be put here: subset files store it, and the report shows its numbers.
+        facts: other facts about the choice, as JSON holds them; the report shows them.
         cuts: the thresholds on scores, with both ends.
     """
 
@@ -69,20 +68,22 @@ class Step(Protocol):
 
 def check_files(steps: Iterable[Step]) -> None:
     """Raises RecipeError if a file that steps read besides the run, such as reference embeddings, cannot be read."""
-    _check(steps, "check_files")
+    for step in _every(steps):
+        getattr(step, "check_files", lambda: None)()
 
 
 def check_columns(steps: Iterable[Step], table: Table) -> None:
     """Raises RecipeError if a column does not hold what a step expects of it: numbers, words or embeddings."""
-    _check(steps, "check_columns", table)
+    for step in _every(steps):
+        getattr(step, "check_columns", lambda table: None)(table)
 
 
-def _check(steps: Iterable[Step], method: str, *arguments: Table) -> None:
-    """Calls an optional method of steps, and of those inside groups."""
+def _every(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yields steps, and those inside groups."""
     for step in steps:
-        getattr(step, method, lambda *_: None)(*arguments)
+        yield step
         for part in getattr(step, "parts", ()):
-            _check(part, method, *arguments)
+            yield from _every(part)
 
 
 #: What to do about a column of the wrong kind, by the kind that was expected.
@@ -95,8 +96,25 @@ _ADVICE = {
 def check_kind(step: str, table: Table, name: str, *expected: str) -> None:
     """Raises RecipeError if a column is not of one of the expected kinds ("number", "word", "vector")."""
     if (kind := table.kind(name)) not in expected:
-        wanted = " or ".join(f"{each}s" for each in expected)
+        wanted = " or ".join(f"{one}s" for one in expected)
         raise RecipeError(f"{step}: the column {name!r} holds {kind}s, expected {wanted}{_ADVICE.get(expected[0], '')}")
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """One line of the funnel: candidates before the step, kept, and dropped by reason."""
+
+    step: str
+    before: int
+    kept: int
+    dropped: Mapping[str, int]
+    cut: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the line for JSON."""
+        line = {name: getattr(self, name) for name in ("step", "before", "kept", "dropped", "cut")}
+        return line | ({"facts": dict(self.facts)} if self.facts else {})
 
 
 @dataclass(frozen=True)
@@ -106,17 +124,20 @@ class Outcome:
     Attributes:
         keep: (rows,) bool.
         dropped_by: (rows,) uint8 or uint16: the code of the reason each row was dropped for; 0 where it stays.
-        funnel: a line per step, in order, as JSON holds it: the `step`, candidates `before` it, `kept`, `dropped` by
-            reason, the `cut`, and the `facts` if there are any.
+        funnel: one line per step, in order.
         reasons: the reason of code 1, of code 2, and so on, each with the number of its step.
         cuts: the thresholds on scores, in the order of the steps.
     """
 
     keep: Mask
     dropped_by: Codes
-    funnel: tuple[Mapping[str, Any], ...] = ()
+    funnel: tuple[StepCount, ...] = ()
     reasons: tuple[Reason, ...] = ()
     cuts: tuple[Cut, ...] = ()
+
+    @property
+    def kept(self) -> int:
+        return int(np.count_nonzero(self.keep))
 
 
 def describe(step: Any) -> str:
@@ -252,7 +273,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     """
     alive = table.living().copy()
     codes: Codes = np.zeros(alive.size, np.uint8)
-    funnel: list[Mapping[str, Any]] = []
+    funnel: list[StepCount] = []
     reasons: list[Reason] = []
     cuts: list[Cut] = []
     for number, step in enumerate(steps, start=1):
@@ -264,6 +285,5 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
         cuts += [replace(cut, code=len(reasons) + cut.code) for cut in found.cuts]
         reasons += [replace(reason, step=number) for reason in found.reasons]
         dropped = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
-        line = {"step": describe(step), "before": before, "kept": found.counts["kept"], "dropped": dropped}
-        funnel.append({**line, "cut": found.cut, **({"facts": dict(found.facts)} if found.facts else {})})
+        funnel.append(StepCount(describe(step), before, found.counts["kept"], dropped, found.cut, found.facts))
     return Outcome(alive, codes, tuple(funnel), tuple(reasons), tuple(cuts))

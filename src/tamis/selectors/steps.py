@@ -20,18 +20,8 @@ from tamis.errors import check_words
 from tamis.ids import scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import (
-    Drops,
-    Ends,
-    Outcome,
-    Selection,
-    Step,
-    check_kind,
-    describe,
-    only_score,
-    run_steps,
-    verdict,
-)
+from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_kind, only_score, run_steps, verdict
+from tamis.selectors.outcome import describe as describe  # the command line imports it from here
 from tamis.selectors.vectors import group_codes
 from tamis.store.reasons import Cut, Reason
 from tamis.store.table import Table
@@ -44,7 +34,7 @@ def check_fraction(fraction: float) -> None:
     """Raises ValueError for a fraction outside [0, 1]."""
     if not 0 <= fraction <= 1:
         percent = f": for {fraction:g} % write {fraction / 100:g}" if 1 < fraction <= 100 else ""
-        raise ValueError(f"a fraction must be between 0 and 1, got {fraction:g}{percent}")
+        raise ValueError(f"a fraction must be between 0 and 1, got {str(fraction).removesuffix('.0')}{percent}")
 
 
 def check_numbers(step: str, table: Table, expression: str) -> None:
@@ -79,7 +69,7 @@ class _Threshold:
     @property
     def _ends(self) -> Ends:
         """The lowest and the highest value that is kept."""
-        raise NotImplementedError
+        return getattr(self, "low", None), getattr(self, "high", None)
 
     def check_columns(self, table: Table) -> None:
         """Raises RecipeError if the score reads words or embeddings."""
@@ -90,7 +80,7 @@ class _Threshold:
         expression, ends, alive = parse(self.score), self._ends, table.living()
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
 
-        def compare(place: slice, score: NDArray[Any]) -> None:
+        def judge(place: slice, score: NDArray[Any]) -> None:
             low, high = (None if end is None else score.dtype.type(end) for end in ends)
             above: Any = True if low is None else score >= low
             keep[place] = above if high is None else above & (score <= high)
@@ -98,14 +88,14 @@ class _Threshold:
 
         column = expression.column
         if column is None:
-            compare(slice(None), expression.values(table))
+            judge(slice(None), expression.values(table))
         else:
             # A column is float32, so the limit must be too: 0.281 is not a float32, and the stored score of a pair at
             # 0.281 is slightly below the float64.
             with np.errstate(over="ignore"):  # a limit beyond float32's range is infinite
                 low, high = (None if end is None else float(np.float32(end)) for end in ends)
             ends = low, high
-            list(table.map([column], lambda place, columns: compare(place, columns[column])))
+            list(table.map([column], lambda place, columns: judge(place, columns[column])))
         cut: float | None = getattr(self, "value", None)
         reason = self.reason.format(**vars(self))
         return verdict(self, keep, missing & alive, alive, reason, cut, score=self.score, ends=ends)
@@ -165,10 +155,6 @@ class Between(_Threshold):
             raise ValueError(f"between needs low <= high, got low {self.low} and high {self.high}")
         super().__post_init__()
 
-    @property
-    def _ends(self) -> Ends:
-        return self.low, self.high
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Top:
@@ -211,37 +197,29 @@ class _Top:
         self.check_columns(table)
         alive, of_pool = table.living(), getattr(self, "of", "survivors") == "pool"
         score = parse(self.score).values(table)
-        missing, what = np.isnan(score), self.score
+        missing = np.isnan(score)
+        what, group = None, None
         if self.per is not None:
             what = f"{self.score} and {self.per}"
             group, values = group_codes(table, self.per)
             missing |= group < 0
         missing &= alive
-        eligible = alive & ~missing
-        if self.per is not None:
-            place = _places(table, score, group, eligible)
+        judged = alive & ~missing
+        if group is not None:
+            place = _places(table, score, group, judged)
             if self.cap is None:
-                sizes = np.bincount(group[group >= 0] if of_pool else group[eligible], minlength=len(values))
+                sizes = np.bincount(group[group >= 0] if of_pool else group[judged], minlength=len(values))
                 quota = np.array([self._budget(int(size)) for size in sizes] or [0], np.int64)
-                keep = eligible & (place < quota[np.maximum(group, 0)])
-                reason = f"below the cut of its {self.per}"
-                return verdict(self, keep, missing, alive, reason, what=what, score=self.score)
-            eligible &= place < self.cap
+                keep = judged & (place < quota[np.maximum(group, 0)])
+                return verdict(
+                    self, keep, missing, alive, f"below the cut of its {self.per}", what=what, score=self.score
+                )
+            judged &= place < self.cap
         n = self._budget(len(table) if of_pool else int(np.count_nonzero(alive)))
-        n = min(n, int(np.count_nonzero(eligible)))
-        keep, cut = keep_top(score, n, eligible, lambda rows: scramble(*table.uids(rows)))
+        n = min(n, int(np.count_nonzero(judged)))
+        keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
         reason = f"{self.score} below the cut"
         return verdict(self, keep, missing, alive, reason, cut, what=what, score=self.score, ends=(cut, None))
-
-
-def _places(table: Table, score: Float64s, group: NDArray[np.int64], eligible: Mask) -> NDArray[np.int64]:
-    """Returns the rank of each eligible row in its group: 0 for the best, ties by uid."""
-    rows = np.flatnonzero(eligible)
-    order = np.lexsort((scramble(*table.uids(rows)), -score[rows], group[rows]))
-    ordered = group[rows[order]]
-    place = np.full(len(table), len(table), np.int64)
-    place[rows[order]] = np.arange(rows.size) - np.searchsorted(ordered, ordered)  # since the start of its group
-    return place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,8 +330,8 @@ class Equals:
         def work(place: slice, columns: dict[str, Any]) -> None:
             column = columns[self.score]
             if is_word:
+                words = column if column.type == pa.string() else column.cast(pa.string())
                 wanted = pa.array(self._values, pa.string())
-                words = column.cast(pa.string())
                 keep[place] = pc.is_in(words, value_set=wanted).to_numpy(zero_copy_only=False)
                 missing[place] = pc.is_null(words).to_numpy(zero_copy_only=False)
             else:
@@ -431,7 +409,7 @@ class _Combined:
     def described(self) -> str:
         return f"{self.name.replace('_', ' ')}: {', '.join(self._names)}"
 
-    def _outcomes(self, table: Table) -> Iterator[tuple[str, Outcome]]:
+    def _judged(self, table: Table) -> Iterator[tuple[str, Outcome]]:
         """Yields each part's name, and its outcome on the whole pool."""
         for name, part in zip(self._names, self.parts, strict=True):
             yield name, run_steps(table.among(None), part)
@@ -450,7 +428,7 @@ class AllOf(_Combined):
 
     def select(self, table: Table) -> Selection:
         drops = Drops(table.living())
-        for name, part in self._outcomes(table):
+        for name, part in self._judged(table):
             score = only_score(part.reasons)
             drops.drop(part.keep, f"not in {name}", others=True, score=score, cuts=part.cuts)
         return drops.selection()
@@ -466,7 +444,7 @@ class AnyOf(_Combined):
         keep = np.zeros(len(table), bool)
         cuts: list[Cut] = []
         reasons: list[Reason] = []
-        for _, part in self._outcomes(table):
+        for _, part in self._judged(table):
             keep |= part.keep
             cuts += part.cuts
             reasons += part.reasons
@@ -484,7 +462,18 @@ class NoneOf(_Combined):
 
     def select(self, table: Table) -> Selection:
         drops = Drops(table.living())
-        for name, part in self._outcomes(table):
+        for name, part in self._judged(table):
             # Without the part's thresholds: here the rows inside them are dropped.
             drops.drop(part.keep, f"in {name}", score=only_score(part.reasons))
         return drops.selection()
+
+
+def _places(table: Table, score: Float64s, group: NDArray[np.int64], judged: Mask) -> NDArray[np.int64]:
+    """Returns the rank of each scored row in its group: 0 for the best, ties by uid."""
+    rows = np.flatnonzero(judged)
+    order = np.lexsort((scramble(*table.uids(rows)), -score[rows], group[rows]))
+    ordered = group[rows[order]]
+    starts = np.searchsorted(ordered, ordered)  # of each row's group
+    place = np.full(len(table), len(table), np.int64)
+    place[rows[order]] = np.arange(rows.size) - starts
+    return place

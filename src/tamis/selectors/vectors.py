@@ -36,9 +36,13 @@ def present(vectors: Floats) -> Mask:
 
 def embedded(table: Table, name: str) -> Mask:
     """Returns which candidates have an embedding."""
-    parts = list(table.map([name], lambda place, columns: present(columns[name])))
-    there: Mask = np.concatenate([np.zeros(0, bool), *parts])
-    return table.living() & there
+    there = table.living().copy()
+
+    def work(place: slice, columns: dict[str, Any]) -> None:
+        there[place] &= present(columns[name])
+
+    list(table.map([name], work))
+    return there
 
 
 def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
@@ -47,11 +51,15 @@ def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str]
     numbers: dict[Any, int] = {}
     for place, values in table.map([column], lambda place, columns: (place, columns[column])):
         if isinstance(values, np.ndarray):
-            values = pa.array(values + 0, mask=np.isnan(values))  # + 0: no negative zero
-        words = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-        inside = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        found = [*(numbers.setdefault(value, len(numbers)) for value in words.dictionary.to_pylist()), -1]
-        codes[place] = np.array(found, np.int64)[inside]
+            distinct, inside = np.unique(values + 0, return_inverse=True)  # + 0: no negative zero
+            inside = np.where(np.isnan(values), -1, inside.reshape(-1))
+            distinct = distinct[~np.isnan(distinct)]
+        else:
+            words = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+            distinct = words.dictionary
+            inside = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        known = np.array([*(numbers.setdefault(value, len(numbers)) for value in distinct.tolist()), -1], np.int64)
+        codes[place] = known[inside]
     return codes, list(numbers)
 
 

@@ -60,4 +60,31 @@ def __getattr__(name: str) -> Any:
     return SIGNALS.attribute(name)
 
 
-__all__ = ["REGISTER", "SIGNALS", "maker_of", "signal_class", "signals", *SIGNALS.class_names]
+__all__ = [
+    "REGISTER",
+    "SIGNALS",
+    "AveClip",
+    "CRho",
+    "CSsft",
+    "CaptionLength",
+    "ClassMentions",
+    "ClassSimilarity",
+    "ClipScore",
+    "ClipStroop",
+    "ComplexityAction",
+    "Icc",
+    "ImageHash",
+    "ImageSize",
+    "Language",
+    "Pac",
+    "Sba",
+    "Sieve",
+    "TextArea",
+    "TextMatch",
+    "Tmars",
+    "Vba",
+    "ZeroShotClass",
+    "maker_of",
+    "signal_class",
+    "signals",
+]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Rows
 from tamis.errors import RecipeError
-from tamis.selectors.outcome import Selection, Step, describe
-from tamis.selectors.steps import AllOf, AnyOf, NoneOf
+from tamis.selectors.outcome import Selection, Step
+from tamis.selectors.steps import AllOf, AnyOf, NoneOf, describe
 from tamis.store.table import Table
 from tamis.testing.records import check_record
 
