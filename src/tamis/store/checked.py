@@ -32,6 +32,7 @@ from tamis.storage import denied, local, read_json, write_json, writing
 
 _HASH = "tamis.xxh3"
 _PIECE = 4 << 20  # bytes hashed at once
+_TAIL = 8 << 10  # bytes that are read at once, since most footers are shorter
 
 #: The key of the seal in a Parquet footer, and how Thrift writes it before a text of 32 characters.
 _SEAL = "tamis.seal"
@@ -144,8 +145,12 @@ def write_parquet(
 def _footer(file: Any) -> tuple[int, bytes]:
     """Returns where a Parquet file's footer starts, and the footer with its length and the closing magic."""
     size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - 8))
-    start = max(0, size - 8 - int.from_bytes(file.read(4), "little"))
+    end = max(0, size - _TAIL)
+    file.seek(end)
+    tail: bytes = file.read()
+    start = max(0, size - 8 - int.from_bytes(tail[-8:-4], "little"))
+    if start >= end:
+        return start, tail[start - end :]
     file.seek(start)
     return start, file.read()
 
