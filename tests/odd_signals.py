@@ -44,10 +44,10 @@ class Faulty(Signal):
 
     Attributes:
         key: the sample.
-        how: "raise", "kill" (the process), "kill its parent", "exit" (the process), "leave" (raises SystemExit(0)),
-            "sleep" (for minutes), "short" (a value too few), "extra" (a column more), "words" (for numbers), "objects",
-            "masked" (an array), "complex" (numbers), "huge" (a number), "long" (an integer), "lacking" (no column),
-            "list" (no mapping), "call" (the last of `CALLS`).
+        how: "raise", "kill" (the process), "kill its parent", "exit" or "exit 1" (the process), "leave" (raises
+            SystemExit(0)), "sleep" (for minutes), "short" (a value too few), "extra" (a column more), "words" (for
+            numbers), "objects", "masked" (an array), "complex" (numbers), "huge" (a number), "long" (an integer),
+            "lacking" (no column), "list" (no mapping), "call" (the last of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
     """
 
@@ -73,8 +73,8 @@ class Faulty(Signal):
                     case "kill its parent":
                         os.kill(os.getppid(), signal.SIGKILL)
                         time.sleep(300)
-                    case "exit":
-                        os._exit(0)
+                    case "exit" | "exit 1":
+                        os._exit(int(self.how == "exit 1"))
                     case "leave":
                         raise SystemExit(0)
                     case "sleep":

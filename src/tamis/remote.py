@@ -113,8 +113,11 @@ _RENEW = (
     "repeat the command; shards that are done stay done"
 )
 
-#: What an error means, by its HTTP status, the store's code and the classes of the error and its causes: the first
-#: match counts. All other errors are transient. In a reason, {} is the status or the library's own words.
+# botocore's errors for credentials that are missing or cannot be loaded, which file systems wrap.
+_NO_CREDENTIALS = re.compile("Credential|SSOToken|ProfileNotFound|TokenRetrieval|LoginRefresh")
+
+#: What an error means, by its HTTP status, the store's code and the error's classes: the first match counts. All other
+#: errors are transient. In a reason, {} is the status or the library's own words.
 _MEANINGS: tuple[tuple[str, type[RemoteError], str], ...] = (
     (r"Expired|TokenRefreshRequired", RemoteError, f"the signature or token has expired ({{}}): {_RENEW}"),
     ("RequestTimeTooSkewed", RemoteError, "the store's clock and this machine's differ too much ({}): set the clock"),
@@ -123,12 +126,7 @@ _MEANINGS: tuple[tuple[str, type[RemoteError], str], ...] = (
     (r"^(408|425|429|50[^15]|5[1-9]\d)|SlowDown|RequestTimeout|InternalError|ServiceUnavailable", RemoteError, ""),
     (r"Throttl|RequestLimitExceeded|SHA256Mismatch|OperationAborted|ConditionalRequestConflict", RemoteError, ""),
     (r"^40[13]|PermissionError", RemoteError, f"access was denied ({{}}): {_CREDENTIALS}"),
-    # botocore's errors for credentials that are missing or cannot be loaded
-    (
-        "Credential|SSOToken|ProfileNotFound|TokenRetrieval|LoginRefresh",
-        RemoteError,
-        f"there are no credentials ({{}}): {_CREDENTIALS}",
-    ),
+    (_NO_CREDENTIALS.pattern, RemoteError, f"there are no credentials ({{}}): {_CREDENTIALS}"),
     # a wrong request, or this machine: a full disk, too many open files
     (
         r"^[1-5]|TypeError|ValueError|NotImplementedError|LookupError|AttributeError|ParamValidation|CertificateError"
@@ -144,7 +142,9 @@ _EXPIRED = re.compile(r"expired|Signature not valid in the specified time frame"
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yields an error and its causes: file systems wrap their libraries' errors."""
-    while error is not None:
+    for _ in range(8):
+        if error is None:
+            return
         yield error
         error = error.__cause__
 
@@ -172,7 +172,8 @@ def _explained(error: Exception) -> RemoteError:
     status, code, page = _answer(error)
     shown = " ".join(filter(None, (f"HTTP {status}" if status else "", code if not code.isdigit() else "")))
     what = f"{type(error).__name__}: {redacted(str(error))[:300]}" if str(error) else type(error).__name__
-    classes = [one.__name__ for one in type(error).__mro__] + [type(one).__name__ for one in _chain(error.__cause__)]
+    causes = [type(one).__name__ for one in _chain(error.__cause__)]
+    classes = [one.__name__ for one in type(error).__mro__] + list(filter(_NO_CREDENTIALS.search, causes))
     if status in (400, 401, 403) and _EXPIRED.search(page):
         classes.append("Expired")
     words = f"{status or ''} {code} {' '.join(classes)} {errno.errorcode.get(getattr(error, 'errno', None) or 0, '')}"
@@ -186,8 +187,11 @@ def _explained(error: Exception) -> RemoteError:
 
 
 def _retry_after(error: BaseException) -> float:
-    """Returns the seconds that a web server asks us to wait; 0 if it does not, or names a date."""
-    text = str((getattr(error, "headers", None) or {}).get("Retry-After", ""))
+    """Returns the seconds that a server asks us to wait; 0 if it does not, or names a date."""
+    headers: Mapping[str, Any] = next(
+        (found for one in _chain(error) if (found := getattr(one, "headers", None)) is not None), {}
+    )
+    text = str(headers.get("Retry-After", ""))
     return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdigit() else 0.0
 
 

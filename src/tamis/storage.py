@@ -116,10 +116,17 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         with suppress(FileNotFoundError):
             facts = self._ask(lambda fs, path: fs.info(path))
             if facts["type"] == "file":
-                entry = _known[str(self)] = _entry(facts)
-                return entry
+                return self._note(_entry(facts))
         _known.pop(str(self), None)
         return None
+
+    def _note(self, entry: Entry) -> Entry:
+        """Notes what was heard of the object, and drops the cached copy of an older version."""
+        before = _known.get(str(self))
+        if before is not None and before.tag != entry.tag:
+            self._copy(before).unlink(missing_ok=True)
+        _known[str(self)] = entry
+        return entry
 
     def exists(self, **_: Any) -> bool:
         return self.is_file() or self.is_dir()
@@ -144,7 +151,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
                 continue
             child = self / name
             if facts["type"] == "file":
-                _known[str(child)] = _entry(facts)
+                child._note(_entry(facts))
             found.append(child)
         return sorted(found)
 
@@ -212,8 +219,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
                 raise EOFError(f"{found.size:,} bytes of {file.stat().st_size:,} arrived")
             return found
 
-        entry = _known[str(self)] = self._ask(question, writes=True)
-        copy = self._copy(entry)
+        copy = self._copy(self._note(self._ask(question, writes=True)))
         copy.parent.mkdir(parents=True, exist_ok=True)
         os.replace(file, copy)
 
@@ -229,7 +235,8 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         return True
 
     def unlink(self, missing_ok: bool = False) -> None:
-        _known.pop(str(self), None)
+        if (entry := _known.pop(str(self), None)) is not None:
+            self._copy(entry).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             self._ask(lambda fs, path: fs.rm_file(path))
 

@@ -155,7 +155,9 @@ def test_a_shard_that_another_process_is_at_is_waited_for(pool: Path, tmp_path: 
     assert list((tmp_path / "run" / "claims").iterdir()) == []
 
 
-@pytest.mark.parametrize(("how", "reason"), [("kill", "signal 9"), ("exit", "exit code 0.* faulty")])
+@pytest.mark.parametrize(
+    ("how", "reason"), [("kill", "signal 9"), ("exit", "exit code 0.* faulty"), ("exit 1", "exit code 1.* faulty")]
+)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_process_that_dies_costs_its_shard_alone(
     workers: int, how: str, reason: str, pool: Path, tmp_path: Path

@@ -200,7 +200,6 @@ def _execute_here(cell: Cell) -> Exception | None:
 def _execute_in_process(started: list[BaseProcess], cell: Cell) -> Exception | None:
     context = multiprocessing.get_context("spawn")  # fork and torch's threads do not mix
     here, there = context.Pipe(duplex=False)
-    # It ends with this process: the kernel watches the thread that started it, which waits for it.
     process = context.Process(target=_work, args=(there, cell, secrets()), daemon=True)
     process.start()
     started.append(process)

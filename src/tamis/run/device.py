@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tamis.data import Device, Node
-from tamis.errors import ShardError, SignalError
+from tamis.errors import ShardError, SignalError, StopError
 from tamis.graph import Executor, Fault, Values
 from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
@@ -38,6 +38,9 @@ _BEGUN = b"begun"
 #: How long a worker waits for the process to be restarted. It answers before it has loaded any model.
 _RESTART_SECONDS = 60.0
 _RETRY_SECONDS = 0.1
+
+#: A worker gives up after this many deaths of the process during other workers' batches.
+_MOST_DEATHS = 100
 
 
 class DeviceProcess:
@@ -125,14 +128,13 @@ class RemoteExecutor:
         wanted = [node for node in nodes if node in self._wanted]
         content = (nodes, _picklable(values), _picklable(failed), wanted)
         request = pickle.dumps(content, 5, buffer_callback=arrays.append)
-        while True:
+        for _ in range(_MOST_DEATHS):
             begun = False
             try:
                 connection = self._connected()
                 self._send(connection, request, [array.raw() for array in arrays])
                 begun = connection.recv_bytes() == _BEGUN
                 made, new, took = pickle.loads(connection.recv_bytes())
-                break
             except (EOFError, OSError) as error:
                 self._connection = self._memory = None
                 if begun:
@@ -140,12 +142,13 @@ class RemoteExecutor:
                         "the device's process died while it computed a batch of this shard; usually the system or the "
                         "device ran out of memory: use a smaller --batch-size"
                     ) from error
-                # Otherwise it died while computing another worker's batch.
-        if isinstance(made, BaseException):
-            raise made
-        for name, seconds in took.items():
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-        return made, new
+                continue  # it died while computing another worker's batch
+            if isinstance(made, BaseException):
+                raise made
+            for name, seconds in took.items():
+                self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            return made, new
+        raise ShardError(f"the device's process died {_MOST_DEATHS} times before it computed a batch of this shard")
 
     def _connected(self) -> Connection:
         end = time.monotonic() + _RESTART_SECONDS
@@ -244,9 +247,10 @@ def _picklable(values: Mapping[Node, Any]) -> dict[Node, Any]:
 
 
 def _picklable_error(error: Exception) -> Exception:
-    """Returns an error that can be pickled: itself, or one with the same text."""
+    """Returns an error that can be pickled: itself, or one of ours with the same text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        kind = StopError if isinstance(error, StopError) else RuntimeError
+        return kind(f"{type(error).__name__}: {error}")
     return error

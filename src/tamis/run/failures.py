@@ -75,9 +75,13 @@ def recorded(run: Path) -> dict[str, str]:
 
 def error_of(run: Path, shard: str) -> str | None:
     """Returns the recorded error of a shard; None if there is none any more."""
-    with suppress(RunError):
-        return str(read_record(failure_path(run, shard))["error"])
-    return None
+    path = failure_path(run, shard)
+    try:
+        return str(read_record(path)["error"])
+    except RunError:
+        if path.is_file():  # damaged
+            raise
+        return None
 
 
 def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:

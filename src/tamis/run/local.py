@@ -193,26 +193,31 @@ class WorkerProcess:
         self._plan, self._run, self._decoders, self._address = plan.without_shards(), run, decoders, address
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
+        self._heard = False  # whether it has ever sent anything
         self._closed, self._starting = False, threading.Lock()
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
         """Makes the missing parts of a shard; see `ShardWorker.do`. If the process dies, the report says so."""
-        start, heard = time.perf_counter(), False
+        start = time.perf_counter()
         if self._process is None or not self._process.is_alive():
             self._start()
         assert self._pipe is not None
-        try:
+        with suppress(OSError):  # it died just now, which `recv` notices
             self._pipe.send(task)
-            while not isinstance(message := self._pipe.recv(), ShardReport):
-                heard = True
-                if isinstance(message, BaseException):
-                    raise message
-                progress(message)
-            return message
-        except (EOFError, OSError):
-            if self._closed:
-                raise
-        report = ShardReport(shard=task.shard.name, seconds=time.perf_counter() - start, error=self._death(heard))
+        while True:
+            try:
+                message = self._pipe.recv()
+            except (EOFError, OSError):
+                if self._closed:
+                    raise
+                break
+            self._heard = True
+            if isinstance(message, BaseException):
+                raise message
+            if isinstance(message, ShardReport):
+                return message
+            progress(message)
+        report = ShardReport(shard=task.shard.name, seconds=time.perf_counter() - start, error=self._death())
         record(self._run, task, report)
         return report
 
@@ -235,11 +240,11 @@ class WorkerProcess:
             self._process.start()
         there.close()
 
-    def _death(self, heard: bool) -> str:
+    def _death(self) -> str:
         assert self._process is not None
         self._process.join(timeout=5)
         code = self._process.exitcode
-        if code == 1 and not heard:  # Python's exit after an error while importing the script
+        if code == 1 and not self._heard:  # Python's exit after an error while importing the script
             raise StopError(
                 "the worker processes ended with an error (shown above) while they started: workers > 1 start new "
                 "Python processes that import the script: put the call under `if __name__ == '__main__':`, or use "

@@ -90,7 +90,8 @@ def check_binding(path: Path, facts: Mapping[str, str], owner: Owner | None) -> 
     rows, uids = (owner.rows, owner.uids) if owner else (facts.get("tamis.rows"), facts.get("tamis.uids"))
     for key, expected in _binding(path, cast(int, rows), cast(str, uids)).items():
         if facts.get(key) != expected:
-            raise damaged(path, f"its {key.removeprefix('tamis.')} is {facts.get(key)!r}, not {expected!r}")
+            what = key.removeprefix("tamis.")
+            raise damaged(path, f"its {what} should be {expected!r}, and it says {facts.get(key)!r}")
 
 
 @contextmanager

@@ -198,7 +198,8 @@ def _holder(path: Path) -> dict[str, Any]:
 def _is_free(path: Path, now: Callable[[], float]) -> bool:
     entry, holder = storage.look(path), _holder(path)
     if entry is not None and holder.get("numbers") == NUMBERED_IN:
-        return not alive(holder["process"]) or started(holder["process"]) != holder.get("started")
+        process = int(holder.get("process", 0))
+        return not alive(process) or started(process) != holder.get("started")
     return entry is None or now() - entry.changed >= limit("lease")
 
 

@@ -502,5 +502,6 @@ def _names_of(folders: Iterable[str]) -> dict[str, str]:
 def _folder(name: str, folders: Mapping[str, Path], what: str) -> Path:
     found = _names_of(folders).get(name)
     if found is None:
-        raise RunError(unknown(what, name, folders))
+        several = any(each.rpartition("-")[0] == name for each in folders)
+        raise RunError(unknown(what, name, folders) + (" (name one in full)" if several else ""))
     return folders[found]
