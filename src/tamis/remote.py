@@ -200,6 +200,7 @@ def _retry_after(error: BaseException) -> float:
 
 def ask(url: str, question: Callable[[], T]) -> T:
     """Makes a request, and retries transient errors."""
+    tries, wait = limit("tries"), limit("wait")
     for tried in itertools.count(1):
         try:
             return question()
@@ -210,12 +211,12 @@ def ask(url: str, question: Callable[[], T]) -> T:
         # Outside of the handler: the library's error, whose text holds whole URLs, is not part of any traceback.
         if not failure.passing:
             raise failure
-        if tried >= limit("tries"):
+        if tried >= tries:
             last = RemoteError(f"{tried} tries failed, the last with {failure}")
             last.passing = True
             raise last
         # Randomly up to half less, so that a hundred workers do not come back at once.
-        pause = min(_LONGEST_PAUSE, limit("wait") * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
+        pause = min(_LONGEST_PAUSE, wait * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
         pause = max(failure.after, pause)
         # Stores fail one request in a hundred every day; more failures of the same one are worth a line.
         level = logging.WARNING if tried >= 3 else logging.INFO
