@@ -26,8 +26,8 @@ from tamis.evaluate import datacomp
 from tamis.evaluate.tasks import Task, TaskImage, find_tasks
 from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.accuracy import group_means, hits, recall_at, top_classes
 from tamis.math.similarity import cosines, unit_rows
+from tamis.math.statistics import group_means, hits, recall_at, top_classes
 from tamis.models.clip import load_clip
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve

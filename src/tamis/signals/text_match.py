@@ -12,7 +12,7 @@ import numpy as np
 from tamis.data import Column, Device, Node, Signal
 from tamis.features.recognised_text import RecognisedText
 from tamis.features.sources import Captions
-from tamis.math.substring import longest_shared_run, longest_words_across
+from tamis.math.texts import longest_shared_run, longest_words_across
 
 
 @dataclass(frozen=True, kw_only=True)
