@@ -150,10 +150,11 @@ def test_a_copy_belongs_to_the_first_kept_image_near_it(together: int, monkeypat
     # The first three are 4 bits apart from one another, and the others within 2 bits of two or three of them.
     hashes = np.array([[0b001111], [0b110011], [0b111100], [0b111111], [0b000011], [0b110000]], np.uint64)
     assert leaders(hashes, 2).tolist() == [0, 1, 2, 0, 0, 1]
-    # The last one's crop is near the whole of the second; the first only has a crop near its whole.
-    crops = np.array([[0xFF << 40, 0b0111], [0xFF << 20, 0xFF << 50], [0b0011, 0xFE << 20]], np.uint64)
-    assert leaders(crops, 2).tolist() == [0, 1, 1]
-    assert leaders(crops[[0, 2]], 2).tolist() == [0, 0]
+    # Crops of the first and the second are near the last one's whole; the third's whole is near the last one's crop.
+    crops = [[0xFF << 40, 0b0111], [0xFF << 30, 0b0001], [0xFF << 20, 0xFF << 50], [0b0011, 0xFE << 20]]
+    hashes = np.array(crops, np.uint64)
+    assert leaders(hashes, 2).tolist() == [0, 1, 2, 2]
+    assert leaders(hashes[[0, 1, 3]], 2).tolist() == [0, 1, 0]
 
 
 def test_copies_are_compared_with_the_kept_one_only() -> None:
