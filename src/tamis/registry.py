@@ -34,6 +34,11 @@ class Classes(Mapping[str, type[Any]]):
     def __contains__(self, name: object) -> bool:
         return name in self._places
 
+    @property
+    def class_names(self) -> list[str]:
+        """The classes' own names, for the package's `__all__`."""
+        return [place.partition(":")[2] for place in self._places.values()]
+
     def attribute(self, cls: str) -> type[Any]:
         """Returns a class by its own name, for the package's `__getattr__`."""
         for name, place in self._places.items():

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 EXPORTERS = Classes(
     "tamis.exporters",
     {
-        "npy": "npy:NpyExport",
-        "parquet": "parquet:ParquetExport",
-        "keys": "keys:KeysExport",
+        "npy": "lists:NpyExport",
+        "parquet": "lists:ParquetExport",
+        "keys": "lists:KeysExport",
         "webdataset": "webdataset:WebDatasetExport",
-        "dropped": "dropped:DroppedExport",
+        "dropped": "lists:DroppedExport",
     },
 )
 
@@ -43,15 +43,4 @@ def __getattr__(name: str) -> Any:
     return EXPORTERS.attribute(name)
 
 
-__all__ = [
-    "EXPORTERS",
-    "REGISTER",
-    "DroppedExport",
-    "Exporter",
-    "KeysExport",
-    "NpyExport",
-    "ParquetExport",
-    "WebDatasetExport",
-    "exporter_class",
-    "exporters",
-]
+__all__ = ["EXPORTERS", "REGISTER", "Exporter", "exporter_class", "exporters", *EXPORTERS.class_names]

@@ -59,29 +59,4 @@ def __getattr__(name: str) -> Any:
     return SELECTORS.attribute(name)
 
 
-__all__ = [
-    "REGISTER",
-    "SELECTORS",
-    "AllOf",
-    "AnyOf",
-    "AtLeast",
-    "AtMost",
-    "Between",
-    "ClipCov",
-    "Distinct",
-    "Equals",
-    "ImageBased",
-    "NoneOf",
-    "Outcome",
-    "RandomFraction",
-    "Selection",
-    "SemDeDup",
-    "Step",
-    "StepCount",
-    "TopFraction",
-    "TopN",
-    "run_steps",
-    "selector_class",
-    "selectors",
-    "verdict",
-]
+__all__ = ["REGISTER", "SELECTORS", "selector_class", "selectors", *_PARTS, *SELECTORS.class_names]
