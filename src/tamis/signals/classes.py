@@ -86,6 +86,7 @@ class ClassMentions(CaptionSignal):
             )
 
     def load(self, device: Device) -> Callable[..., Any]:
+        find: Callable[[str], Iterator[str]]
         if self.wordnet is not None and self.classes_from is not None:
             find = partial(_synsets, load_nouns(self.wordnet), synset_names(self.classes_from))
         else:
@@ -133,7 +134,7 @@ def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
 def _synsets(nouns: Nouns, names: Mapping[int, str], text: str) -> Iterator[str]:
     """Returns the names of the first synsets of a text's words; `names` has those that count, by their offsets."""
     synsets = (nouns.synset(word) for word in text.split())
-    return (names[one] for one in synsets if one in names)
+    return (names[one] for one in synsets if one is not None and one in names)
 
 
 def _words(text: str) -> tuple[str, ...]:
