@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +82,7 @@ class Source:
         self.lock = threading.Lock()
         self.reader: ShardReader | None = None
         self.users = 0  # jobs that use the reader
-        self.last: Future[Any] | None = None  # the job that was planned last
+        self.last: threading.Event | None = None  # set when the job that was planned last has ended
 
 
 @dataclass(slots=True)
@@ -209,12 +209,21 @@ class Windows:
             rows.sort()
             entries = [window[row] for row in rows]
             numbers = [row - source.place.start for row in rows]
-            source.last = executor.submit(self._read, source, numbers, entries, source.last, source not in following)
+            # An event, not the job: a job holds its bytes.
+            before, source.last = source.last, threading.Event()
+            leaves = source not in following
+            answer = executor.submit(self._read, source, numbers, entries, before, source.last, leaves)
             for part, entry in enumerate(entries):
-                entry.answer, entry.part = source.last, part
+                entry.answer, entry.part = answer, part
 
     def _read(
-        self, source: Source, rows: list[int], entries: list[Entry], before: Future[Any] | None, leaves: bool
+        self,
+        source: Source,
+        rows: list[int],
+        entries: list[Entry],
+        before: threading.Event | None,
+        ended: threading.Event,
+        leaves: bool,
     ) -> Sequence[Mapping[str, bytes] | Problem]:
         """Reads some rows of one shard, in a thread; with `leaves`, the next window does not need this shard."""
         assert source.shard is not None  # rows of absent shards are not asked for
@@ -222,7 +231,7 @@ class Windows:
             if (problem := self._refused(source, source.shard)) is None:
                 with self._reader(source, source.shard, leaves) as reader:
                     if reader.sequential and before is not None:
-                        wait([before])  # it was begun before this one, so it ends
+                        before.wait()  # it was begun before this one, so it ends
                     answer = reader.read(rows, [entry.members for entry in entries])
                 source.failures = 0
                 return [self._compared(source, entry, one) for entry, one in zip(entries, answer, strict=True)]
@@ -232,6 +241,8 @@ class Windows:
                 raise
             source.failures += 1
             problem = Problem("unread", f"{source.shard.url} cannot be read: {error}")
+        finally:
+            ended.set()
         return [problem] * len(rows)
 
     @contextmanager
