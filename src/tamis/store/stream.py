@@ -29,7 +29,7 @@ from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknow
 from tamis.ids import content_uid, format_uid, image_hash
 from tamis.pool import Pool, PoolSpec, Shard, open_pool
 from tamis.pool.files import absolute, expand_braces, is_remote
-from tamis.pool.images import Transparency, decode, pixels_in
+from tamis.pool.images import decode, pixels_in
 from tamis.pool.source import Problem, SampleFiles, ShardReader, too_many_bytes
 from tamis.store import parts
 from tamis.store.run import Run
