@@ -17,7 +17,7 @@ from tamis.features.embeddings import ImageEmbedding
 from tamis.math.similarity import nearest_of
 from tamis.models.class_names import check_classes, class_names, class_vectors, templates_of
 from tamis.pool.datacomp import GivenEmbedding
-from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
+from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 
 #: DataComp's published image embeddings, and how many dimensions they have.
 _GIVEN = {"b32_img": 512, "l14_img": 768}

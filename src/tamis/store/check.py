@@ -26,11 +26,11 @@ from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, check_binding, read_lines, read_record
 from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
 from tamis.store.manifest import description_of, forget, labelled_twice, read_description, shards_of
+from tamis.store.parts import read_side_file
 from tamis.store.run import Run
-from tamis.store.side_files import read_side_file
-from tamis.store.subset_file import SubsetFile
+from tamis.store.subset import SubsetFile
 from tamis.store.targets import OUTPUTS
-from tamis.store.unfinished import UNFINISHED
+from tamis.store.writers import UNFINISHED
 
 Kind = Literal["damaged", "left over", "missing", "yours"]
 
