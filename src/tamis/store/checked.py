@@ -298,7 +298,7 @@ def write_record(path: Path, facts: Mapping[str, Any], *, durable: bool = True) 
 
 
 def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
-    """Returns what `write_record` wrote; DamageError with a `remedy` if it is not that, RunError if it cannot be read."""
+    """Returns what `write_record` wrote; raises DamageError, with a `remedy`, if it holds anything else."""
     what = "its content is not what was written"
     try:
         facts = read_json(path)
@@ -312,7 +312,7 @@ def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
 
 
 def read_result(path: Path, command: str, version: int) -> dict[str, Any] | None:
-    """Returns the result of a command that a run folder holds, None if there is none; RunError if of another version."""
+    """Returns the result of a command that a run folder holds, if there is one; RunError if of another version."""
     facts = read_record(path) if path.is_file() else None
     if facts is not None and (facts.get("kind"), facts.get("format")) != (command, version):
         raise RunError(f"{path} is of another version of tamis: delete it, or repeat `{command}`")
