@@ -28,8 +28,7 @@ from tamis.exporters import (
     ParquetExport,
     WebDatasetExport,
 )
-from tamis.features.recognised_text import RecognisedText
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import RecognisedText, TextBoxes
 from tamis.graph import Executor
 from tamis.models.nucleus import Sampling
 from tamis.models.text_to_image import Drawing

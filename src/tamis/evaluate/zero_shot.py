@@ -28,10 +28,9 @@ from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.accuracy import group_means, hits, recall_at, top_classes
 from tamis.math.similarity import cosines, unit_rows
-from tamis.models.clip import load_clip
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
-from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
 from tamis.store.checked import read_record, write_record
 from tamis.store.targets import check_own

@@ -11,7 +11,7 @@ import numpy as np
 from tamis.arrays import Floats, Pixels
 from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.errors import at_least_one
-from tamis.features.drawn_images import DrawnImages
+from tamis.features.generated import DrawnImages
 from tamis.features.sources import Captions
 from tamis.math.similarity import unit_rows
 from tamis.models.text_to_image import Drawing
@@ -55,9 +55,8 @@ class AveClip(Signal):
         return {"captions": Captions(), "drawn": drawn}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_clip
+        from tamis.models.clip import load_clip, load_tokenizer
         from tamis.models.preprocess import load_preprocess
-        from tamis.models.tokens import load_tokenizer
 
         clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
         preprocess = load_preprocess(self.model)

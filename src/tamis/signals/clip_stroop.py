@@ -56,8 +56,7 @@ class ClipStroop(Signal):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_clip
-        from tamis.models.tokens import load_tokenizer
+        from tamis.models.clip import load_clip, load_tokenizer
 
         clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
 

@@ -70,7 +70,7 @@ class ComplexityAction(Signal):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.texts.parser import load_parser
+        from tamis.models.texts.language import load_parser
 
         parse = load_parser(self.parser)
 

@@ -11,7 +11,7 @@ import numpy as np
 from tamis.arrays import Floats, Pixels
 from tamis.data import Column, Device, Node, Signal
 from tamis.features.sources import DecodedImages
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import TextBoxes
 from tamis.math.regions import covered_share
 from tamis.models.ocr.detector import Regions
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.data import Column, Device, Node, Signal
-from tamis.features.recognised_text import RecognisedText
 from tamis.features.sources import Captions
+from tamis.features.text import RecognisedText
 from tamis.math.substring import longest_shared_run, longest_words_across
 
 

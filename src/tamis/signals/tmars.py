@@ -13,7 +13,7 @@ from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.masked_images import Fill, MaskedEmbedding, MaskedImages
 from tamis.features.sources import DecodedImages
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import TextBoxes
 from tamis.math.similarity import rowwise_dot
 from tamis.models.ocr.detector import Regions
 from tamis.signals.text_area import text_shares

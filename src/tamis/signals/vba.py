@@ -11,7 +11,7 @@ import numpy as np
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.errors import at_least_one
-from tamis.features.drawn_images import DrawnImages
+from tamis.features.generated import DrawnImages
 from tamis.features.sources import Captions
 from tamis.models.text_to_image import Drawing
 
@@ -73,7 +73,7 @@ class Vba(Signal):
 
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.captioner import load_beam_captioner
-        from tamis.models.texts.token_embeddings import load_token_encoder
+        from tamis.models.texts.sentence import load_token_encoder
 
         read = load_beam_captioner(self.captioner, device)
         read.check(self.prompt, self.max_tokens)
