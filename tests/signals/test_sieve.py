@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tamis.data import settings
 from tamis.errors import RecipeError
-from tamis.features.generated_captions import GeneratedCaptions
+from tamis.features.generated import GeneratedCaptions
 from tamis.models.nucleus import Sampling
 from tamis.recipe import load
 from tamis.signals import Sieve

@@ -24,8 +24,8 @@ from tamis.features.embeddings import PromptedTextEmbedding, TextEmbedding  # no
 from tamis.math.bertscore import bertscore  # noqa: E402
 from tamis.models.captioner import load_beam_captioner  # noqa: E402
 from tamis.models.text_to_image import Drawing, load_text_to_image  # noqa: E402
+from tamis.models.texts.sentence import TokenVectors, load_token_encoder  # noqa: E402
 from tamis.models.texts.soft_token import Bridge, Reader  # noqa: E402
-from tamis.models.texts.token_embeddings import TokenVectors, load_token_encoder  # noqa: E402
 from tamis.signals import AveClip, Pac, Sba, Vba  # noqa: E402
 from tamis.signals.concreteness import (  # noqa: E402
     best_reconstructions,

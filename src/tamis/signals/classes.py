@@ -30,7 +30,7 @@ from tamis.models.class_names import (
 )
 from tamis.pool.datacomp import GivenEmbedding
 from tamis.signals.basic import CaptionSignal
-from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
+from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 
 _WORD = re.compile(r"\w+")
 

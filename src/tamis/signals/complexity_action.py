@@ -65,7 +65,7 @@ class ComplexityAction(CaptionSignal):
     parser: ParserRef = "en_core_web_sm"
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.texts.parser import load_parser
+        from tamis.models.texts.language import load_parser
 
         parse = load_parser(self.parser)
 

@@ -11,7 +11,7 @@ import numpy as np
 from tamis.arrays import Floats, Pixels
 from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef
 from tamis.errors import at_least_one, require
-from tamis.features.drawn_images import DrawnImages
+from tamis.features.generated import DrawnImages
 from tamis.features.sources import of_present
 from tamis.math.similarity import unit_rows
 from tamis.models.text_to_image import Drawing
@@ -188,7 +188,7 @@ class Vba(CaptionSignal):
 
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.captioner import load_beam_captioner
-        from tamis.models.texts.token_embeddings import load_token_encoder
+        from tamis.models.texts.sentence import load_token_encoder
 
         read = load_beam_captioner(self.captioner, device)
         read.check(self.prompt, self.max_tokens)
@@ -269,8 +269,7 @@ class ClipStroop(CaptionSignal):
             raise ValueError(f"every prompt needs the slot {SLOT!r}, got {lacking or 'no prompt'}")
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_clip
-        from tamis.models.tokens import load_tokenizer
+        from tamis.models.clip import load_clip, load_tokenizer
 
         clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
 
@@ -332,9 +331,8 @@ class AveClip(CaptionSignal):
         return {**super().needs(), "drawn": drawn}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_clip
+        from tamis.models.clip import load_clip, load_tokenizer
         from tamis.models.preprocess import load_preprocess
-        from tamis.models.tokens import load_tokenizer
 
         clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
         preprocess = load_preprocess(self.model)

@@ -12,7 +12,7 @@ from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.errors import unknown, without_effect
 from tamis.features.embeddings import Fit
-from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
+from tamis.features.generated import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.nucleus import Sampling
