@@ -11,7 +11,7 @@ from tamis.cli.options import AsJson, Compute, Fields, Quiet, assigned, split
 from tamis.cli.printing import follow_the_work, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from tamis.train.agreement import Agreement
+    from tamis.math.statistics import Agreement
 
 
 def concreteness(

@@ -13,8 +13,8 @@ from tamis.cli.options import AsJson, Fields, OutFolder, Partial, TrainingComput
 from tamis.cli.printing import follow_the_work, print_json, print_table, say, stop, stopping_at
 
 if TYPE_CHECKING:
+    from tamis.math.statistics import Agreement
     from tamis.store.run import Run
-    from tamis.train.agreement import Agreement
     from tamis.train.clip import Trained
 
 _CLIP, _HOW = "tamis.train.scales:ClipTraining", "tamis.train.step:How"
@@ -162,8 +162,7 @@ def c_ssft(
     Example: tamis train c_ssft runs/clean --model lab/clip --out c_ssft
     """
     from tamis.models.device import device_for
-    from tamis.train.clean import fine_tuning, train_c_ssft
-    from tamis.train.clip import check_folder
+    from tamis.train.clip import check_folder, fine_tuning, train_c_ssft
     from tamis.train.step import How
 
     with _reported():
@@ -197,8 +196,7 @@ def c_rho(
     Example: tamis train c_rho runs/clean runs/pool --out c_rho
     """
     from tamis.models.device import device_for
-    from tamis.train.clean import CLEAN, POOL, Part, train_c_rho
-    from tamis.train.clip import check_folder
+    from tamis.train.clip import CLEAN, POOL, Part, check_folder, train_c_rho
     from tamis.train.scales import at_scale
     from tamis.train.step import How
 
@@ -226,7 +224,7 @@ def sba(
     language_model: Annotated[str, typer.Option(help="The causal language model that writes them.")],
     out: OutFolder,
     training: Annotated[
-        dict[str, Any], Fields("tamis.train.sba:SbaTraining", "epochs batch_size learning_rate end seed", renamed=_SIZE)
+        dict[str, Any], Fields("tamis.train.icc:SbaTraining", "epochs batch_size learning_rate end seed", renamed=_SIZE)
     ],
     compute: TrainingCompute,
     text: Text = None,
@@ -237,7 +235,7 @@ def sba(
     """
     from tamis.models.device import device_for
     from tamis.pool.texts import read_texts
-    from tamis.train.sba import SbaTraining, train_sba
+    from tamis.train.icc import SbaTraining, train_sba
 
     with _reported():
         losses = train_sba(
@@ -255,9 +253,7 @@ def icc(
     out: OutFolder,
     training: Annotated[
         dict[str, Any],
-        Fields(
-            "tamis.train.distill:Distillation", "student epochs batch_size learning_rate optimiser seed", renamed=_SIZE
-        ),
+        Fields("tamis.train.icc:Distillation", "student epochs batch_size learning_rate optimiser seed", renamed=_SIZE),
     ],
     compute: TrainingCompute,
     labels: Annotated[Path | None, typer.Option(help="A table of captions that people labelled.")] = None,
@@ -280,7 +276,7 @@ def icc(
     Example: tamis train icc runs/teachers --labels labelled.csv --student minilm --out my-icc
     """
     from tamis.models.device import device_for
-    from tamis.train.distill import TEACHERS, Distillation, distill, distill_teacher
+    from tamis.train.icc import TEACHERS, Distillation, distill, distill_teacher
 
     where = device_for(**compute, training=True)
     with _reported():
@@ -326,7 +322,7 @@ def icc_labels(
     from tamis.pool.texts import write_to_label
     from tamis.storage import writing
     from tamis.store.targets import check_target
-    from tamis.train.distill import captions_to_label
+    from tamis.train.icc import captions_to_label
 
     # It may hold people's labels, so it is never replaced.
     check_target(out, what="table to label", ours=lambda path: False, overwrite=False)
