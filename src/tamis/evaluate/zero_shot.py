@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, require
-from tamis.evaluate import datacomp
-from tamis.evaluate.tasks import Task, TaskImage, find_tasks
+from tamis.evaluate.tasks import Average, Task, TaskImage, averages, entry_of, find_tasks
 from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.accuracy import group_means, hits, recall_at, top_classes
@@ -33,6 +32,7 @@ from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
+from tamis.processes import prefetched
 from tamis.store.checked import read_record, write_record
 from tamis.store.targets import check_own, inside
 
@@ -117,10 +117,10 @@ class ZeroShot:
         scores = [one.score for one in self.results if one.score is not None]
         return sum(scores) / len(scores) if scores and len(scores) == len(self.results) and not self.failed else None
 
-    def groups(self) -> tuple[datacomp.Average, ...]:
+    def groups(self) -> tuple[Average, ...]:
         """DataComp's averages, with absent tasks listed; () if no task is one of its 38."""
-        scores = {one.name: one.score for one in self.results if datacomp.entry_of(one.task) and one.score is not None}
-        return datacomp.averages(scores) if scores else ()
+        scores = {one.name: one.score for one in self.results if entry_of(one.task) and one.score is not None}
+        return averages(scores) if scores else ()
 
     def rows(self) -> list[dict[str, str]]:
         """A table for people: a row for each task, then DataComp's groups, then the average."""
@@ -237,9 +237,11 @@ class _Runner:
 
         classes = self._class_vectors(task)
         labels: list[int] = []
+        metadata: list[tuple[int, ...]] = []
         parts: list[NDArray[np.int64]] = []
         for images, vectors in self._embedded(task.images(), tally):
             labels += [image.label for image in images]
+            metadata += [image.groups for image in images]
             highest = max(image.label for image in images)
             if highest >= len(task.classes):
                 raise PoolError(f"{task.folder} has images of class {highest} and names of {len(task.classes)} classes")
@@ -256,18 +258,11 @@ class _Runner:
             "F1-macro_all": float(f1_score(truth, best, **macro)),
         }
         groups: dict[str, Any] = {}
-        if task.worst:
-            metadata = task.metadata()
-            if metadata.shape != (len(tally.used), len(task.fields)):
-                raise PoolError(
-                    f"{task.folder}: the .npy members have {metadata.shape[-1]} fields, expected {len(task.fields)}: "
-                    f"{', '.join(task.fields)}"
-                )
-            for name, field in task.worst.items():
-                right = five if name.startswith("acc_top5") else best == truth
-                means = group_means(right, metadata[np.array(tally.used), task.fields.index(field)])
-                metrics[name] = min(mean for mean, _ in means.values())
-                groups[field] = {str(group): one for group, one in means.items()}
+        for name, field in task.worst.items():
+            right = five if name.startswith("acc_top5") else best == truth
+            means = group_means(right, np.array(metadata)[:, task.fields.index(field)])
+            metrics[name] = min(mean for mean, _ in means.values())
+            groups[field] = {str(group): one for group, one in means.items()}
         return metrics, groups
 
     def _retrieve(self, task: Task, tally: _Tally) -> tuple[Metrics, dict[str, Any]]:
@@ -351,16 +346,14 @@ class _Runner:
 
     def _prepared(self, images: Iterable[TaskImage]) -> Iterator[list[tuple[TaskImage, Pixels | str]]]:
         """Yields batches of pixels, or why an image cannot be used. Threads decode one batch ahead of the model."""
-        everything = iter(images)
-        ahead: deque[list[tuple[TaskImage, Future[Pixels | str]]]] = deque()
-        with ThreadPoolExecutor(self._threads) as pool:
-            while True:
-                batch = [(image, pool.submit(self._pixels, image)) for image in islice(everything, self._batch)]
-                ahead.append(batch)
-                if len(ahead) > 1:
-                    yield [(image, future.result()) for image, future in ahead.popleft()]
-                if not batch:
-                    return
+
+        def decoded() -> Iterator[list[tuple[TaskImage, Pixels | str]]]:
+            everything = iter(images)
+            with ThreadPoolExecutor(self._threads) as threads:
+                while batch := list(islice(everything, self._batch)):
+                    yield list(zip(batch, threads.map(self._pixels, batch), strict=True))
+
+        return prefetched(decoded, depth=1)
 
     def _pixels(self, image: TaskImage) -> Pixels | str:
         if image.problem or image.image is None:
