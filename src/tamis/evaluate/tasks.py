@@ -274,9 +274,11 @@ def _wds_task(folder: Path, split: str) -> Task:
         return Task(name=name, kind="retrieval", folder=folder, files=tars, images=partial(_captioned_in_tars, tars))
     entry = entry_of(name)
     fields = entry.fields if entry else tuple(_lines(folder / FIELDS)) if (folder / FIELDS).is_file() else ()
+    classes = _names(folder / CLASS_NAMES)
     return Task(
-        name=name, kind="classification", folder=folder, files=tars, images=partial(_labelled_in_tars, tars, fields),
-        classes=_names(folder / CLASS_NAMES), templates=_templates(folder / TEMPLATES), fields=fields,
+        name=name, kind="classification", folder=folder, files=tars, classes=classes,
+        images=partial(_labelled_in_tars, tars, len(classes), fields), templates=_templates(folder / TEMPLATES),
+        fields=fields,
     )  # fmt: skip
 
 
@@ -333,13 +335,15 @@ def _samples(tars: Sequence[Path], member: str) -> Iterator[tuple[Path, str, Sam
                 yield tar, f"{tar.name}: {sample.key}", sample, problem
 
 
-def _labelled_in_tars(tars: Sequence[Path], fields: Sequence[str]) -> Iterator[TaskImage]:
+def _labelled_in_tars(tars: Sequence[Path], classes: int, fields: Sequence[str]) -> Iterator[TaskImage]:
     for tar, key, sample, problem in _samples(tars, "cls"):
         label = (sample.shown_caption or "").strip()
         if not label.isdecimal() or len(label) > 9:
             raise PoolError(
                 f"{tar}: the .cls member of {sample.key} must be the number of its class, got {label[:40]!r}"
             )
+        if int(label) >= classes:
+            raise PoolError(f"{tar}: {sample.key} is of class {label}, and there are names of {classes} classes")
         groups = _groups(tar, sample, fields) if fields else ()
         yield TaskImage(key=key, image=sample.image, problem=problem, label=int(label), groups=groups)
 
