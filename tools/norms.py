@@ -23,7 +23,7 @@ from tamis.errors import PoolError
 from tamis.math.statistics import agreement
 from tamis.models.device import device_for
 from tamis.models.reference import resolve
-from tamis.models.texts.norms import (
+from tamis.models.texts.regression import (
     FACTS,
     KIND,
     NormsHead,

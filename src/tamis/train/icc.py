@@ -29,11 +29,10 @@ from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, check_words, require, unknown
 from tamis.math.normalise import PerLength, inverse_logit
 from tamis.math.statistics import Agreement, agreement, spread_over
-from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, transformer_folder
+from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, longest_text, padded, transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.soft_token import Bridge, End, Reader
-from tamis.models.tokens import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.storage import is_run
 from tamis.store import open_run
@@ -110,8 +109,7 @@ def train_sba(
     require("torch", "transformers", extra="clip")
     import torch
 
-    from tamis.models.clip import load_clip
-    from tamis.models.tokens import load_tokenizer
+    from tamis.models.clip import load_clip, load_tokenizer
 
     check_new_folder(Path(out))
     training = training or SbaTraining()
