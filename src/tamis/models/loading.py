@@ -57,15 +57,14 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
 
     def decorate(load: Callable[P, T]) -> Callable[P, T]:
-        signature, kept = inspect.signature(load), OrderedDict[tuple[Any, ...], Any]()
+        signature, kept, annotated = inspect.signature(load), OrderedDict[tuple[Any, ...], Any](), cast(Any, load)
         _LOADED.append(kept)
 
         @functools.wraps(load)
         def loaded(*args: P.args, **kwargs: P.kwargs) -> T:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            annotated: Any = vars(load).get("__init__", load) if isinstance(load, type) else load
-            hints = get_type_hints(annotated, include_extras=True)
+            hints = get_type_hints(annotated.__init__ if isinstance(load, type) else load, include_extras=True)
             models = [value for name, value in bound.arguments.items() if hints[name] in (ModelRef, OptionalModelRef)]
             key = (*bound.arguments.values(), *(resolve(model).digest for model in models if model is not None))
             with _LOADING:
