@@ -320,16 +320,16 @@ def test_a_large_object_comes_in_pieces_of_one_version(s3: Any, monkeypatch: pyt
     storage.put(path, data)
     with path.open("rb") as file:
         assert file.read() == data
-    asked, replaced = storage.ask, bytes(reversed(data))
+    fetched, replaced = storage.fetch, bytes(reversed(data))
 
-    def replacing(url: str, question: Callable[[], Any]) -> Any:
-        answer = asked(url, question)
+    def replacing(url: str, start: int, end: int, **settings: Any) -> bytes:
+        answer = fetched(url, start, end, **settings)
         if answer == data[500:600]:  # another machine writes it while it is read
             s3.pipe_file("pool/some/large", replaced)
         return answer
 
     storage.read_again(path)
-    monkeypatch.setattr(storage, "ask", replacing)
+    monkeypatch.setattr(storage, "fetch", replacing)
     with path.open("rb") as file:
         assert file.read() == replaced
 

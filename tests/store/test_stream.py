@@ -27,7 +27,7 @@ import tamis
 from tamis.errors import RunError
 from tamis.pool import Pool, open_pool, tar
 from tamis.pool import files as files_module
-from tamis.pool.files import RangeFile
+from tamis.pool.files import read_ranges
 from tamis.pool.images import decode
 from tamis.store import stream, windows
 from tamis.store.stream import samples_of
@@ -235,17 +235,16 @@ def test_no_more_bytes_are_held_than_was_said(tmp_path: Path, monkeypatch: pytes
     sizes = [sum(part.size for part in some) for name in run.shards for some in run.members(name, range(50))]
     largest = max(sizes)
     lock, held, most = threading.Lock(), 0, 0
-    plain_read = RangeFile.read
 
-    def counting(self: RangeFile, ranges: Any) -> list[Any]:
+    def counting(*arguments: Any) -> list[Any]:
         nonlocal held, most
-        data: list[Any] = plain_read(self, ranges)
+        data: list[Any] = read_ranges(*arguments)
         with lock:
             held += sum(map(len, data))
             most = max(most, held)
         return data
 
-    monkeypatch.setattr(RangeFile, "read", counting)
+    monkeypatch.setattr(tar, "read_ranges", counting)
     order = np.random.default_rng(0).permutation(200)
     for ahead in (10 * largest, 40 * largest, 1):
         held = most = 0
@@ -376,7 +375,7 @@ def test_an_image_file_that_is_not_what_the_table_was_scored_with_says_so(tmp_pa
 def test_a_shard_that_fails_as_a_whole_is_soon_given_up(run: tamis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def failing(path: str, ranges: Any) -> list[bytes]:
+    def failing(path: str, ranges: Any, file: Any) -> list[bytes]:
         tried.append(len(list(ranges)))
         raise TimeoutError("no answer")
 

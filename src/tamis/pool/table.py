@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tamis.data import Member, Sample
 from tamis.errors import SampleError, ShardError, UnreachedError
-from tamis.pool.files import is_remote, open_file, read_head, stamp
+from tamis.pool.files import is_remote, open_file, read_head
 from tamis.pool.images import is_image
 from tamis.pool.rows import (
     BATCH,
@@ -34,6 +34,7 @@ from tamis.pool.source import (
     PoolSpec,
     Problem,
     SampleFiles,
+    Shard,
     ShardReader,
     checked,
     set_caption,
@@ -72,14 +73,11 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableShard:
+class TableShard(Shard):
     """One table, or a range of its rows; without an image column it holds captions alone."""
 
     batch: ClassVar[int] = BATCH  # rows held at once
 
-    name: str
-    url: str
-    spec: PoolSpec
     image: str | None
     caption: str
     cut: Cut = Cut()
@@ -88,9 +86,6 @@ class TableShard:
     def pairs(self) -> int | None:
         """How many rows it has, if they were counted."""
         return self.cut.pairs
-
-    def stamp(self) -> str:
-        return stamp(self.url)
 
     def samples(self) -> Iterator[Sample]:
         return checked((self.sample(number, row) for number, row in self.rows()), self.url)
@@ -160,9 +155,6 @@ class TableShard:
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         return members[0] if members and self.image is not None else None
-
-    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
-        return ()
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         return _ByRow(self, whole) if whole or self._holds_images() else _ByPath(self)
