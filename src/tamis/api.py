@@ -103,7 +103,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
 
 def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable[str], overwrite: bool) -> None:
     """Raises RunError if an export may not be written to a path; see `check_target` and `check_own`."""
-    from tamis.store.subset_file import is_subset
+    from tamis.store.subset import is_subset
 
     what = f"{exporter.name} export"
     if exporter.ending:

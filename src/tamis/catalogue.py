@@ -48,7 +48,7 @@ def _recipes() -> Rows:
 
 
 def _models() -> Rows:
-    from tamis.models.registry import BUILT_IN, HUB, job_of
+    from tamis.models.reference import BUILT_IN, HUB, job_of
 
     rows: Rows = []
 

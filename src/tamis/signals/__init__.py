@@ -1,4 +1,4 @@
-"""Signals: one file per method. `SIGNALS` lists them all."""
+"""Signals: methods that belong together share a file. `SIGNALS` lists them all."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from tamis.registry import Classes, Register, undefined
 SIGNALS = Classes(
     "tamis.signals",
     {
-        "caption_length": "caption_length:CaptionLength",
-        "image_size": "image_size:ImageSize",
+        "caption_length": "basic:CaptionLength",
+        "image_size": "basic:ImageSize",
         "image_hash": "image_hash:ImageHash",
-        "language": "language:Language",
-        "class_mentions": "class_mentions:ClassMentions",
-        "class_similarity": "class_similarity:ClassSimilarity",
-        "zero_shot_class": "zero_shot_class:ZeroShotClass",
+        "language": "basic:Language",
+        "class_mentions": "classes:ClassMentions",
+        "class_similarity": "classes:ClassSimilarity",
+        "zero_shot_class": "classes:ZeroShotClass",
         "clip": "clip:ClipScore",
-        "text_area": "text_area:TextArea",
-        "tmars": "tmars:Tmars",
-        "text_match": "text_match:TextMatch",
+        "text_area": "written_text:TextArea",
+        "tmars": "written_text:Tmars",
+        "text_match": "written_text:TextMatch",
         "sieve": "sieve:Sieve",
-        "c_ssft": "c_ssft:CSsft",
-        "c_rho": "c_rho:CRho",
-        "icc": "icc:Icc",
-        "vba": "vba:Vba",
-        "sba": "sba:Sba",
-        "pac": "pac:Pac",
-        "clip_stroop": "clip_stroop:ClipStroop",
-        "ave_clip": "ave_clip:AveClip",
+        "c_ssft": "clip:CSsft",
+        "c_rho": "clip:CRho",
+        "icc": "concreteness:Icc",
+        "vba": "concreteness:Vba",
+        "sba": "concreteness:Sba",
+        "pac": "clip:Pac",
+        "clip_stroop": "concreteness:ClipStroop",
+        "ave_clip": "concreteness:AveClip",
         "complexity_action": "complexity_action:ComplexityAction",
     },
 )
