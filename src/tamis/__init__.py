@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tamis.api import check, export, plan, report, run_recipe
+    from tamis.api import export, plan, report, run_recipe
     from tamis.choosing import select
     from tamis.evaluate.bench import bench
     from tamis.first_look import look
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from tamis.scoring import score
     from tamis.selectors.clusters import cluster
     from tamis.store import Run, open_run
+    from tamis.store.check import check_run as check
     from tamis.store.stream import samples_of
     from tamis.store.subset import Subset
 
-_PLACES = {
+#: The module of each public name, and its name there if that is another.
+_MODULES = {
     "plan": "tamis.api",
     "score": "tamis.scoring",
     "select": "tamis.choosing",
     "cluster": "tamis.selectors.clusters",
     "bench": "tamis.evaluate.bench",
-    "check": "tamis.api",
+    "check": "tamis.store.check:check_run",
     "export": "tamis.api",
     "look": "tamis.first_look",
     "report": "tamis.api",
@@ -70,11 +72,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Imported when first used, so that `import tamis` costs nothing.
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'tamis' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_PLACES[name]), name)
+    module, _, attribute = _MODULES[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value
 

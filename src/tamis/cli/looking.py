@@ -147,10 +147,9 @@ def check(
 def _check_run(run: str, delete: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from tamis import api
-    from tamis.store.check import lines
+    from tamis.store.check import check_run, lines
 
-    found = api.check(run, delete=delete)
+    found = check_run(run, delete=delete)
     if as_json:
         print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
     else:
@@ -162,13 +161,15 @@ def _check_run(run: str, delete: bool, as_json: bool) -> None:
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis import api, choosing
     from tamis import recipe as recipes
+    from tamis.selectors.outcome import check_files
     from tamis.selectors.steps import describe
+    from tamis.store import open_run
 
     chosen = recipes.load(recipe, settings)
     if chosen.signals:
-        choosing.check_columns(chosen, run)
+        choosing.check_reads(chosen, run)
     if run is not None:
-        choosing.check_run(chosen, run)
+        choosing.columns_read(chosen, open_run(run))
     api.check_outputs(chosen, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, signal in chosen.signals:
@@ -178,7 +179,7 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     for name, settings_of_export in chosen.exports:
         print(f"  export  {name} to {settings_of_export['out']}")
     try:
-        choosing.check_files(chosen)
+        check_files(chosen.steps)
     except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
         print(f"  not there yet: {error}")
     say("the recipe is good")

@@ -85,33 +85,33 @@ class Checked:
         return int(bool(self.command) or any(not finding.deleted for finding in self.findings))
 
 
-def check_run(path: str | os.PathLike[str], *, delete: bool = False) -> Checked:
-    """Checks a run.
+def check_run(run: str | os.PathLike[str], *, delete: bool = False) -> Checked:
+    """Verifies every byte of a run; finds what is damaged, left over or missing.
 
     Args:
-        path: the run folder, or its URL: every byte is then downloaded.
+        run: the run folder, or its URL: every byte is then downloaded.
         delete: delete what is damaged or left over, unless another process works on it.
 
     Raises:
         RunError: it is no run folder, its run.json or its list of shards is damaged, or it cannot be written to.
     """
-    run = Run(path, partial=True)
+    opened = Run(run, partial=True)
     if delete:
-        with locked(run.path, doing=_LOCK):  # it can be written to
-            run = Run(run.path, partial=True)
-    work = _Check(run, delete)
+        with locked(opened.path, doing=_LOCK):  # it can be written to
+            opened = Run(opened.path, partial=True)
+    work = _Check(opened, delete)
     checked.verify_again()  # bytes may change though time and size stay
     _leftovers(work)
     good = _index(work)
-    for folder in _part_folders(run.path):
+    for folder in _part_folders(opened.path):
         try:
             _folder(work, folder, good)
         except OSError as error:
             work.unreadable(folder, error)
     _records(work)
     lacks = any(finding.kind in ("missing", "damaged") for finding in work.findings)
-    findings, command = tuple(work.findings), run.completing() if lacks else ""
-    return Checked(run=run.path, shards=len(run.urls), files=work.files, findings=findings, command=command)
+    findings, command = tuple(work.findings), opened.completing() if lacks else ""
+    return Checked(run=opened.path, shards=len(opened.urls), files=work.files, findings=findings, command=command)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Rows
 from tamis.data import Member, Sample
 from tamis.errors import TamisError
-from tamis.ids import content_uid, format_uid, image_hash
+from tamis.ids import content_uid, format_uid, image_xxh3
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.source import Problem, SampleFiles, ShardReader, too_many_bytes
@@ -288,7 +288,7 @@ def difference(now: Sample, was: Mapping[str, Any]) -> str:
         return f"its caption is {_shown(now.shown_caption)}, was {_shown(caption)}"
     if was["image_bytes"] and now.image_bytes != was["image_bytes"]:
         return f"its image has {now.image_bytes:,} bytes, had {was['image_bytes']:,}"
-    if was["image_xxh3"] is not None and now.image is not None and image_hash(now.image) != was["image_xxh3"]:
+    if was["image_xxh3"] is not None and now.image is not None and image_xxh3(now.image) != was["image_xxh3"]:
         return "its image is another of as many bytes"
     # An image that could not be read when it was scored has left no trace in the uid.
     if now.uid != uid and uid != content_uid(None, (caption or "").encode()):

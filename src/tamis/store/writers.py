@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tamis.data import Sample, Signal
-from tamis.ids import image_hash
+from tamis.ids import image_xxh3
 from tamis.store import parts
 
 
@@ -71,7 +71,7 @@ class IndexWriter(PartWriter):
             "original_width": sample.original_width or None,
             "original_height": sample.original_height or None,
             "image_bytes": sample.image_bytes,
-            "image_xxh3": None if sample.image is None else image_hash(sample.image),
+            "image_xxh3": None if sample.image is None else image_xxh3(sample.image),
             "members": [{"ext": part.ext, "offset": part.offset, "size": part.size} for part in sample.members],
             "status": sample.status,
             "reason": sample.reason,
