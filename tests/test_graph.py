@@ -15,8 +15,7 @@ from tamis.compute import Precision
 from tamis.data import Column, Device, FileRef, Node, Sample, Samples, Signal, settings
 from tamis.errors import ModelError, RecipeError, SignalError
 from tamis.features.embeddings import ImageEmbedding, Tokens
-from tamis.features.recognised_text import RecognisedText
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import RecognisedText, TextBoxes
 from tamis.graph import Executor, Fault, Identities, check_output, execute, topological
 from tamis.signals import ComplexityAction
 
@@ -352,12 +351,12 @@ def test_what_a_gpu_computes_has_another_fingerprint_and_a_cpus_keeps_its_own(cl
 
 def test_the_runtime_of_the_text_networks_counts_where_it_changes_results(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rapidocr")
-    from tamis.models.ocr import onnx_network
+    from tamis.models.ocr import detector
 
     def stems(precision: Precision, *, openvino: bool, fast: bool = True, cuda: bool = False) -> tuple[str, str]:
-        monkeypatch.setattr(onnx_network, "_has_openvino", lambda: openvino)
-        monkeypatch.setattr(onnx_network, "fast_bf16", lambda: fast)
-        monkeypatch.setattr(onnx_network, "_has_cuda", lambda: cuda)
+        monkeypatch.setattr(detector, "_has_openvino", lambda: openvino)
+        monkeypatch.setattr(detector, "fast_bf16", lambda: fast)
+        monkeypatch.setattr(detector, "_has_cuda", lambda: cuda)
         identities = Identities(Device(kind="cuda" if cuda else "cpu", precision=precision))
         return identities.fingerprint(TextBoxes()), identities.fingerprint(RecognisedText())
 

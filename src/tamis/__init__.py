@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tamis.api import export, plan, report, run_recipe
+    from tamis.api import check, export, plan, report, run_recipe
     from tamis.choosing import select
     from tamis.evaluate.bench import bench
     from tamis.first_look import look
@@ -23,18 +23,16 @@ if TYPE_CHECKING:
     from tamis.scoring import score
     from tamis.selectors.clusters import cluster
     from tamis.store import Run, open_run
-    from tamis.store.check import check_run as check
     from tamis.store.stream import samples_of
     from tamis.store.subset import Subset
 
-#: The module of each public name, and its name there if that is another.
 _MODULES = {
     "plan": "tamis.api",
     "score": "tamis.scoring",
     "select": "tamis.choosing",
     "cluster": "tamis.selectors.clusters",
     "bench": "tamis.evaluate.bench",
-    "check": "tamis.store.check:check_run",
+    "check": "tamis.api",
     "export": "tamis.api",
     "look": "tamis.first_look",
     "report": "tamis.api",
@@ -76,8 +74,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tamis' has no attribute {name!r}")
     from importlib import import_module
 
-    module, _, attribute = _MODULES[name].partition(":")
-    value = getattr(import_module(module), attribute or name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -48,7 +48,7 @@ def _recipes() -> Rows:
 
 
 def _models() -> Rows:
-    from tamis.models.registry import BUILT_IN, HUB, job_of
+    from tamis.models.reference import BUILT_IN, HUB, job_of
 
     def row(model: str, kind: str, job: str | None, size: float | None, licence: str, **more: Any) -> dict[str, Any]:
         return {"model": model, "kind": kind, "job": job, "size_mb": size, "licence": licence, **more}

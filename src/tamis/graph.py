@@ -340,6 +340,6 @@ def model_digest(reference: str) -> str:
 
 
 def _parser_digest(reference: str) -> str:
-    from tamis.models.texts.parser import parser_digest
+    from tamis.models.texts.language import parser_digest
 
     return parser_digest(reference)

@@ -182,9 +182,9 @@ def test_ranks_on_two_machines_share_a_run(tmp_path: Path, s3: Any) -> None:
 
 
 def _hurried(then: Callable[[], None]) -> None:
-    from tamis.store import unfinished
+    from tamis.store import writers
 
-    unfinished.EVERY_SECONDS = 0.0
+    writers.EVERY_SECONDS = 0.0
     then()
 
 

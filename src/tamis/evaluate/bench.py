@@ -42,7 +42,7 @@ from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run, open_run
 from tamis.store.subset import Subset
-from tamis.store.targets import check_own, inside
+from tamis.store.targets import check_own
 from tamis.train.clip import training_rows
 from tamis.train.scales import ClipTraining, at_scale
 from tamis.train.towers import pretrained
@@ -345,9 +345,8 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
 def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
     """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
-    also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
-    check_own(folder, what="bench", marks=marks, also=also)
+    check_own(folder, what="bench", marks=marks, also=also, read=read)
     with locked(folder / "cells"):  # the folder itself may be a run's
         yield
 

@@ -33,9 +33,16 @@ from tamis.run.plan import Output, Plan, Task
 from tamis.store import parts
 from tamis.store.claims import claimed
 from tamis.store.manifest import forget
-from tamis.store.side_files import write_side_files
-from tamis.store.unfinished import Unfinished, drop_unneeded
-from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
+from tamis.store.parts import write_side_files
+from tamis.store.writers import (
+    IndexWriter,
+    PartWriter,
+    RowsWriter,
+    ScoreWriter,
+    TextsWriter,
+    Unfinished,
+    drop_unneeded,
+)
 
 if TYPE_CHECKING:
     from tamis.run.device import RemoteExecutor
