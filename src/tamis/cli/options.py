@@ -102,11 +102,25 @@ class Fields:
         return {field: options.pop(option) for field, option in self._names()}
 
 
+class Reading:
+    """The settings of `PoolSpec` that are options, repeated because importing it takes longer than the help."""
+
+    format: Annotated[str, "auto, webdataset, table or datacomp."] = "auto"
+    caption: Annotated[str | None, "Where the caption is: txt, json:FIELD, or a table's column."] = None
+    image: Annotated[
+        str | None, "Tables: the column of image paths or bytes, or none if the table has only captions."
+    ] = None
+    max_pixels: Annotated[int, "Images of more pixels are reported, not decoded."] = 100_000_000
+    transparency: Annotated[str, "drop: ignore transparency, as training loaders do; white: put images on white."] = (
+        "drop"
+    )
+
+
 #: How networks are trained, how they score, and how a pool is read, besides its path.
 TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
 Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
 PoolSettings = Annotated[
-    dict[str, Any], Fields("tamis.pool.source:PoolSpec", "format caption image max_pixels transparency")
+    dict[str, Any], Fields("tamis.cli.options:Reading", "format caption image max_pixels transparency")
 ]
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from tamis.data import Member, Node, Sample, Signal
 from tamis.errors import SampleError, ShardError, check_words
@@ -64,20 +64,14 @@ class PoolSpec:
     """
 
     path: str | tuple[str, ...]
-    format: Annotated[Literal["auto", "webdataset", "table", "datacomp"], "auto, webdataset, table or datacomp."] = (
-        "auto"
-    )
-    caption: Annotated[str | None, "Where the caption is: txt, json:FIELD, or a table's column."] = None
-    image: Annotated[
-        str | None, "Tables: the column of image paths or bytes, or none if the table has only captions."
-    ] = None
+    format: Literal["auto", "webdataset", "table", "datacomp"] = "auto"
+    caption: str | None = None
+    image: str | None = None
     image_extensions: tuple[str, ...] = IMAGE_EXTENSIONS
     fields: tuple[str, ...] = ()
-    max_pixels: Annotated[int, "Images of more pixels are reported, not decoded."] = 100_000_000
+    max_pixels: int = 100_000_000
     max_bytes: int = 256 << 20
-    transparency: Annotated[
-        Transparency, "drop: ignore transparency, as training loaders do; white: put images on white."
-    ] = "drop"
+    transparency: Transparency = "drop"
 
     def __post_init__(self) -> None:
         for name, value in (("max_pixels", self.max_pixels), ("max_bytes", self.max_bytes)):
