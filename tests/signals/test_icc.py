@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.texts.regression import (  # noqa: E402  # noqa: E402
+from tamis.models.texts.regression import (  # noqa: E402
     FACTS,
     NormsHead,
     TextRegression,
