@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from tamis.data import Signal
-from tamis.registry import Classes, Register, undefined
+from tamis.registry import Register, undefined
+
+
+def _wrong(cls: type[Any]) -> str:
+    if not issubclass(cls, Signal):
+        return "does not derive from tamis.data.Signal"
+    missing = [name for name in ("version", "columns") if not hasattr(cls, name)]
+    return f"has no {' and no '.join(missing)}" if missing else undefined(cls)
+
 
 #: The built-in signals by their names in recipes; each is imported when it is first used.
-SIGNALS = Classes(
+SIGNALS = Register(
+    "signal",
     "tamis.signals",
     {
         "caption_length": "basic:CaptionLength",
@@ -33,18 +42,11 @@ SIGNALS = Classes(
         "ave_clip": "concreteness:AveClip",
         "complexity_action": "complexity_action:ComplexityAction",
     },
+    _wrong,
 )
 
-
-def _wrong(cls: type[Any]) -> str:
-    if not issubclass(cls, Signal):
-        return "does not derive from tamis.data.Signal"
-    missing = [name for name in ("version", "columns") if not hasattr(cls, name)]
-    return f"has no {' and no '.join(missing)}" if missing else undefined(cls)
-
-
-#: All signals: those of `SIGNALS`, and those of other packages.
-REGISTER = Register(kind="signal", group="tamis.signals", ours=SIGNALS, wrong=_wrong)
+#: All by name, those of other packages included; and the class of one name.
+signals, signal_class = SIGNALS.all, SIGNALS.named
 
 
 def maker_of(column: str) -> type[Any] | None:
@@ -53,15 +55,11 @@ def maker_of(column: str) -> type[Any] | None:
     return next((cls for cls in SIGNALS.values() if name in {one.name for one in cls.columns}), None)
 
 
-signals, signal_class = REGISTER.all, REGISTER.get
-
-
 def __getattr__(name: str) -> Any:
     return SIGNALS.attribute(name)
 
 
 __all__ = [
-    "REGISTER",
     "SIGNALS",
     "AveClip",
     "CRho",
