@@ -27,9 +27,9 @@ import tamis
 from tamis.errors import RunError
 from tamis.pool import Pool, open_pool, tar
 from tamis.pool import files as files_module
-from tamis.pool.files import RangeFile
+from tamis.pool.files import read_ranges
 from tamis.pool.images import decode
-from tamis.store import stream, windows
+from tamis.store import stream
 from tamis.store.stream import samples_of
 from tamis.store.subset import Subset
 
@@ -89,7 +89,7 @@ def test_a_random_order_with_repeats_is_followed_whatever_threads_and_memory(
     pool: Path, run: tamis.Run, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"_WINDOW": 10, "_OPEN": 1, "_INDEX_BYTES": 1}.items():
-        monkeypatch.setattr(windows, name, value)
+        monkeypatch.setattr(stream, name, value)
     reference, order = plain(pool), np.random.default_rng(len(options)).integers(0, 21, 100)
     found = list(samples_of(run, order=order, fields={"image", "caption"}, **options))
     assert [one.row for one in found] == order.tolist()
@@ -191,7 +191,7 @@ TABLES = ["paths.csv", "paths.jsonl", "paths.parquet", "struct.parquet", "bytes.
 @pytest.mark.parametrize("kind", [*TARS, *TABLES])
 def test_every_kind_of_pool_is_read_in_any_order(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tamis.pool.table.SHARD_ROWS", 8)  # a Parquet file is two shards then
-    monkeypatch.setattr(windows, "_WINDOW", 8)
+    monkeypatch.setattr(stream, "_WINDOW", 8)
     try:
         run = scored(write_any(tmp_path / "pool", kind, 13), tmp_path / "run")
         for order in (np.arange(13), np.random.default_rng(1).integers(0, 13, 40)):
@@ -210,17 +210,17 @@ def test_a_compressed_tar_is_read_once_in_the_pools_order_whatever_repeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = scored(write_any(tmp_path / "pool", "tar.gz", 12), tmp_path / "run")
-    opened, open_file, begun, refused = [], tar.open_file, threading.Event(), windows.Windows._refused
+    opened, open_file, begun, reader = [], tar.open_file, threading.Event(), stream._Stream._reader
     monkeypatch.setattr(tar, "open_file", lambda path: (opened.append(path), open_file(path))[1])
 
-    def late(self: windows.Windows, source: windows.Source, shard: Any) -> Any:
+    def late(self: stream._Stream, *job: Any) -> Any:
         if not begun.is_set():  # the first job comes to the tar after those that follow it
             begun.set()
             time.sleep(0.1)
-        return refused(self, source, shard)
+        return reader(self, *job)
 
-    monkeypatch.setattr(windows.Windows, "_refused", late)
-    monkeypatch.setattr(windows, "_WINDOW", 5)
+    monkeypatch.setattr(stream._Stream, "_reader", late)
+    monkeypatch.setattr(stream, "_WINDOW", 5)
     order = np.repeat(np.arange(12), 3)
     assert [one.row for one in samples_of(run, order=order, threads=8)] == order.tolist()
     assert len(opened) == 1
@@ -229,31 +229,38 @@ def test_a_compressed_tar_is_read_once_in_the_pools_order_whatever_repeats(
 # ---- memory and threads
 
 
-def test_no_more_bytes_are_held_than_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts what has been read and not yielded yet."""
+@pytest.mark.parametrize("order", ["random", "the pool's"])
+def test_no_more_bytes_are_held_than_was_said(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = scored(write_pool(tmp_path / "pool", shards=4, rows=50), tmp_path / "run")
-    sizes = [sum(part.size for part in some) for name in run.shards for some in run.members(name, range(50))]
-    largest = max(sizes)
-    lock, held, most = threading.Lock(), 0, 0
-    plain_read = RangeFile.read
+    largest = max(sum(part.size for part in some) for name in run.shards for some in run.members(name, range(50)))
+    lock, held, most = threading.RLock(), 0, 0
 
-    def counting(self: RangeFile, ranges: Any) -> list[Any]:
+    def count(size: int) -> None:
         nonlocal held, most
-        data: list[Any] = plain_read(self, ranges)
         with lock:
-            held += sum(map(len, data))
+            held += size
             most = max(most, held)
+
+    class Counted(bytes):
+        """Bytes that count as held until nothing refers to them."""
+
+        def __del__(self) -> None:
+            count(-len(self))
+
+    def counting(*arguments: Any) -> list[Any]:
+        data = [Counted(part) for part in read_ranges(*arguments)]  # type: ignore[arg-type]
+        count(sum(map(len, data)))
         return data
 
-    monkeypatch.setattr(RangeFile, "read", counting)
-    order = np.random.default_rng(0).permutation(200)
+    monkeypatch.setattr(tar, "read_ranges", counting)
+    rows = np.random.default_rng(0).permutation(200) if order == "random" else np.arange(200)
     for ahead in (10 * largest, 40 * largest, 1):
-        held = most = 0
-        for sample in samples_of(run, order=order, ahead=ahead, threads=8):
-            with lock:
-                held -= sizes[sample.row]
+        most = 0
+        for sample in samples_of(run, order=rows, ahead=ahead, threads=8):
+            assert sample.image is not None
+        del sample
         assert held == 0
-        assert largest <= most <= max(ahead, 2 * largest)
+        assert largest <= most <= max(ahead, 2 * largest) + largest  # the one that is in our hands
 
 
 def test_no_more_pixels_are_held_than_was_said(run: tamis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +271,7 @@ def test_no_more_pixels_are_held_than_was_said(run: tamis.Run, monkeypatch: pyte
         held.append(pixels.nbytes)
         return pixels
 
-    monkeypatch.setattr(stream, "_decode", counting)
+    monkeypatch.setattr(stream, "decode", counting)
     one = 48 * 32 * 3
     for count, _ in enumerate(samples_of(run, fields={"pixels"}, ahead=3 * one, threads=8)):
         assert sum(held) - count * one <= 3 * one + one  # the one that is in our hands
@@ -376,12 +383,12 @@ def test_an_image_file_that_is_not_what_the_table_was_scored_with_says_so(tmp_pa
 def test_a_shard_that_fails_as_a_whole_is_soon_given_up(run: tamis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def failing(path: str, ranges: Any) -> list[bytes]:
+    def failing(path: str, ranges: Any, file: Any) -> list[bytes]:
         tried.append(len(list(ranges)))
         raise TimeoutError("no answer")
 
     monkeypatch.setattr(tar, "read_ranges", failing)
-    monkeypatch.setattr(windows, "_WINDOW", 1)
+    monkeypatch.setattr(stream, "_WINDOW", 1)
     found = list(samples_of(run, order=range(7), errors="mark", threads=1))
     assert len(tried) == 3
     assert [one.problem and one.problem.kind for one in found] == ["unread"] * 7

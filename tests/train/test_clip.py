@@ -23,8 +23,7 @@ from torch_processes import on_processes  # noqa: E402
 import tamis  # noqa: E402
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError, RunError, StopError  # noqa: E402
-from tamis.models.clip import load_clip  # noqa: E402
-from tamis.models.tokens import load_tokenizer  # noqa: E402
+from tamis.models.clip import load_clip, load_tokenizer  # noqa: E402
 from tamis.processes import temporary_name  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.claims import locked  # noqa: E402
@@ -34,8 +33,8 @@ from tamis.store.subset import Subset  # noqa: E402
 from tamis.train import measure, step  # noqa: E402
 from tamis.train.batches import Batches, split  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
+from tamis.train.loop import Processes  # noqa: E402
 from tamis.train.losses import contrastive_loss  # noqa: E402
-from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
 from tamis.train.step import How, Step  # noqa: E402
 from tamis.train.towers import build, depthwise_in_float32, take_mean  # noqa: E402

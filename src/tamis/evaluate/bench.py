@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis import recipe as recipe_module
-from tamis.choosing import check_columns, check_files, select
+from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError, require
@@ -33,15 +33,16 @@ from tamis.math.statistics import Estimate, mean
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
-from tamis.reporting.sections.overlap import intersections, jaccard
+from tamis.reporting.sections.subsets import intersections, jaccard
 from tamis.scoring import planned, score
+from tamis.selectors.outcome import check_files
 from tamis.storage import is_run, location, write_json
 from tamis.store.checked import read_lines, read_record, write_record
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run, open_run
 from tamis.store.subset import Subset
-from tamis.store.targets import check_own, inside
+from tamis.store.targets import check_own
 from tamis.train.clip import training_rows
 from tamis.train.scales import ClipTraining, at_scale
 from tamis.train.towers import pretrained
@@ -259,7 +260,10 @@ def bench(
         subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
         for subset in subsets:
             subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
-        done = _compare(subsets, tasks, folder, training, device, seeds, only, size, workers, costs, keep_models)
+    done = compare(
+        subsets, tasks=tasks, out=folder, training=training, device=device, seeds=seeds, only=only, size=size,
+        workers=workers, scoring=costs, keep_models=keep_models,
+    )  # fmt: skip
     try:
         write_record(opened.path / RESULT, done.facts())
     except RunError as error:
@@ -303,8 +307,8 @@ def _scored(
     """
     pool = open_pool(spec)
     for recipe in recipes:
-        check_columns(recipe, path, pool)
-        check_files(recipe)
+        check_reads(recipe, path, pool)
+        check_files(recipe.steps)
     device = device_for(**compute)
     steps: list[dict[str, Any]] = read_record(notes)["steps"] if notes.is_file() else []
     parts: dict[str, set[str]] = {}
@@ -344,9 +348,8 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
 def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
     """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
-    also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
-    check_own(folder, what="bench", marks=marks, also=also)
+    check_own(folder, what="bench", marks=marks, also=also, read=read)
     with locked(folder / "cells"):  # the folder itself may be a run's
         yield
 
@@ -399,44 +402,34 @@ def compare(
     _check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
     with _bench_folder(folder, [run.path, Path(tasks)]):
-        return _compare(
-            subsets, tasks, folder, training, device, seeds, only, size, workers, scoring or {}, keep_models
-        )
-
-
-def _compare(
-    subsets: Sequence[Subset], tasks: PathLike, folder: Path, training: ClipTraining, device: Device, seeds: int,
-    only: Sequence[str], size: int, workers: int, scoring: Mapping[str, float], keep_models: bool,
-) -> Bench:  # fmt: skip
-    """See `compare`; the folder is locked."""
-    place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
-    counting, _ = find_tasks(place, only=only)
-    numbers = tuple(range(training.seed, training.seed + seeds))
-    cells = {}
-    for seed in numbers:  # seed by seed: a bench that is stopped early has every subset
-        one = replace(training, seed=seed)
-        for subset in subsets:
-            cells[subset.name, seed] = Cell(
-                name=f"{subset.name}, seed {seed}",
-                subset=replace(subset, funnel=(), verdict=_NO_REASONS),
-                training=one,
-                tasks=place,
-                only=tuple(task.name for task in counting),
-                device=device,
-                folder=folder,
-                ident=identity(subset, one, counting, device.precision),
-                keep_model=keep_models,
-            )
-    if any(not cell.path.is_file() for cell in cells.values()):
-        states = shared_text_states(subsets[0].run, training, device, folder)
-        at_a_time = max(1, min(workers, len(cells)))
-        cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
-    problems = execute_all(cells.values(), workers)
-    results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
-    failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
-    done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring)
-    write_record(folder / RESULT, done.facts())
-    return done
+        place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
+        counting, _ = find_tasks(place, only=only)
+        numbers = tuple(range(training.seed, training.seed + seeds))
+        cells = {}
+        for seed in numbers:  # seed by seed: a bench that is stopped early has every subset
+            one = replace(training, seed=seed)
+            for subset in subsets:
+                cells[subset.name, seed] = Cell(
+                    name=f"{subset.name}, seed {seed}",
+                    subset=replace(subset, funnel=(), verdict=_NO_REASONS),
+                    training=one,
+                    tasks=place,
+                    only=tuple(task.name for task in counting),
+                    device=device,
+                    folder=folder,
+                    ident=identity(subset, one, counting, device.precision),
+                    keep_model=keep_models,
+                )
+        if any(not cell.path.is_file() for cell in cells.values()):
+            states = shared_text_states(subsets[0].run, training, device, folder)
+            at_a_time = max(1, min(workers, len(cells)))
+            cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
+        problems = execute_all(cells.values(), workers)
+        results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
+        failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
+        done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
+        write_record(folder / RESULT, done.facts())
+        return done
 
 
 def summed_up(

@@ -1,13 +1,14 @@
-"""Sentence encoders: from texts to unit vectors whose cosine says how similar two texts are.
+"""Encoders of texts: sentences to unit vectors whose cosine says how similar they are, and tokens to vectors.
 
-Three kinds of checkpoint: sentence-transformers folders (`modules.json`), the text tower of CLIP or SigLIP, and the
-text tower of a BLIP retrieval model.
+Three kinds of checkpoint encode sentences: sentence-transformers folders (`modules.json`), the text tower of CLIP or
+SigLIP, and the text tower of a BLIP retrieval model. Vectors of tokens are what BERTScore compares.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,19 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.math.similarity import unit_rows
-from tamis.models.clip import KINDS, load_clip
-from tamis.models.folder import modules_in, object_in, shapes_in
-from tamis.models.loading import is_pooler, load_tokenizer_in, loaded_once, model_type
+from tamis.models.clip import KINDS, load_clip, load_tokenizer
+from tamis.models.loading import (
+    by_length,
+    is_pooler,
+    load_tokenizer_in,
+    loaded_once,
+    longest_text,
+    model_type,
+    padded,
+    transformer_folder,
+)
 from tamis.models.packed import load_for_inference
-from tamis.models.reference import resolve
-from tamis.models.tokens import by_length, load_tokenizer, longest_text, padded
+from tamis.models.reference import modules_in, object_in, resolve, shapes_in
 
 _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval
 
@@ -84,40 +92,28 @@ class SentenceTransformer:
         return vectors[[place[text] for text in texts]]
 
 
-class ClipSentences:
-    """The text tower of CLIP or SigLIP as a sentence encoder (SIEVE's Table 4)."""
+def _blip_encoder(model: str, device: Device) -> SentenceEncoder:
+    """Loads the text tower of a BLIP retrieval checkpoint with its projection (SIEVE's Table 4)."""
+    import torch
+    from transformers import BlipForImageTextRetrieval as Kind
 
-    def __init__(self, model: str, device: Device) -> None:
-        self._clip, self._tokenize = load_clip(model, device), load_tokenizer(model)
+    path = resolve(model).path
+    network = load_for_inference(Kind, path, model, device, expected="a BLIP retrieval checkpoint")
+    tokenizer = load_tokenizer_in(path, network=network)
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return unit_rows(self._clip.texts(self._tokenize(texts)))
-
-
-class BlipSentences:
-    """The text tower of a BLIP retrieval checkpoint with its projection (SIEVE's Table 4)."""
-
-    def __init__(self, model: str, device: Device) -> None:
-        from transformers import BlipForImageTextRetrieval as Kind
-
-        self._device, self._batch = device.kind, device.batch_size
-        path = resolve(model).path
-        self._model = load_for_inference(Kind, path, model, device, expected="a BLIP retrieval checkpoint")
-        self._tokenizer = load_tokenizer_in(path, network=self._model)
-
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        import torch
-
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         parts = []
         with torch.inference_mode():
-            for start in range(0, len(texts), self._batch):
-                batch = self._tokenizer(
-                    list(texts[start : start + self._batch]),
+            for start in range(0, len(texts), device.batch_size):
+                batch = tokenizer(
+                    list(texts[start : start + device.batch_size]),
                     padding=True, truncation=True, max_length=_BLIP_LENGTH, return_tensors="pt",
-                ).to(self._device)  # fmt: skip
-                states = self._model.text_encoder(batch["input_ids"], batch["attention_mask"]).last_hidden_state
-                parts.append(self._model.text_proj(states[:, 0]).float().cpu().numpy())
+                ).to(device.kind)  # fmt: skip
+                states = network.text_encoder(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+                parts.append(network.text_proj(states[:, 0]).float().cpu().numpy())
         return unit_rows(np.concatenate(parts)) if parts else np.empty((0, 0), np.float32)
+
+    return encode
 
 
 @loaded_once(keep=4)
@@ -128,10 +124,11 @@ def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
     if (path / "modules.json").is_file():
         return SentenceTransformer(model, device)
     kind = model_type(model)
-    if kind in KINDS:
-        return ClipSentences(model, device)
+    if kind in KINDS:  # the text tower (SIEVE's Table 4)
+        clip, tokenize = load_clip(model, device), load_tokenizer(model)
+        return lambda texts: unit_rows(clip.texts(tokenize(texts)))
     if kind == "blip":
-        return BlipSentences(model, device)
+        return _blip_encoder(model, device)
     raise ModelError(
         f"{model} is not a sentence encoder: name a sentence-transformers folder (with modules.json), or a CLIP, "
         "SigLIP or BLIP retrieval checkpoint"
@@ -172,3 +169,86 @@ def _dense(folder: Path, device: str) -> Callable[[Any], Any]:
     layer = torch.nn.Linear(shapes["weight"][1], shapes["weight"][0], bias=bool(bias))
     layer.load_state_dict({key.removeprefix("linear."): value for key, value in load_file(path).items()})
     return torch.nn.Sequential(layer, getattr(torch.nn, name)()).to(device)
+
+
+# ---- vectors of tokens
+
+#: The layers that agree best with people, by architecture and number of layers: the `bert-score` package's choice for
+#: models of these shapes. Not by name, since a folder may be called anything.
+BEST_LAYERS: Mapping[tuple[str, int], int] = {
+    ("bert", 12): 9,
+    ("bert", 24): 18,
+    ("roberta", 6): 5,
+    ("roberta", 12): 10,
+    ("roberta", 24): 17,
+    ("distilbert", 6): 5,
+    ("deberta", 48): 40,
+}
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """The tokens of one text: vectors (t, d) float32, not normalised; counts (t,) False for the special tokens."""
+
+    vectors: NDArray[np.float32]
+    counts: NDArray[np.bool_]
+
+
+class TokenEncoder:
+    """One layer of a BERT-like checkpoint or a sentence-transformers folder; 0 is its input embeddings.
+
+    Without `layer` it is that of `BEST_LAYERS`, else the last. Raises ModelError if there is no such layer.
+    """
+
+    def __init__(self, model: ModelRef, layer: int | None, device: Device) -> None:
+        require("torch", "transformers", extra="clip")
+        from transformers import AutoModel
+
+        path, expected = transformer_folder(model), "a BERT-like encoder of texts"
+        self._device, self._batch = device.kind, device.batch_size
+        self._model = load_for_inference(AutoModel, path, model, device, expected=expected, unneeded=is_pooler)
+        config = self._model.config
+        body = getattr(self._model, "encoder", getattr(self._model, "transformer", None))
+        if body is None or not hasattr(config, "num_hidden_layers") or config.is_encoder_decoder:
+            raise ModelError(f"{model} is a {config.model_type!r} model and not {expected}: name one")
+        deepest = int(config.num_hidden_layers)
+        if deepest < 1:
+            raise ModelError(f"{path}: its config.json is damaged: num_hidden_layers is {deepest}")
+        self.layer = layer if layer is not None else BEST_LAYERS.get((config.model_type, deepest), deepest)
+        if not 0 <= self.layer <= deepest:
+            raise ModelError(f"{model} has the layers 0 (its input) to {deepest}, got {self.layer}")
+        if hasattr(body, "layer"):
+            del body.layer[max(1, self.layer) :]  # the layers above are not used
+        self._tokenizer = load_tokenizer_in(path, network=self._model)
+        # A token of RoBERTa includes the space before a word: with a space in front, the first word is one that it
+        # knows. `bert-score` does so by a setting (add_prefix_space) that transformers 5 ignores; there RoBERTa's
+        # first words are cut into pieces, and its numbers differ by some thousandths from these and published ones.
+        self._prefix = " " if config.model_type == "roberta" else ""
+        self._length = longest_text(config, self._tokenizer)
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, TokenVectors]:
+        """Returns the token vectors of each distinct text."""
+        import torch
+
+        distinct = sorted(set(texts))
+        if not distinct:
+            return {}
+        tokens = self._tokenizer(
+            [self._prefix + text.strip() if text.strip() else "" for text in distinct],
+            truncation=True,
+            max_length=self._length,
+            return_special_tokens_mask=True,
+        )
+        rows = {text: tuple(ids) for text, ids in zip(distinct, tokens["input_ids"], strict=True)}
+        special = dict(zip(rows.values(), tokens["special_tokens_mask"], strict=True))
+        vectors: dict[tuple[int, ...], TokenVectors] = {}
+        with torch.inference_mode():
+            for chunk in by_length(sorted(special, key=lambda ids: (len(ids), ids)), self._batch):
+                ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
+                states = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+                for row, values in zip(chunk, states[self.layer].float().cpu().numpy(), strict=True):
+                    vectors[row] = TokenVectors(values[: len(row)], ~np.array(special[row], bool))
+        return {text: vectors[row] for text, row in rows.items()}
+
+
+load_token_encoder = loaded_once(keep=2)(TokenEncoder)

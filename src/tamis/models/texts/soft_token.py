@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, ModelRef, OptionalModelRef
 from tamis.errors import ModelError, require
-from tamis.models.clip import load_clip
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.folder import arrays_in, object_in
-from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once
-from tamis.models.reference import resolve
-from tamis.models.tokens import load_tokenizer, padded
+from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, padded
+from tamis.models.reference import arrays_in, object_in, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -194,7 +192,14 @@ class Reader:
 class SemanticAutoencoder:
     """From captions to their reconstructions: CLIP's text tower, the linear layer, the language model."""
 
-    def __init__(self, bridge: str, clip: str | None, language_model: str | None, device: Device) -> None:
+    def __init__(
+        self, bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
+    ) -> None:
+        """Loads `bridge`, which `tamis train sba` wrote, and the two checkpoints; None: where they were in training.
+
+        ModelError if one of them has changed since.
+        """
+        require("torch", "transformers", extra="clip")
         import torch
 
         layer = Bridge.load(bridge)
@@ -229,13 +234,4 @@ class SemanticAutoencoder:
         return [reconstructions[caption] for caption in captions]
 
 
-@loaded_once(keep=1)
-def load_semantic_autoencoder(
-    bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
-) -> SemanticAutoencoder:
-    """Loads a semantic auto-encoder: `bridge` is a folder that `tamis train sba` wrote.
-
-    `clip` and `language_model` are the two checkpoints; None: where they were in training. ModelError if they changed.
-    """
-    require("torch", "transformers", extra="clip")
-    return SemanticAutoencoder(bridge, clip, language_model, device)
+load_semantic_autoencoder = loaded_once(keep=1)(SemanticAutoencoder)
