@@ -45,7 +45,7 @@ class Labels:
         self.version = 0
         self._lock = threading.Lock()
         self._undo: list[tuple[int, float]] = []  # rows labelled here, with their values before
-        self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
+        self._starts = run.table().starts
         for block, shard in enumerate(run.shards):
             if group is not None and shard in group.shards:
                 self.values[self._place(block)] = self._read(shard)
