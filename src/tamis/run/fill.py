@@ -1,6 +1,6 @@
 """Fills a run: prepares its folder (short, under the folder's lock), then lets an engine make what is missing.
 
-An engine distributes shards to workers. All of them make the same files: see local.py, ray.py, static.py.
+An engine distributes shards to workers. All of them make the same files: see local.py, ray.py.
 """
 
 from __future__ import annotations
@@ -79,9 +79,10 @@ def engine_named(
 
         return Ray(address, workers)
     if name == "static":
-        from tamis.run.static import Static, place_of
+        from tamis.run.local import Local
+        from tamis.run.ranks import place_of
 
-        return Static(place_of(rank=rank, world=world), workers, command=True)
+        return Local(workers, place_of(rank=rank, world=world), command=True)
     raise StopError(unknown("engine", name, ("local", "ray", "static")))
 
 

@@ -15,20 +15,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tamis.errors import StopError, TamisError, require
 from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import remember, secrets
-from tamis.run.device import DeviceProcess
 from tamis.run.failures import ShardReport, record
-from tamis.run.local import WorkerProcess, as_stop, decoders, feeders
+from tamis.run.local import Workers, as_stop, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
@@ -148,23 +146,20 @@ class Worker:
         available, gpus = share_of_node()
         if plan.device.kind == "cpu":
             available = threads
-        self.plan = plan.on(plan.device.kind.partition(":")[0], threads)
+        size = min(feeders(available, gpus), _MOST_AT_ONCE) if served else 1
+        each = max(1, available // size)
+        self.plan = plan.on(plan.device.kind.partition(":")[0], (plan.device.threads or each) if size > 1 else threads)
         self.rows: dict[str, int] = {}
-        self.at_once = min(feeders(available, gpus), _MOST_AT_ONCE) if served else 1
-        self.free: SimpleQueue[ShardWorker | WorkerProcess] = SimpleQueue()
         self.processes = ExitStack()  # they end with the actor
-        if self.at_once == 1:
-            self.free.put(ShardWorker(self.plan, run, decoders=available))
-            return
-        device = self.processes.enter_context(closing(DeviceProcess(self.plan.device)))
-        each = max(1, available // self.at_once)
-        feeding = self.plan.on(self.plan.device.kind, plan.device.threads or each)
-        for _ in range(self.at_once):
-            self.free.put(WorkerProcess(feeding, run, decoders(each), device.address))
+        if size == 1:
+            self.workers = Workers([ShardWorker(self.plan, run, decoders=available)])
+        else:
+            processes = worker_processes([self.plan], run, size, decoders(each), served=True)
+            self.workers = self.processes.enter_context(processes)
 
     def ready(self) -> int:
         """Returns how many shards the actor does at once, when it has started."""
-        return self.at_once
+        return self.workers.number
 
     def progress(self) -> dict[str, int]:
         """Returns the number of finished samples of each current shard."""
@@ -173,13 +168,11 @@ class Worker:
     def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | StopError:
         """Makes the parts of a shard that belong in some folders of the run."""
         task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders))
-        worker = self.free.get()
         try:
-            return worker.do(task, partial(self._count, shard.name))
+            return self.workers.do(task, partial(self._count, shard.name))
         except TamisError as error:
             return as_stop(error)
         finally:
-            self.free.put(worker)
             self.rows.pop(shard.name, None)
 
     def _count(self, shard: str, rows: int) -> None:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,9 +36,6 @@ from tamis.store.manifest import forget
 from tamis.store.side_files import write_side_files
 from tamis.store.unfinished import Unfinished, drop_unneeded
 from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
-
-if TYPE_CHECKING:
-    from tamis.run.device import RemoteExecutor
 
 T = TypeVar("T")
 Writers = dict[Output, PartWriter]
@@ -61,9 +58,7 @@ _CAPTIONS = 1024  # samples of a batch without images: captions are short, and s
 class ShardWorker:
     """Does shards one after the other, with models loaded once. Any number of processes may work in one run."""
 
-    def __init__(
-        self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | RemoteExecutor | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | None = None) -> None:
         """`decoders` is a number of threads; without an `executor` the worker computes nodes with its own models."""
         self.plan, self.run, self.decoders = plan, run, decoders
         self.executor = executor or Executor(plan.device)
