@@ -310,11 +310,6 @@ class WorkerProcess:
         return f"the worker process died ({how}) while working on this shard; {hint}"
 
 
-def as_stop(error: TamisError) -> StopError:
-    """Returns an error that ends the run, to be raised in another process."""
-    return error if isinstance(error, StopError) else StopError(str(error))
-
-
 def _work(
     pipe: Connection, plan: Plan, run: Path, decoders: int, hidden: Mapping[str, str], address: str | None
 ) -> None:
@@ -339,4 +334,4 @@ def _work(
             try:
                 send(worker.do(task, send))
             except TamisError as error:
-                send(as_stop(error))
+                send(error)

@@ -26,7 +26,7 @@ from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import remember, secrets
 from tamis.run.failures import ShardReport, record
-from tamis.run.local import Workers, as_stop, decoders, feeders, worker_processes
+from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
@@ -39,12 +39,9 @@ log = logging.getLogger(__name__)
 #: The most shards that an actor with a GPU does at once, one for each of its workers: 32 workers feed it 33,000 images
 #: a second (`benchmarks/feed.py`).
 _MOST_AT_ONCE = 32
-#: Seconds between requests for the actors' progress, to wait for the answers, and between looks at the cluster's size.
-_LOOK_SECONDS = 2.0
-_ANSWER_SECONDS = 0.2
-_GROW_SECONDS = 10.0
-#: Seconds between two warnings that no actor has started.
-_SILENCE_SECONDS = 60.0
+_LOOK_SECONDS = 2.0  # between looks at the cluster's size and at the actors' progress
+_ANSWER_SECONDS = 0.2  # to wait for the actors' answers
+_SILENCE_SECONDS = 60.0  # between two warnings that no actor has started
 #: The concurrency group of calls that an actor serves while busy.
 _ASIDE = "aside"
 
@@ -165,13 +162,13 @@ class Worker:
         """Returns the number of finished samples of each current shard."""
         return dict(self.rows)
 
-    def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | StopError:
+    def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | TamisError:
         """Makes the parts of a shard that belong in some folders of the run."""
         task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders))
         try:
             return self.workers.do(task, partial(self._count, shard.name))
         except TamisError as error:
-            return as_stop(error)
+            return error
         finally:
             self.rows.pop(shard.name, None)
 
@@ -206,15 +203,17 @@ class _Fleet:
         self.arguments = (ray.put(plan), str(run), self.cpus, secrets(), served)
         self.actors: list[_Actor] = []
         self.counted: dict[str, int] = {}  # samples that `progress` knows of, by unfinished shard
-        self.asked_at = self.heard_at = time.monotonic()
-        self.grown_at = -_GROW_SECONDS
+        self.heard_at = time.monotonic()
 
     def work(self) -> Iterator[ShardReport]:
         """Yields the report of every shard."""
+        looked_at = -_LOOK_SECONDS
         while self.waiting or any(one.tasks for one in self.actors):
-            self._grow()
+            if (now := time.monotonic()) - looked_at >= _LOOK_SECONDS:
+                looked_at = now
+                self._grow()
+                self._ask_progress()
             self._assign()
-            self._ask_progress()
             refs = {ref: one for one in self.actors for ref in ([one.starting] if one.starting else one.tasks)}
             done, _ = self.ray.wait(list(refs), num_returns=1, timeout=_LOOK_SECONDS)
             for ref in done:
@@ -225,11 +224,7 @@ class _Fleet:
                     yield report
 
     def _grow(self) -> None:
-        """Now and then adds actors, as many as were asked for or the cluster has devices for."""
-        now = time.monotonic()
-        if now - self.grown_at < _GROW_SECONDS:
-            return
-        self.grown_at = now
+        """Adds actors, as many as were asked for or the cluster has devices for."""
         wanted = self.engine.workers
         if wanted is None:
             resources = self.ray.cluster_resources()
@@ -239,8 +234,9 @@ class _Fleet:
             actor = self.kind.remote(*self.arguments)
             starting = actor.ready.options(max_task_retries=-1, concurrency_group=_ASIDE).remote()
             self.actors.append(_Actor(actor, starting))
-        if now - self.heard_at >= _SILENCE_SECONDS and not any(one.at_once for one in self.actors):
-            self.heard_at = now
+        silent = time.monotonic() - self.heard_at >= _SILENCE_SECONDS
+        if silent and not any(one.at_once for one in self.actors):
+            self.heard_at = time.monotonic()
             log.warning(
                 "no worker has started yet: each needs %d CPU and %d GPU, and the cluster has %s",
                 self.cpus, self.gpus, self.ray.available_resources(),
@@ -282,7 +278,7 @@ class _Fleet:
             record(self.run, task, report)
         except self.ray.exceptions.RayError as error:
             raise StopError(f"Ray failed on shard {task.shard.name}: {error}") from error
-        if isinstance(report, StopError):
+        if isinstance(report, TamisError):
             raise report
         self._count(task.shard.name, report.rows)
         self.counted.pop(task.shard.name)
@@ -292,16 +288,13 @@ class _Fleet:
         return report  # type: ignore[no-any-return]
 
     def _ask_progress(self) -> None:
-        """Now and then asks the actors for their progress and passes it on."""
-        if time.monotonic() - self.asked_at < _LOOK_SECONDS:
-            return
+        """Asks the actors for their progress and passes it on."""
         refs = [one.actor.progress.options(concurrency_group=_ASIDE).remote() for one in self.actors if one.tasks]
         done, _ = self.ray.wait(refs, num_returns=len(refs), timeout=_ANSWER_SECONDS) if refs else ([], [])
         for ref in done:
             with suppress(self.ray.exceptions.RayError):  # it died, as its shard will show
                 for shard, rows in self.ray.get(ref).items():
                     self._count(shard, rows)
-        self.asked_at = time.monotonic()
 
     def _count(self, shard: str, rows: int) -> None:
         """Passes on how many samples of a shard are done."""
