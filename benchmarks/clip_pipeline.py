@@ -23,10 +23,9 @@ import tamis
 from benchmarks.measure import Case, finish
 from tamis.data import Device, Sample
 from tamis.lab import make_pool
-from tamis.models.clip import load_clip
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.device import device_for
 from tamis.models.preprocess import load_preprocess
-from tamis.models.tokens import load_tokenizer
 from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.signals import ClipScore

@@ -32,8 +32,7 @@ from tamis.selectors.clipcov import ClipCov
 from tamis.signals import ZeroShotClass
 from tamis.store import Run, manifest, open_run
 from tamis.store.checked import write_array
-from tamis.store.parts import write_scores
-from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS, write_side_files
+from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS, write_scores, write_side_files
 
 Array = np.ndarray[Any, Any]
 

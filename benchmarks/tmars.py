@@ -27,7 +27,7 @@ from benchmarks.measure import Case, finish
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import SampleError
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import TextBoxes
 from tamis.lab import make_pool
 from tamis.models.device import device_for
 from tamis.models.ocr.detector import input_size

@@ -14,7 +14,7 @@ from factories import uids_in, write_run
 
 import tamis
 from tamis.storage import write_json
-from tamis.store import Run, checked, manifest, parts, side_files
+from tamis.store import Run, checked, manifest, parts
 from tamis.store.manifest import described
 from tamis.store.subset import Subset
 
@@ -40,7 +40,7 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
     names, vectors = ["a", "b"], rng.normal(size=(2, 6)).astype(np.float32)
     given = run.scores["given"]
     side = {"class_names.json": names, "class_vectors.npy": vectors}
-    notes = {name: side_files.note(Path(name), value) for name, value in side.items()}
+    notes = {name: parts.note(Path(name), value) for name, value in side.items()}
     write_json(given.folder / "class_names.json", names)
     checked.write_array(given.folder / "class_vectors.npy", vectors)
     write_json(given.folder / "signal.json", described(given.folder, {**given.facts, "side_files": notes}))

@@ -13,9 +13,8 @@ IMAGE = np.zeros((32, 32, 3), np.uint8)
 
 
 def load_clip(folder: str) -> Any:
-    from tamis.models.clip import load_clip
+    from tamis.models.clip import load_clip, load_tokenizer
     from tamis.models.preprocess import load_preprocess
-    from tamis.models.tokens import load_tokenizer
 
     clip = load_clip(folder, Device())
     images = clip.images([load_preprocess(folder).resize(IMAGE)])
@@ -56,7 +55,7 @@ def load_regression(folder: str) -> Any:
 
 
 def load_tokens(folder: str) -> Any:
-    from tamis.models.texts.token_embeddings import load_token_encoder
+    from tamis.models.texts.sentence import load_token_encoder
 
     return load_token_encoder(folder, None, Device())(["a dog"])
 

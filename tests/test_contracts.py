@@ -28,8 +28,7 @@ from tamis.exporters import (
     ParquetExport,
     WebDatasetExport,
 )
-from tamis.features.recognised_text import RecognisedText
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import RecognisedText, TextBoxes
 from tamis.graph import Executor
 from tamis.models.nucleus import Sampling
 from tamis.models.text_to_image import Drawing
@@ -53,7 +52,7 @@ from tamis.selectors import (
 )
 from tamis.selectors.steps import describe
 from tamis.signals import SIGNALS
-from tamis.store.side_files import read_side_file, write_side_files
+from tamis.store.parts import read_side_file, write_side_files
 from tamis.testing import check_exporter, check_selector, check_signal, pairs
 
 #: Names of classes, of words that the small checkpoints know.

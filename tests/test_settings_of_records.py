@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import TextBoxes
 from tamis.selectors import ClipCov, Distinct
 
 #: Layers whose records people make by hand; others are results.

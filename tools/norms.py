@@ -22,7 +22,7 @@ from tamis.data import Device
 from tamis.errors import PoolError
 from tamis.models.device import device_for
 from tamis.models.reference import resolve
-from tamis.models.texts.norms import (
+from tamis.models.texts.regression import (
     FACTS,
     KIND,
     NormsHead,

@@ -12,7 +12,7 @@ from tamis import recipe as recipes
 from tamis.data import Signal, model_refs
 from tamis.errors import RecipeError
 from tamis.graph import topological
-from tamis.models.registry import BUILT_IN, stand_in
+from tamis.models.reference import BUILT_IN, stand_in
 from tamis.recipe import Recipe
 from tamis.signals import maker_of
 from tamis.store import Run, parts

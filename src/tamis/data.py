@@ -231,7 +231,7 @@ class Signal(Node):
     columns: ClassVar[tuple[Column, ...]]
 
     def side_files(self, device: Device) -> Mapping[str, Any]:
-        """Files that are stored once next to the parts of all shards, by name (store/side_files.py)."""
+        """Files that are stored once next to the parts of all shards, by name (store/parts.py)."""
         return {}
 
 

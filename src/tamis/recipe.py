@@ -477,7 +477,7 @@ def _for_example(cls: type[Any], setting: str) -> str:
     examples = usual(cls.name, setting) if issubclass(cls, Signal) else {}
     if not examples:
         return ""
-    from tamis.models.registry import stand_in
+    from tamis.models.reference import stand_in
 
     (value, names), path = next(iter(examples.items())), f"--set signals.{cls.name}.{setting}"
     built_in = stand_in(value)

@@ -31,8 +31,7 @@ from tamis.pool.tar import TarShard
 from tamis.pool.texts import read_captions_file, read_texts
 from tamis.selectors.expression import parse
 from tamis.store import Run
-from tamis.store.subset import Subset
-from tamis.store.subset_file import FACTS
+from tamis.store.subset import FACTS, Subset
 from tamis.store.table import Table
 
 _MAX_PIXELS = 200_000

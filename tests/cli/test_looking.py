@@ -9,7 +9,7 @@ import re
 import pytest
 from command_line import Tamis
 
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import TextBoxes
 from tamis.recipe import shipped
 
 

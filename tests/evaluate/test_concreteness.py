@@ -13,7 +13,7 @@ from factories import WORDS
 from tamis.data import Column, Device
 from tamis.errors import PoolError, RecipeError
 from tamis.evaluate.concreteness import evaluate_concreteness
-from tamis.models.texts.norms import held_out
+from tamis.models.texts.regression import held_out
 from tamis.pool.texts import read_texts
 from tamis.signals import CaptionLength, TextArea
 

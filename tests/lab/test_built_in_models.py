@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tamis.models.reference import resolve
-from tamis.models.registry import BUILT_IN
+from tamis.models.reference import BUILT_IN, resolve
 from tools.lab_models import measuring
 from tools.lab_models.measuring import MEASURES
 

@@ -23,11 +23,10 @@ from safetensors.torch import load_file, save_file
 from tamis.data import Device
 from tamis.errors import ModelError, TamisError
 from tamis.models.captioner import load_beam_captioner
-from tamis.models.clip import load_clip
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.convert import blip_tokenizer, clip_tokenizer, convert
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
-from tamis.models.tokens import load_tokenizer
 
 WORDS = ["a", "red", "dog", "cat", "boat", "on", "grass", "two", "house", "old"]
 SIGNS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

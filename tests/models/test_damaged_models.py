@@ -21,8 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from tamis.data import Device
 from tamis.errors import ModelError
-from tamis.models.folder import loaded_files
-from tamis.models.reference import resolve
+from tamis.models.reference import loaded_files, resolve
 
 transformers = pytest.importorskip("transformers")
 
@@ -180,7 +179,7 @@ def test_each_file_that_counts_changes_the_hash_and_no_other_does(
 
 
 def test_an_onnx_network_is_one_whole_file(tmp_path: Path) -> None:
-    from tamis.models.ocr.onnx_network import load_network
+    from tamis.models.ocr.detector import load_network
 
     pytest.importorskip("openvino")
     path = tmp_path / "network.onnx"

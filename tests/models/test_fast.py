@@ -11,9 +11,9 @@ from factories import score_batch
 
 from tamis.data import Device, Sample, settings
 from tamis.errors import ModelError, RecipeError
-from tamis.features.text_boxes import FastBoxes
-from tamis.models.ocr import fast
-from tamis.models.ocr.fast import fast_quads, load_fast_detector
+from tamis.features.text import FastBoxes
+from tamis.models.ocr import detector
+from tamis.models.ocr.detector import fast_quads, load_fast_detector
 from tamis.models.reference import resolve
 from tamis.recipe import load
 from tamis.signals import TextArea
@@ -97,7 +97,7 @@ def dark_is_text(batch: Any) -> Any:
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file that loads as `dark_is_text`."""
-    monkeypatch.setattr(fast, "load_network", lambda model, _: resolve(model) and dark_is_text)
+    monkeypatch.setattr(detector, "load_network", lambda model, _: resolve(model) and dark_is_text)
     (tmp_path / "fast.onnx").write_bytes(b"a network")
     return str(tmp_path / "fast.onnx")
 

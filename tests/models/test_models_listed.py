@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from tamis.catalogue import CATALOGUES
 from tamis.errors import install
-from tamis.models.registry import BUILT_IN, HUB, BuiltIn
+from tamis.models.reference import BUILT_IN, HUB, BuiltIn
 
 KEYS = ["model", "kind", "job", "size_mb", "licence", "download", "command", "about"]
 B32 = "openai/clip-vit-base-patch32"

@@ -18,14 +18,13 @@ from tamis.data import Device  # noqa: E402
 from tamis.errors import StopError  # noqa: E402
 from tamis.models import packed  # noqa: E402
 from tamis.models.captioner import load_captioner  # noqa: E402
-from tamis.models.clip import load_clip  # noqa: E402
+from tamis.models.clip import load_clip, load_tokenizer  # noqa: E402
 from tamis.models.device import device_for  # noqa: E402
 from tamis.models.loading import forget_loaded  # noqa: E402
 from tamis.models.packed import INPUT_LEVELS, WEIGHT_LEVELS, Linear, for_inference, multiplies_int8  # noqa: E402
 from tamis.models.preprocess import load_preprocess  # noqa: E402
 from tamis.models.texts.regression import load_text_regression  # noqa: E402
-from tamis.models.texts.token_embeddings import load_token_encoder  # noqa: E402
-from tamis.models.tokens import load_tokenizer  # noqa: E402
+from tamis.models.texts.sentence import load_token_encoder  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 from tamis.signals import ClipScore  # noqa: E402
 

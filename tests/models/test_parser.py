@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tamis.errors import ModelError
-from tamis.models.texts.parser import load_parser
+from tamis.models.texts.language import load_parser
 
 spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
 torch = pytest.importorskip("torch")

@@ -21,9 +21,7 @@ from huggingface_hub import constants
 
 from tamis.errors import DependencyError, ModelError, install
 from tamis.models import reference
-from tamis.models.folder import PATTERNS, complete
-from tamis.models.reference import cached, resolve
-from tamis.models.registry import BUILT_IN, HUB, BuiltIn
+from tamis.models.reference import BUILT_IN, HUB, PATTERNS, BuiltIn, cached, complete, resolve
 
 B32 = "openai/clip-vit-base-patch32"
 

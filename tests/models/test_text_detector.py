@@ -12,7 +12,7 @@ from factories import plain_image, score_batch
 from PIL import Image, ImageDraw, ImageFont
 
 from tamis.data import Device, Sample
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import TextBoxes
 from tamis.math.regions import quad_mask
 from tamis.models.ocr.detector import Regions, regions_of, small_size
 from tamis.models.ocr.recogniser import load_legible

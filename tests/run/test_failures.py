@@ -29,7 +29,7 @@ import tamis.signals
 from tamis.errors import RunError, SignalError, StopError
 from tamis.run.fill import engine_named
 from tamis.run.shard import ShardWorker
-from tamis.store import Run, unfinished
+from tamis.store import Run, writers
 from tamis.store.claims import claimed
 
 BAD = "000010003"  # a sample of the second shard
@@ -321,7 +321,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_shard_costs_no_row(
 
     with monkeypatch.context() as patch:
         patch.setattr(f"tamis.pool.{'tar' if ending.startswith('tar') else 'rows'}.open_file", opened)
-        patch.setattr(unfinished, "EVERY_SECONDS", 0.0)
+        patch.setattr(writers, "EVERY_SECONDS", 0.0)
         failed = score(path, tmp_path / "run", *scores, batch_size=1)
         assert "Input/output error" in failed.failures["0"]
         assert len(failed) == 0

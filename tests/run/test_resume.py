@@ -21,7 +21,7 @@ from tamis.errors import RecipeError, RunError
 from tamis.pool import PoolSpec
 from tamis.run import shard as reading
 from tamis.signals import ClipScore, ImageSize
-from tamis.store import Run, unfinished
+from tamis.store import Run, writers
 from tamis.store.writers import RowsWriter, TextsWriter
 
 
@@ -177,9 +177,9 @@ def test_the_run_folder_says_how_it_was_made(pool: Path, tmp_path: Path) -> None
 def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run: Path, *signals: Any) -> None:
     """Scores with batches of three, keeps every batch, and is interrupted after the n-th."""
     left = batch
-    add = unfinished.Unfinished.add
+    add = writers.Unfinished.add
 
-    def counted(self: unfinished.Unfinished, samples: list[Sample]) -> None:
+    def counted(self: writers.Unfinished, samples: list[Sample]) -> None:
         nonlocal left
         add(self, samples)
         left -= 1
@@ -187,8 +187,8 @@ def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(unfinished, "EVERY_SECONDS", 0.0)
-        patch.setattr(unfinished.Unfinished, "add", counted)
+        patch.setattr(writers, "EVERY_SECONDS", 0.0)
+        patch.setattr(writers.Unfinished, "add", counted)
         with pytest.raises(KeyboardInterrupt):
             score(pool, run, *signals, batch_size=3)
 
@@ -243,7 +243,7 @@ def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
 ) -> None:
     signals, run = ("caption_length", Brightness()), tmp_path / "run"
     if how.endswith("stamp"):
-        monkeypatch.setattr("tamis.pool.tar.stamp", lambda path: "the same")
+        monkeypatch.setattr("tamis.pool.source.stamp", lambda path: "the same")
     interrupted_at(2, monkeypatch, pool, run, *signals)
     second = max((run / "unfinished" / "00000").glob("*.parquet"))
     if how == "damaged":

@@ -14,7 +14,7 @@ from tamis.ids import scramble
 from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
 from tamis.selectors import ClipCov, run_steps
-from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
+from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 
 Array = np.ndarray[Any, Any]

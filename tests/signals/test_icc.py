@@ -13,8 +13,15 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.texts.norms import FACTS, NormsHead, bounded, columns_of, word_facts  # noqa: E402
-from tamis.models.texts.regression import TextRegression, load_text_regression  # noqa: E402
+from tamis.models.texts.regression import (  # noqa: E402  # noqa: E402
+    FACTS,
+    NormsHead,
+    TextRegression,
+    bounded,
+    columns_of,
+    load_text_regression,
+    word_facts,
+)
 
 TEXTS = [caption(seed) for seed in range(40)] + ["a red dog", "tree " * 100, "", "  a  red dog", "nothing known here"]
 

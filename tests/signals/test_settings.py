@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tamis.features.embeddings import ModelPixels
-from tamis.features.generated_captions import GeneratedCaptions
+from tamis.features.generated import GeneratedCaptions
 from tamis.features.masked_images import MaskedImages
-from tamis.features.recognised_text import RecognisedText
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import RecognisedText, TextBoxes
 from tamis.models.nucleus import Sampling
 from tamis.models.text_to_image import Drawing
 from tamis.signals import (

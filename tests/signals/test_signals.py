@@ -10,7 +10,7 @@ from factories import drawn_text, plain_image, score_batch
 from PIL import Image, ImageDraw, ImageFont
 
 from tamis.data import Sample
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import TextBoxes
 from tamis.signals import CaptionLength, ImageSize, Language, TextArea
 
 NAN = np.nan

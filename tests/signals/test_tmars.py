@@ -16,11 +16,10 @@ import tamis
 from tamis.arrays import Pixels
 from tamis.data import Device, Sample
 from tamis.features.masked_images import MaskedImages
-from tamis.features.recognised_text import RecognisedText, reading_order
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import RecognisedText, TextBoxes, reading_order
 from tamis.models.ocr.detector import Regions, TextDetector, input_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
-from tamis.signals.text_match import letters, longest_match
+from tamis.signals.written_text import letters, longest_match
 
 pytest.importorskip("torch")
 pytest.importorskip("rapidocr")

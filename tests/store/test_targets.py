@@ -13,7 +13,7 @@ from factories import image_bytes
 import tamis
 from tamis.errors import RunError
 from tamis.storage import writing
-from tamis.store.targets import check_ending, check_own, inside
+from tamis.store.targets import check_ending, check_own
 
 
 def check(folder: Path) -> None:
@@ -42,9 +42,8 @@ def test_a_folder_is_new_or_empty_or_carries_a_mark(tmp_path: Path) -> None:
 
 def test_what_a_command_reads_may_be_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "runs[1]" / "a").mkdir(parents=True)
-    names = inside(tmp_path, [tmp_path / "runs[1]" / "a", tmp_path.parent, Path("lab/clip")])
-    assert len(names) == 1
-    check_own(tmp_path, what="bench", marks=[], also=names)
+    read = [tmp_path / "runs[1]" / "a", tmp_path.parent, Path("lab/clip")]
+    check_own(tmp_path, what="bench", marks=[], read=read)
     with pytest.raises(RunError, match=r"runs\[1\]"):
         check_own(tmp_path, what="bench", marks=[])
     with pytest.raises(RunError):

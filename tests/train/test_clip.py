@@ -23,8 +23,7 @@ from torch_processes import on_processes  # noqa: E402
 import tamis  # noqa: E402
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError, RunError, StopError  # noqa: E402
-from tamis.models.clip import load_clip  # noqa: E402
-from tamis.models.tokens import load_tokenizer  # noqa: E402
+from tamis.models.clip import load_clip, load_tokenizer  # noqa: E402
 from tamis.processes import temporary_name  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.claims import locked  # noqa: E402

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis import recipe as recipe_module
-from tamis.choosing import check_columns, check_files, select
+from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError, require
@@ -35,13 +35,14 @@ from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
 from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.scoring import planned, score
+from tamis.selectors.outcome import check_files
 from tamis.storage import is_run, location, write_json
 from tamis.store.checked import read_lines, read_record, write_record
 from tamis.store.claims import locked
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run, open_run
 from tamis.store.subset import Subset
-from tamis.store.targets import check_own, inside
+from tamis.store.targets import check_own
 from tamis.train.clip import training_rows
 from tamis.train.scales import ClipTraining, at_scale
 from tamis.train.towers import pretrained
@@ -303,8 +304,8 @@ def _scored(
     """
     pool = open_pool(spec)
     for recipe in recipes:
-        check_columns(recipe, path, pool)
-        check_files(recipe)
+        check_reads(recipe, path, pool)
+        check_files(recipe.steps)
     device = device_for(**compute)
     steps: list[dict[str, Any]] = read_record(notes)["steps"] if notes.is_file() else []
     parts: dict[str, set[str]] = {}
@@ -344,9 +345,8 @@ def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
 def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
     """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
-    also += inside(folder, read)
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
-    check_own(folder, what="bench", marks=marks, also=also)
+    check_own(folder, what="bench", marks=marks, also=also, read=read)
     with locked(folder / "cells"):  # the folder itself may be a run's
         yield
 

@@ -13,7 +13,7 @@ from tamis.errors import PoolError, RecipeError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, topological
 from tamis.ids import content_uid
-from tamis.models.texts.norms import held_out
+from tamis.models.texts.regression import held_out
 from tamis.pool.rows import choose_column
 from tamis.pool.texts import columns_of, read_texts
 from tamis.train.agreement import Agreement, agreement

@@ -28,13 +28,12 @@ from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.accuracy import group_means, hits, recall_at, top_classes
 from tamis.math.similarity import cosines, unit_rows
-from tamis.models.clip import load_clip
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
-from tamis.models.tokens import load_tokenizer
 from tamis.pool.images import decode
 from tamis.store.checked import read_record, write_record
-from tamis.store.targets import check_own, inside
+from tamis.store.targets import check_own
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +173,7 @@ def evaluate_zero_shot(
     require("sklearn", extra="evaluate")
     if out is not None:
         read = [Path(one) for one in (model, tasks)]
-        check_own(Path(out), what="results", marks=[_RESULTS], also=["lab-tasks-*", *inside(Path(out), read)])
+        check_own(Path(out), what="results", marks=[_RESULTS], also=["lab-tasks-*"], read=read)
     if str(tasks) == LAB:
         if out is None:
             raise RecipeError("the lab's tasks are drawn into a folder: name one with out, or use make_tasks")

@@ -72,7 +72,7 @@ class Tokens(Node):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.tokens import load_tokenizer
+        from tamis.models.clip import load_tokenizer
 
         tokenize = load_tokenizer(self.model)
 
@@ -173,7 +173,7 @@ class PromptedTextEmbedding(_Embedding):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.tokens import load_tokenizer
+        from tamis.models.clip import load_tokenizer
 
         clip, tokenize = self._clip(device), load_tokenizer(self.model)
 

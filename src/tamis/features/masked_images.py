@@ -13,7 +13,7 @@ from tamis.data import Device, ModelRef, Node
 from tamis.errors import check_words, require, without_effect
 from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages
-from tamis.features.text_boxes import TextBoxes
+from tamis.features.text import TextBoxes
 from tamis.math.regions import fill_around, fill_inside, inpaint
 
 #: How text is painted over.

@@ -6,7 +6,7 @@ tower reads nothing after the end token, so padding changes nothing), and images
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,10 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_tokenizer_in, loaded_once, model_type
+from tamis.models.loading import by_length, load_tokenizer_in, loaded_once, model_type, padded
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
-from tamis.models.reference import resolve
-from tamis.models.tokens import by_length, context_length, padded
+from tamis.models.reference import object_in, resolve
 
 #: `model_type` of an image tower with a separate text encoder, as `tamis train clip` saves them.
 DUAL = "vision-text-dual-encoder"
@@ -92,3 +91,30 @@ def pooled(output: Any) -> Any:
 def load_clip(model: ModelRef, device: Device) -> Clip:
     """Returns a loaded checkpoint; arguments and errors as of `Clip`."""
     return Clip(model, device)
+
+
+def context_length(model: str) -> int:
+    """Returns how many tokens a checkpoint's text tower takes."""
+    path = resolve(model).path / "config.json"
+    config = object_in(path)
+    text = config.get("text_config") or {}
+    default = 64 if config.get("model_type") == "siglip" else 77
+    most = text.get("max_position_embeddings", default) if isinstance(text, dict) else None
+    if type(most) is not int or most < 1:
+        raise ModelError(f"{path} is damaged: text_config.max_position_embeddings is not a number of tokens")
+    return most
+
+
+def load_tokenizer(model: str) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Returns a function of n texts to n lists of token ids, special tokens included, cut at the context length."""
+    tokenizer = load_tokenizer_in(resolve(model).path)
+    # A text tower taken from another model has room for more than it was trained on next to its image tower.
+    length = min(context_length(model), tokenizer.model_max_length)
+
+    def tokenize(texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=length)["input_ids"]
+        return ids
+
+    return tokenize

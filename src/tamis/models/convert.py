@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import ModelError, require
-from tamis.models.folder import PATTERNS, PICKLES, complete, object_in
 from tamis.models.layouts import Activation, Conversion, Tensors, from_blip, from_open_clip, layout_of
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
-from tamis.models.reference import cached, is_hub_id, resolve, with_pickles
+from tamis.models.reference import PATTERNS, PICKLES, cached, complete, is_hub_id, object_in, resolve, with_pickles
 from tamis.store.targets import check_new_folder, new_folder
 
 #: Names under which a training's checkpoint keeps the weights.

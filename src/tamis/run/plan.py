@@ -16,7 +16,7 @@ from tamis.graph import Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.storage import files
-from tamis.store.side_files import keeps_side_files, side_files_are_whole
+from tamis.store.parts import lacks_side_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class Plan:
         """Returns the shards that lack parts, in order. Lists each folder once, however many shards there are."""
         present = {output: files(run / output.folder, output.ending) for output in self.outputs}
         for output in self.outputs:  # any worker at one of the output's shards also writes its side files
-            if keeps_side_files(output.node) and not side_files_are_whole(run / output.folder):
+            if lacks_side_files(run / output.folder, output.node):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
         tasks = []

@@ -23,7 +23,7 @@ from tamis.data import Node, Sample, Samples, Signal
 from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
-from tamis.ids import image_hash
+from tamis.ids import image_xxh3
 from tamis.pool.images import fill_pixels, undisturbed, weighed
 from tamis.pool.source import Absence
 from tamis.processes import prefetched
@@ -33,9 +33,16 @@ from tamis.run.plan import Output, Plan, Task
 from tamis.store import parts
 from tamis.store.claims import claimed
 from tamis.store.manifest import forget
-from tamis.store.side_files import write_side_files
-from tamis.store.unfinished import Unfinished, drop_unneeded
-from tamis.store.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter
+from tamis.store.parts import write_side_files
+from tamis.store.writers import (
+    IndexWriter,
+    PartWriter,
+    RowsWriter,
+    ScoreWriter,
+    TextsWriter,
+    Unfinished,
+    drop_unneeded,
+)
 
 Writers = dict[Output, PartWriter]
 Progress = Callable[[int], None]  # gets the number of samples of every finished batch
@@ -333,7 +340,7 @@ class ShardReader:
             "key": sample.key,
             "caption": sample.shown_caption,
             "image_bytes": sample.image_bytes,
-            "image_xxh3": was["image_xxh3"] if sample.image is None else image_hash(sample.image),
+            "image_xxh3": was["image_xxh3"] if sample.image is None else image_xxh3(sample.image),
             "uid_hi": sample.uid[0],
             "uid_lo": sample.uid[1],
         }

@@ -21,7 +21,7 @@ from tamis.selectors.latent_classes import Products, by_class, classes_of
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.selectors.steps import check_fraction
 from tamis.selectors.vectors import by_uid
-from tamis.store.side_files import CLASS_NAMES, CLASS_VECTORS
+from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.errors import unknown, without_effect
 from tamis.features.embeddings import Fit
-from tamis.features.generated_captions import GeneratedCaptions, GivenCaptions
+from tamis.features.generated import GeneratedCaptions, GivenCaptions
 from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.nucleus import Sampling
@@ -57,9 +57,9 @@ class Sieve(Signal):
         section 4.4 (8 captions, p = 0.9, 5 to 20 tokens).
     """
 
-    name: ClassVar[str] = "sieve"
-    version: ClassVar[int] = 2
-    columns: ClassVar[tuple[Column, ...]] = (
+    name = "sieve"
+    version = 2
+    columns = (
         Column(
             name="sieve",
             unit="cosine",

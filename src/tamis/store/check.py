@@ -18,19 +18,18 @@ from typing import Any, Literal
 
 import yaml
 
-from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError
 from tamis.processes import TEMPORARY, in_work
 from tamis.storage import files, folders, read_again, read_json, remove
 from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, check_binding, read_lines, read_record
 from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
-from tamis.store.manifest import description_of, forget, labelled_twice, read_description, shards_of
+from tamis.store.manifest import description_of, forget, labelled_twice, part_folders, read_description, shards_of
+from tamis.store.parts import read_side_file
 from tamis.store.run import Run
-from tamis.store.side_files import read_side_file
-from tamis.store.subset_file import SubsetFile
+from tamis.store.subset import SubsetFile
 from tamis.store.targets import OUTPUTS
-from tamis.store.unfinished import UNFINISHED
+from tamis.store.writers import UNFINISHED
 
 Kind = Literal["damaged", "left over", "missing", "yours"]
 
@@ -86,15 +85,7 @@ class Checked:
 
 
 def check_run(path: str | os.PathLike[str], *, delete: bool = False) -> Checked:
-    """Checks a run.
-
-    Args:
-        path: the run folder, or its URL: every byte is then downloaded.
-        delete: delete what is damaged or left over, unless another process works on it.
-
-    Raises:
-        RunError: it is no run folder, its run.json or its list of shards is damaged, or it cannot be written to.
-    """
+    """Checks a run, and with `delete` deletes what is damaged or left over: see `tamis.check`."""
     run = Run(path, partial=True)
     if delete:
         with locked(run.path, doing=_LOCK):  # it can be written to
@@ -103,15 +94,15 @@ def check_run(path: str | os.PathLike[str], *, delete: bool = False) -> Checked:
     checked.verify_again()  # bytes may change though time and size stay
     _leftovers(work)
     good = _index(work)
-    for folder in _part_folders(run.path):
+    for folder in part_folders(run.path):
         try:
             _folder(work, folder, good)
         except OSError as error:
             work.unreadable(folder, error)
     _records(work)
     lacks = any(finding.kind in ("missing", "damaged") for finding in work.findings)
-    findings, command = tuple(work.findings), run.completing() if lacks else ""
-    return Checked(run=run.path, shards=len(run.urls), files=work.files, findings=findings, command=command)
+    command = run.completing() if lacks else ""
+    return Checked(run=run.path, shards=len(run.urls), files=work.files, findings=tuple(work.findings), command=command)
 
 
 @dataclass
@@ -131,13 +122,9 @@ class _Check:
         shard: str = "",
         delete: Callable[[], object] | None = None,
     ) -> None:
-        """Notes a finding, and deletes the file if asked.
+        """Notes a finding, and deletes the file (by `delete`, if there is one) if asked.
 
-        Args:
-            kind, path, what: of the finding.
-            still: checks again, now that no other process can write the file.
-            shard: whose claim protects it; "": the run's lock does.
-            delete: deletes it; None: the file at `path`.
+        Meanwhile no other process can write it: we hold its shard's claim, or the run's lock. `still` checks it again.
         """
         deleted = False
         if self.delete and kind in ("damaged", "left over"):
@@ -182,13 +169,9 @@ class _Check:
         self.note("left over", path, "the run does not list this shard", still, shard, delete)
 
 
-def _part_folders(run: Path) -> list[Path]:
-    return [folder for kind in ("scores", *KEEPS) for folder in folders(run / kind)]
-
-
 def _leftovers(work: _Check) -> None:
     run = work.run.path
-    for folder in (run, run / "failures", run / "subsets", run / "index", *_part_folders(run)):
+    for folder in (run, run / "failures", run / "subsets", run / "index", *part_folders(run)):
         for file in sorted(folder.glob(f".*{TEMPORARY}")):
             if not in_work(file):
                 work.note("left over", file, "a file that was never finished", file.exists)
@@ -226,15 +209,6 @@ def _verify(path: Path, owner: checked.Owner | None, columns: Collection[str] = 
     part.verify(list(columns))
 
 
-def _read_part(path: Path, run: Run, columns: Collection[str]) -> int:
-    """Reads a part to its last byte; returns how many numbers a row of an array has, 0 for a table."""
-    owner = parts.index_facts(run.index_path(path.stem))
-    if path.suffix == ".npy":
-        return int(parts.read_rows(path, owner).shape[1])
-    _verify(path, owner, columns)
-    return 0
-
-
 def _folder(work: _Check, folder: Path, good: set[str]) -> None:
     """Checks the parts of one signal, or of one stored feature."""
     run, kind, description = work.run, folder.parent.name, description_of(folder)
@@ -250,22 +224,25 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
             work.note("yours", description, labelled_twice(facts["label"], other, folder))
     if (facts or there) and (lacking := sorted(good - there)):
         work.note("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
-    read = partial(_read_part, run=run, columns=[column["name"] for column in facts.get("columns", ())])
     widths: dict[Path, int] = {}
+
+    def read(path: Path) -> None:
+        owner = parts.index_facts(run.index_path(path.stem))
+        if ending == ".npy":
+            widths[path] = parts.read_rows(path, owner).shape[1]
+        else:
+            _verify(path, owner, [column["name"] for column in facts.get("columns", ())])
+
     for shard in sorted(there):
         path = folder / f"{shard}{ending}"
         if shard not in run.urls:
             work.unlisted(path, shard)
         elif shard in good and work.read(path, read, shard):
             work.files += 1
-            if ending == ".npy":
-                widths[path] = read(path)
-    usual = Counter(widths.values()).most_common(1)
-    for path, width in widths.items():
-        if width != usual[0][0]:
-            work.note(
-                "damaged", path, f"it holds {width} numbers a row, most of its siblings {usual[0][0]}", shard=path.stem
-            )
+    for usual, _ in Counter(widths.values()).most_common(1):
+        for path in (path for path, width in widths.items() if width != usual):
+            what = f"it holds {widths[path]} numbers a row, most of its siblings {usual}"
+            work.note("damaged", path, what, shard=path.stem)
     _side_files(work, folder, facts.get("side_files", {}), {description.name, *(f"{one}{ending}" for one in there)})
 
 

@@ -111,10 +111,7 @@ def _read_errors(path: Path) -> Iterator[None]:
 def parquet_writer(
     path: Path, schema: pa.Schema, *, durable: bool = False, **encoding: Any
 ) -> Iterator[tuple[pq.ParquetWriter, pa.NativeFile]]:
-    """Gives a writer of a sealed Parquet file with page checksums, and the file that it writes to.
-
-    `durable` as for `tamis.storage.writing`; `encoding` goes to pyarrow's writer.
-    """
+    """Gives a writer of a sealed Parquet file with page checksums (pyarrow's, with `encoding`), and its file."""
     with writing(path, durable=durable) as temporary:
         with (
             pa.OSFile(os.fspath(temporary), "wb") as sink,
@@ -133,9 +130,9 @@ def parquet_writer(
 def write_parquet(
     path: Path, table: pa.Table, *, uids: str | None, facts: Mapping[str, str] = {}, row_group_size: int, **how: Any
 ) -> None:
-    """Writes a table as a sealed Parquet file, with texts for its footer.
+    """Writes a table as a sealed Parquet file, with texts for its footer and the hash of the shard's uids.
 
-    `uids` is the hash of the uids of the shard's rows; None for a file that is no part of a shard.
+    `uids` is None for a file that is no part of a shard.
     """
     with parquet_writer(path, table.schema, **how) as (writer, _):
         writer.write_table(table, row_group_size=row_group_size)
@@ -181,11 +178,9 @@ class CheckedParquet:
     """
 
     def __init__(self, path: Path, *, may_be_foreign: bool = False) -> None:
-        """Opens it; `may_be_foreign` accepts a file that another program wrote.
+        """Opens it; raises DamageError if its footer is not as it was written, RunError if the disk fails.
 
-        Raises:
-            DamageError: it is no Parquet file, or its footer is not as it was written.
-            RunError: the disk does not give its bytes.
+        `may_be_foreign` accepts a file that another program wrote.
         """
         self.path = path
         with _read_errors(path):
@@ -212,12 +207,7 @@ class CheckedParquet:
         self._check_columns(columns)
 
     def read(self, names: Sequence[str] | None) -> pa.Table:
-        """Returns some columns, or all.
-
-        Raises:
-            DamageError: it lacks one, or their pages have changed or cannot be read.
-            RunError: the disk does not give their bytes.
-        """
+        """Returns some columns, or all; raises DamageError if it lacks one, or their pages have changed."""
         self._check_columns(names or ())
         with _read_errors(self.path):
             table = self._file.read(columns=list(names) if names is not None else None, use_threads=False)
@@ -257,11 +247,9 @@ def finish_array(file: Path, path: Path, rows: int, uids: str) -> None:
 
 
 def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
-    """Returns an array of a run, memory-mapped. A process verifies a file's hash once, until the file changes.
+    """Returns an array of a run, memory-mapped; raises DamageError if it is missing, damaged or another's.
 
-    Raises:
-        DamageError: it is missing or damaged, or another's.
-        RunError: the disk does not give its bytes.
+    A process verifies a file's hash once, until the file changes.
     """
     with _read_errors(path):
         with open(local(path), "rb") as file:
@@ -310,34 +298,21 @@ def write_record(path: Path, facts: Mapping[str, Any], *, durable: bool = True) 
 
 
 def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
-    """Returns what `write_record` wrote.
-
-    Args:
-        path: the file.
-        remedy: what to do if it is damaged: "delete it and repeat `tamis bench`".
-
-    Raises:
-        DamageError: it is not what was written.
-        RunError: it cannot be read.
-    """
+    """Returns what `write_record` wrote; raises DamageError, with a `remedy`, if it holds anything else."""
+    what = "its content is not what was written"
     try:
         facts = read_json(path)
-        if isinstance(facts, dict) and with_hash(facts)["hash"] == facts.get("hash"):
+        if isinstance(facts, dict) and with_hash(facts) == facts:
             return facts
-        what = "its content is not what was written"
     except DamageError as error:
         what = error.what
     except ValueError:  # NaN, or half of a surrogate pair: we write neither
-        what = "its content is not what was written"
+        pass
     raise damaged(path, what, remedy)
 
 
 def read_result(path: Path, command: str, version: int) -> dict[str, Any] | None:
-    """Returns the result of a command that a run folder holds; None if there is none.
-
-    Raises:
-        RunError: the file is damaged, or of another version.
-    """
+    """Returns the result of a command that a run folder holds, if there is one; RunError if of another version."""
     facts = read_record(path) if path.is_file() else None
     if facts is not None and (facts.get("kind"), facts.get("format")) != (command, version):
         raise RunError(f"{path} is of another version of tamis: delete it, or repeat `{command}`")
@@ -345,19 +320,15 @@ def read_result(path: Path, command: str, version: int) -> dict[str, Any] | None
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a file that grows, each a JSON object. A last line that a killed process cut is skipped.
-
-    Raises:
-        DamageError: another line is not an object.
-    """
+    """Yields the objects in the lines of a file that grows. A last line that a killed process cut is skipped."""
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError):
             if number == len(lines):
                 return
-            raise damaged(path, f"line {number} is not JSON ({error})") from error
+            value = None
         if not isinstance(value, dict):
-            raise damaged(path, f"line {number} is not an object")
+            raise damaged(path, f"line {number} is not a JSON object")
         yield value

@@ -54,11 +54,7 @@ _SHARDS_SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name
 
 
 def read_manifest(run: Path) -> dict[str, Any] | None:
-    """Returns the content of a run folder's `run.json`; None if there is none.
-
-    Raises:
-        RunError: it is damaged, or of another format.
-    """
+    """Returns the content of `run.json`, None if there is none; RunError if it is damaged or of another format."""
     path = run / "run.json"
     if not path.is_file():
         return None
@@ -78,16 +74,10 @@ def shards_of(run: Path) -> dict[str, str]:
 
 
 def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False) -> dict[str, str]:
-    """Returns the url of each shard, by name.
+    """Returns the url of each shard, by name; raises DamageError if the list is missing, damaged or another run's.
 
-    Args:
-        run: the run folder.
-        facts: of its run.json.
-        just_begun: accept a list that differs from run.json: a command that was killed between writing the two left
-            one that names more shards, and the next `tamis score` writes both.
-
-    Raises:
-        DamageError: the list is missing or damaged, or is another run's.
+    With `just_begun` the list may differ from run.json: a command that was killed between writing the two left one that
+    names more shards, and the next `tamis score` writes both.
     """
     path = run / SHARDS
     if not path.is_file():
@@ -129,6 +119,11 @@ def _digest(shards: Mapping[str, str]) -> str:
 # ---- the descriptions of parts
 
 
+def part_folders(run: Path) -> list[Path]:
+    """Returns the folders of all scores and stored features."""
+    return [folder for kind in ("scores", *KEEPS) for folder in folders(run / kind)]
+
+
 def description_of(folder: Path) -> Path:
     """Returns the file that describes a folder of parts."""
     return folder / (SIGNAL if folder.parent.name == "scores" else FEATURE)
@@ -162,11 +157,7 @@ def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> N
 
 
 def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Returns the folder of each label's scores, and its description. No part is listed.
-
-    Raises:
-        DamageError: a description is damaged, or two folders have one label.
-    """
+    """Returns the folder of each label's scores, and its description; DamageError if two have one label."""
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for folder in folders(run / "scores"):
         if (folder / SIGNAL).is_file():
@@ -178,7 +169,6 @@ def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
 
 
 def labelled_twice(label: str, one: Path, other: Path) -> str:
-    """Returns the sentence on two sets of scores that recipes cannot tell apart."""
     return (
         f"two sets of scores are called {label!r}, {one} and {other}, so a recipe's name is ambiguous: move the one "
         "that was copied here, or is not wanted, out of the run"
@@ -204,11 +194,7 @@ def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
 
 
 def check_folder(run: Path, pool: Pool) -> None:
-    """Checks that a folder is a run of a pool or may become one: it has no other files, nor the pool's.
-
-    Raises:
-        RunError: the folder is no run and holds files, or is a file; or files of the pool are or would be in it.
-    """
+    """Raises RunError unless a folder is a run or may become one: it has no other files, nor any of the pool's."""
     name = here = str(run)
     urls = {shard.url for shard in pool.shards}
     if is_remote(name):  # a run may share a bucket
@@ -229,11 +215,7 @@ def check_folder(run: Path, pool: Pool) -> None:
 
 
 def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
-    """Checks that a pool is the run's pool, an extension or a part of it; with `grow`, any pool may be added.
-
-    Raises:
-        RunError: it has shards that the run lacks, and other paths than the run's pool.
-    """
+    """Raises RunError if a pool has shards that the run lacks, and other paths; with `grow`, any pool may be added."""
     facts = read_manifest(run)
     if facts is None or grow or set(pool.spec.paths) <= set(pool_paths(facts)):
         return
@@ -261,12 +243,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         pool: what is to be scored.
         recipe: the content of the run's recipe.yaml.
         fields: the json fields that the index holds; None: all that the pool carries.
-
-    Raises:
-        RunError: the run was made with other settings of the pool that decide its rows.
     """
-    spec = asdict(pool.spec) | {"kind": pool.kind}
-    spec |= {"fields": tuple(fields)} if fields is not None else {}
+    spec = asdict(pool.spec) | {"kind": pool.kind} | ({} if fields is None else {"fields": tuple(fields)})
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
     shards = {shard.name: shard.url for shard in pool.shards}
     sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # others may be writing a report to the folder
@@ -296,7 +274,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
 def _merged_paths(before: Mapping[str, Any], listed: Mapping[str, str], pool: Pool) -> dict[str, Any]:
     """Returns what run.json says of the pool's paths: as before, with paths that bring new shards.
 
-    Nothing if the pool was moved: its shards have other urls, and the new paths replace the old.
+    Returns nothing if the pool was moved: its shards have other urls, and the new paths replace the old.
     """
     old = pool_paths(before)
     if not old or any(listed.get(shard.name, shard.url) != shard.url for shard in pool.shards):
@@ -320,7 +298,7 @@ def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) 
 
 def forget(run: Path, shards: Sequence[str]) -> None:
     """Deletes every part of some shards: the index last, so that a kill half-way leaves no part without it."""
-    for folder in (*(each for kind in ("scores", *KEEPS) for each in folders(run / kind)), run / "index"):
+    for folder in (*part_folders(run), run / "index"):
         ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
         for shard in shards:
             remove(folder / f"{shard}{ending}")

@@ -6,11 +6,10 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from jinja2 import Environment
 
 from tamis.arrays import Pixels
 from tamis.errors import shown
@@ -36,6 +35,26 @@ class Shown:
         return self.text
 
 
+_TEMPLATES = Environment(autoescape=True)
+_TEMPLATES.filters["shown"] = lambda text: shown(str(text))
+
+_PAIRS = _TEMPLATES.from_string("""
+<p>{{ head }}</p><div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">
+{% for pair in pairs %}<figure style="margin:0;width:{{ size }}px">
+  {% if pair.problem %}<p>{{ pair.problem }}</p>{% else %}
+  <img alt="" style="max-width:{{ size }}px;max-height:{{ size }}px" src="data:image/jpeg;base64,{{ pair.jpeg }}">
+  {% endif %}<figcaption style="font-size:12px;overflow-wrap:anywhere">
+  <span dir="auto">{{ pair.caption }}</span><br><small>{{ pair.facts }}</small></figcaption></figure>
+{% endfor %}</div>""")
+
+_TABLE = _TEMPLATES.from_string("""
+<p><b>{{ title | shown }}</b>: {{ counts }}</p><table>
+<thead><tr>{% for name in names %}<th style="text-align:left">{{ name }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}
+<tr>{% for cell in row %}<td style="text-align:left">{{ cell | shown }}</td>{% endfor %}</tr>{% endfor %}
+</tbody></table>""")
+
+
 def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] | None, seed: int, size: int) -> Shown:
     """Returns some pairs of a subset, or of what it drops, as images: see `Subset.show`."""
     from tamis.store.stream import samples_of
@@ -45,54 +64,38 @@ def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] |
         chosen = np.sort(np.random.default_rng(seed).choice(among, min(pairs, among.size), replace=False))
     else:
         chosen = np.asarray(rows, np.int64)
-    run = subset.run
+    run, verdict = subset.run, subset.verdict
     reads = [name for name in subset.reads if name in run.columns and run.columns[name][2].kind == "number"]
-    scores = _scores(run, reads, chosen)
+    scores = {name: run.table().vectors(name, chosen) for name in reads}
     figures, lines = [], []
     samples = samples_of(run, order=chosen, fields={"key", "caption", "pixels"}, errors="mark", threads=2)
     for place, sample in enumerate(samples):
         caption = shown(sample.caption or "")[:_CAPTION] or "(no caption)"
-        facts = [f"{name.rpartition('.')[2]} {values[place]:.3g}" for name, values in scores.items()]
-        if subset.verdict.dropped_by is not None and (code := int(subset.verdict.dropped_by[sample.row])):
-            facts.insert(0, subset.verdict.reasons[code])
-        image = _image(sample.pixels, size) if sample.pixels is not None else f"<p>{escape(str(sample.problem))}</p>"
-        words = f'<span dir="auto">{escape(caption)}</span><br><small>{escape(" · ".join(facts))}</small>'
-        figures.append(
-            f'<figure style="margin:0;width:{size}px">{image}'
-            f'<figcaption style="font-size:12px;overflow-wrap:anywhere">{words}</figcaption></figure>'
-        )
-        lines.append(f"{sample.shard}/{sample.key}  {caption}  {' · '.join(facts)}")
+        values = [f"{name.rpartition('.')[2]} {values[place]:.3g}" for name, values in scores.items()]
+        if verdict.dropped_by is not None and (code := int(verdict.dropped_by[sample.row])):
+            values.insert(0, verdict.reasons[code])
+        facts = " · ".join(values)
+        image = {"problem": str(sample.problem)} if sample.pixels is None else {"jpeg": _jpeg(sample.pixels, size)}
+        figures.append({"caption": caption, "facts": facts, **image})
+        lines.append(f"{sample.shard}/{sample.key}  {caption}  {facts}")
     what = "dropped from" if dropped else "of"
     head = f"{len(figures):,} pairs {what} {subset.name}" + (f", {among.size:,} in all" if rows is None else "")
-    grid = f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{"".join(figures)}</div>'
-    return Shown(f"<p>{escape(head)}</p>{grid}", "\n".join([head, *map(shown, lines)]))
+    html = _PAIRS.render(head=head, pairs=figures, size=size)
+    return Shown(html, "\n".join([head, *map(shown, lines)]))
 
 
-def _scores(run: Run, names: Sequence[str], rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-    table = run.table()
-    blocks = np.searchsorted(table.starts, rows, side="right") - 1
-    found = {name: np.full(rows.size, np.nan) for name in names}
-    for block in np.unique(blocks).tolist():
-        values, here = table.read(block, names), blocks == block
-        for name in names:
-            found[name][here] = values[name][rows[here] - table.starts[block]]
-    return found
-
-
-def _image(pixels: Pixels, size: int) -> str:
+def _jpeg(pixels: Pixels, size: int) -> str:
     from PIL import Image
 
     image = Image.fromarray(pixels)
     image.thumbnail((2 * size, 2 * size))
     out = io.BytesIO()
     image.save(out, "JPEG", quality=80)
-    data = base64.b64encode(out.getvalue()).decode()
-    return f'<img alt="" style="max-width:{size}px;max-height:{size}px" src="data:image/jpeg;base64,{data}">'
+    return base64.b64encode(out.getvalue()).decode()
 
 
 def html_of_run(run: Run) -> str:
     """Returns what a run holds, from its footers alone."""
-    counts = ", ".join(f"{count:,} {status}" for status, count in run.statuses.most_common())
     shards = len(run.shards)
     rows = []
     for name in run.score_names():
@@ -101,10 +104,10 @@ def html_of_run(run: Run) -> str:
         done = len(group.shards & set(run.shards))
         there = "" if done == shards else f"{done:,} of {shards:,} shards"
         rows.append([name, column.unit or column.kind, column.about, there])
-    head = f"<b>Run {escape(str(run.path))}</b>: {len(run):,} pairs in {shards:,} shards ({escape(counts)})"
-    lacks = f"<br>{len(run.missing):,} shards are missing" if run.missing else ""
-    names = ["column", "unit", "about", *(["so far"] if any(row[3] for row in rows) else [])]
-    return f"<p>{head}{lacks}</p>{_table(names, [row[: len(names)] for row in rows])}"
+    counts = f"{len(run):,} pairs in {shards:,} shards"
+    counts += f" ({', '.join(f'{count:,} {status}' for status, count in run.statuses.most_common())})"
+    counts += f"; {len(run.missing):,} shards are missing" if run.missing else ""
+    return _TABLE.render(title=f"Run {run.path}", counts=counts, names=["column", "unit", "about", "so far"], rows=rows)
 
 
 def html_of_subset(subset: Subset) -> str:
@@ -113,16 +116,6 @@ def html_of_subset(subset: Subset) -> str:
     rows = [["every pair", f"{total:,}", "", ""]]
     for line in subset.funnel:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
-        share = f"{line['kept'] / total:.1%}" if total else ""
-        rows.append([line["step"], f"{line['kept']:,}", share, dropped])
-    share = f" ({len(subset) / total:.1%})" if total else ""
-    head = f"<b>{escape(subset.name)}</b>: {len(subset):,} of {total:,} pairs{share}"
-    return f"<p>{head}</p>{_table(['step', 'kept', 'share', 'dropped'], rows)}"
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    def line(cells: Sequence[Any], kind: str) -> str:
-        inside = "".join(f'<{kind} style="text-align:left">{escape(shown(str(cell)))}</{kind}>' for cell in cells)
-        return f"<tr>{inside}</tr>"
-
-    return f"<table><thead>{line(names, 'th')}</thead><tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
+        rows.append([line["step"], f"{line['kept']:,}", f"{line['kept'] / max(total, 1):.1%}", dropped])
+    counts = f"{len(subset):,} of {total:,} pairs ({len(subset) / max(total, 1):.1%})"
+    return _TABLE.render(title=subset.name, counts=counts, names=["step", "kept", "share", "dropped"], rows=rows)

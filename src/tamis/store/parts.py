@@ -1,4 +1,9 @@
-"""Parts: the files of one shard. Row i of every part is sample i of the shard."""
+"""Parts: the files of one shard. Row i of every part is sample i of the shard.
+
+*Side files* are what a signal keeps once next to the parts of all shards, such as the embeddings of its class names.
+`Signal.side_files` returns them by file name: arrays for names that end in .npy, anything that JSON holds for .json.
+They are written before the folder's first part, and `signal.json` notes what they hold.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Floats
-from tamis.data import Column, Sample
+from tamis.data import Column, Device, Node, Sample, Signal
+from tamis.errors import DamageError
+from tamis.ids import json_digest
+from tamis.storage import read_json, write_json
 from tamis.store.checked import (
     CheckedParquet,
     Owner,
@@ -24,6 +32,7 @@ from tamis.store.checked import (
     write_array,
     write_parquet,
 )
+from tamis.store.manifest import SIGNAL, described, read_description
 
 WORDS = pa.dictionary(pa.int32(), pa.string())
 
@@ -48,6 +57,12 @@ INDEX_FIELDS = [
 
 #: Footer key prefix of an index for row counts by status.
 _STATUS = "tamis.status."
+
+#: Columns of the index with a sample's sizes, null for 0.
+SIZES = ("width", "height", "original_width", "original_height")
+
+#: The names of a signal's classes, and the (k, d) float32 unit rows that embed them.
+CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
 
 _RANDOM = ("uid_hi", "uid_lo", "image_xxh3")  # neither a dictionary nor a compressor finds anything in them
 _TEXT_LISTS = pa.list_(pa.string())
@@ -109,18 +124,16 @@ def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
     rows = read_columns(path, None)
     samples = []
     for row in rows.select([name for name in rows.column_names if name != "members"]).to_pylist():
+        sizes: dict[str, Any] = {name: row[name] or 0 for name in SIZES}
         sample = Sample(
             uid=(row["uid_hi"], row["uid_lo"]),
             key=row["key"],
             caption=row["caption"] if row["caption_judged"] else None,
             shown_caption=row["caption"],
-            width=row["width"] or 0,
-            height=row["height"] or 0,
-            original_width=row["original_width"] or 0,
-            original_height=row["original_height"] or 0,
             image_bytes=row["image_bytes"] or 0,
             status=row["status"],
             reason=row["reason"],
+            **sizes,
         )
         sample.given = {name: row[name] for name in fields if row.get(name) is not None}
         samples.append(sample)
@@ -176,8 +189,7 @@ def of_kind(path: Path, name: str, column: pa.ChunkedArray, kind: str) -> pa.Chu
 
 def numbers(column: pa.ChunkedArray) -> NDArray[np.float32]:
     """Returns a score column as float32 with NaN for null."""
-    chunks = [np.asarray(chunk.to_numpy(zero_copy_only=False), np.float32) for chunk in column.chunks]
-    return cast(NDArray[np.float32], np.concatenate(chunks) if len(chunks) != 1 else chunks[0])
+    return np.asarray(column.combine_chunks().to_numpy(zero_copy_only=False), np.float32)
 
 
 def write_rows(path: Path, rows: Sequence[Floats], *, uids: str) -> None:
@@ -203,3 +215,78 @@ def read_text_lists(path: Path, owner: Owner | None = None) -> list[list[str] | 
     """Returns stored texts: for each row a list, or None; raises DamageError like `read_columns`."""
     rows: list[list[str] | None] = read_columns(path, ["texts"], owner).column("texts").to_pylist()
     return rows
+
+
+# ---- side files
+
+
+def _keeps(node: Node | None) -> TypeGuard[Signal]:
+    return isinstance(node, Signal) and type(node).side_files is not Signal.side_files
+
+
+def write_side_files(folder: Path, node: Node | None, device: Device) -> None:
+    """Writes a signal's side files that are missing or damaged, and notes them in `signal.json`.
+
+    Several workers may do so at once: they write the same up to the rounding of embeddings. So an array's note is its
+    shape; its file has its hash.
+
+    Raises:
+        DiskFullError: no space is left.
+        RunError: the folder cannot be written to.
+    """
+    if not _keeps(node):
+        return
+    notes = {}
+    for name, content in node.side_files(device).items():
+        path = folder / name
+        notes[name] = note(path, content)
+        if not _is_whole(path, notes[name]):
+            write_array(path, content) if path.suffix == ".npy" else write_json(path, content)
+    if (folder / SIGNAL).is_file():
+        facts = read_description(folder / SIGNAL)
+        if facts.get("side_files") != notes:
+            write_json(folder / SIGNAL, described(folder, {**facts, "side_files": notes}))
+
+
+def lacks_side_files(folder: Path, node: Node | None) -> bool:
+    """Whether a signal's folder lacks a side file that its description notes or should note, or has a damaged one."""
+    if not _keeps(node):
+        return False
+    notes = read_description(folder / SIGNAL).get("side_files") if (folder / SIGNAL).is_file() else None
+    return notes is None or not all(_is_whole(folder / name, noted) for name, noted in notes.items())
+
+
+def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
+    """Returns an array or JSON; None if there is no such file.
+
+    Args:
+        path: of the file.
+        noted: what `signal.json` says about it; None: nothing.
+
+    Raises:
+        DamageError: it is damaged, missing though it was noted, or does not hold what was noted.
+    """
+    if not path.is_file():
+        if noted is None:
+            return None
+        raise damaged(path, "it is missing, though it was written", "repeat `tamis score`")
+    try:
+        content = read_array(path) if path.suffix == ".npy" else read_json(path)
+        changed = noted is not None and note(path, content) != dict(noted)
+    except (DamageError, ValueError) as error:  # ValueError: numbers that JSON does not have
+        raise damaged(path, getattr(error, "what", "") or str(error)) from error
+    if changed:
+        raise damaged(path, "it does not hold what was written")
+    return content
+
+
+def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
+    try:
+        return read_side_file(path, noted) is not None
+    except DamageError:
+        return False
+
+
+def note(path: Path, content: Any) -> dict[str, Any]:
+    """Returns what `signal.json` says about a side file; the shape of an array, the digest of JSON."""
+    return {"shape": list(content.shape)} if path.suffix == ".npy" else {"digest": json_digest(content)}

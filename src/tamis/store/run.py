@@ -74,7 +74,7 @@ class ScoreSet:
         Raises:
             DamageError: it is not what was written.
         """
-        from tamis.store.side_files import read_side_file
+        from tamis.store.parts import read_side_file
 
         return read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 

@@ -1,33 +1,49 @@
-"""Subsets: which rows of a run a recipe keeps, how often, and why it drops the others; one Parquet file each."""
+"""Subsets: which rows of a run a recipe keeps, how often, and why it drops the others; one Parquet file each.
+
+The file has the kept rows, and the choice with its reasons in the footer. Parquet readers ignore bytes that no offset
+in the footer points to. We store the codes of the reasons there, after the last row group: a zstd block per shard, one
+or two bits per row. Another program may rewrite the file, for example with fewer rows: rows are checked when they are
+read, and the reasons of such a file are lost.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.arrays import Rows
-from tamis.errors import RunError
+from tamis.errors import DamageError, RunError
 from tamis.ids import SUBSET_DTYPE
-from tamis.storage import output_path
-from tamis.store.combine import combined
-from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict
+from tamis.storage import local, output_path
+from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
+from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
 from tamis.store.run import Run
-from tamis.store.subset_file import SubsetFile, is_subset, write_subset
 from tamis.store.targets import check_ending, check_target
 
 if TYPE_CHECKING:
     import pandas
 
     from tamis.store.notebook import Shown
+
+FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
+
+_KINDS = {"shard": pa.string(), "row": pa.int64(), "times": pa.uint16()}
+
+Sign = Literal["&", "|", "-"]
+
+_WORDS: Mapping[Sign, str] = {"&": "in {0} and in {1}", "|": "in {0} or in {1}", "-": "in {0} and not in {1}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +92,7 @@ class Subset:
         return html_of_subset(self)
 
     def __and__(self, other: Subset) -> Subset:
-        """Returns the rows that are in both: see `tamis.store.combine`."""
+        """Returns the rows that are in both: see `combined`."""
         return combined(self, other, "&") if isinstance(other, Subset) else NotImplemented
 
     def __or__(self, other: Subset) -> Subset:
@@ -153,7 +169,28 @@ class Subset:
         """
         path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.pool_files)
-        codes, why = self.verdict.dropped_by, self.verdict.why
+        codes, times, places = self.verdict.dropped_by, self.times, _places(self.run)
+        schema = pa.schema(
+            [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
+            + ([("times", pa.uint16())] if times is not None else []),
+            metadata={FACTS: json.dumps(with_hash(self._facts()), ensure_ascii=False).encode()},
+        )
+        with parquet_writer(path, schema, compression="ZSTD") as (writer, sink):
+            for shard, place in places.items():
+                rows = np.flatnonzero(self.keep[place])
+                if rows.size:
+                    zeros, name = np.zeros(rows.size, np.int32), pa.array([shard], pa.string())
+                    often = [times[place][rows]] if times is not None else []
+                    columns = [pa.DictionaryArray.from_arrays(zeros, name), rows, *often]
+                    writer.write_table(pa.table(columns, schema=schema))
+            if codes is not None:
+                blocks = [pa.Codec("zstd").compress(codes[place].tobytes(), asbytes=True) for place in places.values()]
+                where = {"type": codes.dtype.str, "begin": sink.tell(), "lengths": [len(block) for block in blocks]}
+                sink.write(b"".join(blocks))
+                writer.add_key_value_metadata({_CODES: json.dumps(where)})
+
+    def _facts(self) -> dict[str, Any]:
+        """Returns what the file's footer says about the choice."""
         # A cut at infinity is no threshold on any score.
         cuts = [replace(cut, low=_open(cut.low), high=_open(cut.high)) for cut in self.verdict.cuts]
         cuts = [cut for cut in cuts if (cut.low, cut.high) != (None, None)]
@@ -163,10 +200,12 @@ class Subset:
             "reads": list(self.reads),
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
-            **({"partial": dict(self.partial)} if self.partial else {}),
-            **({} if codes is None else {"reasons": [*map(asdict, why)], "cuts": [*map(asdict, cuts)]}),
         }
-        write_subset(path, facts, _places(self.run), self.keep, self.times, codes)
+        if self.partial:
+            facts["partial"] = dict(self.partial)
+        if self.verdict.dropped_by is not None:
+            facts |= {"reasons": [*map(asdict, self.verdict.why)], "cuts": [*map(asdict, cuts)]}
+        return facts
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
@@ -197,7 +236,7 @@ class Subset:
             reads=facts["reads"],
             times=times,
             partial=facts.get("partial") or {},
-            verdict=_read_verdict(file, places, keep),
+            verdict=file.verdict(places, keep.size),
         )
 
     def uids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -222,6 +261,14 @@ class Subset:
         return frame
 
 
+def is_subset(path: Path) -> bool:
+    """Whether a file is a subset file."""
+    try:
+        return FACTS.encode() in (pq.read_schema(local(path)).metadata or {})
+    except (OSError, pa.ArrowException):
+        return False
+
+
 def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
     """Raises RunError if a subset must not be written to a path: see `tamis.store.targets.check_target`."""
     hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` makes other files of it"
@@ -238,24 +285,6 @@ def _places(run: Run) -> dict[str, slice]:
 def _open(end: float | None) -> float | None:
     """Returns the end of a threshold; None for an infinite one, which JSON cannot hold and which is open anyway."""
     return end if end is None or math.isfinite(end) else None
-
-
-def _read_verdict(file: SubsetFile, places: Mapping[str, slice], keep: NDArray[np.bool_]) -> Verdict:
-    """Returns the reasons in a subset file, and one more for rows of shards that are new since."""
-    facts = file.facts
-    if "reasons" not in facts:
-        return Verdict(problem=NO_REASONS)
-    why = [Reason(**reason) for reason in facts["reasons"]]
-    new = Reason(text="scored after the subset was chosen")
-    why += [new] if len(places) > len(facts["shards"]) else []
-    codes: Codes = np.full(keep.size, len(why), np.uint8 if len(why) < 256 else np.uint16)
-    if not file.read_codes([places[shard] for shard in facts["shards"]], codes):
-        return Verdict(
-            problem=f"{file.path} was written again by another program, and its reasons are lost. Choose it again with "
-            "`tamis select`"
-        )
-    names = facts["recipe"].get("columns") or {}
-    return Verdict(names=names, why=tuple(why), dropped_by=codes, cuts=tuple(Cut(**cut) for cut in facts["cuts"]))
 
 
 def _shard_facts(run: Run) -> dict[str, list[Any]]:
@@ -281,3 +310,180 @@ def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
                 f"{path} was chosen from a shard {shard} of {was[0]:,} rows, {run.path} has {what}: it belongs to "
                 "another run, or the shard has changed; select again"
             )
+
+
+def _malformed(path: Path, what: str) -> RunError:
+    return RunError(f"{path} is not a subset file of tamis, or is damaged: {what}. Choose it again with `tamis select`")
+
+
+class SubsetFile:
+    """A subset file, opened for reading.
+
+    Attributes:
+        facts: what its footer says about the choice.
+        has_times: whether rows may be kept more than once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens it.
+
+        Raises:
+            RunError: it is not a subset file, or is damaged.
+        """
+        self.path = path
+        try:
+            self._file = CheckedParquet(path, may_be_foreign=True)
+            if self._file.sealed:
+                self._file.verify()
+            self.facts: dict[str, Any] = json.loads(self._file.facts.get(FACTS, "null"))
+            if not isinstance(self.facts, dict) or with_hash(self.facts) != self.facts:
+                raise _malformed(path, "its footer has no tamis.subset entry, or one that was changed")
+            self._table = self._file.read(None)
+        except (DamageError, ValueError, RecursionError) as error:
+            raise _malformed(path, getattr(error, "what", "") or str(error)[:300]) from error
+        self.has_times = "times" in self._table.column_names
+
+    def rows(self) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.uint16] | None]]:
+        """Yields each shard with its rows, and how often each is kept if the file has that.
+
+        Raises:
+            RunError: the shard or the run does not have such rows, or a row is kept twice.
+        """
+        names = ["shard", "row", *(["times"] if self.has_times else [])]
+        schema = pa.schema([pa.field(name, _KINDS[name], nullable=False) for name in names])
+        try:
+            table = self._table.select(names).cast(schema)
+        except (KeyError, ValueError) as error:  # Arrow's errors are ValueErrors
+            raise _malformed(self.path, f"its columns are not the rows of a subset ({error})") from error
+        shards = table.column("shard").combine_chunks().dictionary_encode()
+        codes, rows = shards.indices.to_numpy(), table.column("row").to_numpy()
+        times = table.column("times").to_numpy() if self.has_times else None
+        order = np.argsort(codes, kind="stable")
+        ends = np.searchsorted(codes[order], np.arange(len(shards.dictionary) + 1))
+        for number, shard in enumerate(shards.dictionary.to_pylist()):
+            here = order[ends[number] : ends[number + 1]]
+            size, some = self.facts["shards"].get(shard, (0,))[0], rows[here]
+            often = None if times is None else times[here]
+            wrong = some.min() < 0 or some.max() >= size or np.unique(some).size < some.size
+            if wrong or (often is not None and not often.all()):
+                what = f"it keeps a row that the shard {shard!r} does not have ({size:,} rows), or one twice"
+                raise _malformed(self.path, what)
+            yield shard, some, often
+
+    def verdict(self, places: Mapping[str, slice], rows: int) -> Verdict:
+        """Returns the reasons: those of the file, and one more for rows of shards that are new since.
+
+        Args:
+            places: of each shard's rows among those of the run.
+            rows: how many the run has.
+        """
+        if "reasons" not in self.facts:
+            return Verdict(problem=NO_REASONS)
+        if not self._file.sealed or _CODES not in self._file.facts:
+            return Verdict(
+                problem=f"{self.path} was written again by another program, and its reasons are lost. Choose it again "
+                "with `tamis select`"
+            )
+        why = [Reason(**reason) for reason in self.facts["reasons"]]
+        if len(places) > len(self.facts["shards"]):
+            why.append(Reason(text="scored after the subset was chosen"))
+        codes: Codes = np.full(rows, len(why), np.uint8 if len(why) < 256 else np.uint16)
+        where = json.loads(self._file.facts[_CODES])
+        kind = np.dtype(where["type"])
+        with open(local(self.path), "rb") as file:
+            file.seek(where["begin"])
+            for shard, length in zip(self.facts["shards"], where["lengths"], strict=True):
+                block, size = file.read(length), self.facts["shards"][shard][0] * kind.itemsize
+                decoded = pa.Codec("zstd").decompress(block, size) if size else b""
+                codes[places[shard]] = np.frombuffer(decoded, kind)
+        cuts = tuple(Cut(**cut) for cut in self.facts["cuts"])
+        return Verdict(names=self.facts["recipe"].get("columns") or {}, why=tuple(why), dropped_by=codes, cuts=cuts)
+
+
+# ---- two subsets of one run
+
+
+def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
+    """Returns the rows that are in both (&), in one of two (|), or in the left and not the right (-).
+
+    Repeats: & takes the minimum, | the maximum. The reason of a row is what dropped it from the left, or else from the
+    right.
+    """
+    if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
+        raise ValueError(
+            f"{left.name!r} is of {left.run.path} ({left.keep.size:,} rows) and {right.name!r} of {right.run.path} "
+            f"({right.keep.size:,}): only subsets of one run can be put together"
+        )
+    mine, theirs = (one.keep.astype(np.uint16) if one.times is None else one.times for one in (left, right))
+    if sign == "-":
+        times = np.where(theirs > 0, 0, mine).astype(np.uint16)
+    else:
+        times = np.minimum(mine, theirs) if sign == "&" else np.maximum(mine, theirs)
+    keep = times > 0
+    verdict = _combined_verdict(left, right, sign, keep)
+    step = _WORDS[sign].format(left.name, right.name)
+    dropped: Counter[str] = Counter()
+    if verdict.dropped_by is not None:
+        for code, count in zip(*np.unique(verdict.dropped_by[~keep], return_counts=True), strict=True):
+            dropped[verdict.why[code - 1].text] += int(count)
+    names = [f"({one.name})" if " " in one.name else one.name for one in (left, right)]
+    return replace(
+        left,
+        keep=keep,
+        times=None if left.times is None and right.times is None else times,
+        recipe={"about": step, **_combined_recipe(left, right, sign), "name": f" {sign} ".join(names)},
+        funnel=[{"step": step, "before": keep.size, "kept": int(keep.sum()), "dropped": dict(dropped), "cut": None}],
+        reads=sorted({*left.reads, *right.reads}),
+        verdict=verdict,
+        partial=left.partial or right.partial,
+    )
+
+
+def _combined_verdict(left: Subset, right: Subset, sign: Sign, keep: NDArray[np.bool_]) -> Verdict:
+    """Returns why rows are dropped: the left's reasons, then the right's."""
+    one, two = left.verdict, right.verdict
+    for subset in (left, right):
+        if subset.verdict.dropped_by is None:
+            return Verdict(problem=f"the reasons of {subset.name!r} are not known. {subset.verdict.problem}")
+    assert one.dropped_by is not None
+    assert two.dropped_by is not None
+    clash = _clash(one.names, two.names)
+    theirs, cuts = two.dropped_by, two.cuts
+    why = [_named(reason, left.name, clash) for reason in one.why]
+    if sign == "-":
+        why.append(Reason(text=f"in {right.name}", step=1))
+        theirs, cuts = right.keep.astype(np.uint8), ()
+    else:
+        why += [_named(reason, right.name, clash) for reason in two.why]
+    codes = widened(one.dropped_by.copy(), len(why))
+    fallen = (codes == 0) & (theirs > 0)
+    codes[fallen] = theirs[fallen].astype(codes.dtype) + len(one.why)
+    codes[keep] = 0
+    cuts = (*one.cuts, *(replace(cut, code=cut.code + len(one.why)) for cut in cuts))
+    return Verdict(names={**two.names, **one.names}, why=tuple(why), dropped_by=codes, cuts=() if clash else cuts)
+
+
+def _clash(names: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    """Whether two recipes use one name for different columns."""
+    return any(names.get(name, name) != others.get(name, name) for name in {*names, *others})
+
+
+def _named(reason: Reason, subset: str, clash: bool) -> Reason:
+    """Returns a reason that names its subset; without its score if the two call columns differently."""
+    return replace(reason, text=f"not in {subset}: {reason.text}", step=1, score=None if clash else reason.score)
+
+
+def _combined_recipe(left: Subset, right: Subset, sign: Sign) -> dict[str, Any]:
+    """Returns steps and columns of a recipe that chooses the same rows; {} if one recipe cannot say both."""
+    mine, theirs = left.recipe.get("select"), right.recipe.get("select")
+    columns, others = (dict(subset.recipe.get("columns") or {}) for subset in (left, right))
+    repeats = left.times is not None or right.times is not None
+    if not mine or not theirs or repeats or _clash(columns, others):
+        return {}
+    steps = {
+        "&": [{"all_of": [mine, theirs]}],
+        "|": [{"any_of": [mine, theirs]}],
+        "-": [{"all_of": [mine]}, {"none_of": [theirs]}],
+    }[sign]
+    named = columns | others
+    return {"select": steps, **({"columns": named} if named else {})}

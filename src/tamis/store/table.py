@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -110,16 +111,29 @@ class Table:
             work: gets the block's place in the table and its columns; must not touch other blocks' rows.
         """
 
-        def one(block: int) -> T:
-            place = slice(int(self.starts[block]), int(self.starts[block + 1]))
+        def one(block: int, place: slice) -> T:
             return work(place, self.read(block, names))
 
-        blocks = range(len(self.sizes))
-        if len(blocks) <= 1 or _THREADS == 1:
-            yield from map(one, blocks)
+        if len(self.sizes) <= 1 or _THREADS == 1:
+            yield from itertools.starmap(one, enumerate(self.places()))
             return
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(one, blocks)
+            yield from pool.map(one, range(len(self.sizes)), self.places())
+
+    def places(self) -> Iterator[slice]:
+        """Yields where the rows of each block are among those of the table."""
+        yield from (slice(start, stop) for start, stop in itertools.pairwise(self.starts.tolist()))
+
+    def blocks_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, slice, NDArray[np.int64]]]:
+        """Yields each block that holds some of the rows, the place of these in `rows`, and their numbers in the block.
+
+        Args:
+            rows: ascending.
+        """
+        edges = np.searchsorted(rows, self.starts).tolist()
+        for block, (first, last) in enumerate(itertools.pairwise(edges)):
+            if first < last:
+                yield block, slice(first, last), rows[first:last] - self.starts[block]
 
     def uids(self, rows: NDArray[np.int64]) -> tuple[U64, U64]:
         """Returns the uids of some rows, in the order asked for, reading only the blocks that hold them."""
@@ -129,36 +143,33 @@ class Table:
             back[order] = np.arange(order.size)
             ascending = self.uids(rows[order])
             return ascending[0][back], ascending[1][back]
-        edges = np.searchsorted(rows, self.starts)
-        blocks = [block for block in range(len(self.sizes)) if edges[block] < edges[block + 1]]
         high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
 
-        def fill(block: int) -> None:
-            place = slice(edges[block], edges[block + 1])
-            here = rows[place] - self.starts[block]
+        def fill(some: tuple[int, slice, NDArray[np.int64]]) -> None:
+            block, place, here = some
             block_high, block_low = self.read_uids(block)
             high[place], low[place] = block_high[here], block_low[here]
 
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(fill, blocks))
+            list(pool.map(fill, self.blocks_of(rows)))
         return high, low
 
     def vectors(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
-        """Returns the vectors of some rows, in the order asked for: (n, d), as they are stored.
+        """Returns the vectors or numbers of some rows, in the order asked for: (n, d) or (n,), as they are stored.
 
         Args:
-            name: a column of vectors.
+            name: a column of vectors or numbers.
             rows: (n,) row numbers, in any order. Each block is read once, ascending.
         """
+        if not rows.size:
+            first = self.read(0, [name])[name] if self.sizes else np.empty((0, 0), np.float16)
+            return cast(NDArray[np.floating[Any]], first[:0])
         order = np.argsort(rows, kind="stable")
-        ascending = rows[order]
-        edges = np.searchsorted(ascending, self.starts)
         out: NDArray[np.floating[Any]] | None = None
-        for block in range(len(self.sizes)):
-            if edges[block] < edges[block + 1] or (out is None and block == len(self.sizes) - 1):
-                place = slice(edges[block], edges[block + 1])
-                found = self.read(block, [name])[name]
-                if out is None:
-                    out = np.empty((rows.size, found.shape[1]), found.dtype)
-                out[order[place]] = found[ascending[place] - self.starts[block]]
-        return out if out is not None else cast(NDArray[np.floating[Any]], np.empty((0, 0), np.float16))
+        for block, place, here in self.blocks_of(rows[order]):
+            found = self.read(block, [name])[name]
+            if out is None:
+                out = np.empty((rows.size, *found.shape[1:]), found.dtype)
+            out[order[place]] = found[here]
+        assert out is not None
+        return out

@@ -1,4 +1,7 @@
-"""Which files and folders a command may write: new ones, and those of its own kind. Every command asks here first."""
+"""Which files and folders a command may write: new ones, and those of its own kind.
+
+Every command asks here before any work. A check that fails raises RunError, which says why and what to do.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def check_target(
     read: Iterable[str | os.PathLike[str]] = (),
     of_runs: str | None = None,
 ) -> None:
-    """Checks, before any work, that a file may be written: no file of another kind is replaced.
+    """Checks that a file may be written: no file of another kind is replaced.
 
     Args:
         path: the file.
@@ -51,9 +54,6 @@ def check_target(
         overwrite: whether one that is may be replaced.
         read: what the command reads: files, and the folders and globs of pools.
         of_runs: the folder of a run ("" for the run folder itself) in which this kind is replaced without `overwrite`.
-
-    Raises:
-        RunError: it may not be written. The message says why.
     """
     check_writable(path)
     overwrite |= _check_runs(path, of_runs)
@@ -65,10 +65,10 @@ def check_target(
             raise RunError(f"{path} would replace {one}, which this command reads: choose another name")
         if path.suffix in endings and lists(one, full):
             raise RunError(f"{path} would become a file of the pool {one}: choose another folder")
-    if not exists and not path.is_symlink():
-        return
     if path.is_symlink():
         raise RunError(f"{path} is a link to {os.readlink(path)}: name that file, or choose another name")
+    if not exists:
+        return
     if not path.is_file():
         what = "folder" if path.is_dir() else "device, a pipe or a socket"
         raise RunError(f"{path} is a {what}, not a regular file: choose another name")
@@ -87,7 +87,7 @@ def lists(pool: str, file: str) -> bool:
     if os.path.lexists(pool):
         return False
     end = literal_end(pool)
-    whole = glob.escape(os.path.realpath(pool[:end])) + "/" + pool[end:]
+    whole = f"{glob.escape(os.path.realpath(pool[:end]))}/{pool[end:]}"
     return fnmatch(file, whole) if "**" in whole else re.match(glob_translate(whole), file) is not None
 
 
@@ -112,11 +112,7 @@ def _outputs(run: Path) -> dict[str, str]:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Checks, before any work, that a folder to be written is new or empty.
-
-    Raises:
-        RunError: it is not, belongs to a run, or cannot be written to.
-    """
+    """Checks that a folder to be written is new or empty."""
     check_writable(folder)
     _check_runs(folder)
     if os.path.lexists(folder) and not (folder.is_dir() and next(folder.iterdir(), None) is None):
@@ -125,18 +121,12 @@ def check_new_folder(folder: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Gives a temporary folder to fill, and renames it to `path`, which is new or empty, if the block ends well.
-
-    It first removes what killed processes left of the same folder.
-
-    Raises:
-        DiskFullError: no space is left.
-        RunError: something is there, or the folder cannot be written to.
-    """
+    """Gives a temporary folder to fill, which becomes `path` (new or empty) if the block ends well."""
     check_new_folder(path)
     temporary = temporary_name(path)
     try:
         with explained(path):
+            # What killed processes left of the same folder.
             for left in path.parent.glob(f".{glob.escape(path.name)}.*-*-*-*{TEMPORARY}"):
                 if left.is_dir() and not in_work(left):
                     shutil.rmtree(left, ignore_errors=True)
@@ -149,20 +139,23 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def check_own(
-    folder: Path, *, what: str, marks: Sequence[str], also: Sequence[str] = (), option: str = "--out"
+    folder: Path,
+    *,
+    what: str,
+    marks: Sequence[str],
+    also: Sequence[str] = (),
+    read: Iterable[Path] = (),
+    option: str = "--out",
 ) -> None:
-    """Checks, before any work, that a folder is new, empty, or was written by the same command.
+    """Checks that a folder is new, empty, or was written by the same command.
 
     Args:
         folder: the one to be written into.
         what: what it should hold, for the message: "training", "bench".
         marks: patterns of paths in it that only this command writes: with one of them, other files may be there too.
         also: patterns of names that may be there without a mark, such as a lock. Hidden files may be there too.
+        read: what the command reads; it may be in the folder.
         option: names another folder.
-
-    Raises:
-        RunError: it is a file or a URL, belongs to a run, cannot be read or written to, or holds other files and no
-            mark.
     """
     check_path(folder)
     _check_runs(folder)
@@ -173,16 +166,13 @@ def check_own(
         return
     except OSError as error:
         raise RunError(f"{folder} cannot be written into ({error.strerror}): name another folder ({option})") from error
+    root = folder.expanduser().resolve()
+    inputs = [path.expanduser().resolve() for path in read]
+    read_there = {path.relative_to(root).parts[0] for path in inputs if root in path.parents}
     others = [name for name in names if not any(fnmatch(name, one) for one in (*also, ".*", "lost+found"))]
+    others = [name for name in others if name not in read_there]
     if others and not any(next(folder.glob(mark), None) is not None for mark in marks):
         raise RunError(f"{folder} contains other files ({others[0]}, ...), no {what}: name another folder ({option})")
-
-
-def inside(folder: Path, paths: Iterable[Path]) -> list[str]:
-    """Returns patterns of the names in a folder that contain files a command reads, for `check_own`."""
-    root = folder.expanduser().resolve()
-    whole = [path.expanduser().resolve() for path in paths]
-    return [glob.escape(path.relative_to(root).parts[0]) for path in whole if root in path.parents]
 
 
 def check_ending(path: Path, *right: str, hint: str = "") -> None:
@@ -192,9 +182,6 @@ def check_ending(path: Path, *right: str, hint: str = "") -> None:
         path: the file, to be written.
         right: the endings that fit ("parquet"); one that promises nothing ("subset", "subset.v2") fits as well.
         hint: what to do instead, a sentence without its full stop.
-
-    Raises:
-        RunError: it promises another.
     """
     if not path.name:
         raise RunError(f"{path} is a folder, not a file: choose another name")

@@ -1,9 +1,20 @@
-"""Writers gather a shard's parts batch by batch while it is scored: one writer per kind of part."""
+"""Writers gather a shard's parts batch by batch while it is scored: one writer per kind of part.
+
+`Unfinished` keeps the rows of a long shard meanwhile: a kill costs seconds of work, not the shard. Now and then the new
+rows go to a file `unfinished/<shard>/<what>-<number>.parquet`. Another process continues from them if it would make the
+same: the same parts and batches, of the same version of the shard's file. The files are deleted when their parts exist
+or the shard's file changed; commands that make other parts leave them.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +22,22 @@ import numpy as np
 import pyarrow as pa
 
 from tamis.data import Sample, Signal
-from tamis.ids import image_hash
+from tamis.errors import DamageError
+from tamis.ids import LENGTH, fingerprint, image_xxh3
+from tamis.storage import files, remove
 from tamis.store import parts
+from tamis.store.checked import CheckedParquet, damaged, write_parquet
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = "unfinished"
+
+#: At most this many seconds of work are lost to a kill, and the last batch.
+EVERY_SECONDS = 20.0
+
+_ROW_GROUP = 1 << 16
+_OWN = pa.schema([("uid_hi", pa.uint64()), ("uid_lo", pa.uint64()), ("status", pa.string())])
+_STAMP, _PARTS, _ROW = "tamis.stamp", "tamis.parts", "tamis.first_row"
 
 
 class PartWriter(ABC):
@@ -66,17 +91,14 @@ class IndexWriter(PartWriter):
             "key": sample.key,
             "caption": sample.shown_caption,
             "caption_judged": sample.caption is not None,
-            "width": sample.width or None,
-            "height": sample.height or None,
-            "original_width": sample.original_width or None,
-            "original_height": sample.original_height or None,
             "image_bytes": sample.image_bytes,
-            "image_xxh3": None if sample.image is None else image_hash(sample.image),
+            "image_xxh3": None if sample.image is None else image_xxh3(sample.image),
             "members": [{"ext": part.ext, "offset": part.offset, "size": part.size} for part in sample.members],
             "status": sample.status,
             "reason": sample.reason,
         }
-        return row | {name: sample.given.get(name) for name in self.fields}
+        sizes = {name: getattr(sample, name) or None for name in parts.SIZES}
+        return row | sizes | {name: sample.given.get(name) for name in self.fields}
 
     def write(self, path: Path, uids: str = "") -> None:
         parts.write_index(path, self.table().combine_chunks(), source=self.source, stamp=self.stamp)
@@ -132,15 +154,10 @@ class RowsWriter(PartWriter):
         return pa.table({"rows": pa.FixedSizeBinaryArray.from_buffers(kind, len(rows), [None, pa.py_buffer(rows)])})
 
     def write(self, path: Path, uids: str) -> None:
-        column = self.table()["rows"]
-        width = column.type.byte_width // 2
-        flat = [
-            np.frombuffer(chunk.buffers()[1], np.float16, len(chunk) * width, chunk.offset * column.type.byte_width)
-            for chunk in column.chunks
-            if len(chunk)
-        ]
-        found = [numbers.reshape(-1, width) for numbers in flat]
-        parts.write_rows(path, found or [np.empty((0, width))], uids=uids)
+        rows = self.table()["rows"].combine_chunks()
+        width = rows.type.byte_width // 2
+        numbers = np.frombuffer(rows.buffers()[1] or b"", np.float16).reshape(-1, width)
+        parts.write_rows(path, [numbers[rows.offset : rows.offset + len(rows)]], uids=uids)
 
 
 class TextsWriter(PartWriter):
@@ -151,3 +168,101 @@ class TextsWriter(PartWriter):
 
     def write(self, path: Path, uids: str) -> None:
         parts.write_text_lists(path, self.table()["texts"].to_pylist(), uids=uids)
+
+
+class Unfinished:
+    """The rows of one shard that are done: `uids` and `statuses` are those of rows that an earlier process has done."""
+
+    def __init__(
+        self, run: Path, shard: str, stamp: str, what: Mapping[str, Any], writers: Mapping[Path, PartWriter]
+    ) -> None:
+        """Args:
+        run: the run folder.
+        shard: its name.
+        stamp: the version of its file.
+        what: all else that decides what is made; JSON.
+        writers: by the part that each makes; they get the rows that are done already.
+        """
+        self.folder, self.writers = run / UNFINISHED / shard, tuple(writers.values())
+        self.what = fingerprint({**what, "stamp": stamp})
+        parts = [path.relative_to(run).as_posix() for path in writers]
+        self._facts = {_STAMP: stamp, _PARTS: json.dumps(parts)}
+        self.uids: list[tuple[int, int]] = []
+        self.statuses: Counter[str] = Counter()
+        self._files = 0
+        self._samples: list[dict[str, Any]] = []  # of the rows since the last file
+        self._last = time.monotonic()
+        drop_unneeded(run, shard, stamp)
+        self._restore()
+
+    def _restore(self) -> None:
+        for name in sorted(name for name in files(self.folder) if name.startswith(self.what)):
+            try:
+                part = CheckedParquet(self.folder / name)
+                if part.facts.get(_ROW) != str(len(self.uids)):
+                    raise damaged(part.path, f"it does not continue at row {len(self.uids)}")
+                table = part.read(None)
+            except DamageError as error:
+                log.warning("%s; its rows are made again", error)
+                break
+            for place, writer in enumerate(self.writers):
+                own = [column for column in table.column_names if column.startswith(f"{place}.")]
+                writer.restore(table.select(own).rename_columns([column.partition(".")[2] for column in own]))
+            self.uids += zip(table["uid_hi"].to_pylist(), table["uid_lo"].to_pylist(), strict=True)
+            self.statuses += Counter(table["status"].to_pylist())
+            self._files += 1
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Takes a batch that the writers have; writes a file if it is time."""
+        self._samples += [{"uid_hi": one.uid[0], "uid_lo": one.uid[1], "status": one.status} for one in samples]
+        if time.monotonic() - self._last < EVERY_SECONDS:
+            return
+        start = len(self.uids)
+        table = pa.Table.from_pylist(self._samples, _OWN)
+        for place, writer in enumerate(self.writers):
+            rows = writer.table().slice(start)
+            for field in rows.schema:
+                table = table.append_column(field.with_name(f"{place}.{field.name}"), rows[field.name])
+        facts = {**self._facts, _ROW: str(start)}
+        path = self.folder / f"{self.what}-{self._files:05}.parquet"
+        write_parquet(path, table, uids=None, facts=facts, row_group_size=_ROW_GROUP, compression="ZSTD")
+        self._files += 1
+        self.uids += [(one["uid_hi"], one["uid_lo"]) for one in self._samples]
+        self._samples = []
+        self._last = time.monotonic()
+
+    def check(self, number: int, sample: Sample) -> None:
+        """Makes sure that a row which an earlier process has done is the one that the shard has now.
+
+        Raises:
+            DamageError: it is another one.
+        """
+        if sample.uid != self.uids[number]:
+            raise damaged(self.folder, f"what was kept of the shard is of other samples than it has in row {number}")
+
+    def drop(self) -> None:
+        """Deletes the files: the parts are written, or what was kept is unusable."""
+        _remove(self.folder, self.what)
+
+
+def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
+    """Deletes what is kept of a shard for parts that exist, or of another version of its file than `stamp`."""
+    folder = run / UNFINISHED / shard
+    for what in {name[:LENGTH] for name in files(folder)}:
+        try:
+            facts = CheckedParquet(folder / f"{what}-00000.parquet").facts
+            needed = stamp in (None, facts[_STAMP]) and not all(
+                (run / part).is_file() for part in json.loads(facts[_PARTS])
+            )
+        except (DamageError, KeyError):
+            needed = False
+        if not needed:
+            _remove(folder, what)
+
+
+def _remove(folder: Path, what: str) -> None:
+    for name in sorted(files(folder), reverse=True):
+        if name.startswith(what):
+            remove(folder / name)
+    with suppress(OSError):  # it never existed, or others are in it
+        folder.rmdir()

@@ -22,8 +22,7 @@ import xxhash
 from tamis.errors import ModelError, RunError, StopError, require
 from tamis.ids import fingerprint
 from tamis.models.device import use_threads
-from tamis.models.folder import TRAINING, complete
-from tamis.models.reference import resolve
+from tamis.models.reference import TRAINING, complete, resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.storage import sweep
 from tamis.store.checked import read_record, write_record

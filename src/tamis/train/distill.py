@@ -27,9 +27,8 @@ from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, check_words, require, unknown
 from tamis.math.normalise import PerLength, inverse_logit
 from tamis.math.statistics import spread_over
-from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, transformer_folder
+from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, longest_text, padded, transformer_folder
 from tamis.models.texts.regression import load_text_regression
-from tamis.models.tokens import longest_text, padded
 from tamis.pool.texts import read_texts
 from tamis.storage import is_run
 from tamis.store import open_run

@@ -77,8 +77,7 @@ def train_sba(
     require("torch", "transformers", extra="clip")
     import torch
 
-    from tamis.models.clip import load_clip
-    from tamis.models.tokens import load_tokenizer
+    from tamis.models.clip import load_clip, load_tokenizer
 
     check_new_folder(Path(out))
     training = training or SbaTraining()

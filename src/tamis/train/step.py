@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Floats
 from tamis.data import Device
 from tamis.errors import DamageError, RunError, StopError, at_least_one
-from tamis.models.folder import TRAINING
+from tamis.models.reference import TRAINING
 from tamis.pool import Pool
 from tamis.storage import writing
 from tamis.store.checked import Owner, finish_array

@@ -18,11 +18,18 @@ from PIL import Image
 
 from tamis.errors import ModelError, unknown
 from tamis.models.clip import DUAL, pooled
-from tamis.models.folder import object_in
-from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, model_type, quiet, transformer_folder
+from tamis.models.loading import (
+    is_pooler,
+    load_tokenizer_in,
+    load_whole,
+    longest_text,
+    model_type,
+    padded,
+    quiet,
+    transformer_folder,
+)
 from tamis.models.preprocess import load_preprocess
-from tamis.models.reference import resolve
-from tamis.models.tokens import longest_text, padded
+from tamis.models.reference import object_in, resolve
 from tamis.storage import explained, to_disk
 from tamis.store.targets import readable_as_usual
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining

@@ -1,24 +1,31 @@
-"""PP-OCR's text detector (differentiable binarisation, Liao et al. 2020), on OpenVINO or ONNX Runtime.
+"""Text detectors: PP-OCR's (Liao et al. 2020) and FAST's (Chen et al. 2021, which T-MARS used), from ONNX files.
 
-For every pixel the network gives the probability that it is in the shrunken core of a text region. Cores are
-connected regions; each is boxed by its smallest rotated rectangle, scored by its mean probability, and grown back to
-the size of the text. The weights come with the rapidocr package.
+Both networks say of every pixel how likely it is in the shrunken core of a text region. Cores are connected regions,
+grown back to the size of the text and boxed by their smallest rotated rectangle; their confidence is the mean
+probability. PP-OCR's weights come with the rapidocr package. FAST's authors release .pth files
+(github.com/czczup/FAST): export the network alone. OpenVINO runs the networks where it is installed, else ONNX Runtime.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from tamis.arrays import Pixels
-from tamis.data import Device
-from tamis.errors import require
+from tamis.data import Device, ModelRef
+from tamis.errors import ModelError, require
 from tamis.math.regions import quad_mask
-from tamis.models.ocr.onnx_network import load_network
+from tamis.models.device import fast_bf16
+from tamis.models.loading import loaded_once, one_sentence
+from tamis.models.reference import resolve
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,3 +202,174 @@ def clockwise(corners: NDArray[Any]) -> NDArray[Any]:
     angles = np.arctan2(corners[:, 1] - centre[1], corners[:, 0] - centre[0])
     ordered = corners[np.argsort(angles)]
     return np.roll(ordered, -int(np.argmin(ordered.sum(axis=1))), axis=0)
+
+
+# ---- FAST
+
+# ImageNet's, as in FAST's training.
+_MEAN = np.array((0.485, 0.456, 0.406), np.float32)
+_STD = np.array((0.229, 0.224, 0.225), np.float32)
+
+
+def load_fast_detector(
+    model: str, *, side: int, threshold: float, area: int, pooling: int, tallest: float, device: Device
+) -> TextDetector:
+    """Loads FAST's detector; see `FastBoxes` for the settings. One image at a time, since exports may fix the batch."""
+    require("cv2", extra="text")
+    network = load_network(model, device)
+
+    def detect(images: Sequence[Pixels]) -> list[Regions]:
+        regions = []
+        for image in images:
+            square, left, top = squared(image)
+            resized = np.asarray(Image.fromarray(square).resize((side, side), Image.Resampling.BICUBIC), np.float32)
+            batch = ((resized / 255 - _MEAN) / _STD).transpose(2, 0, 1)[None]  # (1, 3, side, side)
+            maps = network(np.ascontiguousarray(batch))
+            if maps.ndim != 4 or maps.shape[0] != 1:
+                raise ModelError(f"{model}: FAST gives (1, channels, height, width), this network {maps.shape}")
+            quads, confidence = fast_quads(maps[0, 0], side, threshold, area, pooling)
+            quads = quads * (square.shape[0] / side) - [left, top]
+            height, width = image.shape[:2]
+            edges = np.linalg.norm(quads - np.roll(quads, 1, axis=1), axis=2)  # (k, 4)
+            kept = edges.min(axis=1, initial=np.inf) <= tallest * max(width, height)
+            clipped = np.clip(quads[kept], 0, [width, height]).astype(np.float32)
+            regions.append(Regions(clipped, confidence[kept]))
+        return regions
+
+    return detect
+
+
+def squared(image: Pixels) -> tuple[Pixels, int, int]:
+    """Pads an image to a white square (as T-MARS does); returns also the margins on the left and at the top."""
+    height, width = image.shape[:2]
+    longer = max(height, width)
+    left, top = (longer - width) // 2, (longer - height) // 2
+    square = np.full((longer, longer, 3), 255, np.uint8)
+    square[top : top + height, left : left + width] = image
+    return square, left, top
+
+
+def fast_quads(
+    logits: NDArray[np.float32], side: int, threshold: float, area: int, pooling: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns the regions of one map, in pixels of the network's square input: corners (k, 4, 2), confidence (k,).
+
+    A region is the smallest rotated rectangle around its pixels, which grow by about a quarter of `pooling`, in pixels
+    of half the square. `logits` (h, w) may be probabilities, if the export ends in a sigmoid: all are then in [0, 1],
+    as logits never are.
+
+    Source: Chen et al. 2021, FAST (arXiv 2111.02394), section 3.3; sizes, order and ties as in github.com/czczup/FAST,
+        models/head/fast_head.py and models/utils/generate_bbox.py (which draws the outline, not the rectangle).
+    """
+    import cv2
+
+    if logits.min() >= 0 and logits.max() <= 1:
+        clipped = np.clip(logits, 1e-7, 1 - 1e-7)
+        logits = np.log(clipped / (1 - clipped))
+    _, cores = cv2.connectedComponents((logits > 0).astype(np.uint8), connectivity=8)
+    grown = _grown(cores.astype(np.float32), side, pooling).astype(np.int64)
+    probability = 1 / (1 + np.exp(-_grown(logits.astype(np.float32), side, pooling).astype(np.float64)))
+    pixels = np.bincount(grown.ravel())
+    means = np.bincount(grown.ravel(), weights=probability.ravel()) / np.maximum(pixels, 1)
+    quads, confidence = [], []
+    for label in range(1, len(pixels)):
+        if pixels[label] < max(area, 1) or means[label] < threshold:
+            continue
+        points = np.argwhere(grown == label)[:, ::-1].astype(np.float32)  # x, y
+        quads.append(clockwise(np.asarray(cv2.boxPoints(cv2.minAreaRect(points)), np.float32)))
+        confidence.append(means[label])
+    return np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32)
+
+
+def _grown(values: NDArray[np.float32], side: int, pooling: int) -> NDArray[np.float32]:
+    """Max-pools a map at half the side, as FAST does, and resizes it to the side."""
+    import cv2
+
+    half = _nearest(values, side // 2)
+    window, before = pooling // 2 + 1, (pooling // 2) // 2
+    kernel = np.ones((window, window), np.uint8)
+    spread = np.asarray(cv2.dilate(half, kernel, anchor=(before, before)), np.float32)
+    end = len(spread) - (window - 1 - 2 * before)  # an even window makes the map one smaller
+    return _nearest(spread[:end, :end], side)
+
+
+def _nearest(values: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    """Resizes a map by repeating values (torch's "nearest")."""
+    rows, columns = ((np.arange(side) * (size / side)).astype(int) for size in values.shape)
+    return np.ascontiguousarray(values[rows][:, columns])
+
+
+# ---- networks in ONNX files
+
+#: An entry of a tensor's `external_data` with the key "location", as protobuf writes it.
+_EXTERNAL = re.compile(rb"\x6a[\x00-\xff]{1,2}\n\x08location\x12")
+
+Network = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+@loaded_once(keep=4)
+def load_network(model: ModelRef, device: Device) -> Network:
+    """Loads an .onnx file: a function from one float32 array, of any size that it takes, to its first output.
+
+    OpenVINO runs it on CPUs, in bf16 where the device and the CPU have that; without OpenVINO, and on GPUs with CUDA in
+    ONNX Runtime, ONNX Runtime runs it in float32. `network_arithmetic` says which.
+    """
+    path = resolve(model).path
+    if _EXTERNAL.search(path.read_bytes()):
+        raise ModelError(f"{path} has weights in other files: save it in one (onnx.save without external data)")
+    on_gpu = device.kind.startswith("cuda") and _has_cuda()
+    with one_sentence("the ONNX network", path):
+        return _on_openvino(path, device) if _has_openvino() and not on_gpu else _on_onnxruntime(path, device, on_gpu)
+
+
+def _on_openvino(path: Path, device: Device) -> Network:
+    import openvino
+
+    config: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": "bf16" if device.precision == "bf16" and fast_bf16() else "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        # It would bind the calling thread to the first core, in each of several workers to the same one.
+        "ENABLE_CPU_PINNING": False,
+    }
+    if device.threads:
+        config["INFERENCE_NUM_THREADS"] = device.threads
+    compiled = openvino.Core().compile_model(path, "CPU", config)
+    # Not reshaped: a network is compiled again for every size, but one of dynamic shapes is not.
+    return lambda batch: np.array(compiled(batch)[0])
+
+
+def _on_onnxruntime(path: Path, device: Device, on_gpu: bool) -> Network:
+    require("onnxruntime", extra="text")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = device.threads or 0
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if on_gpu:
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(device.kind.partition(":")[2] or 0)}))
+    session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    entry = session.get_inputs()[0].name
+    return lambda batch: np.asarray(session.run(None, {entry: batch})[0])
+
+
+def network_arithmetic(device: Device) -> str:
+    """Returns the arithmetic of `load_network` on a device, for fingerprints.
+
+    In float32 OpenVINO and ONNX Runtime find the same quadrilaterals to the last bit (96 images of 96), so they share a
+    word. OpenVINO's bf16 finds others in 30 of the 96; ONNX Runtime has no bf16 and always computes in float32.
+    """
+    if device.kind.startswith("cuda") and _has_cuda():
+        return "float32 on cuda"
+    return "bf16" if _has_openvino() and device.precision == "bf16" and fast_bf16() else "float32"
+
+
+def _has_openvino() -> bool:
+    return importlib.util.find_spec("openvino") is not None
+
+
+def _has_cuda() -> bool:
+    try:
+        import onnxruntime
+    except ImportError:
+        return False
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()

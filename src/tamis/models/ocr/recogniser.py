@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, require
-from tamis.models.ocr.detector import Legible, Regions
-from tamis.models.ocr.onnx_network import load_network
+from tamis.models.ocr.detector import Legible, Regions, load_network
 from tamis.models.reference import resolve
 
 _HEIGHT = 48  # pixels of a line, as in the network's training

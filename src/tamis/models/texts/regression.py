@@ -1,20 +1,42 @@
-"""Text regression: one number per text, by a transformers checkpoint with one logit, or by the built-in `norms`."""
+"""Text regression: one number per text, by a transformers checkpoint with one logit, or by the built-in `norms`.
+
+`norms` says how concrete a word or a caption is, by a small head on MiniLM's embeddings. Texts of all lengths share one
+scale. A network with one hidden layer, fitted on people's norms of words and expressions, scores the embedding of the
+whole text; the fewer words, the more its score counts, and for one word it is the only input. The other inputs are the
+embedding itself, its nearness to some centres of captions, and facts about the words: how concrete they are by the
+norms, how many are not ordinary words (names, brands, codes), how common their pieces are in descriptions of
+photographs, capitals, digits, punctuation. A linear layer sums everything up, and the logistic function brings the sum
+into (0, 1).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
+from tamis.math.normalise import inverse_logit
 from tamis.models.device import use_threads
-from tamis.models.loading import load_tokenizer_in, loaded_once, model_type
+from tamis.models.loading import (
+    by_length,
+    load_tokenizer_in,
+    loaded_once,
+    longest_text,
+    model_type,
+    padded,
+    transformer_folder,
+)
 from tamis.models.packed import load_for_inference
-from tamis.models.reference import resolve
-from tamis.models.texts.norms import KIND, load_norms
-from tamis.models.tokens import by_length, longest_text, padded
+from tamis.models.reference import arrays_in, object_in, resolve
+from tamis.models.texts.sentence import load_sentence_encoder
+
+Floats = NDArray[np.float32]
 
 #: Texts are small compared with images: the network takes this many times the device's batch size at once.
 _TEXTS_PER_SAMPLE = 4
@@ -69,3 +91,215 @@ class SequenceRegression:
 def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
     """Loads `norms`, or a checkpoint with one logit; ModelError if it is missing or gives no single number."""
     return load_norms(model, device) if model_type(model) == KIND else SequenceRegression(model, device)
+
+
+# ---- norms
+
+#: `model_type` of a folder that holds such a head.
+KIND = "tamis-norms"
+
+#: The tensors of such a head, with their dimensions.
+_TENSORS = {
+    "mean": 1,
+    "hidden_weight": 2,
+    "hidden_bias": 1,
+    "out_weight": 1,
+    "out_bias": 1,
+    "piece_value": 1,
+    "piece_known": 1,
+    "piece_described": 1,
+    "centres": 2,
+    "weight": 1,
+    "bias": 1,
+}
+
+#: Words that carry grammar, not content.
+FUNCTION_WORDS = frozenset(
+    (
+        *("a", "an", "the", "of", "in", "on", "at", "to", "for", "and", "or", "with", "by", "from"),
+        *("is", "are", "was", "were", "be", "this", "that", "it", "its", "as", "i", "you", "he", "she", "we", "they"),
+        *("my", "your", "his", "her", "our", "their"),
+    )
+)
+
+#: The numbers of `word_facts`, in their order.
+FACTS = (
+    *("mean", "highest", "lowest", "upper quarter", "lower quarter", "concrete share", "abstract share"),
+    *("unknown share", "function share", "digit share", "log words", "capital share", "punctuation share"),
+    *("log known words", "one over words", "described"),
+)
+
+_CONCRETE, _ABSTRACT = 0.875, 0.375  # 4.5 and 2.5 on the norms' scale of 1 to 5
+_UNKNOWN = 0.375  # the value of a caption without a known word
+_TOKENS = 256  # MiniLM's limit
+_NEARNESS = 4.0  # chosen by cross-validation among 1, 2, 4, 8; the squared distance of centre and caption is about 1
+_MIDDLE, _STEEPNESS = 0.45, 6.5  # of the logistic function: 0 becomes 0.05, 0.45 one half, 1 becomes 0.97
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordsHead:
+    """The fitted weights for words: a network with one hidden layer of h units.
+
+    `mean` (d,) is that of the words' embeddings; `hidden_weight` is (h, d), `out_weight` (h,), `out_bias` (1,).
+    """
+
+    mean: Floats
+    hidden_weight: Floats
+    hidden_bias: Floats
+    out_weight: Floats
+    out_bias: Floats
+
+    def words(self, embeddings: Floats) -> Floats:
+        """Returns (n,) concreteness of n words by their embeddings (n, d): 0 and 1 are the ends of the norms' scale."""
+        hidden = np.maximum((embeddings - self.mean) @ self.hidden_weight.T + self.hidden_bias, 0)
+        return (hidden @ self.out_weight + self.out_bias).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormsHead(WordsHead):
+    """The fitted weights for texts of any length.
+
+    Attributes:
+        piece_value: (v,) the norm of each piece of the encoder's vocabulary that is an ordinary word, else 0.
+        piece_known: (v,) whether it is an ordinary word.
+        piece_described: (v,) how often descriptions of photographs use it: 0 never, 1 the most, in logarithms.
+        centres: (m, d) of captions' embeddings.
+        weight, bias: (d + m + facts + 2,) and (1,).
+    """
+
+    piece_value: Floats
+    piece_known: NDArray[np.bool_]
+    piece_described: Floats
+    centres: Floats
+    weight: Floats
+    bias: Floats
+
+    def scores(self, embeddings: Floats, facts: Floats) -> Floats:
+        """Returns (n,) concreteness in (0, 1) of n texts by embeddings (n, d) and `word_facts` (n, 16)."""
+        columns = columns_of(embeddings, facts, self.words(embeddings), self.centres)
+        # Row by row: a matrix product rounds a row differently by its place in the batch.
+        return bounded((columns * self.weight).sum(axis=1) + self.bias).astype(np.float32)
+
+
+def columns_of(
+    embeddings: Floats,
+    facts: Floats,
+    whole: Floats,
+    centres: Floats,
+) -> Floats:
+    """Returns the inputs (n, d + m + f + 2) of the linear layer for n texts.
+
+    They are embeddings (n, d; unit rows), nearness exp(-4 |e - c|^2) to the centres (m, d), and facts (n, f), each
+    times (1 - 1 / words); then the network's score of the text (n,), clipped to [0, 1], and that / word count.
+    """
+    one_over = facts[:, FACTS.index("one over words")]
+    squares = (embeddings**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2 * embeddings @ centres.T
+    near = np.exp(-_NEARNESS * np.maximum(squares, 0))
+    inside = np.clip(whole, 0, 1)
+    of_captions = np.column_stack([embeddings, near, facts])
+    # For one word only the network counts: what captions' embeddings teach is noise there.
+    return np.column_stack([of_captions * (1 - one_over)[:, None], inside, inside * one_over])
+
+
+def bounded(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Returns values of about 0 to 1 in the open interval (0, 1), in the same order."""
+    return np.asarray(inverse_logit(_STEEPNESS * (np.asarray(values, np.float64) - _MIDDLE)))
+
+
+def held_out(word: str) -> bool:
+    """Whether a word or an expression is in the tenth that no fit uses, which is for measuring."""
+    return xxhash.xxh3_64_intdigest(word.strip().casefold().encode()) % 10 == 0
+
+
+def facts_of(
+    texts: Sequence[str],
+    tokenizer: Any,
+    value: Floats,
+    known: NDArray[Any],
+    described: Floats,
+) -> Floats:
+    """Returns `word_facts` of n texts: (n, 16) float32."""
+    if not texts:
+        return np.empty((0, len(FACTS)), np.float32)
+    rows = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=_TOKENS)["input_ids"]
+    names = {number: tokenizer.convert_ids_to_tokens(number) for number in {one for row in rows for one in row}}
+    pieces = [[(number, names[number]) for number in row] for row in rows]
+    facts = [word_facts(text, row, value, known, described) for text, row in zip(texts, pieces, strict=True)]
+    return np.array(facts, np.float32)
+
+
+def word_facts(
+    text: str,
+    pieces: Sequence[tuple[int, str]],
+    value: Floats,
+    known: NDArray[np.bool_],
+    described: Floats,
+) -> list[float]:
+    """Returns the 16 `FACTS` about the words of a text. A word is known if it is one piece, and an ordinary word.
+
+    `pieces` are ids and names; names that continue a word begin with "##". The arrays are by the id of a piece.
+    """
+    words: list[list[tuple[int, str]]] = []
+    for piece in pieces:
+        if piece[1].startswith("##") and words:
+            words[-1].append(piece)
+        else:
+            words.append([piece])
+    spelt = [word for word in words if word[0][1][0].isalpha()]
+    content = [word for word in spelt if len(word) > 1 or word[0][1] not in FUNCTION_WORDS]
+    values = [float(value[word[0][0]]) for word in content if len(word) == 1 and known[word[0][0]]]
+    norms = np.array(values or [_UNKNOWN])
+    one_over = 1 / max(1, len(spelt))
+    usual = float(described[[number for number, _ in pieces]].mean()) if pieces else 0.0
+    return [
+        float(norms.mean()),
+        float(norms.max()),
+        float(norms.min()),
+        float(np.percentile(norms, 75)),
+        float(np.percentile(norms, 25)),
+        float((norms > _CONCRETE).mean()),
+        float((norms < _ABSTRACT).mean()),
+        1 - len(values) / len(content) if content else 0.0,
+        1 - len(content) / len(spelt) if spelt else 0.0,
+        sum(word[0][1][0].isdigit() for word in words) / max(1, len(words)),
+        float(np.log1p(len(words))),
+        sum(sign.isupper() for sign in text) / max(1, len(text)),
+        sum(not sign.isalnum() and not sign.isspace() for sign in text) / max(1, len(text)),
+        float(np.log1p(len(values))),
+        one_over,
+        usual * max(0.0, 1 - 2 * one_over),  # 0 for one or two words: their norms say more
+    ]
+
+
+@loaded_once(keep=2)
+def load_norms(model: ModelRef, device: Device) -> Callable[[Sequence[str]], Floats]:
+    """Loads a head (written by tools/norms.py) and its encoder; ModelError if it was fitted on another one.
+
+    Returns a function of n texts to (n,) float32 in (0, 1), from abstract to concrete: one scale for all lengths.
+    """
+    path = resolve(model).path
+    config = object_in(path / "config.json")
+    encoder = config.get("encoder")
+    if config.get("facts") != list(FACTS) or not isinstance(encoder, str):
+        raise ModelError(f"{model} was fitted by another version of Tamis: run `python -m tools.norms` again")
+    if resolve(encoder).digest != config.get("encoder_digest"):
+        raise ModelError(f"{model} was fitted on another version of {encoder}: run `python -m tools.norms` again")
+    tensors = arrays_in(path / "model.safetensors", _TENSORS)
+    known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
+    head = NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
+    encode, tokenizer = load_sentence_encoder(encoder, device), tokenizer_of(encoder)
+
+    def norms(texts: Sequence[str]) -> Floats:
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return np.empty(0, np.float32)
+        facts = facts_of(distinct, tokenizer, head.piece_value, head.piece_known, head.piece_described)
+        scores = dict(zip(distinct, head.scores(encode(distinct), facts), strict=True))
+        return np.array([scores[text] for text in texts], np.float32)
+
+    return norms
+
+
+def tokenizer_of(encoder: str) -> Any:
+    """The tokenizer of a sentence-transformers folder."""
+    return load_tokenizer_in(transformer_folder(encoder))

@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 
 from tamis.data import Device, ModelRef, OptionalModelRef
 from tamis.errors import ModelError, require
-from tamis.models.clip import load_clip
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.folder import arrays_in, object_in
-from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once
-from tamis.models.reference import resolve
-from tamis.models.tokens import load_tokenizer, padded
+from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, padded
+from tamis.models.reference import arrays_in, object_in, resolve
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,6 @@ Also the medium phrases ("a photo of") that SIEVE removed before it compared tex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -102,8 +101,8 @@ def _medium(context: Context) -> list[Facts] | None:
             {
                 "label": label,
                 "phrases": medium if isinstance(medium, str) else ", ".join(medium),
-                "captions": asdict(removed_by(phrases, _judged_captions(context.run))),
-                "generated": asdict(removed_by(phrases, _nearest_captions(context, f"{label}.sieve_caption"))),
+                "captions": removed_by(phrases, _judged_captions(context.run)),
+                "generated": removed_by(phrases, _nearest_captions(context, f"{label}.sieve_caption")),
             }
         )
     return found or None

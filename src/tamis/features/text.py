@@ -1,17 +1,19 @@
-"""Regions of written text in images: by PP-OCR, or by FAST, the detector of the T-MARS paper."""
+"""Written text in images: its regions, by PP-OCR or by FAST (the detector of the T-MARS paper), and what it says."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
+from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef, Node, OptionalModelRef
 from tamis.errors import at_least_one, check_words, unknown, without_effect
 from tamis.features.sources import DecodedImages, each_present
-from tamis.models.ocr.detector import TextDetector
-from tamis.models.ocr.onnx_network import network_arithmetic
+from tamis.models.ocr.detector import Regions, TextDetector, network_arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,74 @@ class FastBoxes(TextBoxes):
                 raise ValueError(f"{setting.name} is a setting of PP-OCR's boxes; FAST has {', '.join(_FAST_SETTINGS)}")
 
     def detector(self, device: Device) -> TextDetector:
-        from tamis.models.ocr.fast import load_fast_detector
+        from tamis.models.ocr.detector import load_fast_detector
 
         settings = {name: getattr(self, name) for name in _FAST_SETTINGS if name not in ("detects", "model")}
         return load_fast_detector(self.model, **settings, device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecognisedText(Node):
+    """The lines of text in each image, in reading order: n lists of texts; None where an image does not decode.
+
+    Attributes:
+        boxes: finds the text; shared with every signal that uses the same boxes.
+        model: "ppocr-rec": the PP-OCR recogniser of the rapidocr package, for Latin and Chinese letters.
+        confidence: lowest mean probability of a line's characters; lines below it are dropped.
+    """
+
+    name: ClassVar[str] = "recognised_text"
+    version: ClassVar[int] = 1
+    stored_as: ClassVar[str] = "texts"
+    boxes: TextBoxes = TextBoxes()
+    model: ModelRef = "ppocr-rec"
+    confidence: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.confidence <= 1:
+            raise ValueError(f"confidence is a probability, from 0 to 1, got {self.confidence}")
+
+    def arithmetic(self, device: Device) -> str:
+        return network_arithmetic(device)
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"images": DecodedImages(), "boxes": self.boxes}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.ocr.recogniser import load_text_recogniser
+
+        read = load_text_recogniser(self.model, device=device)
+
+        def read_all(*, images: Sequence[Pixels | None], boxes: Sequence[Regions | None]) -> list[list[str] | None]:
+            present = [image for image in images if image is not None]
+            regions = [some for some in boxes if some is not None]
+            texts = iter(
+                [
+                    lines[k].text
+                    for k in reading_order(some)
+                    if lines[k].confidence >= self.confidence and lines[k].text.strip()
+                ]
+                for some, lines in zip(regions, read(present, regions), strict=True)
+            )
+            return [None if image is None else next(texts) for image in images]
+
+        return read_all
+
+
+def reading_order(regions: Regions) -> list[int]:
+    """Returns the regions' positions row by row from the top, each row from the left.
+
+    A region belongs to the row above it if its middle is above the bottom of that row's first region.
+    """
+    if not len(regions):
+        return []
+    middle = regions.quads.mean(axis=1)  # (k, 2)
+    bottom = regions.quads[:, :, 1].max(axis=1)
+    order: list[int] = []
+    row: list[int] = []
+    for k in np.argsort(middle[:, 1], kind="stable").tolist():
+        if row and middle[k, 1] > bottom[row[0]]:
+            order += sorted(row, key=lambda n: float(middle[n, 0]))
+            row = []
+        row.append(k)
+    return order + sorted(row, key=lambda n: float(middle[n, 0]))
