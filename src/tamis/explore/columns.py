@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,7 @@ class HeldRun(Run):
                 self._held_uids[block] = plain.read_uids(block)
             return self._held_uids[block]
 
-        return Table(plain.sizes, read, read_uids, plain.kind, about=plain.about, side_file=plain.side_file)
+        return dataclasses.replace(plain, read=read, read_uids=read_uids)
 
     def _hold(self, key: tuple[int, str, str], value: Any) -> None:
         with self._guard:

@@ -6,6 +6,8 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,6 +22,7 @@ T = TypeVar("T")
 _THREADS = min(4, os.cpu_count() or 1)
 
 
+@dataclass(frozen=True, eq=False)
 class Table:
     """Columns by name over blocks of rows (one block per shard).
 
@@ -28,29 +31,26 @@ class Table:
 
     Attributes:
         sizes: rows per block.
+        read: returns columns of a block, by name.
+        read_uids: returns the halves of the uids of a block.
+        kind: "number", "word" or "vector": what a column holds.
         about: what is known of a column: the settings it was made with, its model's among them.
         side_file: what the signal of a column keeps next to its parts, by column and file name; None: no such file.
         alive: which rows are still in question; None: all. Steps of a recipe narrow it one after the other.
     """
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        read: Callable[[int, Sequence[str]], dict[str, Any]],
-        read_uids: Callable[[int], tuple[U64, U64]],
-        kind: Callable[[str], str],
-        alive: Mask | None = None,
-        about: Callable[[str], Mapping[str, Any]] = lambda name: {},
-        side_file: Callable[[str, str], Any] = lambda name, file: None,
-    ) -> None:
-        self.sizes = tuple(sizes)
-        self.read = read
-        self.read_uids = read_uids
-        self.kind = kind
-        self.about = about
-        self.side_file = side_file
-        self.alive = alive
-        self.starts = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
+    sizes: Sequence[int]
+    read: Callable[[int, Sequence[str]], dict[str, Any]]
+    read_uids: Callable[[int], tuple[U64, U64]]
+    kind: Callable[[str], str]
+    alive: Mask | None = None
+    about: Callable[[str], Mapping[str, Any]] = lambda name: {}
+    side_file: Callable[[str, str], Any] = lambda name, file: None
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(blocks + 1,) the first row of each block, and the number of rows."""
+        return np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
 
     @classmethod
     def of(
@@ -87,16 +87,16 @@ class Table:
 
     def among(self, alive: Mask | None) -> Table:
         """Returns the same table with other rows in question."""
-        return Table(self.sizes, self.read, self.read_uids, self.kind, alive, self.about, self.side_file)
+        return replace(self, alive=alive)
 
     def part(self, blocks: Sequence[int]) -> Table:
         """Returns the table of some of the blocks, all of their rows in question."""
-        return Table(
-            [self.sizes[block] for block in blocks],
-            lambda number, names: self.read(blocks[number], names),
-            lambda number: self.read_uids(blocks[number]),
-            self.kind,
-            about=self.about,
+        return replace(
+            self,
+            sizes=[self.sizes[block] for block in blocks],
+            read=lambda number, names: self.read(blocks[number], names),
+            read_uids=lambda number: self.read_uids(blocks[number]),
+            alive=None,
         )
 
     def living(self) -> Mask:
