@@ -43,5 +43,5 @@ def commands() -> dict[str, Any]:
             else:
                 found[f"{prefix}{name}"] = command
 
-    visit("", typer.main.get_command(cli.app))
+    visit("", typer.main.get_command(cli.build_app()))
     return found

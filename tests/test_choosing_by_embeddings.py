@@ -14,6 +14,7 @@ import tamis
 from tamis import choosing, recipe
 from tamis.errors import RecipeError, RunError
 from tamis.selectors import clusters
+from tamis.selectors.outcome import check_files
 from tamis.store import Run, manifest
 from tamis.store.claims import claimed, locked
 from tamis.store.subset import Subset
@@ -74,7 +75,7 @@ def test_classes_that_a_run_lacks_say_which_signal_makes_them(tmp_path: Path, sc
     ):
         tamis.select(bare, {"columns": {"image_embedding": "width", "text_embedding": "height"}, **CLIPCOV})
     with pytest.raises(RecipeError, match=r"the signal zero_shot_class makes it"):
-        choosing.check_columns(recipe.load({"signals": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
+        choosing.check_reads(recipe.load({"signals": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
     with pytest.raises(RunError, match=r"--set signals\.zero_shot_class\.label=birds\n"):
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
 
@@ -121,7 +122,7 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
 
 def test_the_check_refuses_what_select_refuses(scored: Any) -> None:
     chosen = recipe.load({"select": [{"all_of": [[{"at_least": {"score": "status*2", "value": 1}}]]}]})
-    for refuses in (lambda: choosing.check_run(chosen, scored), lambda: tamis.select(scored, chosen)):
+    for refuses in (lambda: choosing.columns_read(chosen, scored), lambda: tamis.select(scored, chosen)):
         with pytest.raises(RecipeError, match="at_least: the column 'status' holds words, expected numbers"):
             refuses()
 
@@ -168,17 +169,17 @@ def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp
         tamis.cluster(bare)
     scores: list[Any] = [{"clip": {"model": clip_model}}]
     steps = [{"semdedup": {"epsilon": 0.1}}]
-    choosing.check_columns(recipe.load({"signals": scores, "keep": ["embeddings"], "select": steps}))
+    choosing.check_reads(recipe.load({"signals": scores, "keep": ["embeddings"], "select": steps}))
     with pytest.raises(RecipeError, match=r"add 'keep: \[embeddings\]' and a signal that makes them"):
-        choosing.check_columns(recipe.load({"signals": scores, "select": steps}))
+        choosing.check_reads(recipe.load({"signals": scores, "select": steps}))
 
 
 def test_files_of_the_steps_that_are_not_there_are_reported_before_any_work(scored: Run, tmp_path: Path) -> None:
     lost = {"image_based": {"reference": str(tmp_path / "lost.npy")}}
     for steps in ([lost], [{"all_of": [[lost]]}]):
         with pytest.raises(RecipeError, match=r"lost\.npy"):
-            choosing.check_files(recipe.load({"select": steps}))
-    choosing.check_files(recipe.load({"select": [{"image_based": {"reference": str(scored.path)}}]}))
+            check_files(recipe.load({"select": steps}).steps)
+    check_files(recipe.load({"select": [{"image_based": {"reference": str(scored.path)}}]}).steps)
 
 
 def test_references_of_another_model_are_refused(scored: Run, tmp_path: Path, siglip_model: str) -> None:

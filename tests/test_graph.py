@@ -16,7 +16,7 @@ from tamis.data import Column, Device, FileRef, Node, Sample, Samples, Signal, s
 from tamis.errors import ModelError, RecipeError, SignalError
 from tamis.features.embeddings import ImageEmbedding, Tokens
 from tamis.features.text import RecognisedText, TextBoxes
-from tamis.graph import Executor, Fault, Identities, check_columns, execute, topological
+from tamis.graph import Executor, Fault, Identities, check_output, execute, topological
 from tamis.signals import ComplexityAction
 
 
@@ -183,7 +183,7 @@ def test_an_empty_batch_finds_a_faulty_signal_before_any_work_and_is_tried_once(
 )
 def test_a_broken_promise_is_told_with_the_signals_name(found: Any, names: str) -> None:
     with pytest.raises(SignalError) as error:
-        check_columns(Times(), found, 1)
+        check_output(Times(), found, 1)
     assert [word for word in f"'times' {__name__}.Times {names}".split() if word not in str(error.value)] == []
 
 
@@ -192,12 +192,12 @@ def test_a_column_of_words_holds_words() -> None:
     class Words(Times):
         columns: ClassVar[tuple[Column, ...]] = (Column(name="word", unit="", better="neither", kind="word"),)
 
-    check_columns(Words(), {"word": ["a", None]}, 2)
+    check_output(Words(), {"word": ["a", None]}, 2)
     for wrong in (["a", 3], "ab"):
         with pytest.raises(SignalError, match="'word'"):
-            check_columns(Words(), {"word": wrong}, 2)
+            check_output(Words(), {"word": wrong}, 2)
     with pytest.raises(ValueError, match=r"'\\ud83d'"):
-        check_columns(Words(), {"word": ["a", "\ud83d"]}, 2)
+        check_output(Words(), {"word": ["a", "\ud83d"]}, 2)
 
 
 @pytest.mark.parametrize(
@@ -207,14 +207,14 @@ def test_a_column_of_words_holds_words() -> None:
 )
 def test_a_number_that_float32_cannot_hold_is_an_error(values: Any) -> None:
     with pytest.raises(ValueError, match="'times'"):
-        check_columns(Times(), {"times": values}, len(values))
+        check_output(Times(), {"times": values}, len(values))
     for fine in (
         [0.1, 1e-300, -3.4e38, np.nan, np.inf],
         [True, False],
         [2**24, -(2**60), 3],
         np.array([200], np.uint8),
     ):
-        check_columns(Times(), {"times": fine}, len(fine))
+        check_output(Times(), {"times": fine}, len(fine))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,7 @@ def test_shipped_recipes_load_and_cite_their_source(name: str) -> None:
     emitted = {column.name for _, signal in loaded.signals for column in signal.columns}
     kept = {"image_embedding", "text_embedding"} if "embeddings" in loaded.keep else set()
     assert set(loaded.reads) <= emitted | {*INDEX_NUMBERS, *INDEX_WORDS} | kept
-    choosing.check_columns(loaded)
+    choosing.check_reads(loaded)
 
 
 #: Rows at and beside every boundary of DataComp's rules.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tamis.store.stream import samples_of
     from tamis.store.subset import Subset
 
-_PLACES = {
+_MODULES = {
     "plan": "tamis.api",
     "score": "tamis.scoring",
     "select": "tamis.choosing",
@@ -70,11 +70,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Imported when first used, so that `import tamis` costs nothing.
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'tamis' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_PLACES[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis import recipe as recipes
-from tamis.choosing import check_columns, check_files, select
+from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.errors import PoolError, RecipeError, RunError, ShardError
 from tamis.models.device import device_for
@@ -317,20 +317,22 @@ def _pages(page: str) -> list[Path]:
 
 def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) -> tuple[PoolSpec, Path]:
     """Returns the pool and the run folder of a recipe that `run_recipe` can execute; raises if it cannot."""
+    from tamis.selectors.outcome import check_files
+
     if recipe.pool is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no pool: add 'pool: PATH'")
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = location(recipe.run)
-    for place in [*(options["out"] for _, options in recipe.exports), recipe.report or "report.html"]:
-        check_path(Path(place))
+    for written in [*(options["out"] for _, options in recipe.exports), recipe.report or "report.html"]:
+        check_path(Path(written))
     pool = open_pool(recipe.pool)
     files = pool.files
     if isinstance(source, str | os.PathLike):
         files.append(os.fspath(source))
     check_outputs(recipe, read=files, overwrite=overwrite)
-    check_columns(recipe, path, pool)
-    check_files(recipe)
+    check_reads(recipe, path, pool)
+    check_files(recipe.steps)
     return recipe.pool, path
 
 

@@ -50,52 +50,53 @@ def _recipes() -> Rows:
 def _models() -> Rows:
     from tamis.models.reference import BUILT_IN, HUB, job_of
 
+    def row(model: str, kind: str, job: str | None, size: float | None, licence: str, **more: Any) -> dict[str, Any]:
+        return {"model": model, "kind": kind, "job": job, "size_mb": size, "licence": licence, **more}
+
     rows: Rows = []
-
-    def add(model: str, kind: str, job: str | None, size: float | None, licence: str, **more: Any) -> None:
-        rows.append({"model": model, "kind": kind, "job": job, "size_mb": size, "licence": licence, **more})
-
     for name, model in BUILT_IN.items():
         path = model.find()
-        add(
+        rows.append(row(
             name, "built-in", model.job, _megabytes(path) if path else None, model.licence,
             download=path is None and model.extra is not None, command=None if path else model.remedy,
             about=model.about,
-        )  # fmt: skip
+        ))  # fmt: skip
     here = _in_the_cache()
     for name, path in here.items():
         licence = _licence(path) or (HUB[name].licence if name in HUB else "see its card")
-        add(
-            name, "local", job_of(name), _megabytes(path), licence,
-            download=False, command=None, about=f"in the hub's cache: {path}",
-        )  # fmt: skip
+        about = f"in the hub's cache: {path}"
+        size = _megabytes(path)
+        rows.append(row(name, "local", job_of(name), size, licence, download=False, command=None, about=about))
     for name, known in HUB.items():
         if name not in here:
-            add(
-                name, "hub" if known.revision else "hub, pickled", known.job, known.size_mb, known.licence,
-                download=True, command=f"hf download {name}",
-                about="fetched at its first use" if known.revision else f"pickles: tamis convert {name} OUT",
-            )  # fmt: skip
-    add(
-        "path/to/folder", "folder", None, None, "its own",
-        download=False, command=None, about="any folder of save_pretrained, and any owner/name of the hub",
-    )  # fmt: skip
-    return rows
+            kind, about = "hub", "fetched at its first use"
+            if not known.revision:
+                kind, about = "hub, pickled", f"pickles: tamis convert {name} OUT"
+            rows.append(row(
+                name, kind, known.job, known.size_mb, known.licence,
+                download=True, command=f"hf download {name}", about=about,
+            ))  # fmt: skip
+    about = "any folder of save_pretrained, and any owner/name of the hub"
+    folder = row("path/to/folder", "folder", None, None, "its own", download=False, command=None, about=about)
+    return [*rows, folder]
 
 
-def model_tables(rows: Rows) -> list[tuple[str, Rows]]:
-    """Returns the rows of `tamis list models` for people: a heading and the rows of each kind.
+#: Headings of the tables of models, by kind.
+_HEADINGS = {
+    "built-in": "Built in (lab/... know the lab's drawn world, not photographs)",
+    "local": "On this machine, in the hub's cache",
+    "hub": "On the hub: fetched at the first use, about as large as this",
+    "hub, pickled": "On the hub as pickles only: to be loaded and saved again as safetensors",
+}
 
-    Facts in the heading are omitted from the columns, so that the tables fit into 80 characters.
-    """
-    headings = {
-        "built-in": "Built in (lab/... know the lab's drawn world, not photographs)",
-        "local": "On this machine, in the hub's cache",
-        "hub": "On the hub: fetched at the first use, about as large as this",
-        "hub, pickled": "On the hub as pickles only: to be loaded and saved again as safetensors",
-    }
-    tables = []
-    for kind, heading in headings.items():
+
+def tables(what: str, rows: Rows) -> list[tuple[str, Rows]]:
+    """Returns a list for people to choose by: a heading ("" for none) and rows. `in_full` shows all of one row."""
+    if what != "models":
+        left_out = {"signals": ("columns", "settings"), "recipes": ("source",), "steps": ("settings",)}.get(what, ())
+        return [("", [{name: value for name, value in row.items() if name not in left_out} for row in rows])]
+    found = []
+    for kind, heading in _HEADINGS.items():  # facts in the heading are no columns: the tables fit into 80 characters
         part = []
         for row in (row for row in rows if row["kind"] == kind):
             size = row["size_mb"]
@@ -107,9 +108,9 @@ def model_tables(rows: Rows) -> list[tuple[str, Rows]]:
             }
             part.append(line | {"download": row["command"] or "no"} if kind == "built-in" else line)
         if part:
-            tables.append((heading, part))
-    (last,) = (row for row in rows if row["kind"] == "folder")
-    return [*tables, (f"{last['model']}: {last['about']}", [])]
+            found.append((heading, part))
+    (folder,) = (row for row in rows if row["kind"] == "folder")
+    return [*found, (f"{folder['model']}: {folder['about']}", [])]
 
 
 def _in_the_cache() -> dict[str, Path]:
@@ -177,12 +178,6 @@ def _cost(cls: type[Any]) -> str:
     match = re.search(r"^Cost: (.*?)(?:[.;](?:\s|$)|\Z)", inspect.getdoc(cls) or "", re.MULTILINE | re.DOTALL)
     cost = " ".join(match[1].split()) if match else "not said"
     return cost if len(cost) < 70 else cost.partition(", ")[0]
-
-
-def brief_rows(what: str, rows: Rows) -> Rows:
-    """Returns the columns of a list that people need to choose by; `in_full` shows all of one row."""
-    left_out = {"signals": ("columns", "settings"), "recipes": ("source",), "steps": ("settings",)}.get(what, ())
-    return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
 
 def in_full(what: str, name: str) -> str:

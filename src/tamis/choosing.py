@@ -48,7 +48,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
-    columns = _checked_columns(chosen, opened)
+    columns = columns_read(chosen, opened)
     outcome = run_steps(opened.table(columns), chosen.steps)
     return Subset(
         run=opened,
@@ -61,33 +61,12 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     )
 
 
-def check_run(recipe: Recipe, run: PathLike | Run) -> None:
-    """Checks that a run has the columns that a recipe's steps read, of the kinds that they need, as `select` does.
-
-    Raises:
-        RunError: the folder is not a run, or lacks a column.
-        RecipeError: a step cannot use a column, such as `top_language*2`.
-    """
-    _checked_columns(recipe, open_run(run))
-
-
-def check_files(recipe: Recipe) -> None:
-    """Checks the files that a recipe's steps read besides the run: reference embeddings.
-
-    Raises:
-        RecipeError: one is missing or cannot be read.
-    """
-    from tamis.selectors.outcome import check_files as check_steps
-
-    check_steps(recipe.steps)
-
-
-def _checked_columns(recipe: Recipe, run: Run) -> dict[str, str]:
-    """Maps the names that a recipe reads to columns of a run, where they differ.
+def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
+    """Maps the names that a recipe's steps read to columns of a run, where they differ.
 
     Raises:
         RunError: the run lacks columns; the message ends with the command that makes them.
-        RecipeError: a step cannot use a column.
+        RecipeError: a step cannot use a column, such as `top_language*2`.
     """
     from tamis.selectors.outcome import check_columns as check_kinds
 
@@ -151,7 +130,7 @@ def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[s
     return in_words(one), in_words(other)
 
 
-def check_columns(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
+def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
     """Checks that a recipe's steps read only what it scores, what the pool brings, or what the run already has.
 
     Raises:

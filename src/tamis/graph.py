@@ -216,7 +216,7 @@ class Executor:
         except (SystemExit, GeneratorExit) as error:
             raise RuntimeError(f"it raised {error!r}, which would have ended the command") from error
         if isinstance(node, Signal):
-            check_columns(node, value, _count(values))
+            check_output(node, value, _count(values))
         elif node.stored_as == "embeddings":
             _check_embeddings(node, value, _count(values), self._widths)
         elif node.stored_as is not None:
@@ -235,7 +235,7 @@ def title(node: Node) -> str:
     return f"the {kind} {node.name!r} ({type(node).__module__}.{type(node).__qualname__})"
 
 
-def check_columns(signal: Signal, found: Any, count: int) -> None:
+def check_output(signal: Signal, found: Any, count: int) -> None:
     """Checks the value of a signal for a batch: its columns by name, and optionally "reason".
 
     Raises SignalError for a wrong column, ValueError for a value that cannot be stored: another batch may be fine.

@@ -62,7 +62,7 @@ def content_uid(image: bytes | None, caption: bytes | None) -> tuple[int, int]:
     return value >> 64, value & _LOW
 
 
-def image_hash(image: bytes) -> int:
+def image_xxh3(image: bytes) -> int:
     """Returns the xxh3-64 of an image file's bytes: how a run recognises its images if the pool brings the uids."""
     return xxhash.xxh3_64_intdigest(image)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -14,79 +13,69 @@ from tamis.errors import RecipeError, unknown
 log = logging.getLogger(__name__)
 
 
-class Classes(Mapping[str, type[Any]]):
-    """Classes of a package by name, imported on demand: `Classes("tamis.signals", {"clip": "clip:ClipScore"})`."""
+class Register(Mapping[str, type[Any]]):
+    """One kind of class by name. As a mapping it has the built-in ones, each imported when it is asked for.
 
-    def __init__(self, package: str, places: Mapping[str, str]) -> None:
-        self._package, self._places = package, dict(places)
+    Installed packages register others: `[project.entry-points."<package>"] name = "module:Class"`. Built-in names take
+    precedence and need no entry-point lookup.
+
+    Args:
+        kind: the word for one of them in messages ("signal").
+        package: has the built-in ones; it is also the group of entry points.
+        built_in: name to "module:Class" in the package.
+        wrong: describes what is wrong with another package's class ("has no select()"); "" for nothing. It is only
+            called for frozen dataclasses of the right name.
+    """
+
+    def __init__(self, kind: str, package: str, built_in: Mapping[str, str], wrong: Callable[[type[Any]], str]) -> None:
+        self.kind, self.package, self.built_in, self.wrong = kind, package, dict(built_in), wrong
 
     def __getitem__(self, name: str) -> type[Any]:
-        module, _, cls = self._places[name].partition(":")
-        found: type[Any] = getattr(importlib.import_module(f"{self._package}.{module}"), cls)
+        module, _, cls = self.built_in[name].partition(":")
+        found: type[Any] = getattr(importlib.import_module(f"{self.package}.{module}"), cls)
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self.built_in)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.built_in)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self.built_in
 
     def attribute(self, cls: str) -> type[Any]:
-        """Returns a class by its own name, for the package's `__getattr__`."""
-        for name, place in self._places.items():
-            if place.endswith(f":{cls}"):
+        """Returns a built-in class by its own name, for the package's `__getattr__`."""
+        for name, where in self.built_in.items():
+            if where.endswith(f":{cls}"):
                 return self[name]
-        raise AttributeError(f"module {self._package!r} has no attribute {cls!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Register:
-    """One kind of class by name: built-in ones, and those that installed packages register.
-
-    Built-in names take precedence and need no entry-point lookup.
-
-    Attributes:
-        kind: the word for one of them in messages ("signal").
-        group: of entry points: `[project.entry-points."<group>"] name = "module:Class"`.
-        ours: the built-in classes.
-        wrong: describes what is wrong with a package's class ("has no select()"); "" for nothing. It is only called for
-            frozen dataclasses of the right name.
-    """
-
-    kind: str
-    group: str
-    ours: Mapping[str, type[Any]]
-    wrong: Callable[[type[Any]], str]
+        raise AttributeError(f"module {self.package!r} has no attribute {cls!r}")
 
     def all(self) -> dict[str, type[Any]]:
         """Returns every class by name, sorted. Logs and leaves out those that cannot be used."""
         found: dict[str, type[Any]] = {}
         for name, entries in self._registered().items():
-            if name in self.ours:
-                log.warning(
-                    "Tamis has its own %s %r: that of the package %r is not used", self.kind, name, _owner(entries)
-                )
+            if name in self:
+                owner = _owner(entries)
+                log.warning("Tamis has its own %s %r: that of the package %r is not used", self.kind, name, owner)
                 continue
             try:
-                found[name] = self.get(name)
+                found[name] = self.named(name)
             except RecipeError as error:
                 log.warning("%s", error)
-        return dict(sorted((found | dict(self.ours)).items()))
+        return dict(sorted((found | dict(self)).items()))
 
-    def get(self, name: str) -> type[Any]:
+    def named(self, name: str) -> type[Any]:
         """Returns one class; imports only the package it comes from.
 
         Raises:
             RecipeError: there is none of that name, or its package is at fault.
         """
-        if name in self.ours:
-            return self.ours[name]
+        if name in self:
+            return self[name]
         registered = self._registered()
         if name not in registered:
-            raise RecipeError(unknown(self.kind, name, {*self.ours, *registered}))
+            raise RecipeError(unknown(self.kind, name, {*self, *registered}))
         entries = registered[name]
         owner = _owner(entries)
         if len(entries) > 1:
@@ -116,7 +105,7 @@ class Register:
 
     def _registered(self) -> dict[str, list[EntryPoint]]:
         found: dict[str, list[EntryPoint]] = {}
-        for entry in entry_points(group=self.group):
+        for entry in entry_points(group=self.package):
             found.setdefault(entry.name, []).append(entry)
         return found
 

@@ -92,9 +92,9 @@ def test_one_thing_of_a_list_is_told_in_full(tamis: Tamis) -> None:
 
 
 def test_the_list_of_signals_is_narrow_and_tells_their_cost(tamis: Tamis, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tamis.catalogue import CATALOGUES, brief_rows
+    from tamis.catalogue import CATALOGUES, tables
 
-    rows = brief_rows("signals", CATALOGUES["signals"]())
+    ((_, rows),) = tables("signals", CATALOGUES["signals"]())
     assert all(list(row) == ["signal", "cost", "about"] for row in rows)
     assert all(row["cost"] != "not said" and len(row["cost"]) < 70 for row in rows)
 

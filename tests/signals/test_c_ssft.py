@@ -21,7 +21,6 @@ from tamis.graph import Identities  # noqa: E402
 from tamis.models.preprocess import load_preprocess  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 from tamis.signals import CRho, CSsft  # noqa: E402
-from tamis.signals.c_ssft import mean_over_epochs  # noqa: E402
 
 COUNT = 6
 
@@ -52,7 +51,9 @@ def plain_cosines(model: Path) -> np.ndarray:
 
 def test_the_mean_by_hand() -> None:
     cosines = np.array([[0.1, 0.5, np.nan], [0.3, 0.2, 0.1], [0.2, -0.1, 0.1]], np.float32)
-    found = mean_over_epochs(cosines)
+    given = {f"image_{epoch}": row[:, None] for epoch, row in enumerate(cosines, start=1)}
+    given |= {f"text_{epoch}": np.ones((3, 1), np.float32) for epoch in (1, 2, 3)}
+    found = CSsft(folder="x", epochs=3).load(Device())(**given)["c_ssft"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, [0.2, 0.2, np.nan], atol=1e-7)
 

@@ -14,7 +14,7 @@ from tamis.errors import RecipeError
 from tamis.models.class_names import class_synonyms, class_vectors, load_nouns
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals import ClassMentions, ClassSimilarity
-from tamis.signals.class_mentions import finder
+from tamis.signals.classes import finder
 
 
 def mentions(captions: list[str | None], **settings: Any) -> dict[str, Any]:

@@ -27,10 +27,12 @@ from tamis.models.text_to_image import Drawing, load_text_to_image  # noqa: E402
 from tamis.models.texts.sentence import TokenVectors, load_token_encoder  # noqa: E402
 from tamis.models.texts.soft_token import Bridge, Reader  # noqa: E402
 from tamis.signals import AveClip, Pac, Sba, Vba  # noqa: E402
-from tamis.signals.clip_stroop import interference  # noqa: E402
-from tamis.signals.pac import pac_score  # noqa: E402
-from tamis.signals.sba import edit_similarity, most_alike  # noqa: E402
-from tamis.signals.vba import best_reconstructions  # noqa: E402
+from tamis.signals.concreteness import (  # noqa: E402
+    best_reconstructions,
+    edit_similarity,
+    interference,
+    most_alike,
+)
 
 TEXTS = [caption(seed) for seed in range(5)]
 
@@ -287,7 +289,9 @@ def test_bertscore_is_the_packages_on_the_same_encoder(kind: str, tmp_path: Path
 
 
 def test_pac_is_twice_the_cosine_with_a_prompted_caption_and_at_least_0(clip_model: str) -> None:
-    assert pac_score(np.array([0.3, -0.2, np.nan, 1.0])).tolist() == pytest.approx([0.6, 0, np.nan, 2], nan_ok=True)
+    score = Pac(model=clip_model).load(Device())
+    found = score(image=np.array([[0.3], [-0.2], [np.nan], [1]], np.float16), text=np.ones((4, 1), np.float16))["pac"]
+    assert found.tolist() == pytest.approx([0.6, 0, np.nan, 2], abs=1e-3, nan_ok=True)
     assert Pac(model=clip_model).needs()["text"].prompt == "A photo depicts "  # type: ignore[attr-defined]
     plain = score_batch(TextEmbedding(model=clip_model), samples(["a red dog", None]))
     prompted = score_batch(PromptedTextEmbedding(model=clip_model, prompt="a "), samples(["red dog", None]))

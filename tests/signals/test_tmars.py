@@ -19,7 +19,7 @@ from tamis.features.masked_images import MaskedImages
 from tamis.features.text import RecognisedText, TextBoxes, reading_order
 from tamis.models.ocr.detector import Regions, TextDetector, input_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
-from tamis.signals.text_match import letters, longest_match
+from tamis.signals.written_text import letters, longest_match
 
 pytest.importorskip("torch")
 pytest.importorskip("rapidocr")

@@ -164,7 +164,7 @@ def test_changed_side_files_are_reported_and_written_again(run: Run, tmp_path: P
     assert (set(noted), noted["class_vectors.npy"]) == ({names.name, vectors.name}, {"shape": [3, 24]})
 
     names.write_text(right.replace("dog", "dig"))
-    with pytest.raises(RunError, match=r"class_names\.json is damaged \(it does not hold what was written\)"):
+    with pytest.raises(RunError, match=r"class_names\.json is damaged.* does not hold what was written"):
         Run(folder).scores["zero_shot_class"].side_file("class_names.json")
     vectors.unlink()
     assert wrong(folder) == {

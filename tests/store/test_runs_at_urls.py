@@ -205,7 +205,7 @@ def test_a_machine_that_dies_anywhere_is_followed_by_another_which_takes_up_what
     score(pool, batch_size=2, workers=1 + files // 12)
     assert parts_at_store(s3) == parts_of(tmp_path / "local")
     machine("c")
-    assert api.check(RUN).exit_code == 0
+    assert package.check(RUN).exit_code == 0
     left = [name for name in names_at_store(s3) if name.startswith(("unfinished/", "claims/"))]
     assert not left or files >= 10  # killed after the parts were there: the next work on the shard deletes it
 
@@ -280,14 +280,14 @@ def test_what_is_removed_goes_at_the_store_and_at_other_machines(
     kinds = {part: "damaged", part.replace("00001", "99999"): "left over"}
     for name in kinds:
         s3.pipe_file(f"pool/runs/mine/{name}", b"damaged")
-    assert {one.path: one.kind for one in api.check(RUN).findings} == kinds
-    assert api.check(RUN, delete=True).exit_code == 1
+    assert {one.path: one.kind for one in package.check(RUN).findings} == kinds
+    assert package.check(RUN, delete=True).exit_code == 1
     assert not kinds.keys() & set(names_at_store(s3))
     assert len(Run(RUN).scores["image_size"].shards) == 2
     score(pool)
     score(pool, tmp_path / "local")
     machine("b")
-    assert api.check(RUN).exit_code == 0
+    assert package.check(RUN).exit_code == 0
     assert parts_at_store(s3) == parts_of(tmp_path / "local")
 
 
@@ -320,16 +320,16 @@ def test_a_large_object_comes_in_pieces_of_one_version(s3: Any, monkeypatch: pyt
     storage.put(path, data)
     with path.open("rb") as file:
         assert file.read() == data
-    asked, replaced = storage.ask, bytes(reversed(data))
+    fetched, replaced = storage.fetch, bytes(reversed(data))
 
-    def replacing(url: str, question: Callable[[], Any]) -> Any:
-        answer = asked(url, question)
+    def replacing(url: str, start: int, end: int, **settings: Any) -> bytes:
+        answer = fetched(url, start, end, **settings)
         if answer == data[500:600]:  # another machine writes it while it is read
             s3.pipe_file("pool/some/large", replaced)
         return answer
 
     storage.read_again(path)
-    monkeypatch.setattr(storage, "ask", replacing)
+    monkeypatch.setattr(storage, "fetch", replacing)
     with path.open("rb") as file:
         assert file.read() == replaced
 
@@ -363,7 +363,7 @@ def test_other_objects_of_the_bucket_are_left_alone(pool: Path, s3: Any, machine
     with pytest.raises(RunError, match="s3://pool is not a run folder"):
         Run("s3://pool")
     assert len(score(pool, "s3://pool/")) == 21
-    assert api.check("s3://pool").exit_code == 0
+    assert package.check("s3://pool").exit_code == 0
     assert names <= set(names_at_store(s3, "pool"))
     for odd in ("../evil", "index/../../evil", "index//evil", "./evil"):
         s3.call_s3("put_object", Bucket="pool", Key=odd, Body=b"evil")

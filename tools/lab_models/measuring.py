@@ -18,8 +18,7 @@ from tamis.data import Device
 from tamis.lab.captions import describe, with_article
 from tamis.lab.hard import HARD_KINDS
 from tamis.lab.samples import MAIN_KINDS, Kind
-from tamis.lab.scenes import sample_scene
-from tamis.lab.world import COLOURS, OBJECTS
+from tamis.lab.world import COLOURS, OBJECTS, sample_scene
 from tamis.math.regions import fill_around
 from tamis.math.similarity import unit_rows
 from tamis.math.statistics import Estimate, auc, bootstrap, share

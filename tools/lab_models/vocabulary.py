@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tamis.lab.captions import abstract_caption, describe
-from tamis.lab.scenes import sample_scene
+from tamis.lab.world import sample_scene
 from tamis.train.tokenizer import byte_letters, vocabulary_and_merges
 
 

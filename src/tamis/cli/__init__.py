@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from tamis import __version__
-from tamis.cli import bench, choosing, convert, evaluate, exploring, lab, looking, scoring, train
+from tamis.cli import choosing, evaluate, looking, making, scoring, train
 from tamis.cli.options import with_fields
 from tamis.cli.printing import say
 from tamis.errors import StopError, TamisError
@@ -34,16 +33,16 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "cluster": choosing.cluster,
     "export": choosing.export,
     "report": choosing.report,
-    "look": exploring.look,
-    "explore": exploring.explore,
+    "look": looking.look,
+    "explore": looking.explore,
     "run": scoring.run_recipe,
     "status": scoring.status,
-    "bench": bench.bench,
+    "bench": evaluate.bench,
     "list": looking.list_things,
     "check": looking.check,
-    "convert": convert.convert,
-    "lab make-pool": lab.make_pool,
-    "lab make-tasks": lab.make_tasks,
+    "convert": making.convert,
+    "lab make-pool": making.make_pool,
+    "lab make-tasks": making.make_tasks,
     "train clip": train.clip,
     "train c_ssft": train.c_ssft,
     "train c_rho": train.c_rho,
@@ -102,14 +101,20 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(**options)
         except SystemExit as error:  # our commands never raise it; its code may be 0
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            raise StopError(f"{place.filename}, line {place.lineno}, ended the command: {error!r}") from error
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            raise StopError(f"{frame.filename}, line {frame.lineno}, ended the command: {error!r}") from error
 
     return command
 
 
-def _app(commands: Iterable[str], *, options: bool = True) -> typer.Typer:
-    """Builds the command line; without the options of settings records it is enough to list the commands."""
+def build_app(words: Sequence[str] | None = None) -> typer.Typer:
+    """Builds the command line: whole, or only the command that the words name, or a list of the commands.
+
+    Building the options of all commands takes a quarter of the time that the program needs to start. A list needs none
+    of those that are fields of settings records.
+    """
+    first = None if words is None else [word for word in words if word not in ("-v", "--verbose")][:2]
+    named = [typed for typed in COMMANDS if first is None or first[: typed.count(" ") + 1] == typed.split()]
     # Plain help: importing rich takes longer than everything else together.
     plain: dict[str, Any] = {"cls": _Group, "rich_markup_mode": None}
     app = typer.Typer(
@@ -122,8 +127,8 @@ def _app(commands: Iterable[str], *, options: bool = True) -> typer.Typer:
     app.callback()(_start)
     groups = {"": app}
 
-    for typed in commands:
-        function = with_fields(COMMANDS[typed], build=options)
+    for typed in named or COMMANDS:
+        function = with_fields(COMMANDS[typed], build=bool(named))
         group, _, name = typed.rpartition(" ")
         if group not in groups:
             groups[group] = typer.Typer(help=GROUPS[group], **plain)
@@ -133,32 +138,13 @@ def _app(commands: Iterable[str], *, options: bool = True) -> typer.Typer:
     return app
 
 
-def __getattr__(name: str) -> Any:
-    if name == "app":  # the whole command line, which takes long to build
-        return _app(COMMANDS)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _app_for(words: Sequence[str]) -> typer.Typer:
-    """Returns the command line with only the command that the words name, or a list of all commands.
-
-    Building all options takes a quarter of the time that the program needs to start.
-    """
-    first = list(itertools.dropwhile(("-v", "--verbose").__contains__, words))[:2]
-    named = [typed for typed in COMMANDS if first[: typed.count(" ") + 1] == typed.split()]
-    return _app(named or COMMANDS, options=bool(named))
-
-
 def main() -> None:
     """Runs the command line; prints our errors as one line and exits with their code."""
     try:
-        _app_for(sys.argv[1:])(prog_name="tamis", standalone_mode=True)
-    except StopError as error:
-        say(f"tamis: {error}")
-        sys.exit(2)
+        build_app(sys.argv[1:])(prog_name="tamis", standalone_mode=True)
     except TamisError as error:
         say(f"tamis: {error}")
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, StopError) else 1)
     except SystemExit as error:
         if error.code == 130:  # what typer makes of an interrupt
             say("tamis: interrupted; finished parts are kept, and the same command continues")

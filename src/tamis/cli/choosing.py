@@ -5,31 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from tamis.cli.options import (
-    AsJson,
-    Overwrite,
-    Partial,
-    RecipeOption,
-    RunPath,
-    SetOption,
-    Subsets,
-    assigned,
-    completing,
-    in_a_folder,
-)
+from tamis.cli import options
 from tamis.cli.printing import partly, print_funnel, print_json, say
+
+_FORMAT = Option(
+    help="npy, webdataset, parquet or keys; or dropped: what is not kept, and why.",
+    autocompletion=options.completing("exports"),
+)
 
 
 def select(
-    run: RunPath,
-    recipe: RecipeOption,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The subset file to write.")],
-    settings: SetOption = None,
-    partial: Partial = False,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    run: options.RunPath,
+    recipe: Annotated[str, options.ONE_RECIPE],
+    out: Annotated[Path, Option("--out", "-o", help="The subset file to write.")],
+    settings: options.RecipeSettings = None,
+    partial: options.Partial = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Choose rows of a run by a recipe. No model runs.
 
@@ -38,32 +32,24 @@ def select(
     import tamis
     from tamis.store.subset import check_place
 
-    check_place(in_a_folder(out).expanduser(), overwrite=overwrite)
+    check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
     subset = tamis.select(run, recipe, settings=settings or [], partial=partial)
     subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
-        kept = {
-            **lacks,
-            "name": subset.name,
-            "pool": subset.keep.size,
-            "kept": len(subset),
-            "funnel": list(subset.funnel),
-        }
-        print_json(kept)
+        counts = {"pool": subset.keep.size, "kept": len(subset), "funnel": list(subset.funnel)}
+        print_json({**lacks, "name": subset.name, **counts})
     else:
         print_funnel(subset)
     say(f"wrote {out}")
 
 
 def cluster(
-    run: RunPath,
-    clusters: Annotated[
-        int | None, typer.Option(min=1, help="Number of clusters. Default: one per thousand rows.")
-    ] = None,
-    embedding: Annotated[str, typer.Option(help="Stored embeddings to cluster.")] = "image_embedding",
-    seed: Annotated[int, typer.Option(help="Another seed gives other clusters.")] = 0,
-    partial: Partial = False,
+    run: options.RunPath,
+    clusters: Annotated[int | None, Option(min=1, help="Number of clusters. Default: one per thousand rows.")] = None,
+    embedding: Annotated[str, Option(help="Stored embeddings to cluster.")] = "image_embedding",
+    seed: Annotated[int, Option(help="Another seed gives other clusters.")] = 0,
+    partial: options.Partial = False,
 ) -> None:
     """Cluster stored embeddings and add the columns cluster and centroid_cosine. No model runs.
 
@@ -76,21 +62,13 @@ def cluster(
 
 
 def export(
-    run: RunPath,
-    subset: Annotated[Path, typer.Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; a folder for webdataset.")],
-    to: Annotated[
-        str,
-        typer.Option(
-            help="npy, webdataset, parquet or keys; or dropped: what is not kept, and why.",
-            autocompletion=completing("exports"),
-        ),
-    ],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A=VALUE", help="A setting of the format.")
-    ] = None,
-    partial: Partial = False,
-    overwrite: Overwrite = False,
+    run: options.RunPath,
+    subset: Annotated[Path, Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
+    out: Annotated[Path, Argument(metavar="OUT", help="File to write; a folder for webdataset.")],
+    to: Annotated[str, _FORMAT],
+    settings: Annotated[list[str] | None, Option("--set", metavar="A=VALUE", help="A setting of the format.")] = None,
+    partial: options.Partial = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Write a subset for a trainer, or the pairs that it drops.
 
@@ -100,21 +78,21 @@ def export(
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
-    given = assigned(settings)
-    in_a_folder(out)
+    format_settings = options.assigned(settings)
+    options.in_a_folder(out)
     chosen = Subset.load(subset, open_run(run, partial=partial))
     if sentence := partly(chosen):
         say(sentence)
-    written = tamis.export(chosen, to, out, overwrite=overwrite, **given)
+    written = tamis.export(chosen, to, out, overwrite=overwrite, **format_settings)
     say(f"wrote {written:,} pairs to {out}")
 
 
 def report(
-    run: RunPath,
-    subsets: Subsets = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
-    partial: Partial = False,
-    overwrite: Overwrite = False,
+    run: options.RunPath,
+    subsets: options.Subsets = None,
+    out: options.OutPage = Path("report.html"),
+    partial: options.Partial = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Write one self-contained HTML page about a run and its subsets.
 
@@ -124,7 +102,7 @@ def report(
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
-    in_a_folder(out)
+    options.in_a_folder(out)
     opened = open_run(run, partial=partial)
     page = tamis.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out, overwrite=overwrite)
     say(f"wrote {page}")

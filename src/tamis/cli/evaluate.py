@@ -1,74 +1,108 @@
-"""`tamis evaluate`: how good a model is, and how well scores agree with people's ratings."""
+"""Commands that evaluate: `tamis bench` ranks recipes, `tamis evaluate` measures models and scores of texts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from tamis.cli.options import AsJson, Compute, Fields, Quiet, assigned, split
-from tamis.cli.printing import follow_the_work, print_json, print_table, say
+from tamis.cli import options
+from tamis.cli.printing import (
+    correlations,
+    exit_if,
+    follow_the_work,
+    print_json,
+    print_table,
+    say,
+    stopping_at,
+)
 
-if TYPE_CHECKING:
-    from tamis.train.agreement import Agreement
+_USUAL_RECIPES = "no-filter,random,clip-50,tmars"
+_RECIPES = Option(
+    help=f"Names or .yaml files with commas; repeatable. Default: {_USUAL_RECIPES}.",
+    autocompletion=options.completing("recipes"),
+)
+_SIGNAL_SETTING = Option(
+    "--set", metavar="signals.A.B=VALUE", help="Setting of a signal, for every recipe that has it."
+)
+_RESULTS = Option("--out", "-o", metavar="DIR", help="Folder for the results; a repeated command resumes.")
 
 
-def concreteness(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table of words or captions with ratings.")],
-    compute: Compute,
-    model: Annotated[str | None, typer.Option(help="The signal's model; for icc: norms, a folder, a hub id.")] = None,
-    signal: Annotated[str, typer.Option(help="The signal of captions.")] = "icc",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A=VALUE", help="Another setting of the signal.")
+def bench(
+    source: Annotated[str, Argument(metavar="RUN|POOL|lab", help="A run, a pool, or lab for a drawn pool.")],
+    out: Annotated[Path, _RESULTS],
+    compute: options.TrainingCompute,
+    recipes: Annotated[list[str] | None, _RECIPES] = None,
+    tasks: options.Tasks = "lab",
+    only: options.OnlyTasks = None,
+    run: Annotated[str | None, Option(metavar="RUN", help="Run folder or URL for a pool. Default: DIR/run.")] = None,
+    settings: Annotated[list[str] | None, _SIGNAL_SETTING] = None,
+    field: Annotated[
+        list[str] | None, Option(help="If the source is a pool: json field to store; lab pools have truth.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="The column of texts.")] = None,
-    rating: Annotated[str | None, typer.Option(help="The column of ratings.")] = None,
-    held_out: Annotated[
-        bool, typer.Option("--held-out", help="Use only the 10 % of words held out from norms' training.")
-    ] = False,
-    as_json: AsJson = False,
+    seeds: Annotated[int, Option(min=2, help="Models trained on each subset; at least 3 for a fair answer.")] = 3,
+    scale: options.Scale = "lab",
+    samples: Annotated[int | None, Option(min=1, help="Pairs that each model sees, repeats counted.")] = None,
+    model: Annotated[str | None, Option(help="Another architecture, or a checkpoint to start from.")] = None,
+    batch: Annotated[int | None, Option("--train-batch", min=2, help="Pairs compared with each other.")] = None,
+    pairs: Annotated[int | None, Option(min=1, help="Pairs of the lab's pool.")] = None,
+    size: Annotated[int | None, Option(min=1, help="Images of each of the lab's tasks.")] = None,
+    quick: Annotated[bool, Option("--quick", help="The smallest useful size: 10 minutes on 2 idle cores.")] = False,
+    workers: Annotated[int, Option(min=1, help="Models to train at once.")] = 2,
+    keep_models: Annotated[bool, Option("--keep-models", help="Keep the trained models.")] = False,
+    partial: options.Partial = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Correlate a score of texts with people's ratings: Pearson, Spearman, Kendall's tau-b, with 95 % intervals.
+    """Rank recipes by models trained on what each keeps: equal samples seen, several seeds, 95 % intervals.
 
-    Example: tamis evaluate concreteness ratings.csv --model norms
+    Missing scores are computed first. The same command again resumes.
+
+    Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
-    from tamis import recipe as recipes
-    from tamis.evaluate.concreteness import evaluate_concreteness
-    from tamis.models.device import device_for
+    import tamis
+    from tamis.evaluate.bench import FULL, QUICK
+    from tamis.train.scales import at_scale
 
-    chosen_settings = assigned(settings) | ({} if model is None else {"model": model})
-    _, chosen = recipes.signal_from({signal: chosen_settings}, "--signal")
-    found = evaluate_concreteness(
-        file, chosen, device_for(**compute),
-        text=text, rating=rating, only_held_out=held_out,
-    )  # fmt: skip
+    follow_the_work(quiet=quiet)
+    usual = QUICK if quick else FULL
+    with stopping_at(ValueError):
+        training = at_scale(scale, samples=samples or usual.samples, model=model, batch=batch)
+        names = options.split(recipes or _USUAL_RECIPES)
+        found = tamis.bench(
+            source, names, tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
+            pairs=pairs or usual.pairs, training=training, seeds=seeds, only=options.split(only),
+            size=size or usual.images, workers=workers, keep_models=keep_models, partial=partial, quiet=quiet,
+            **compute,
+        )  # fmt: skip
     if as_json:
         print_json(found.facts())
-        return
-    print_table([{"signal": signal, "texts": f"{found.texts:,}", **correlations(found)}])
-    if found.left_out:
-        say(f"{found.left_out:,} rows have no rating or no score and were left out")
+    else:
+        print_table(found.rows_of_table())
+        for sentence in found.verdict():
+            print(sentence)
+        for rows in (found.rows_of_kinds(), found.rows_of_overlap()):
+            if rows:
+                print()
+                print_table(rows)
+    for name, why in found.failed.items():
+        say(f"{name} has no result: {why}")
+    exit_if(found.failed)
 
 
 def zero_shot(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A CLIP or SigLIP: hub id, folder, or built-in name.")],
-    tasks: Annotated[str, typer.Option(help="A task's folder, a folder of tasks, or lab for small drawn ones.")],
+    model: Annotated[str, Argument(metavar="MODEL", help="A CLIP or SigLIP: hub id, folder, or built-in name.")],
+    tasks: options.Tasks,
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results; a repeated command resumes.")] = Path(
-        "zero-shot"
-    ),
-    only: Annotated[
-        list[str] | None, typer.Option(help="Names of tasks, with commas; repeatable. Default: all.")
-    ] = None,
-    which: Annotated[str, typer.Option("--split", help="Which split of WebDataset tasks.")] = "test",
-    size: Annotated[int, typer.Option(min=1, help="Images of each of the lab's tasks.")] = 480,
-    compute: Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device threads batch_size")],
-    precision: Annotated[
-        str, typer.Option(help="float32, as DataComp evaluates, or bf16; on CPUs also int8.")
-    ] = "float32",
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    out: Annotated[Path, _RESULTS] = Path("zero-shot"),
+    only: options.OnlyTasks = None,
+    which: Annotated[str, Option("--split", help="Which split of WebDataset tasks.")] = "test",
+    size: Annotated[int, Option(min=1, help="Images of each of the lab's tasks.")] = 480,
+    compute: Annotated[dict[str, Any], options.Fields("tamis.compute:Compute", "device threads batch_size")],
+    precision: Annotated[str, Option(help="float32, as DataComp evaluates, or bf16; on CPUs also int8.")] = "float32",
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Measure a model on tasks it was not trained for: classification, retrieval, WinoGAViL; DataComp's averages.
 
@@ -77,10 +111,9 @@ def zero_shot(
     from tamis.evaluate.zero_shot import evaluate_zero_shot
     from tamis.models.device import device_for
 
-    if not quiet:
-        follow_the_work()
+    follow_the_work(quiet=quiet)
     where = device_for(**compute, precision=precision)
-    found = evaluate_zero_shot(model, tasks, where, out=out, only=split(only), split=which, size=size)
+    found = evaluate_zero_shot(model, tasks, where, out=out, only=options.split(only), split=which, size=size)
     for name, reason in found.others.items():
         say(f"skipped {name}: {reason}")
     if as_json:
@@ -92,9 +125,39 @@ def zero_shot(
                 say(f"DataComp's tasks that are not here: {', '.join(group.absent)}")
     if found.failed:  # each was logged when it happened
         say(f"{len(found.failed)} tasks could not be run: {', '.join(found.failed)}")
-        raise typer.Exit(1)
+    exit_if(found.failed)
 
 
-def correlations(found: Agreement) -> dict[str, str]:
-    """Returns the cells of a table for an agreement, each with its interval."""
-    return {"pearson": str(found.pearson), "spearman": str(found.spearman), "kendall tau-b": str(found.kendall)}
+def concreteness(
+    file: Annotated[Path, Argument(metavar="FILE", help="A table of words or captions with ratings.")],
+    compute: options.Compute,
+    model: Annotated[str | None, Option(help="The signal's model; for icc: norms, a folder, a hub id.")] = None,
+    signal: Annotated[str, Option(help="The signal of captions.")] = "icc",
+    settings: Annotated[
+        list[str] | None, Option("--set", metavar="A=VALUE", help="Another setting of the signal.")
+    ] = None,
+    text: Annotated[str | None, Option(help="The column of texts.")] = None,
+    rating: Annotated[str | None, Option(help="The column of ratings.")] = None,
+    held_out: Annotated[
+        bool, Option("--held-out", help="Use only the 10 % of words held out from norms' training.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Correlate a score of texts with people's ratings: Pearson, Spearman, Kendall's tau-b, with 95 % intervals.
+
+    Example: tamis evaluate concreteness ratings.csv --model norms
+    """
+    from tamis import recipe as recipes
+    from tamis.evaluate.concreteness import evaluate_concreteness
+    from tamis.models.device import device_for
+
+    signal_settings = options.assigned(settings) | ({} if model is None else {"model": model})
+    _, chosen = recipes.signal_from({signal: signal_settings}, "--signal")
+    where = device_for(**compute)
+    found = evaluate_concreteness(file, chosen, where, text=text, rating=rating, only_held_out=held_out)
+    if as_json:
+        print_json(found.facts())
+        return
+    print_table([{"signal": signal, "texts": f"{found.texts:,}", **correlations(found)}])
+    if found.left_out:
+        say(f"{found.left_out:,} rows have no rating or no score and were left out")

@@ -1,68 +1,126 @@
-"""Commands that show what is available and verify recipes and runs: list, check."""
+"""Commands that show what there is: look at a pool, explore a run, list and check."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from tamis.cli.options import AsJson, OptionalRunOption, SetOption, completing
-from tamis.cli.printing import print_json, print_table, say, stop
-from tamis.errors import shown
+from tamis.cli import options
+from tamis.cli.printing import exit_if, print_json, print_table, say
+from tamis.errors import RecipeError, StopError, shown, unknown
+
+_WHAT_TO_LIST = Argument(
+    metavar="signals|recipes|models|steps|exports", help="What to list.", autocompletion=options.completing("lists")
+)
+_WHAT_TO_CHECK = Argument(
+    metavar="RECIPE|RUN",
+    help="A recipe's name or file; or a run folder, or its URL.",
+    autocompletion=options.completing("recipes"),
+)
+
+
+def look(
+    pool: Annotated[str, Argument(metavar="POOL", help="Folder, glob, brace range, file or fsspec URL.")],
+    *,
+    out: options.OutPage = Path("look.html"),
+    pairs: Annotated[int, Option(min=1, help="Pairs to sample.")] = 2000,
+    shards: Annotated[int, Option(min=1, help="Most shards to sample from.")] = 20,
+    seed: Annotated[int, Option(help="Another seed takes other shards.")] = 0,
+    reading: options.PoolSettings,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Look at a pool for the first time: cheap signals of some of its pairs, and a report that proposes recipes.
+
+    It reads the first rows of random shards, downloads no model and keeps no run folder.
+
+    Example: tamis look pool --out look.html
+    """
+    from dataclasses import asdict
+
+    import tamis
+    from tamis import recipe as recipes
+    from tamis.pool import PoolSpec
+
+    spec = recipes.build(PoolSpec, {**reading, "path": pool}, "look")
+    page = options.in_a_folder(out)
+    found = tamis.look(spec, out=page, pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet)
+    if as_json:
+        print_json({**asdict(found), "page": str(found.page)})
+    else:
+        shares = [f"{one.share[0]:.0%}" if one.share else "" for one in found.proposals]
+        proposals = zip(found.proposals, shares, strict=True)
+        print_table([{"recipe": one.recipe, "kept": share, "why": one.why} for one, share in proposals])
+    say(
+        f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
+        f"wrote {found.page}"
+    )
+    for name, error in found.failures.items():
+        say(f"shard {name} failed: {error}")
+    exit_if(found.failures)
+
+
+def explore(
+    run: options.RunPath,
+    subsets: options.Subsets = None,
+    port: Annotated[int, Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
+    no_browser: Annotated[bool, Option("--no-browser", help="Print the address, but open no browser.")] = False,
+    partial: options.Partial = False,
+) -> None:
+    """Explore a run in the browser: move a threshold, see which pairs go, label pairs, compare recipes.
+
+    Only this machine can open the page, with the address that the command prints. Ctrl-C stops it.
+
+    Example: tamis explore runs/mine basic.parquet
+    """
+    from tamis import api
+
+    server = api.explore(run, subsets or [], port=port, partial=partial)
+    print(server.address, flush=True)
+    say("Ctrl-C stops it")
+    if not no_browser:
+        server.open_browser()
+    server.serve()
 
 
 def list_things(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="signals|recipes|models|steps|exports", help="What to list.", autocompletion=completing("lists")
-        ),
-    ],
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, in full.")] = None,
-    as_json: AsJson = False,
+    what: Annotated[str, _WHAT_TO_LIST],
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="One of them, in full.")] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """List signals with their cost, recipes, models, selection steps or export formats; or one of them in full.
 
     Example: tamis list signals
     """
-    from tamis.catalogue import CATALOGUES, brief_rows, in_full, model_tables
-    from tamis.errors import unknown
+    from tamis.catalogue import CATALOGUES, in_full, tables
 
     if what not in CATALOGUES:
-        stop(unknown("list", what, CATALOGUES))
-    if name is not None and not as_json:
-        print(in_full(what, name))
-        return
+        raise StopError(unknown("list", what, CATALOGUES))
+    in_words = None if name is None else in_full(what, name)  # raises if there is none of that name
     rows = CATALOGUES[what]()
-    if name is not None:
-        in_full(what, name)  # raises if there is none of that name
-        rows = [row for row in rows if name in list(row.values())[:1]]
     if as_json:
-        print_json(rows)
-        return
-    if what != "models":
-        print_table(brief_rows(what, rows))
-        return
-    for heading, part in model_tables(rows):
-        print(heading)
-        if part:
-            print_table(part)
-            print()
+        print_json([row for row in rows if name is None or name in list(row.values())[:1]])
+    elif in_words is not None:
+        print(in_words)
+    else:
+        for heading, part in tables(what, rows):
+            if heading:
+                print(heading)
+            if part:
+                print_table(part)
+            if heading and part:
+                print()
 
 
 def check(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|RUN",
-            help="A recipe's name or file; or a run folder, or its URL.",
-            autocompletion=completing("recipes"),
-        ),
-    ],
-    settings: SetOption = None,
-    run: OptionalRunOption = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete damaged and left-over files of a run.")] = False,
-    as_json: AsJson = False,
+    what: Annotated[str, _WHAT_TO_CHECK],
+    settings: options.RecipeSettings = None,
+    run: Annotated[str | None, Option(metavar="RUN", help="An existing run folder, or its fsspec URL.")] = None,
+    delete: Annotated[bool, Option("--delete", help="Delete damaged and left-over files of a run.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check a recipe without running it, or verify every byte of a run.
 
@@ -76,53 +134,52 @@ def check(
     """
     from tamis.storage import location
 
-    if location(what).is_dir():
-        if settings or run:
-            stop("--set and --run are for checking a recipe")
+    if not location(what).is_dir():
+        if delete or as_json:
+            raise StopError("--delete and --json are for checking a run")
+        _check_recipe(what, settings or [], run)
+    elif settings or run:
+        raise StopError("--set and --run are for checking a recipe")
+    else:
         _check_run(what, delete, as_json)
-        return
-    if delete or as_json:
-        stop("--delete and --json are for checking a run")
-    _check_recipe(what, settings or [], run)
 
 
 def _check_run(run: str, delete: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from tamis import api
-    from tamis.store.check import lines
+    from tamis.store.check import check_run, lines
 
-    found = api.check(run, delete=delete)
+    found = check_run(run, delete=delete)
     if as_json:
         print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
     else:
         for line in lines(found):
             print(shown(line))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    exit_if(found.exit_code)
 
 
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis import api, choosing
     from tamis import recipe as recipes
-    from tamis.errors import RecipeError
+    from tamis.selectors.outcome import check_files
     from tamis.selectors.steps import describe
+    from tamis.store import open_run
 
     chosen = recipes.load(recipe, settings)
     if chosen.signals:
-        choosing.check_columns(chosen, run)
+        choosing.check_reads(chosen, run)
     if run is not None:
-        choosing.check_run(chosen, run)
+        choosing.columns_read(chosen, open_run(run))
     api.check_outputs(chosen, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, signal in chosen.signals:
         print(f"  score   {label or signal.name}")
     for step in chosen.steps:
         print(f"  select  {describe(step)}")
-    for name, options in chosen.exports:
-        print(f"  export  {name} to {options['out']}")
+    for name, settings_of_export in chosen.exports:
+        print(f"  export  {name} to {settings_of_export['out']}")
     try:
-        choosing.check_files(chosen)
+        check_files(chosen.steps)
     except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
         print(f"  not there yet: {error}")
     say("the recipe is good")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import typer
+from typer import Argument, Option
 
-from tamis.cli.printing import stop
+from tamis.errors import StopError
 
 
 def completing(what: str) -> Callable[[str], list[str]]:
@@ -32,47 +32,33 @@ def completing(what: str) -> Callable[[str], list[str]]:
 
 
 #: str, not Path: Path collapses "//" in URLs.
-RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
-PoolPath = Annotated[
-    list[str],
-    typer.Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
-]
-Subsets = Annotated[list[Path] | None, typer.Argument(metavar="[SUBSET]...", help="Subset files.")]
+RunPath = Annotated[str, Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
+Subsets = Annotated[list[Path] | None, Argument(metavar="[SUBSET]...", help="Subset files.")]
 
-RunOption = Annotated[
-    str, typer.Option("--run", metavar="RUN", help="The run folder, new or existing, or its fsspec URL.")
-]
-OptionalRunOption = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="An existing run folder, or its fsspec URL.")
-]
-_ONE_RECIPE = typer.Option(
+ONE_RECIPE = Option(
     "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")
 )
-RecipeOption = Annotated[str, _ONE_RECIPE]
-OptionalRecipeOption = Annotated[str | None, _ONE_RECIPE]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="A.B=VALUE", help="Override one setting of the recipe; may be repeated."),
+RecipeSettings = Annotated[
+    list[str] | None, Option("--set", metavar="A.B=VALUE", help="Override one setting of the recipe; may be repeated.")
 ]
-OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write.")]
+OutFolder = Annotated[Path, Option("--out", "-o", metavar="DIR", help="The folder to write.")]
+OutPage = Annotated[Path, Option("--out", "-o", help="The page to write.")]
 
 Workers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of worker processes or Ray actors. Default: chosen for this machine."),
+    int | None, Option(min=1, help="Number of worker processes or Ray actors. Default: chosen for this machine.")
 ]
-Engine = Annotated[str, typer.Option(help="How shards are distributed: local, ray or static.")]
-Address = Annotated[
-    str | None, typer.Option(help="Address of a running Ray cluster, or auto. Default: start Ray here.")
-]
+Address = Annotated[str | None, Option(help="Address of a running Ray cluster, or auto. Default: start Ray here.")]
 
-Partial = Annotated[bool, typer.Option("--partial", help="Continue even if shards are missing; the output says so.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an earlier file of the same kind that Tamis wrote.")
-]
-Grow = Annotated[bool, typer.Option("--grow", help="Add the shards of another pool to an existing run.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Scale = Annotated[str, Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")]
+Tasks = Annotated[str, Option(help="A task's folder, a folder of tasks, or lab for small drawn ones.")]
+OnlyTasks = Annotated[list[str] | None, Option("--only", help="Names of tasks, with commas; repeatable. Default: all.")]
+
+Partial = Annotated[bool, Option("--partial", help="Continue even if shards are missing; the output says so.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace an earlier file of the same kind that Tamis wrote.")]
+Grow = Annotated[bool, Option("--grow", help="Add the shards of another pool to an existing run.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Print what would be done, and stop.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show no progress.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 
 
 @dataclass(frozen=True)
@@ -83,47 +69,41 @@ class Fields:
 
     Attributes:
         record: "module:Class", imported when the command is built.
-        names: the fields, separated by spaces. The record has their help: `threads: Annotated[int, "The help."] = 2`.
+        names: the fields, separated by spaces; "field:option" where the option has another name. The record has their
+            help: `threads: Annotated[int, "The help."] = 2`.
         optional: options default to None, so the scale's value applies.
-        renamed: options with other names than their fields.
     """
 
     record: str
     names: str
     optional: bool = False
-    renamed: Mapping[str, str] = field(default_factory=dict)
 
-    def options(self) -> list[inspect.Parameter]:
-        """Returns the options as parameters of a function."""
+    def _names(self) -> Iterator[tuple[str, str]]:
+        for name in self.names.split():
+            field, _, option = name.partition(":")
+            yield field, option or field
+
+    def options(self) -> Iterator[inspect.Parameter]:
+        """Yields the options as parameters of a function."""
         module, _, name = self.record.partition(":")
         record = getattr(import_module(module), name)
         hints = get_type_hints(record, include_extras=True)
-        defaults = {one.name: one.default for one in fields(record)} if is_dataclass(record) else {}
-        options = []
-        for name in self.names.split():
-            kind, about = get_args(hints[name])
+        for field, option in self._names():
+            kind, about = get_args(hints[field])
             if get_origin(kind) in (Union, UnionType):
                 kind = next(one for one in get_args(kind) if one is not type(None))
             kind = str if get_origin(kind) is Literal else kind
-            default = None if self.optional else defaults.get(name)
-            hint: Any = Annotated[kind | None if default is None else kind, typer.Option(help=about)]
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            options.append(inspect.Parameter(self.renamed.get(name, name), keyword, default=default, annotation=hint))
-        return options
+            default = None if self.optional else getattr(record, field, None)
+            hint: Any = Annotated[kind | None if default is None else kind, Option(help=about)]
+            yield inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Takes the fields' values out of a command's options."""
-        return {name: options.pop(self.renamed.get(name, name)) for name in self.names.split()}
+        return {field: options.pop(option) for field, option in self._names()}
 
 
-#: How networks are trained, and how they score.
-TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
-Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
-
-
-@dataclass(frozen=True)
 class Reading:
-    """The settings of `PoolSpec` that are options, repeated here because importing it takes longer than the help."""
+    """The settings of `PoolSpec` that are options, repeated because importing it takes longer than the help."""
 
     format: Annotated[str, "auto, webdataset, table or datacomp."] = "auto"
     caption: Annotated[str | None, "Where the caption is: txt, json:FIELD, or a table's column."] = None
@@ -136,7 +116,9 @@ class Reading:
     )
 
 
-#: How a pool is read, besides its path.
+#: How networks are trained, how they score, and how a pool is read, besides its path.
+TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
+Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
 PoolSettings = Annotated[
     dict[str, Any], Fields("tamis.cli.options:Reading", "format caption image max_pixels transparency")
 ]
@@ -187,7 +169,9 @@ def in_a_folder(path: Path) -> Path:
     """Returns the path of a file to write; ends the command if its folder does not exist: probably a typo."""
     if path.expanduser().parent.exists():
         return path
-    stop(f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p), or correct the path")
+    raise StopError(
+        f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p), or correct the path"
+    )
 
 
 def assigned(settings: Sequence[str] | None) -> dict[str, Any]:

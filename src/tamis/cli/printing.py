@@ -7,25 +7,20 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tamis.errors import shown
+from tamis.errors import StopError, shown
 
 if TYPE_CHECKING:
     from tamis.store.subset import Subset
+    from tamis.train.agreement import Agreement
 
 
 def say(text: str) -> None:
     """Prints a message, which is not a result, to standard error."""
     print(shown(text), file=sys.stderr)
-
-
-def stop(text: str) -> NoReturn:
-    """Ends the command with a message and exit code 2."""
-    say(f"tamis: {text}")
-    raise typer.Exit(2)
 
 
 @contextmanager
@@ -34,12 +29,19 @@ def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        stop(str(error))
+        raise StopError(str(error)) from error
 
 
-def follow_the_work() -> None:
-    """Shows the library's log of its progress, for long commands without a progress bar."""
-    logging.getLogger("tamis").setLevel(logging.INFO)
+def exit_if(failed: object) -> None:
+    """Ends the command with exit code 1 if something failed; it was printed."""
+    if failed:
+        raise typer.Exit(1)
+
+
+def follow_the_work(*, quiet: bool = False) -> None:
+    """Shows the library's log of its progress, for long commands without a progress bar; `quiet` does not."""
+    if not quiet:
+        logging.getLogger("tamis").setLevel(logging.INFO)
 
 
 def counted(counts: Mapping[Any, int]) -> str:
@@ -69,6 +71,11 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=200)  # a file or pipe has no width to wrap at
     console.print(table)
+
+
+def correlations(found: Agreement) -> dict[str, str]:
+    """Returns the cells of a table for an agreement, each with its interval."""
+    return {"pearson": str(found.pearson), "spearman": str(found.spearman), "kendall tau-b": str(found.kendall)}
 
 
 def partly(subset: Subset) -> str:

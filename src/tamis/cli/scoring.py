@@ -2,80 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial as bound
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from tamis.cli.options import (
-    Address,
-    AsJson,
-    Compute,
-    DryRun,
-    Engine,
-    Grow,
-    OptionalRecipeOption,
-    Overwrite,
-    Partial,
-    PoolPath,
-    PoolSettings,
-    Quiet,
-    RunOption,
-    RunPath,
-    SetOption,
-    Workers,
-    completing,
-    split,
-)
-from tamis.cli.printing import counted, print_funnel, print_json, print_statuses, say, stop
+from tamis.cli import options
+from tamis.cli.printing import counted, exit_if, print_funnel, print_json, print_statuses, say
+from tamis.errors import StopError
 
 if TYPE_CHECKING:
     from tamis.api import Exported
     from tamis.store import Run
     from tamis.store.subset import Subset
 
+_SIGNALS = Option(
+    help="Signals, separated by commas: caption_length,language; may be repeated.",
+    autocompletion=options.completing("signals"),
+)
+_MAX_ERROR_RATE = Option(
+    min=0, max=1, help="Stop if more than this share of shards fails; fewer failures do not change the exit code."
+)
+
 
 def score(
-    pool: PoolPath,
-    run: RunOption,
+    pool: Annotated[
+        list[str],
+        Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
+    ],
+    run: Annotated[str, Option(metavar="RUN", help="The run folder, new or existing, or its fsspec URL.")],
     *,
-    recipe: OptionalRecipeOption = None,
-    signals: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Signals, separated by commas: caption_length,language; may be repeated.",
-            autocompletion=completing("signals"),
-        ),
-    ] = None,
-    settings: SetOption = None,
+    recipe: Annotated[str | None, options.ONE_RECIPE] = None,
+    signals: Annotated[list[str] | None, _SIGNALS] = None,
+    settings: options.RecipeSettings = None,
     keep: Annotated[
-        list[str] | None, typer.Option(help="Features to store: embeddings, captions, texts; may be repeated.")
+        list[str] | None, Option(help="Features to store: embeddings, captions, texts; may be repeated.")
     ] = None,
     field: Annotated[
-        list[str] | None,
-        typer.Option(help="Extra json field to store; also works for an existing run; may be repeated."),
+        list[str] | None, Option(help="Extra json field to store; also works for an existing run; may be repeated.")
     ] = None,
-    reading: PoolSettings,
-    compute: Compute,
-    workers: Workers = None,
-    engine: Engine = "local",
-    address: Address = None,
+    reading: options.PoolSettings,
+    compute: options.Compute,
+    workers: options.Workers = None,
+    engine: Annotated[str, Option(help="How shards are distributed: local, ray or static.")] = "local",
+    address: options.Address = None,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="With --engine static: this rank. Default: from torchrun or Slurm.")
+        int | None, Option(min=0, help="With --engine static: this rank. Default: from torchrun or Slurm.")
     ] = None,
-    world: Annotated[int | None, typer.Option(min=1, help="With --engine static: number of ranks.")] = None,
-    max_error_rate: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Stop if more than this share of shards fails; fewer failures do not change the exit code.",
-        ),
-    ] = None,
-    grow: Grow = False,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
+    world: Annotated[int | None, Option(min=1, help="With --engine static: number of ranks.")] = None,
+    max_error_rate: Annotated[float | None, _MAX_ERROR_RATE] = None,
+    grow: options.Grow = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Score a pool. The same command continues where it stopped; new signals are added to the run.
 
@@ -87,37 +66,39 @@ def score(
     from tamis.run.fill import engine_named
 
     if recipe is None and signals is None and not field:
-        stop("say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`")
+        raise StopError(
+            "say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`"
+        )
     # Signals become scores of the recipe, also where there is none: --set reaches them all by the same path.
-    chosen = recipes.load({} if recipe is None else recipe, settings or [], signals=split(signals))
+    chosen = recipes.load({} if recipe is None else recipe, settings or [], signals=options.split(signals))
     path = tuple(pool) if len(pool) > 1 else pool[0]
     spec = recipes.build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
+    kept = options.split(keep)
     if dry_run:
-        print(tamis.plan(spec, run=run, recipe=chosen, keep=split(keep), grow=grow, **compute))
+        print(tamis.plan(spec, run=run, recipe=chosen, keep=kept, grow=grow, **compute))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
     done = tamis.score(
-        spec, run=run, recipe=chosen, keep=split(keep), engine=who, max_error_rate=max_error_rate,
-        grow=grow, quiet=quiet, **compute,
+        spec, run=run, recipe=chosen, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow, quiet=quiet,
+        **compute,
     )  # fmt: skip
     _say_scored(done, compute)
-    if done.failures and max_error_rate is None:
-        raise typer.Exit(1)
+    exit_if(done.failures and max_error_rate is None)
 
 
 def run_recipe(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file with pool and run.")],
+    recipe: Annotated[str, Argument(metavar="RECIPE", help="A recipe file with pool and run.")],
     *,
-    settings: SetOption = None,
-    compute: Compute,
-    workers: Workers = None,
-    engine: Annotated[str, typer.Option(help="How shards are distributed: local or ray.")] = "local",
-    address: Address = None,
-    partial: Partial = False,
-    grow: Grow = False,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
+    settings: options.RecipeSettings = None,
+    compute: options.Compute,
+    workers: options.Workers = None,
+    engine: Annotated[str, Option(help="How shards are distributed: local or ray.")] = "local",
+    address: options.Address = None,
+    partial: options.Partial = False,
+    grow: options.Grow = False,
+    overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Score, select, export and report, as one recipe says.
 
@@ -127,23 +108,23 @@ def run_recipe(
     from tamis.run.fill import engine_named
 
     if engine == "static":
-        stop("ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once")
+        raise StopError(
+            "ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once"
+        )
     if dry_run:
         print(tamis.plan(recipe=recipe, settings=settings or [], grow=grow, overwrite=overwrite, **compute))
         return
-    who = engine_named(engine, workers=workers, address=address)
     done = tamis.run_recipe(
-        recipe, settings=settings or [], engine=who, partial=partial, grow=grow, overwrite=overwrite, quiet=quiet,
-        on_result=_telling(compute), **compute,
+        recipe, settings=settings or [], engine=engine_named(engine, workers=workers, address=address),
+        partial=partial, grow=grow, overwrite=overwrite, quiet=quiet, on_result=bound(_say_result, compute), **compute,
     )  # fmt: skip
-    if done.run.failures:
-        raise typer.Exit(1)
+    exit_if(done.run.failures)
 
 
 def status(
-    run: RunPath,
-    watch: Annotated[bool, typer.Option("--watch", help="Show again every 2 seconds, until the run ends.")] = False,
-    as_json: AsJson = False,
+    run: options.RunPath,
+    watch: Annotated[bool, Option("--watch", help="Show again every 2 seconds, until the run ends.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show a run's progress. Reads only files, so it works from any shell, during or after the run.
 
@@ -159,26 +140,22 @@ def status(
         print_json(found)
     else:
         print(render_status(found))
-    if found["failed"]:
-        raise typer.Exit(1)
+    exit_if(found["failed"])
 
 
-def _telling(compute: dict[str, Any]) -> Callable[[Run | Subset | Exported | Path], None]:
-    """Returns a function that prints each result of a recipe at once: an export may take hours after the funnel."""
+def _say_result(compute: dict[str, Any], result: Run | Subset | Exported | Path) -> None:
+    """Prints one result of a recipe, as soon as it is there: an export may take hours after the funnel."""
     from tamis.store import Run
     from tamis.store.subset import Subset
 
-    def tell(result: Run | Subset | Exported | Path) -> None:
-        if isinstance(result, Run):
-            _say_scored(result, compute)
-        elif isinstance(result, Subset):
-            print_funnel(result)
-        elif isinstance(result, Path):
-            say(f"wrote {result}")
-        else:
-            say(f"wrote {result.pairs:,} pairs to {result.out}")
-
-    return tell
+    if isinstance(result, Run):
+        _say_scored(result, compute)
+    elif isinstance(result, Subset):
+        print_funnel(result)
+    elif isinstance(result, Path):
+        say(f"wrote {result}")
+    else:
+        say(f"wrote {result.pairs:,} pairs to {result.out}")
 
 
 def _say_scored(run: Run, compute: dict[str, Any]) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from tamis.cli.evaluate import correlations
-from tamis.cli.options import AsJson, Fields, OutFolder, Partial, TrainingCompute, split
-from tamis.cli.printing import follow_the_work, print_json, print_table, say, stop, stopping_at
+from tamis.cli import options
+from tamis.cli.options import Fields, OutFolder, TrainingCompute
+from tamis.cli.printing import correlations, follow_the_work, print_json, print_table, say, stopping_at
+from tamis.errors import StopError
 
 if TYPE_CHECKING:
     from tamis.store.run import Run
@@ -18,48 +20,39 @@ if TYPE_CHECKING:
     from tamis.train.clip import Trained
 
 _CLIP, _HOW = "tamis.train.scales:ClipTraining", "tamis.train.step:How"
-_BATCH, _THREADS = {"batch": "train_batch"}, {"threads": "decode_threads"}
-_SIZE = {"batch_size": "train_batch"}
+_EVERY_SETTING = (
+    "model text freeze_text samples batch:train_batch learning_rate seed warmup beta1 beta2 epsilon weight_decay "
+    "clip_norm crop hold_out keep_best"
+)
+_DISTILLATION = "student epochs batch_size:train_batch learning_rate optimiser seed"
 
-How = Annotated[dict[str, Any], Fields(_HOW, "pieces checkpointing threads", renamed=_THREADS)]
-CleanRun = Annotated[
-    str, typer.Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool without a run.")
+How = Annotated[dict[str, Any], Fields(_HOW, "pieces checkpointing threads:decode_threads")]
+HowAndHowOften = Annotated[
+    dict[str, Any],
+    Fields(_HOW, "pieces checkpointing threads:decode_threads save_every report_every keep_epochs"),
 ]
-CleanSubset = Annotated[Path | None, typer.Option("--subset", metavar="FILE", help="A subset of the clean set.")]
-CleanEpochs = Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the clean pairs.")]
-Text = Annotated[str | None, typer.Option(help="The column of captions.")]
+CleanRun = Annotated[str, Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool without a run.")]
+CleanSubset = Annotated[Path | None, Option("--subset", metavar="FILE", help="A subset of the clean set.")]
+CleanEpochs = Annotated[int, Option("--epochs", min=1, help="Epochs of the clean pairs.")]
+Text = Annotated[str | None, Option(help="The column of captions.")]
 
 
 def clip(
-    source: Annotated[str, typer.Argument(metavar="RUN", help="The run folder, or a pool without a run.")],
+    source: Annotated[str, Argument(metavar="RUN", help="The run folder, or a pool without a run.")],
     out: OutFolder,
-    training: Annotated[
-        dict[str, Any],
-        Fields(
-            _CLIP,
-            "model text freeze_text samples batch learning_rate seed warmup beta1 beta2 epsilon weight_decay clip_norm "
-            "crop hold_out keep_best",
-            optional=True,
-            renamed=_BATCH,
-        ),
-    ],
-    how: Annotated[
-        dict[str, Any],
-        Fields(_HOW, "pieces checkpointing threads save_every report_every keep_epochs", renamed=_THREADS),
-    ],
+    training: Annotated[dict[str, Any], Fields(_CLIP, _EVERY_SETTING, optional=True)],
+    how: HowAndHowOften,
     compute: TrainingCompute,
-    subset: Annotated[Path | None, typer.Option(metavar="FILE", help="A subset of the run.")] = None,
-    scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Checkpoint with the tokenizer; by default one is learned.")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Epochs of the pairs, instead of --samples.")] = None,
-    whole_loss: Annotated[bool, typer.Option(help="Each process computes all logits, not only its own rows.")] = False,
+    subset: Annotated[Path | None, Option(metavar="FILE", help="A subset of the run.")] = None,
+    scale: options.Scale = "lab",
+    tokenizer: Annotated[str | None, Option(help="Checkpoint with the tokenizer; by default one is learned.")] = None,
+    epochs: Annotated[float | None, Option(help="Epochs of the pairs, instead of --samples.")] = None,
+    whole_loss: Annotated[bool, Option(help="Each process computes all logits, not only its own rows.")] = False,
     open_clip: Annotated[
-        str | None, typer.Option(metavar="SHARDS", help="Print the command that trains the same in open_clip, and end.")
+        str | None, Option(metavar="SHARDS", help="Print the command that trains the same in open_clip, and end.")
     ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="GPUs for the command that --open-clip prints.")] = 1,
-    partial: Partial = False,
+    processes: Annotated[int, Option(min=1, help="GPUs for the command that --open-clip prints.")] = 1,
+    partial: options.Partial = False,
 ) -> None:
     """Train a CLIP on the pairs of a run or of a subset. The same command again resumes.
 
@@ -77,7 +70,7 @@ def clip(
     with _reported():
         if epochs is not None and training["samples"] is not None:
             raise ValueError("--epochs and --samples both say how long the training is: leave one of them out")
-        settings = at_scale(scale, **{**training, "keep_best": training["keep_best"] or None})
+        settings = at_scale(scale, **training)
         if open_clip is not None:
             if epochs is not None:  # the run knows the number of pairs
                 pairs = open_run(source, partial=partial)
@@ -106,14 +99,13 @@ def _first() -> bool:
 
 def _numbers(weights: str) -> list[float]:
     try:
-        return [float(one) for one in split(weights)]
+        return [float(one) for one in options.split(weights)]
     except ValueError:
-        stop(f"--weights takes numbers with commas, such as 5,4,-4; got {weights!r}")
+        raise StopError(f"--weights takes numbers with commas, such as 5,4,-4; got {weights!r}") from None
 
 
-def _reported() -> Any:
-    if _first():
-        follow_the_work()
+def _reported() -> AbstractContextManager[None]:
+    follow_the_work(quiet=not _first())
     return stopping_at(ValueError, FloatingPointError)
 
 
@@ -128,7 +120,7 @@ def _pairs(source: str, out: Path, subset: Path | None, partial: bool) -> tuple[
     if is_run(source):
         run: Run = open_run(source, partial=partial)
     elif os.environ.get("WORLD_SIZE", "1") != "1":
-        stop(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
+        raise StopError(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
     else:
         run = score(source, run=out / "training" / "run")
     return Subset.load(subset, run) if subset else run, pool_of(run)
@@ -144,16 +136,16 @@ def _say_trained(done: Trained) -> None:
 
 def c_ssft(
     clean: CleanRun,
-    model: Annotated[str, typer.Option(help="The pretrained CLIP to start from.")],
+    model: Annotated[str, Option(help="The pretrained CLIP to start from.")],
     out: OutFolder,
     how: How,
     compute: TrainingCompute,
     subset: CleanSubset = None,
     epochs: CleanEpochs = 5,
-    rate: Annotated[float, typer.Option("--learning-rate", help="AdamW's peak learning rate.")] = 1e-5,
-    batch: Annotated[int, typer.Option("--train-batch", min=2, help="Pairs compared with each other.")] = 1024,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the order and the crops.")] = 0,
-    partial: Partial = False,
+    rate: Annotated[float, Option("--learning-rate", help="AdamW's peak learning rate.")] = 1e-5,
+    batch: Annotated[int, Option("--train-batch", min=2, help="Pairs compared with each other.")] = 1024,
+    seed: Annotated[int, Option(min=0, help="Seed of the order and the crops.")] = 0,
+    partial: options.Partial = False,
 ) -> None:
     """Fine-tune a CLIP on a clean set and keep each epoch's model, for the signal `c_ssft`. The same command resumes.
 
@@ -179,16 +171,16 @@ def c_ssft(
 
 def c_rho(
     clean: CleanRun,
-    pool: Annotated[str, typer.Argument(metavar="POOL_RUN", help="The pool to judge: its run folder, or a pool.")],
+    pool: Annotated[str, Argument(metavar="POOL_RUN", help="The pool to judge: its run folder, or a pool.")],
     out: OutFolder,
-    training: Annotated[dict[str, Any], Fields(_CLIP, "model batch learning_rate seed", optional=True, renamed=_BATCH)],
+    training: Annotated[dict[str, Any], Fields(_CLIP, "model batch:train_batch learning_rate seed", optional=True)],
     how: How,
     compute: TrainingCompute,
-    scale: Annotated[str, typer.Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")] = "lab",
+    scale: options.Scale = "lab",
     subset: CleanSubset = None,
     epochs: CleanEpochs = 32,
-    pool_epochs: Annotated[int, typer.Option(min=1, help="Epochs of the pool.")] = 1,
-    partial: Partial = False,
+    pool_epochs: Annotated[int, Option(min=1, help="Epochs of the pool.")] = 1,
+    partial: options.Partial = False,
 ) -> None:
     """Train a CLIP on a clean set and one on a pool, for the signal `c_rho`. The same command resumes.
 
@@ -219,14 +211,13 @@ def c_rho(
 
 
 def sba(
-    captions: Annotated[
-        Path, typer.Argument(metavar="CAPTIONS", help="Parquet, CSV, TSV, JSON Lines or lines of text.")
-    ],
-    clip: Annotated[str, typer.Option(help="The CLIP whose text tower embeds captions.")],
-    language_model: Annotated[str, typer.Option(help="The causal language model that writes them.")],
+    captions: Annotated[Path, Argument(metavar="CAPTIONS", help="Parquet, CSV, TSV, JSON Lines or lines of text.")],
+    clip: Annotated[str, Option(help="The CLIP whose text tower embeds captions.")],
+    language_model: Annotated[str, Option(help="The causal language model that writes them.")],
     out: OutFolder,
     training: Annotated[
-        dict[str, Any], Fields("tamis.train.sba:SbaTraining", "epochs batch_size learning_rate end seed", renamed=_SIZE)
+        dict[str, Any],
+        Fields("tamis.train.sba:SbaTraining", "epochs batch_size:train_batch learning_rate end seed"),
     ],
     compute: TrainingCompute,
     text: Text = None,
@@ -250,30 +241,23 @@ def sba(
 
 def icc(
     scores: Annotated[
-        str, typer.Argument(metavar="SCORES", help="A run (folder or URL), or a table, with captions, vba and sba.")
+        str, Argument(metavar="SCORES", help="A run (folder or URL), or a table, with captions, vba and sba.")
     ],
     out: OutFolder,
-    training: Annotated[
-        dict[str, Any],
-        Fields(
-            "tamis.train.distill:Distillation", "student epochs batch_size learning_rate optimiser seed", renamed=_SIZE
-        ),
-    ],
+    training: Annotated[dict[str, Any], Fields("tamis.train.distill:Distillation", _DISTILLATION)],
     compute: TrainingCompute,
-    labels: Annotated[Path | None, typer.Option(help="A table of captions that people labelled.")] = None,
-    label: Annotated[str, typer.Option(help="Column of the labels; higher is more concrete.")] = "label",
+    labels: Annotated[Path | None, Option(help="A table of captions that people labelled.")] = None,
+    label: Annotated[str, Option(help="Column of the labels; higher is more concrete.")] = "label",
     text: Text = None,
-    weights: Annotated[
-        str | None, typer.Option(help="Instead of labels: weights of vba, of sba, bias: 5,4,-4.")
-    ] = None,
+    weights: Annotated[str | None, Option(help="Instead of labels: weights of vba, of sba, bias: 5,4,-4.")] = None,
     stages: Annotated[
-        int, typer.Option(min=1, max=2, help="2 combines students of the teachers, 1 the teachers themselves.")
+        int, Option(min=1, max=2, help="2 combines students of the teachers, 1 the teachers themselves.")
     ] = 2,
-    teacher: Annotated[str | None, typer.Option(help="Train only the student of vba, or of sba.")] = None,
+    teacher: Annotated[str | None, Option(help="Train only the student of vba, or of sba.")] = None,
     students: Annotated[
-        str | None, typer.Option(metavar="VBA,SBA", help="Students made with --teacher. Default: train both now.")
+        str | None, Option(metavar="VBA,SBA", help="Students made with --teacher. Default: train both now.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Standardise and combine the teachers' scores, and train a student on them, a model for the signal `icc`.
 
@@ -295,7 +279,7 @@ def icc(
         done = distill(
             scores, out=out, device=where, labels=labels, label=label, text=text, training=settings,
             weights=None if weights is None else _numbers(weights),
-            stages=1 if stages == 1 else 2, students=None if students is None else split(students),
+            stages=1 if stages == 1 else 2, students=None if students is None else options.split(students),
         )  # fmt: skip
     found = {"student, combined teachers": done.with_target}
     found |= {f"{name}, labels": one for name, one in done.with_labels.items()}
@@ -308,13 +292,13 @@ def icc(
 
 
 def icc_labels(
-    scores: Annotated[str, typer.Argument(metavar="SCORES", help="Same as for `tamis train icc`.")],
-    students: Annotated[str, typer.Option(metavar="VBA,SBA", help="Students made with `tamis train icc --teacher`.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The table to write, a CSV.")],
+    scores: Annotated[str, Argument(metavar="SCORES", help="Same as for `tamis train icc`.")],
+    students: Annotated[str, Option(metavar="VBA,SBA", help="Students made with `tamis train icc --teacher`.")],
+    out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The table to write, a CSV.")],
     compute: TrainingCompute,
-    count: Annotated[int, typer.Option(min=1, help="Number of captions.")] = 244,
+    count: Annotated[int, Option(min=1, help="Number of captions.")] = 244,
     text: Text = None,
-    seed: Annotated[int, typer.Option(help="Another seed chooses other captions.")] = 0,
+    seed: Annotated[int, Option(help="Another seed chooses other captions.")] = 0,
 ) -> None:
     """Choose captions for people to label: spread evenly over the scores of both teachers' students.
 
@@ -332,7 +316,7 @@ def icc_labels(
     check_target(out, what="table to label", ours=lambda path: False, overwrite=False)
     where = device_for(**compute)
     with stopping_at(ValueError):
-        chosen, _ = captions_to_label(scores, split(students), device=where, count=count, seed=seed, text=text)
+        chosen, _ = captions_to_label(scores, options.split(students), device=where, count=count, seed=seed, text=text)
         with writing(out) as temporary:
             write_to_label(temporary, chosen)
     say(f"wrote {len(chosen):,} captions to {out}: fill the column label, higher for more concrete")

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis import recipe as recipe_module
-from tamis.choosing import check_columns, check_files, select
+from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError, require
@@ -35,6 +35,7 @@ from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
 from tamis.reporting.sections.overlap import intersections, jaccard
 from tamis.scoring import planned, score
+from tamis.selectors.outcome import check_files
 from tamis.storage import is_run, location, write_json
 from tamis.store.checked import read_lines, read_record, write_record
 from tamis.store.claims import locked
@@ -303,8 +304,8 @@ def _scored(
     """
     pool = open_pool(spec)
     for recipe in recipes:
-        check_columns(recipe, path, pool)
-        check_files(recipe)
+        check_reads(recipe, path, pool)
+        check_files(recipe.steps)
     device = device_for(**compute)
     steps: list[dict[str, Any]] = read_record(notes)["steps"] if notes.is_file() else []
     parts: dict[str, set[str]] = {}

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tamis.registry import Classes, Register, undefined
+from tamis.registry import Register, undefined
 
 if TYPE_CHECKING:
     from tamis.exporters.exporter import Exporter
-
-#: Every export format by the name that recipes and `--to` use; each is imported on first use.
-EXPORTERS = Classes(
-    "tamis.exporters",
-    {
-        "npy": "npy:NpyExport",
-        "parquet": "parquet:ParquetExport",
-        "keys": "keys:KeysExport",
-        "webdataset": "webdataset:WebDatasetExport",
-        "dropped": "dropped:DroppedExport",
-    },
-)
 
 
 def _wrong(cls: type[Any]) -> str:
@@ -28,11 +16,22 @@ def _wrong(cls: type[Any]) -> str:
     return undefined(cls) if issubclass(cls, Exporter) else "does not derive from tamis.exporters.Exporter"
 
 
-#: All exporters: those of `EXPORTERS` and of other packages.
-REGISTER = Register(kind="export format", group="tamis.exporters", ours=EXPORTERS, wrong=_wrong)
+#: Every export format by the name that recipes and `--to` use; each is imported on first use.
+EXPORTERS = Register(
+    "export format",
+    "tamis.exporters",
+    {
+        "npy": "npy:NpyExport",
+        "parquet": "parquet:ParquetExport",
+        "keys": "keys:KeysExport",
+        "webdataset": "webdataset:WebDatasetExport",
+        "dropped": "dropped:DroppedExport",
+    },
+    _wrong,
+)
 
-#: All by name, and the class of one name: see `Register`.
-exporters, exporter_class = REGISTER.all, REGISTER.get
+#: All by name, those of other packages included; and the class of one name.
+exporters, exporter_class = EXPORTERS.all, EXPORTERS.named
 
 
 def __getattr__(name: str) -> Any:
@@ -45,7 +44,6 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "EXPORTERS",
-    "REGISTER",
     "DroppedExport",
     "Exporter",
     "KeysExport",

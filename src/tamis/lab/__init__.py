@@ -8,7 +8,7 @@ from tamis.lab.captions import describe
 from tamis.lab.drawing import render
 from tamis.lab.pool import PoolSummary, make_pool
 from tamis.lab.samples import Kind, LabSample, Mix, kind_shares, make_sample
-from tamis.lab.scenes import Scene, sample_scene, zipf_weights
+from tamis.lab.world import Scene, sample_scene, zipf_weights
 
 __all__ = [
     "Kind",

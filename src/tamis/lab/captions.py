@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from tamis.lab.scenes import Scene
 from tamis.lab.world import (
     ABSTRACT_CAPTIONS,
     ABSTRACT_WORDS,
@@ -20,6 +19,7 @@ from tamis.lab.world import (
     PLACES,
     RELATIONS,
     VAGUE_CAPTIONS,
+    Scene,
     table,
 )
 

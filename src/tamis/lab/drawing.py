@@ -8,8 +8,7 @@ from PIL import Image, ImageDraw
 from tamis.lab.objects import DRAWINGS
 from tamis.lab.pen import Pen, brightened, shades
 from tamis.lab.places import BACKDROPS, gradient
-from tamis.lab.scenes import Scene
-from tamis.lab.world import COLOURS, RGB
+from tamis.lab.world import COLOURS, RGB, Scene
 
 # Drawn this many times larger and averaged: Pillow's polygons have no anti-aliasing of their own.
 _LARGER = 3
@@ -41,14 +40,9 @@ def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
     Cost: 3 ms at 128 pixels on one CPU core.
     """
-    return render_with_boxes(scene, size, rng)[0]
-
-
-def render_with_boxes(scene: Scene, size: int, rng: np.random.Generator) -> tuple[Image.Image, tuple[DrawnObject, ...]]:
-    """Draws the scene as `render` does; also returns the objects' boxes, from the back to the front."""
     canvas = draw_place(scene.place, size, rng)
-    drawn = draw_objects(canvas, scene, rng)
-    return develop(canvas, rng), drawn
+    draw_objects(canvas, scene, rng)
+    return develop(canvas, rng)
 
 
 def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:

@@ -13,8 +13,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 
 from tamis.lab.captions import describe, vague_caption
-from tamis.lab.scenes import Scene, sample_scene
-from tamis.lab.world import COUNTS, GROUPS, NEAR_COLOURS, OBJECTS
+from tamis.lab.world import COUNTS, GROUPS, NEAR_COLOURS, OBJECTS, Scene, sample_scene
 
 T = TypeVar("T")
 

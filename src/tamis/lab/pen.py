@@ -177,9 +177,9 @@ class Pen:
         """A thick part of an ellipse between two angles (degrees, clockwise from the right)."""
         self.stroke(fill, width, *_arc(x, y, rx, ry, start, end))
 
-    def eye(self, x: float, y: float, r: float) -> None:
-        """A white eye with a pupil, visible on any colour."""
-        self.disc((255, 255, 255), x, y, r)
+    def eye(self, white: RGB, x: float, y: float, r: float) -> None:
+        """An eye with a pupil, visible on any colour."""
+        self.disc(white, x, y, r)
         self.disc((25, 25, 30), x + 0.2 * r, y, 0.62 * r)
 
 

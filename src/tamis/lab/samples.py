@@ -18,12 +18,10 @@ from PIL import Image
 
 from tamis.errors import unknown
 from tamis.lab.captions import abstract_caption, describe, foreign_caption
-from tamis.lab.drawing import DrawnObject, develop, draw_objects, draw_place, render_with_boxes
+from tamis.lab.drawing import DrawnObject, develop, draw_objects, draw_place
 from tamis.lab.hard import HARD_KINDS, Detail, HardKind, say, scene_for
-from tamis.lab.large_text import paint_large_text, paint_watermark
-from tamis.lab.painted_text import PaintedText, Quad, Where, paint_text
-from tamis.lab.scenes import Scene, sample_scene, zipf_weights
-from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS
+from tamis.lab.painted_text import PaintedText, Quad, Where, paint_large_text, paint_text, paint_watermark
+from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS, Scene, sample_scene, zipf_weights
 
 Mix = Literal["laion", "uniform", "hard"]
 Kind = Literal[
@@ -157,7 +155,9 @@ def make_sample(
     if kind == "odd_aspect":
         image = _banner(scene, image_size, rng)
     else:
-        image, objects = render_with_boxes(scene, image_size, rng)
+        canvas = draw_place(scene.place, image_size, rng)
+        objects = draw_objects(canvas, scene, rng)
+        image = develop(canvas, rng)
     painted = PaintedText(image, (), ())
     more: dict[str, str | float] = {}
     if kind == "visual_random_text":

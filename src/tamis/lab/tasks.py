@@ -22,8 +22,7 @@ from tamis.lab.drawing import render
 from tamis.lab.painted_text import paint_text
 from tamis.lab.pool import add_member, check_same
 from tamis.lab.samples import jpeg
-from tamis.lab.scenes import Scene, sample_scene
-from tamis.lab.world import COLOURS, OBJECTS, PLACES
+from tamis.lab.world import COLOURS, OBJECTS, PLACES, Scene, sample_scene
 
 #: Images of each task unless said otherwise: ten for each of the 48 objects.
 SIZE = 480

@@ -1,14 +1,19 @@
-"""The lab's world as tables (world.yaml): classes, colours, places, relations, and the sentences about them.
+"""The lab's world as tables (world.yaml): classes, colours, places, relations and sentences; and its scenes.
 
 `objects` and `places` draw them, by the same names.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import yaml
 
+from tamis.errors import unknown
+
+T = TypeVar("T")
 RGB = tuple[int, int, int]
 
 
@@ -70,3 +75,114 @@ ABSTRACT_CAPTIONS: tuple[str, ...] = _WORLD["abstract_captions"]
 VAGUE_CAPTIONS: tuple[str, ...] = _WORLD["vague_captions"]
 WATERMARKS: tuple[str, ...] = _WORLD["watermarks"]
 STAMPS: tuple[str, ...] = _WORLD["stamps"]
+
+_RELATED_SHARE = 0.4
+# Relations whose subject may be two of a kind; the others leave no room for it at 128 pixels.
+_SIDEWAYS = ("left of", "right of", "next to")
+_COUNT_SHARES = {1: 0.56, 2: 0.19, 3: 0.13, 4: 0.12}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One to four objects of a class and a colour at a place, perhaps next to an object of another class.
+
+    Attributes:
+        subject: a key of `OBJECTS`.
+        colour: a key of `COLOURS`.
+        place: a key of `PLACES`.
+        count: number of subjects, 1 to 4; at most 2 next to another object, and 1 above, below or in front of it.
+        relation: a key of `RELATIONS`: where the subject is relative to the other object; None without one.
+        other, other_colour: the other object; None without a relation.
+
+    Raises:
+        ValueError: an unknown name, or a combination that cannot be drawn.
+    """
+
+    subject: str
+    colour: str
+    place: str
+    count: int = 1
+    relation: str | None = None
+    other: str | None = None
+    other_colour: str | None = None
+
+    def __post_init__(self) -> None:
+        _known("object", self.subject, OBJECTS)
+        _known("colour", self.colour, COLOURS)
+        _known("place", self.place, PLACES)
+        if (self.relation is None) != (self.other is None) or (self.other is None) != (self.other_colour is None):
+            raise ValueError(f"relation, other and other_colour must be given together or not at all, got {self}")
+        most = max(COUNTS)
+        if self.relation is not None and self.other is not None and self.other_colour is not None:
+            _known("relation", self.relation, RELATIONS)
+            _known("object", self.other, OBJECTS)
+            _known("colour", self.other_colour, COLOURS)
+            most = 2 if self.relation in _SIDEWAYS else 1
+        if not 1 <= self.count <= most:
+            raise ValueError(f"count must be 1 to {most} for relation {self.relation!r}, got {self.count}")
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The classes in the image: the subject and, if any, the other object."""
+        return (self.subject,) if self.other is None else (self.subject, self.other)
+
+
+def zipf_weights(exponent: float = 1.0) -> dict[str, float]:
+    """The weight of each class by its rank in `OBJECTS`: 1, 1/2^e, 1/3^e, ..., with sum 1."""
+    raw = [rank**-exponent for rank in range(1, len(OBJECTS) + 1)]
+    return {name: weight / sum(raw) for name, weight in zip(OBJECTS, raw, strict=True)}
+
+
+def sample_scene(
+    rng: np.random.Generator, class_weights: Mapping[str, float] | None = None, *, unlike: Scene | None = None
+) -> Scene:
+    """Draw a scene.
+
+    Args:
+        rng: for every choice.
+        class_weights: relative frequency of each class that may occur. None: all equal.
+        unlike: a scene with which it shares no object and not the place.
+
+    Raises:
+        ValueError: the weights leave fewer than two classes, or name an unknown one.
+    """
+    weights = dict.fromkeys(OBJECTS, 1.0) if class_weights is None else dict(class_weights)
+    for name in weights:
+        _known("object", name, OBJECTS)
+    if unlike is not None:
+        weights = {name: w for name, w in weights.items() if name not in unlike.objects}
+    if sum(w > 0 for w in weights.values()) < 2:
+        raise ValueError(f"class_weights need at least two classes with a positive weight, got {weights}")
+    colours, relations = list(COLOURS), list(RELATIONS)
+    places = [place for place in PLACES if unlike is None or place != unlike.place]
+
+    subject = _weighted(rng, weights)
+    colour = colours[int(rng.integers(len(colours)))]
+    place = places[int(rng.integers(len(places)))]
+    if rng.random() >= _RELATED_SHARE:
+        return Scene(subject=subject, colour=colour, place=place, count=_weighted(rng, _COUNT_SHARES))
+    relation = relations[int(rng.integers(len(relations)))]
+    others = [c for c in colours if c != colour]  # two colours, so that a caption that swaps them is wrong
+    return Scene(
+        subject=subject,
+        colour=colour,
+        place=place,
+        count=2 if relation in _SIDEWAYS and rng.random() < 0.2 else 1,
+        relation=relation,
+        other=_weighted(rng, {name: w for name, w in weights.items() if name != subject}),
+        other_colour=others[int(rng.integers(len(others)))],
+    )
+
+
+def _weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
+    point = rng.random() * sum(weights.values())
+    for name, weight in weights.items():
+        point -= weight
+        if point < 0:
+            return name
+    return [name for name, weight in weights.items() if weight > 0][-1]  # rounding left the point at the very end
+
+
+def _known(what: str, name: str, table: Collection[str]) -> None:
+    if name not in table:
+        raise ValueError(unknown(what, name, table))

@@ -85,8 +85,8 @@ def read_pairs(
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
     pairs: dict[int, Pair] = {}
-    for block, place, here in table.blocks_of(wanted):
-        shard = run.shards[block]
+    for block, place in table.blocks_of(wanted):
+        shard, here = run.shards[block], wanted[place] - table.starts[block]
         columns = table.read(block, [*numbers, *words])
         scores = {name: columns[name][here].tolist() for name in numbers}
         texts = {name: columns[name].take(here).to_pylist() for name in words}

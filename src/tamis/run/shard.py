@@ -23,7 +23,7 @@ from tamis.data import Node, Sample, Samples, Signal
 from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
-from tamis.ids import image_hash
+from tamis.ids import image_xxh3
 from tamis.pool.images import fill_pixels, undisturbed, weighed
 from tamis.pool.source import Absence
 from tamis.processes import prefetched
@@ -376,7 +376,7 @@ class ShardReader:
             "key": sample.key,
             "caption": sample.shown_caption,
             "image_bytes": sample.image_bytes,
-            "image_xxh3": was["image_xxh3"] if sample.image is None else image_hash(sample.image),
+            "image_xxh3": was["image_xxh3"] if sample.image is None else image_xxh3(sample.image),
             "uid_hi": sample.uid[0],
             "uid_lo": sample.uid[1],
         }

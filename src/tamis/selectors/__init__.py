@@ -5,10 +5,24 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from tamis.registry import Classes, Register
+from tamis.registry import Register
+
+
+def _wrong(cls: type[Any]) -> str:
+    if not hasattr(cls, "reads"):
+        return "has no reads: the columns that it looks at, as a frozenset of names"
+    if not callable(getattr(cls, "select", None)):
+        return "has no select(table)"
+    try:
+        inspect.signature(cls.select).bind("self", "table")
+    except TypeError as error:
+        return f"has a select() that does not take a table alone ({error})"
+    return ""
+
 
 #: Every selector by the name that recipes use; each is imported when it is asked for.
-SELECTORS = Classes(
+SELECTORS = Register(
+    "step",
     "tamis.selectors",
     {
         "at_least": "steps:AtLeast",
@@ -26,29 +40,14 @@ SELECTORS = Classes(
         "any_of": "steps:AnyOf",
         "none_of": "steps:NoneOf",
     },
+    _wrong,
 )
+
+#: All by name, those of other packages included; and the class of one name.
+selectors, selector_class = SELECTORS.all, SELECTORS.named
 
 #: Names re-exported from `tamis.selectors.outcome` for selector authors.
 _PARTS = ("Outcome", "Selection", "Step", "StepCount", "run_steps", "verdict")
-
-
-def _wrong(cls: type[Any]) -> str:
-    if not hasattr(cls, "reads"):
-        return "has no reads: the columns that it looks at, as a frozenset of names"
-    if not callable(getattr(cls, "select", None)):
-        return "has no select(table)"
-    try:
-        inspect.signature(cls.select).bind("self", "table")
-    except TypeError as error:
-        return f"has a select() that does not take a table alone ({error})"
-    return ""
-
-
-#: All selectors: those of `SELECTORS`, and those of other packages.
-REGISTER = Register(kind="step", group="tamis.selectors", ours=SELECTORS, wrong=_wrong)
-
-#: All by name, and one of a name: see `Register`.
-selectors, selector_class = REGISTER.all, REGISTER.get
 
 
 def __getattr__(name: str) -> Any:
@@ -60,7 +59,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "REGISTER",
     "SELECTORS",
     "AllOf",
     "AnyOf",

@@ -1,39 +1,11 @@
-"""Signals: one file per method. `SIGNALS` lists them all."""
+"""Signals: methods that belong together share a file. `SIGNALS` lists them all."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tamis.data import Signal
-from tamis.registry import Classes, Register, undefined
-
-#: The built-in signals by their names in recipes; each is imported when it is first used.
-SIGNALS = Classes(
-    "tamis.signals",
-    {
-        "caption_length": "caption_length:CaptionLength",
-        "image_size": "image_size:ImageSize",
-        "image_hash": "image_hash:ImageHash",
-        "language": "language:Language",
-        "class_mentions": "class_mentions:ClassMentions",
-        "class_similarity": "class_similarity:ClassSimilarity",
-        "zero_shot_class": "zero_shot_class:ZeroShotClass",
-        "clip": "clip:ClipScore",
-        "text_area": "text_area:TextArea",
-        "tmars": "tmars:Tmars",
-        "text_match": "text_match:TextMatch",
-        "sieve": "sieve:Sieve",
-        "c_ssft": "c_ssft:CSsft",
-        "c_rho": "c_rho:CRho",
-        "icc": "icc:Icc",
-        "vba": "vba:Vba",
-        "sba": "sba:Sba",
-        "pac": "pac:Pac",
-        "clip_stroop": "clip_stroop:ClipStroop",
-        "ave_clip": "ave_clip:AveClip",
-        "complexity_action": "complexity_action:ComplexityAction",
-    },
-)
+from tamis.registry import Register, undefined
 
 
 def _wrong(cls: type[Any]) -> str:
@@ -43,8 +15,38 @@ def _wrong(cls: type[Any]) -> str:
     return f"has no {' and no '.join(missing)}" if missing else undefined(cls)
 
 
-#: All signals: those of `SIGNALS`, and those of other packages.
-REGISTER = Register(kind="signal", group="tamis.signals", ours=SIGNALS, wrong=_wrong)
+#: The built-in signals by their names in recipes; each is imported when it is first used.
+SIGNALS = Register(
+    "signal",
+    "tamis.signals",
+    {
+        "caption_length": "basic:CaptionLength",
+        "image_size": "basic:ImageSize",
+        "image_hash": "image_hash:ImageHash",
+        "language": "basic:Language",
+        "class_mentions": "classes:ClassMentions",
+        "class_similarity": "classes:ClassSimilarity",
+        "zero_shot_class": "classes:ZeroShotClass",
+        "clip": "clip:ClipScore",
+        "text_area": "written_text:TextArea",
+        "tmars": "written_text:Tmars",
+        "text_match": "written_text:TextMatch",
+        "sieve": "sieve:Sieve",
+        "c_ssft": "clip:CSsft",
+        "c_rho": "clip:CRho",
+        "icc": "concreteness:Icc",
+        "vba": "concreteness:Vba",
+        "sba": "concreteness:Sba",
+        "pac": "clip:Pac",
+        "clip_stroop": "concreteness:ClipStroop",
+        "ave_clip": "concreteness:AveClip",
+        "complexity_action": "complexity_action:ComplexityAction",
+    },
+    _wrong,
+)
+
+#: All by name, those of other packages included; and the class of one name.
+signals, signal_class = SIGNALS.all, SIGNALS.named
 
 
 def maker_of(column: str) -> type[Any] | None:
@@ -53,15 +55,11 @@ def maker_of(column: str) -> type[Any] | None:
     return next((cls for cls in SIGNALS.values() if name in {one.name for one in cls.columns}), None)
 
 
-signals, signal_class = REGISTER.all, REGISTER.get
-
-
 def __getattr__(name: str) -> Any:
     return SIGNALS.attribute(name)
 
 
 __all__ = [
-    "REGISTER",
     "SIGNALS",
     "AveClip",
     "CRho",

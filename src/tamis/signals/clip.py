@@ -1,13 +1,19 @@
-"""CLIPScore: the cosine of image and caption in a joint space."""
+"""Cosines of a pair's embeddings: CLIPScore, PAC-S, C-SSFT and C-RHO."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
-from tamis.data import Column, Device, ModelRef, Node, Signal
-from tamis.features.embeddings import ImageEmbedding, TextEmbedding
+import numpy as np
+
+from tamis.arrays import Floats
+from tamis.data import Column, Device, FileRef, ModelRef, Node, Signal
+from tamis.errors import ModelError, at_least_one
+from tamis.features.embeddings import AlikeImageEmbedding, ImageEmbedding, PromptedTextEmbedding, TextEmbedding
 from tamis.math.similarity import rowwise_dot
 
 
@@ -28,11 +34,9 @@ class ClipScore(Signal):
     Cost: 75 ms per pair with ViT-B/32, float32, two CPU cores; docs/performance.md.
     """
 
-    name: ClassVar[str] = "clip"
-    version: ClassVar[int] = 1
-    columns: ClassVar[tuple[Column, ...]] = (
-        Column(name="clip", unit="cosine", better="high", about="cosine of image and caption embedding"),
-    )
+    name = "clip"
+    version = 1
+    columns = (Column(name="clip", unit="cosine", better="high", about="cosine of image and caption embedding"),)
     model: ModelRef
 
     def needs(self) -> Mapping[str, Node]:
@@ -40,3 +44,172 @@ class ClipScore(Signal):
 
     def load(self, device: Device) -> Callable[..., Any]:
         return lambda *, image, text: {"clip": rowwise_dot(image, text)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pac(Signal):
+    """Scores a pair by twice the cosine of its image and its prompted caption, at least 0.
+
+    With a checkpoint of PAC-S (saved as a transformers CLIP) it is that metric; with any other CLIP it is only
+    CLIPScore with a prompt and another weight.
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name.
+        prompt: what precedes each caption.
+
+    Emits:
+        pac: in [0, 2]. NaN where the image does not decode or there is no caption.
+
+    Cost: as `clip`; image embeddings are shared with `clip` of the same model.
+
+    Source: Sarto et al. 2023, "Positive-augmented contrastive learning for image and video captioning evaluation"
+        (CVPR, arXiv 2303.12112), equation 5; w = 2.
+    """
+
+    name = "pac"
+    version = 1
+    columns = (Column(name="pac", unit="twice the cosine", better="high", about="PAC-S of image and caption"),)
+    model: ModelRef
+    prompt: str = "A photo depicts "
+
+    def needs(self) -> Mapping[str, Node]:
+        return {
+            "image": ImageEmbedding(model=self.model),
+            "text": PromptedTextEmbedding(model=self.model, prompt=self.prompt),
+        }
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return lambda *, image, text: {"pac": (2 * np.maximum(rowwise_dot(image, text), 0)).astype(np.float32)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CSsft(Signal):
+    """Scores a pair by its mean cosine under the models after each epoch of a CLIP's fine-tuning on a clean set.
+
+    Low: the model forgets the pair as soon as it sees clean ones, or never knew it: image and caption do not match.
+    Pairs like those of the clean set score high by design, so a clean set that resembles a benchmark leaks it (the
+    paper's Table 3). Pairs of nothing but written text score high as well (Table 4); `tmars` is for those.
+
+    Attributes:
+        folder: what `tamis train c_ssft` wrote, or any folder of checkpoints called `epoch-1`, `epoch-2`, ..., which
+            must prepare images alike. Its contents identify it, not its name.
+        epochs: number of checkpoints to use, from the first; the paper has 5.
+
+    Emits:
+        c_ssft: mean cosine, in [-1, 1]. The equation of appendix A.1 sums the cosines and its text averages them: the
+            order of pairs is the same. NaN where the image does not decode or there is no caption.
+
+    Cost: as `clip`, once per epoch; images are decoded and resized once for all. All models are loaded at once: 5 of
+        ViT-B/32 are 3 GB in float32, half of it in bf16.
+
+    Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.1, after Maini et al. 2022,
+        "Characterizing datapoints via second-split forgetting" (arXiv 2210.15031).
+    """
+
+    name = "c_ssft"
+    version = 1
+    columns = (
+        Column(
+            name="c_ssft",
+            unit="cosine",
+            better="high",
+            about="mean cosine under the models of all epochs of a fine-tuning on clean pairs",
+        ),
+    )
+    folder: FileRef
+    epochs: int = 5
+
+    def __post_init__(self) -> None:
+        at_least_one(epochs=self.epochs)
+
+    def needs(self) -> Mapping[str, Node]:
+        first, *others = models = epoch_models(self.folder, self.epochs)
+        images: list[Node] = [ImageEmbedding(model=first)]
+        images += [AlikeImageEmbedding(model=model, resized_for=first) for model in others]
+        nodes: dict[str, Node] = {}
+        for number, (image, model) in enumerate(zip(images, models, strict=True), start=1):
+            # Epoch by epoch, so that both towers of a model are loaded together.
+            nodes |= {f"image_{number}": image, f"text_{number}": TextEmbedding(model=model)}
+        return nodes
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def score(**given: Floats) -> dict[str, Floats]:
+            epochs = range(1, self.epochs + 1)
+            cosines = np.stack([rowwise_dot(given[f"image_{n}"], given[f"text_{n}"]) for n in epochs])
+            return {"c_ssft": cosines.mean(0, dtype=np.float64).astype(np.float32)}
+
+        return score
+
+
+def epoch_models(folder: str, epochs: int) -> list[str]:
+    """Returns references to the models of epochs 1 to n in a folder; ModelError if it lacks one of them.
+
+    A missing folder is noticed when it is hashed.
+    """
+    # With "./" in front, no path is taken for a Hugging Face id.
+    place = os.path.join(".", os.path.expanduser(folder))
+    models = [os.path.join(place, f"epoch-{number}") for number in range(1, epochs + 1)]
+    complete = [os.path.isfile(os.path.join(model, "config.json")) for model in models]
+    if os.path.isdir(place) and not all(complete):
+        last = complete.index(False)
+        raise ModelError(
+            f"c_ssft: {folder} has no complete epoch-{last + 1}, and epochs is {epochs}: run the `tamis train c_ssft` "
+            f"that writes it again" + (f", or set epochs: {last}" if last else "")
+        )
+    return models
+
+
+@dataclass(frozen=True, kw_only=True)
+class CRho(Signal):
+    """Scores a pair by its cosine under a model of a clean set, minus that under a model that saw the pool once.
+
+    High: the model of clean pairs finds a match that the pool has not taught yet. Low: it finds no match, or the pool
+    teaches the pair well already. The two models have different scales, so 0 has no meaning: only the order counts.
+
+    Attributes:
+        clean: a CLIP trained on the clean set; the paper's for 32 epochs on CC3M. `tamis train c_rho` makes both.
+        pool: a CLIP trained on the whole pool for one epoch. Equation 1 has the cosine after that epoch, not a loss.
+
+    Emits:
+        c_rho: difference of the cosines, in [-2, 2]. NaN where the image does not decode or there is no caption.
+
+    Cost: as `clip`, twice; images are decoded once.
+
+    Source: Maini et al. 2024, T-MARS (arXiv 2307.03132), section 4.2 and appendix A.2, equation 1: clean minus pool,
+        the highest are kept. After Mindermann et al. 2022, "Prioritized training on points that are learnable, worth
+        learning, and not yet learnt" (arXiv 2206.07137): training loss minus held-out loss; high cosine is low loss.
+    """
+
+    name = "c_rho"
+    version = 1
+    columns = (
+        Column(
+            name="c_rho",
+            unit="cosine",
+            better="high",
+            about="cosine under a model of clean pairs minus that under a model of the pool",
+        ),
+    )
+    clean: ModelRef
+    pool: ModelRef
+
+    def __post_init__(self) -> None:
+        if self.clean == self.pool:
+            raise ValueError(f"clean and pool are the same model, {self.clean}: every pair would score 0; name two")
+        if (Path(self.clean).name, Path(self.pool).name) == ("pool", "clean"):  # the names of `tamis train c_rho`
+            raise ValueError(
+                f"clean ({self.clean}) and pool ({self.pool}) are swapped: pairs would be ranked backwards"
+            )
+
+    def needs(self) -> Mapping[str, Node]:
+        return {
+            "clean_image": ImageEmbedding(model=self.clean),
+            "clean_text": TextEmbedding(model=self.clean),
+            "pool_image": ImageEmbedding(model=self.pool),
+            "pool_text": TextEmbedding(model=self.pool),
+        }
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return lambda *, clean_image, clean_text, pool_image, pool_text: {
+            "c_rho": rowwise_dot(clean_image, clean_text) - rowwise_dot(pool_image, pool_text)
+        }

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from tamis.data import Column, Device, Node, ParserRef, Signal
-from tamis.features.sources import Captions, of_distinct
+from tamis.data import Column, Device, ParserRef
+from tamis.signals.basic import CaptionSignal
 
 #: Verbs of being and having: nothing happens.
 STATES = frozenset(
@@ -38,7 +36,7 @@ class Token(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComplexityAction(Signal):
+class ComplexityAction(CaptionSignal):
     """Counts the relations and the action verbs of a caption in its parse (CAT's first two letters).
 
     A relation joins two things by a verb or a preposition ("a dog chases a ball", "a cup on a table"). Captions without
@@ -58,30 +56,23 @@ class ComplexityAction(Signal):
         2301.02280), section 3.1. They parse scene graphs by rules on a dependency tree; these rules are ours.
     """
 
-    name: ClassVar[str] = "complexity_action"
-    version: ClassVar[int] = 2
-    columns: ClassVar[tuple[Column, ...]] = (
+    name = "complexity_action"
+    version = 2
+    columns = (
         Column(name="complexity", unit="relations", better="high", about="most relations of any one noun"),
         Column(name="actions", unit="verbs", better="high", about="action verbs"),
     )
     parser: ParserRef = "en_core_web_sm"
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.texts.language import load_parser
 
         parse = load_parser(self.parser)
 
-        def counts(texts: Sequence[str]) -> list[tuple[float, float]]:
+        def counts(texts: Sequence[str]) -> list[tuple[int, int]]:
             return parse([text[:LONGEST] for text in texts], lambda tokens: (complexity(tokens), actions(tokens)))
 
-        def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
-            rows = np.array(of_distinct(captions, counts, (np.nan, np.nan)), np.float32).reshape(-1, 2)
-            return {"complexity": rows[:, 0], "actions": rows[:, 1]}
-
-        return score
+        return self.columns_of(counts)
 
 
 def complexity(tokens: Sequence[Token]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,9 @@ class ImageHash(Signal):
     Source: see `tamis.math.hashing.image_hash`.
     """
 
-    name: ClassVar[str] = "image_hash"
-    version: ClassVar[int] = 3
-    columns: ClassVar[tuple[Column, ...]] = (
+    name = "image_hash"
+    version = 3
+    columns = (
         Column(
             name="image_hash", unit="hex digits", better="neither", kind="word", about="perceptual hash of the image"
         ),

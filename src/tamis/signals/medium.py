@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 _MEDIA = ("image", "photo", "photograph", "picture", "pic", "snapshot", "illustration", "drawing", "painting", "sketch")
 _STOCK = ("image", "photo", "photograph", "picture", "illustration", "vector")
@@ -45,17 +45,6 @@ MEDIUM_PHRASES: Mapping[str, tuple[str, ...]] = {
 _NOTHING = re.compile(r"[\W_]*")
 
 
-@dataclass(frozen=True)
-class Removed:
-    """Counts of what the removal of medium phrases did to some texts."""
-
-    texts: int
-    touched: int  # lost something
-    emptied: int  # lost everything
-    characters: int  # lost, with white space and punctuation
-    phrases: tuple[tuple[str, int], ...]  # with the number of texts that held each, the most frequent first
-
-
 def without_medium(phrases: Sequence[str]) -> Callable[[str], str]:
     """Returns a function that removes phrases from a text.
 
@@ -91,8 +80,13 @@ def holds_words(text: str) -> bool:
     return not _NOTHING.fullmatch(text)
 
 
-def removed_by(phrases: Sequence[str], texts: Iterable[str]) -> Removed:
-    """Counts what `without_medium(phrases)` removes from texts."""
+def removed_by(phrases: Sequence[str], texts: Iterable[str]) -> dict[str, Any]:
+    """Counts what `without_medium(phrases)` removes from texts.
+
+    Returns:
+        The number of `texts`, of those that lost something (`touched`) and everything (`emptied`), the `characters`
+        lost with white space and punctuation, and the `phrases` with how many texts held each, the most frequent first.
+    """
     remove, pattern = without_medium(phrases), _pattern(tuple(phrases))
     counts: Counter[str] = Counter()
     number = touched = emptied = characters = 0
@@ -105,8 +99,8 @@ def removed_by(phrases: Sequence[str], texts: Iterable[str]) -> Removed:
             emptied += not rest
             characters += len(text) - len(rest)
             counts.update(matches)
-    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    return Removed(number, touched, emptied, characters, tuple(ordered))
+    ordered = tuple(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+    return {"texts": number, "touched": touched, "emptied": emptied, "characters": characters, "phrases": ordered}
 
 
 @lru_cache(maxsize=16)

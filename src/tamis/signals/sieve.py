@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -57,9 +57,9 @@ class Sieve(Signal):
         section 4.4 (8 captions, p = 0.9, 5 to 20 tokens).
     """
 
-    name: ClassVar[str] = "sieve"
-    version: ClassVar[int] = 2
-    columns: ClassVar[tuple[Column, ...]] = (
+    name = "sieve"
+    version = 2
+    columns = (
         Column(
             name="sieve",
             unit="cosine",

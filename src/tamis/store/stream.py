@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels, Rows
 from tamis.data import Member, Sample
 from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknown
-from tamis.ids import content_uid, format_uid, image_hash
+from tamis.ids import content_uid, format_uid, image_xxh3
 from tamis.pool import Pool, PoolSpec, Shard, open_pool
 from tamis.pool.files import absolute, expand_braces, is_remote
 from tamis.pool.images import decode, pixels_in
@@ -511,7 +511,7 @@ def _difference(now: Sample, was: Mapping[str, Any]) -> str:
         return f"its caption is {_shown(now.shown_caption)}, was {_shown(caption)}"
     if was["image_bytes"] and now.image_bytes != was["image_bytes"]:
         return f"its image has {now.image_bytes:,} bytes, had {was['image_bytes']:,}"
-    if was["image_xxh3"] is not None and now.image is not None and image_hash(now.image) != was["image_xxh3"]:
+    if was["image_xxh3"] is not None and now.image is not None and image_xxh3(now.image) != was["image_xxh3"]:
         return "its image is another of as many bytes"
     # An image that could not be read when it was scored has left no trace in the uid.
     if now.uid != uid and uid != content_uid(None, (caption or "").encode()):

@@ -124,16 +124,12 @@ class Table:
         """Yields where the rows of each block are among those of the table."""
         yield from (slice(start, stop) for start, stop in itertools.pairwise(self.starts.tolist()))
 
-    def blocks_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, slice, NDArray[np.int64]]]:
-        """Yields each block that holds some of the rows, the place of these in `rows`, and their numbers in the block.
-
-        Args:
-            rows: ascending.
-        """
+    def blocks_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
+        """Yields each block that holds some of the rows, which ascend, and the place of these in `rows`."""
         edges = np.searchsorted(rows, self.starts).tolist()
         for block, (first, last) in enumerate(itertools.pairwise(edges)):
             if first < last:
-                yield block, slice(first, last), rows[first:last] - self.starts[block]
+                yield block, slice(first, last)
 
     def uids(self, rows: NDArray[np.int64]) -> tuple[U64, U64]:
         """Returns the uids of some rows, in the order asked for, reading only the blocks that hold them."""
@@ -145,8 +141,9 @@ class Table:
             return ascending[0][back], ascending[1][back]
         high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
 
-        def fill(some: tuple[int, slice, NDArray[np.int64]]) -> None:
-            block, place, here = some
+        def fill(some: tuple[int, slice]) -> None:
+            block, place = some
+            here = rows[place] - self.starts[block]
             block_high, block_low = self.read_uids(block)
             high[place], low[place] = block_high[here], block_low[here]
 
@@ -165,11 +162,12 @@ class Table:
             first = self.read(0, [name])[name] if self.sizes else np.empty((0, 0), np.float16)
             return cast(NDArray[np.floating[Any]], first[:0])
         order = np.argsort(rows, kind="stable")
+        ascending = rows[order]
         out: NDArray[np.floating[Any]] | None = None
-        for block, place, here in self.blocks_of(rows[order]):
+        for block, place in self.blocks_of(ascending):
             found = self.read(block, [name])[name]
             if out is None:
                 out = np.empty((rows.size, *found.shape[1:]), found.dtype)
-            out[order[place]] = found[here]
+            out[order[place]] = found[ascending[place] - self.starts[block]]
         assert out is not None
         return out

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tamis.data import Sample, Signal
 from tamis.errors import DamageError
-from tamis.ids import LENGTH, fingerprint, image_hash
+from tamis.ids import LENGTH, fingerprint, image_xxh3
 from tamis.storage import files, remove
 from tamis.store import parts
 from tamis.store.checked import CheckedParquet, damaged, write_parquet
@@ -87,7 +87,7 @@ class IndexWriter(PartWriter):
             "caption": sample.shown_caption,
             "caption_judged": sample.caption is not None,
             "image_bytes": sample.image_bytes,
-            "image_xxh3": None if sample.image is None else image_hash(sample.image),
+            "image_xxh3": None if sample.image is None else image_xxh3(sample.image),
             "members": [{"ext": part.ext, "offset": part.offset, "size": part.size} for part in sample.members],
             "status": sample.status,
             "reason": sample.reason,

@@ -6,8 +6,6 @@ def test_it_keeps_its_promises():
 A broken promise is an AssertionError with the values.
 """
 
-from tamis.testing.exporters import check_exporter
-from tamis.testing.selectors import check_selector
-from tamis.testing.signals import check_signal
+from tamis.testing.checks import check_exporter, check_selector, check_signal
 
 __all__ = ["check_exporter", "check_selector", "check_signal"]

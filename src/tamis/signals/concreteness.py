@@ -1,0 +1,351 @@
+"""How visually concrete a caption is: ICC, its two teachers, and two baselines of its paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tamis.arrays import Floats, Pixels
+from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef
+from tamis.errors import at_least_one, require
+from tamis.features.generated import DrawnImages
+from tamis.features.sources import of_present
+from tamis.math.similarity import unit_rows
+from tamis.models.text_to_image import Drawing
+from tamis.signals.basic import CaptionSignal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Icc(CaptionSignal):
+    """Scores a caption by how visually concrete it is: can it be drawn, and read back from the drawing?
+
+    High: a scene that everyone imagines alike ("a cat standing on a counter"). Low: opinions, names, slogans, prices,
+    whatever an image cannot show. It ignores the image: a concrete caption can belong to another one, so select by
+    `clip` as well.
+
+    Attributes:
+        model: "moranyanuka/icc", "norms" (built in, no download; weaker, above all on long captions), a folder that
+            `tamis train icc` wrote, or any sequence classification checkpoint with one logit.
+
+    Emits:
+        icc: about 0 (abstract) to about 1 (concrete); a checkpoint's output is not clipped. NaN where there is no
+            caption.
+
+    Cost: 4 ms per distinct caption with DistilRoBERTa, bf16, two CPU cores; docs/performance.md.
+
+    Source: Yanuka et al. 2024, "ICC: quantifying image caption concreteness for multimodal dataset curation"
+        (arXiv 2403.01306).
+    """
+
+    name = "icc"
+    version = 1
+    columns = (Column(name="icc", unit="concreteness", better="high", about="how visually concrete the caption is"),)
+    model: ModelRef = "moranyanuka/icc"
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.texts.regression import load_text_regression
+
+        regress = load_text_regression(self.model, device)
+        return lambda *, captions: {"icc": of_present(captions, regress)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sba(CaptionSignal):
+    """Scores a caption by how well a language model rewrites it from CLIP's single vector of it.
+
+    High: CLIP's vector holds what the caption says. Low: it does not, for example because images never show it. Fluent
+    phrases score high too, visible or not; `tamis train icc` combines it with `vba`. It falls with the length of the
+    caption: see `tamis.math.normalise.PerLength`.
+
+    Attributes:
+        bridge: the linear layer between the two models: a folder that `tamis train sba` wrote.
+        clip: the CLIP checkpoint whose text tower is used; None: where it was in training.
+        language_model: the causal language model; None: where it was in training.
+        beams: number of beams, of which the best reconstruction counts.
+        max_tokens: longest reconstruction, in tokens.
+        no_repeat: no run of this many tokens is repeated; 0 for no limit. The released code has 2.
+
+    Emits:
+        sba: 1 - character edit distance / length of the longer text, of the best reconstruction, in [0, 1]. NaN where
+            there is no caption.
+        sba_caption: the best reconstruction.
+
+    Cost: a beam search of a language model per distinct caption.
+
+    Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2.
+    """
+
+    name = "sba"
+    version = 1
+    columns = (
+        Column(
+            name="sba",
+            unit="edit similarity",
+            better="high",
+            beside="sba_caption",
+            about="how well a language model rewrites the caption from its CLIP vector",
+        ),
+        Column(name="sba_caption", unit="text", better="neither", kind="word", about="the best reconstruction"),
+    )
+    bridge: ModelRef
+    clip: OptionalModelRef = None
+    language_model: OptionalModelRef = None
+    beams: int = 5
+    max_tokens: int = 60
+    no_repeat: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one(beams=self.beams, max_tokens=self.max_tokens)
+        if self.no_repeat < 0:
+            raise ValueError(f"no_repeat must be 0 (no limit) or more, got {self.no_repeat}")
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.texts.soft_token import load_semantic_autoencoder
+
+        require("rapidfuzz", extra="clip")
+        rewrite = load_semantic_autoencoder(self.bridge, self.clip, self.language_model, device)
+
+        def best(texts: Sequence[str]) -> Iterable[tuple[float, str]]:
+            written = rewrite(texts, beams=self.beams, max_tokens=self.max_tokens, no_repeat=self.no_repeat)
+            return map(most_alike, texts, written)
+
+        return self.columns_of(best)
+
+
+def edit_similarity(one: str, other: str) -> float:
+    """Returns 1 - edit distance / length of the longer text: in [0, 1], 1 for equal texts, also for two empty ones.
+
+    Source: Yanuka et al. 2024 (ICC), section 2, normalised as in the released code, but high for similar texts; the
+        distance of Levenshtein 1966: the least number of characters to insert, delete or replace.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    return Levenshtein.normalized_similarity(one, other)
+
+
+def most_alike(text: str, others: Sequence[str]) -> tuple[float, str]:
+    """Returns the largest edit similarity of a text with others, and that other text; of equal ones the first."""
+    return max(((edit_similarity(text, other), other) for other in others), key=lambda pair: pair[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vba(CaptionSignal):
+    """Scores a caption by how much of it a captioner reads back from an image drawn from it.
+
+    High: what the caption says can be drawn and seen. Low: it cannot, or the image shows other details than the caption
+    names. `tamis train icc` combines it with `sba`, per length of the caption: see `tamis.math.normalise.PerLength`.
+
+    Attributes:
+        text_to_image: the model that draws: a pipeline of diffusers.
+        captioner: the model that reads, by beam search: BLIP, BLIP-2, GIT or another image-to-text checkpoint.
+        encoder: the model whose token embeddings BERTScore compares.
+        layer: of the encoder; None: the one that the `bert-score` package takes, else the last.
+        beams: number of beams, of which the best reconstruction counts.
+        max_tokens: longest reconstruction, in tokens.
+        prompt: what reconstructions begin with (BLIP, BLIP-2 and GIT only); it is removed again. The released code has
+            "a photo of".
+        drawing: how images are drawn.
+
+    Emits:
+        vba: BERTScore F1 of the best reconstruction, at most 1; 0 where the captioner returns nothing. NaN where there
+            is no caption, or it has no token.
+        vba_caption: the best reconstruction.
+
+    Cost: seconds per caption, with Stable Diffusion 2 and BLIP-2: for training `icc`, which then scores.
+
+    Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2, appendix A.7 (guidance 9, 20 steps).
+    """
+
+    name = "vba"
+    version = 1
+    columns = (
+        Column(
+            name="vba",
+            unit="BERTScore F1",
+            better="high",
+            beside="vba_caption",
+            about="how much of the caption a captioner reads back from an image drawn from it",
+        ),
+        Column(name="vba_caption", unit="text", better="neither", kind="word", about="the best reconstruction"),
+    )
+    text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
+    captioner: ModelRef = "Salesforce/blip2-opt-2.7b"
+    encoder: ModelRef = "FacebookAI/roberta-large"
+    layer: int | None = None
+    beams: int = 5
+    max_tokens: int = 30
+    prompt: str = ""
+    drawing: Drawing = Drawing()
+
+    def __post_init__(self) -> None:
+        at_least_one(beams=self.beams, max_tokens=self.max_tokens)
+
+    def needs(self) -> Mapping[str, Node]:
+        return {**super().needs(), "drawn": DrawnImages(model=self.text_to_image, drawing=self.drawing)}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.captioner import load_beam_captioner
+        from tamis.models.texts.sentence import load_token_encoder
+
+        read = load_beam_captioner(self.captioner, device)
+        read.check(self.prompt, self.max_tokens)
+        encode = load_token_encoder(self.encoder, self.layer, device)
+
+        def score(*, captions: Sequence[str | None], drawn: Sequence[list[Pixels] | None]) -> dict[str, Any]:
+            images = {text: some[0] for text, some in zip(captions, drawn, strict=True) if some}
+
+            def best(texts: Sequence[str]) -> Iterable[tuple[float, str | None]]:
+                shown = [images[text] for text in texts]
+                generated = read(shown, prompt=self.prompt, beams=self.beams, max_tokens=self.max_tokens)
+                return best_reconstructions(dict(zip(texts, generated, strict=True)), encode).values()
+
+            return self.columns_of(best)(captions=captions)
+
+        return score
+
+
+def best_reconstructions(
+    generated: Mapping[str, Sequence[str]], encode: Callable[[Sequence[str]], Mapping[str, Any]]
+) -> dict[str, tuple[float, str | None]]:
+    """Returns the best BERTScore F1 of the reconstructions of each text, and that one; of equal ones the first.
+
+    `encode` gives the `TokenVectors` of texts.
+    """
+    from tamis.math.bertscore import bertscore
+
+    vectors = encode([*generated, *(other for others in generated.values() for other in others)])
+    best: dict[str, tuple[float, str | None]] = {}
+    for text, others in generated.items():
+        reference, scored = vectors[text], []
+        for other in others:
+            candidate = vectors[other]
+            f1 = bertscore(candidate.vectors, reference.vectors, candidate.counts, reference.counts).f1
+            if not np.isnan(f1):
+                scored.append((f1, other))
+        best[text] = max(scored, key=lambda pair: pair[0]) if scored else (np.nan, None)
+    return best
+
+
+#: The placeholder of the caption in a prompt.
+SLOT = "[*]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipStroop(CaptionSignal):
+    """Scores a caption by how far it moves CLIP's embedding of a sentence whose slot it fills.
+
+    High: visually salient, concrete words. A weak baseline for whole captions, and longer captions score higher.
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint; only its text tower is used.
+        prompts: sentences with the slot "[*]".
+
+    Emits:
+        clip_stroop: 1 - mean cosine of the filled and the unfilled prompts, in [0, 2]. NaN where there is no caption.
+
+    Cost: the text tower, per prompt and distinct caption.
+
+    Source: Alper et al. 2023, "Is BERT blind? Exploring the effect of vision-and-language pretraining on visual
+        language understanding" (arXiv 2303.12513), Stroop probing; Yanuka et al. 2024 (ICC), appendix A.4: whole
+        captions in the slot. The list of prompts is ours.
+    """
+
+    name = "clip_stroop"
+    version = 1
+    columns = (
+        Column(
+            name="clip_stroop", unit="1 - cosine", better="high", about="how far the caption moves a sentence around it"
+        ),
+    )
+    model: ModelRef = "openai/clip-vit-large-patch14"
+    prompts: tuple[str, ...] = ("I see the [*]", "A photo of the [*]", "A picture of my [*]", "This is the [*]")
+
+    def __post_init__(self) -> None:
+        lacking = [prompt for prompt in self.prompts if SLOT not in prompt]
+        if not self.prompts or lacking:
+            raise ValueError(f"every prompt needs the slot {SLOT!r}, got {lacking or 'no prompt'}")
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.clip import load_clip, load_tokenizer
+
+        clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
+
+        def embed(texts: Sequence[str]) -> Floats:
+            return unit_rows(clip.texts(tokenize(texts)))
+
+        return lambda *, captions: {
+            "clip_stroop": of_present(captions, lambda texts: interference(texts, self.prompts, embed))
+        }
+
+
+def interference(captions: Sequence[str], prompts: Sequence[str], embed: Callable[[Sequence[str]], Floats]) -> Floats:
+    """Returns 1 - mean over prompts of the cosine of a prompt with and without the caption in its slot.
+
+    `embed` gives unit rows for texts. The result is (n,) float32, in [0, 2].
+    """
+    moved = np.zeros(len(captions), np.float64)
+    for prompt in prompts:
+        empty = embed([prompt])[0]
+        moved += embed([prompt.replace(SLOT, caption) for caption in captions]) @ empty
+    return (1 - moved / len(prompts)).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveClip(CaptionSignal):
+    """Scores a caption by its mean CLIP cosine with several images drawn from it.
+
+    High: a text-to-image model can draw it. Slower than every other signal: a baseline for samples.
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint.
+        text_to_image: the model that draws: a pipeline of diffusers.
+        pictures: number of images of each caption.
+        drawing: how they are drawn.
+
+    Emits:
+        ave_clip: mean cosine, in [-1, 1]. NaN where there is no caption.
+
+    Cost: `pictures` drawings per distinct caption.
+
+    Source: Wu and Smith 2023, "Composition and deformance: measuring imageability with a text-to-image model" (WNU).
+    """
+
+    name = "ave_clip"
+    version = 1
+    columns = (
+        Column(name="ave_clip", unit="cosine", better="high", about="mean cosine with images drawn from the caption"),
+    )
+    model: ModelRef = "openai/clip-vit-large-patch14"
+    text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
+    pictures: int = 10
+    drawing: Drawing = Drawing()
+
+    def __post_init__(self) -> None:
+        at_least_one(pictures=self.pictures)
+
+    def needs(self) -> Mapping[str, Node]:
+        drawn = DrawnImages(model=self.text_to_image, count=self.pictures, drawing=self.drawing)
+        return {**super().needs(), "drawn": drawn}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.clip import load_clip, load_tokenizer
+        from tamis.models.preprocess import load_preprocess
+
+        clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
+        preprocess = load_preprocess(self.model)
+
+        def score(*, captions: Sequence[str | None], drawn: Sequence[list[Pixels] | None]) -> dict[str, Any]:
+            images = {text: some for text, some in zip(captions, drawn, strict=True) if some}
+
+            def mean_cosines(texts: Sequence[str]) -> list[tuple[float]]:
+                pixels = [preprocess.resize(image) for text in texts for image in images[text]]
+                of_images = unit_rows(clip.images(pixels)).reshape(len(texts), self.pictures, -1)
+                cosines = np.einsum("npd,nd->np", of_images, unit_rows(clip.texts(tokenize(texts))))
+                return [(mean,) for mean in cosines.mean(1)]
+
+            return self.columns_of(mean_cosines)(captions=captions)
+
+        return score
