@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask
-from tamis.reporting.histogram import Histogram, bars_of, histogram, whole_column
+from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
 from tamis.store.reasons import blocks
 from tamis.store.run import Run
 from tamis.store.table import Table

@@ -12,7 +12,7 @@ import numpy as np
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
-from tamis.reporting.histogram import whole_column
+from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import Painter, read_pairs
 from tamis.reporting.sections.text import painter
 from tamis.store.stream import samples_of

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tamis.arrays import U64, Float32s, Mask, Rows
 from tamis.errors import RecipeError, check_words
-from tamis.reporting.histogram import whole_column
+from tamis.reporting.distributions import whole_column
 from tamis.selectors.expression import parse
 from tamis.store.run import Run
 from tamis.store.subset import Subset
