@@ -5,6 +5,7 @@ A view is which rows the page shows, and in which order: the filters and orders 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ class HeldRun(Run):
                 self._held_uids[block] = plain.read_uids(block)
             return self._held_uids[block]
 
-        return Table(plain.sizes, read, read_uids, plain.kind, about=plain.about, side_file=plain.side_file)
+        return dataclasses.replace(plain, read=read, read_uids=read_uids)
 
     def _hold(self, key: tuple[int, str, str], value: Any) -> None:
         with self._guard:
@@ -235,7 +236,7 @@ def rows_of(
     for column, word in view.words:
         _keep_word(table, mask, column, word)
     if view.caption:
-        _keep_caption(run, table, mask, view.caption)
+        _keep_caption(run, mask, view.caption)
     rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
     total = int(rows.size)
     if view.sort == "row":
@@ -299,9 +300,8 @@ def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
     list(table.map([column], look))
 
 
-def _keep_caption(run: Run, table: Table, mask: Mask, text: str) -> None:
-    for block, shard in enumerate(run.shards):
-        place = slice(int(table.starts[block]), int(table.starts[block + 1]))
+def _keep_caption(run: Run, mask: Mask, text: str) -> None:
+    for shard, place in run.places.items():
         if mask[place].any():
             captions = run.index(shard, ["caption"]).column("caption").combine_chunks()
             found = pc.match_substring(captions, text, ignore_case=True).fill_null(False)

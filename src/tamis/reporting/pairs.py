@@ -184,25 +184,23 @@ def read_pairs(
     """Reads what the page shows of some rows, and their images if there is a pool; `painter` paints those of some."""
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
-    edges = np.searchsorted(wanted, table.starts)
     pairs: dict[int, Pair] = {}
-    for block, shard in enumerate(run.shards):
-        here = wanted[edges[block] : edges[block + 1]] - table.starts[block]
-        if not here.size:
-            continue
+    for block, place in table.blocks_of(wanted):
+        shard, here = run.shards[block], wanted[place] - table.starts[block]
         columns = table.read(block, [*numbers, *words])
         scores = {name: columns[name][here].tolist() for name in numbers}
         texts = {name: columns[name].take(here).to_pylist() for name in words}
+        entries = run.index(shard, _INDEX).take(here).to_pylist()
         found = [
             Pair(
-                row=int(table.starts[block] + here[place]),
+                row=int(row),
                 shard=shard,
                 uid=format_uid(entry.pop("uid_hi"), entry.pop("uid_lo")),
-                numbers={name: values[place] for name, values in scores.items()},
-                words={name: values[place] for name, values in texts.items()},
+                numbers={name: values[number] for name, values in scores.items()},
+                words={name: values[number] for name, values in texts.items()},
                 **entry,
             )
-            for place, entry in enumerate(run.index(shard, _INDEX).take(here).to_pylist())
+            for number, (row, entry) in enumerate(zip(wanted[place], entries, strict=True))
         ]
         _explain_nulls(run, shard, here, found)
         pairs |= {pair.row: pair for pair in found}
