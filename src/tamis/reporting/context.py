@@ -114,7 +114,7 @@ class Context:
                 values[CAPTION] = np.asarray(lengths.cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
             return values
 
-        return Table(table.sizes, read, table.read_uids, lambda name: "number" if name == CAPTION else table.kind(name))
+        return replace(table, read=read, kind=lambda name: "number" if name == CAPTION else table.kind(name))
 
     @cached_property
     def order(self) -> U64:

@@ -122,6 +122,9 @@ THUMBNAIL = 160
 
 _QUALITY = 62
 
+#: The format in which pages get images.
+KIND = "webp" if features.check("webp") else "jpeg"
+
 #: What the page says instead of an image, by the kind of problem (`tamis.pool.source.Problem`).
 NO_IMAGE = {
     "absent": "the pool's files are not here",
@@ -181,25 +184,23 @@ def read_pairs(
     """Reads what the page shows of some rows, and their images if there is a pool; `painter` paints those of some."""
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
-    edges = np.searchsorted(wanted, table.starts)
     pairs: dict[int, Pair] = {}
-    for block, shard in enumerate(run.shards):
-        here = wanted[edges[block] : edges[block + 1]] - table.starts[block]
-        if not here.size:
-            continue
+    for block, place in table.blocks_of(wanted):
+        shard, here = run.shards[block], wanted[place] - table.starts[block]
         columns = table.read(block, [*numbers, *words])
         scores = {name: columns[name][here].tolist() for name in numbers}
         texts = {name: columns[name].take(here).to_pylist() for name in words}
+        entries = run.index(shard, _INDEX).take(here).to_pylist()
         found = [
             Pair(
-                row=int(table.starts[block] + here[place]),
+                row=int(row),
                 shard=shard,
                 uid=format_uid(entry.pop("uid_hi"), entry.pop("uid_lo")),
-                numbers={name: values[place] for name, values in scores.items()},
-                words={name: values[place] for name, values in texts.items()},
+                numbers={name: values[number] for name, values in scores.items()},
+                words={name: values[number] for name, values in texts.items()},
                 **entry,
             )
-            for place, entry in enumerate(run.index(shard, _INDEX).take(here).to_pylist())
+            for number, (row, entry) in enumerate(zip(wanted[place], entries, strict=True))
         ]
         _explain_nulls(run, shard, here, found)
         pairs |= {pair.row: pair for pair in found}
@@ -244,10 +245,18 @@ def _add_images(
 
 
 def thumbnail(pixels: Pixels) -> tuple[str, tuple[int, int]]:
-    """Returns a small copy of an image as a data URL, and its size. Nothing of the file's metadata is in it."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    """Returns a small copy of an image as a data URL, and its size."""
+    data, size = encoded(pixels, THUMBNAIL, _QUALITY)
+    return f"data:image/{KIND};base64,{base64.b64encode(data).decode('ascii')}", size
+
+
+def encoded(pixels: Pixels, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
+    """Returns an image as a file of `KIND`, at most `side` pixels on its longer side, and its size.
+
+    Nothing of the original file's metadata is in it.
+    """
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    kind = "webp" if features.check("webp") else "jpeg"
-    image.save(out, kind.upper(), quality=_QUALITY)
-    return f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode('ascii')}", image.size
+    image.save(out, KIND.upper(), quality=quality)
+    return out.getvalue(), image.size

@@ -61,13 +61,12 @@ def _captions(context: Context) -> Facts | None:
     if not context.subsets:
         return None
     run, sample, captions, rows = context.run, context.sample, [], []
-    for shard, start, stop in zip(run.shards, context.table.starts, context.table.starts[1:], strict=False):
-        first, last = np.searchsorted(sample, [start, stop])
-        if first < last:
-            index = run.index(shard, ["caption", "caption_judged"]).take(sample[first:last] - start)
-            judged = np.array(index.column("caption_judged").to_pylist(), bool)
-            captions += index.column("caption").filter(pa.array(judged)).to_pylist()
-            rows += sample[first:last][judged].tolist()
+    for block, place in context.table.blocks_of(sample):
+        here = sample[place] - context.table.starts[block]
+        index = run.index(run.shards[block], ["caption", "caption_judged"]).take(here)
+        judged = np.array(index.column("caption_judged").to_pylist(), bool)
+        captions += index.column("caption").filter(pa.array(judged)).to_pylist()
+        rows += sample[place][judged].tolist()
     keeps = [keep[np.array(rows, np.int64)] for keep in context.keeps]
     subsets = [
         {
