@@ -38,29 +38,6 @@ def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Ten
         return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 
-def gathered(rows: torch.Tensor, processes: Processes) -> torch.Tensor:
-    """The rows (n, d) of all processes in order of rank, (count * n, d). Gradients are summed over all processes."""
-    import torch
-    import torch.distributed as dist
-
-    class Gather(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, own: torch.Tensor) -> torch.Tensor:
-            parts = [torch.empty_like(own) for _ in range(processes.count)]
-            dist.all_gather(parts, own.contiguous())
-            return torch.cat(parts)
-
-        @staticmethod
-        def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            # gloo has no reduce-scatter, so we reduce everything (a few MB) and keep our part.
-            total = gradients[0].contiguous()
-            dist.all_reduce(total)
-            return total.chunk(processes.count)[processes.rank]
-
-    everyone: torch.Tensor = Gather.apply(rows)  # type: ignore[no-untyped-call]
-    return everyone
-
-
 def loss_over_processes(
     images: torch.Tensor,
     texts: torch.Tensor,
@@ -90,12 +67,14 @@ def loss_over_processes(
 
     if processes.count == 1:
         return contrastive_loss(*((images, texts) if usable is None else (images[usable], texts[usable])), scale)
+    from torch.distributed.nn.functional import all_gather
+
     size = len(images)
     kept = torch.ones(size, dtype=torch.bool, device=images.device) if usable is None else usable
     with torch.autocast(images.device.type, enabled=False):
-        all_images = gathered(F.normalize(images.float(), dim=-1), processes)
-        all_texts = gathered(F.normalize(texts.float(), dim=-1), processes)
-        all_kept = gathered(kept.to(torch.uint8), processes).bool()  # (N,)
+        # In order of rank, (N, d); gradients are summed over all processes.
+        all_images, all_texts = (torch.cat(all_gather(F.normalize(one.float(), dim=-1))) for one in (images, texts))
+        all_kept = torch.cat(all_gather(kept.to(torch.uint8))).bool()  # (N,)
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:
             return contrastive_loss(all_images, all_texts, scale)
