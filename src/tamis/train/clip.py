@@ -62,7 +62,7 @@ class Trained:
     seconds: float  # of the steps, with those of earlier calls up to their last checkpoint
     losses: Sequence[float]  # of the steps of this call, of this process's share
     samples_per_second: float  # of all processes together, in this call; 0 if it had nothing to do
-    utilisation: float  # share of the hardware's operations that the model used (MFU), see `measure.peak_rate`
+    utilisation: float  # share of the hardware's operations that the model used (MFU), see `step.peak_rate`
 
 
 def train_clip(

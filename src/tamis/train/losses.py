@@ -73,8 +73,9 @@ def loss_over_processes(
     kept = torch.ones(size, dtype=torch.bool, device=images.device) if usable is None else usable
     with torch.autocast(images.device.type, enabled=False):
         # In order of rank, (N, d); gradients are summed over all processes.
-        all_images, all_texts = (torch.cat(all_gather(F.normalize(one.float(), dim=-1))) for one in (images, texts))
-        all_kept = torch.cat(all_gather(kept.to(torch.uint8))).bool()  # (N,)
+        unit = [F.normalize(one.float(), dim=-1) for one in (images, texts)]
+        all_images, all_texts, all_kept = (torch.cat(all_gather(one)) for one in (*unit, kept.to(torch.uint8)))  # type: ignore[no-untyped-call]
+        all_kept = all_kept.bool()  # (N,)
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:
             return contrastive_loss(all_images, all_texts, scale)
