@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from tamis.train.loop import ALONE, Processes
+from tamis.train.loop import Processes
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +43,9 @@ def loss_over_processes(
     texts: torch.Tensor,
     scale: torch.Tensor,
     *,
-    usable: torch.Tensor | None = None,
-    local: bool = True,
-    processes: Processes = ALONE,
+    usable: torch.Tensor,
+    local: bool,
+    processes: Processes,
 ) -> torch.Tensor:
     """CLIP's loss over the pairs of all processes.
 
@@ -66,21 +66,20 @@ def loss_over_processes(
     from torch.nn import functional as F
 
     if processes.count == 1:
-        return contrastive_loss(*((images, texts) if usable is None else (images[usable], texts[usable])), scale)
+        return contrastive_loss(images[usable], texts[usable], scale)
     from torch.distributed.nn.functional import all_gather
 
     size = len(images)
-    kept = torch.ones(size, dtype=torch.bool, device=images.device) if usable is None else usable
     with torch.autocast(images.device.type, enabled=False):
         # In order of rank, (N, d); gradients are summed over all processes.
         unit = [F.normalize(one.float(), dim=-1) for one in (images, texts)]
-        all_images, all_texts, all_kept = (torch.cat(all_gather(one)) for one in (*unit, kept.to(torch.uint8)))  # type: ignore[no-untyped-call]
+        all_images, all_texts, all_kept = (torch.cat(all_gather(one)) for one in (*unit, usable.to(torch.uint8)))  # type: ignore[no-untyped-call]
         all_kept = all_kept.bool()  # (N,)
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:
             return contrastive_loss(all_images, all_texts, scale)
         place = all_kept.cumsum(0) - 1  # of each pair among the kept ones
-        own = place[processes.rank * size : (processes.rank + 1) * size][kept]
+        own = place[processes.rank * size : (processes.rank + 1) * size][usable]
         total = F.cross_entropy(scale * all_images[own] @ all_texts.T, own, reduction="sum")
         total = total + F.cross_entropy(scale * all_texts[own] @ all_images.T, own, reduction="sum")
         return total * processes.count / (2 * len(all_images))
