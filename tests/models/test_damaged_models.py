@@ -52,10 +52,7 @@ def damaged(folder: Path, file: str, name: str) -> Path:
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [
-        *(("model.safetensors", name) for name in BROKEN_WEIGHTS),
-        *(("config.json", name) for name in JSON),
-    ],
+    [*(("model.safetensors", name) for name in BROKEN_WEIGHTS), *(("config.json", name) for name in JSON)],
 )
 def test_a_file_that_cannot_be_read_is_named_with_the_model(
     file: str, name: str, clip_model: str, tmp_path: Path

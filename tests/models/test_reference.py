@@ -221,7 +221,7 @@ def test_a_cached_model_counts_when_complete_and_from_revisions_that_we_know(cac
     main = in_cache(cache, B32)
     (main / "model.safetensors").rename(main / "pytorch_model.bin")
     assert cached(B32) is None
-    assert cached(B32, ("*",)) == main
+    assert cached(B32, pickled=True) == main
     assert in_cache(cache, B32, HUB[B32].revision or "") == cached(B32)
 
 
@@ -250,12 +250,7 @@ def test_offline_says_what_to_download_where_to_put_it_and_what_serves_meanwhile
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "reply",
-    [
-        None,
-        answer("200 OK", b"<html>log in</html>"),
-        answer("503 Service Unavailable"),
-        b"nonsense\r\n\r\n",
-    ],
+    [None, answer("200 OK", b"<html>log in</html>"), answer("503 Service Unavailable"), b"nonsense\r\n\r\n"],
     ids=["silent", "login page", "busy", "nonsense"],
 )
 def test_a_hub_that_does_not_answer_as_one_ends_in_advice(
