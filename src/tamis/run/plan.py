@@ -205,7 +205,7 @@ class Plan:
         """Returns the content of `signal.json` (or `feature.json`) for an output's folder."""
         node = output.node
         assert node is not None  # the index describes itself
-        references = [one for inner in topological([node]) for one in references(inner, "model").values()]
+        models = [one for inner in topological([node]) for one in references(inner, "model").values()]
         facts: dict[str, Any] = {
             "name": node.name,
             "label": output.label,
@@ -214,7 +214,7 @@ class Plan:
             "identity": self.identities.facts(node),
             "precision": self.device.precision,
             "tamis": __version__,
-            "models": {reference: model_digest(reference) for reference in references},
+            "models": {reference: model_digest(reference) for reference in models},
         }
         if isinstance(node, Signal):
             facts["columns"] = [asdict(column) for column in node.columns]
