@@ -22,7 +22,6 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar, cast
 
 import fsspec
@@ -46,7 +45,6 @@ _LONGEST_PAUSE = 30.0  # seconds, whatever a server asks for
 _CONNECT = 20.0  # seconds that a connection may take
 _SLOWEST = 20 << 10  # bytes a second: a request may take stall + size / _SLOWEST
 _BLOCK = 8 << 20  # bytes of a request for a file that is read from its front
-_AT_ONCE = 16  # ranges of a file
 
 
 def limit(name: str) -> float:
@@ -198,12 +196,13 @@ def _retry_after(error: BaseException) -> float:
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-def ask(url: str, question: Callable[[], T]) -> T:
-    """Makes a request, and retries transient errors."""
+def ask(url: str, question: Callable[[Any, str], T]) -> T:
+    """Makes a request of the file system of a URL, given the URL's path in it, and retries transient errors."""
+    fs, inner = store_of(url)
     tries, wait = limit("tries"), limit("wait")
     for tried in itertools.count(1):
         try:
-            return question()
+            return question(fs, inner)
         except ImportError:
             raise
         except Exception as error:  # every file system has errors of its own
@@ -227,31 +226,32 @@ def ask(url: str, question: Callable[[], T]) -> T:
 
 def store_of(url: str) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, with our limits, and the URL's path in it."""
-    url = _with_secrets(url)
-    stall = limit("stall")
-    if url.startswith(("http://", "https://")) and "::" not in url:
+    full, stall = _with_secrets(url), limit("stall")
+    if full.startswith(("http://", "https://")) and "::" not in full:
         from tamis.web import web
 
-        return web(stall, _CONNECT), url
+        return web(stall, _CONNECT), full
     options: dict[str, Any] = {}
-    if "s3://" in url or "s3a://" in url:
-        given = copy.deepcopy({**fsspec.config.conf.get("s3", {}), **fsspec.config.conf.get("s3a", {})})
-        once = {"connect_timeout": _CONNECT, "read_timeout": stall, "retries": {"total_max_attempts": 1}}
-        given["config_kwargs"] = {**once, **given.get("config_kwargs", {})}
-        options["s3a" if "s3a://" in url else "s3"] = given
-    fs, inner = fsspec.core.url_to_fs(url, **options)
+    for protocol in ("s3", "s3a"):
+        if f"{protocol}://" in full:
+            settings = copy.deepcopy({**fsspec.config.conf.get("s3", {}), **fsspec.config.conf.get("s3a", {})})
+            once = {"connect_timeout": _CONNECT, "read_timeout": stall, "retries": {"total_max_attempts": 1}}
+            options[protocol] = settings | {"config_kwargs": {**once, **settings.get("config_kwargs", {})}}
+    try:
+        fs, inner = fsspec.core.url_to_fs(full, **options)
+    except (ImportError, ValueError) as error:  # it needs a package, or nobody knows this kind of URL
+        raise PoolError(f"cannot open {public(url)!r}: {error}") from error
     if options and hasattr(fs, "retries"):
         fs.retries = 1  # s3fs asks five times by itself
     return fs, inner
 
 
 def fetch(url: str, start: int, end: int, *, whole: bool = False) -> bytes:
-    """Returns the bytes from `start` to `end` of a file, fewer if it ends before."""
-    fs, inner = store_of(url)
+    """Returns the bytes from `start` to `end` of a file; fewer if it ends before, which `whole` makes an error."""
 
-    def question() -> bytes:
+    def question(fs: Any, inner: str) -> bytes:
         try:
-            data = cast(bytes, _within(end - start, fs, "cat_file", inner, start=start, end=end))
+            data: bytes = _within(end - start, fs, "cat_file", inner, start=start, end=end)
         except Exception as error:
             if _answer(error)[0] != 416:  # S3 answers 416 for empty files
                 raise
@@ -271,19 +271,6 @@ def _within(size: int, fs: Any, method: str, *arguments: Any, **settings: Any) -
     return sync(fs.loop, getattr(fs, f"_{method}"), *arguments, timeout=seconds, **settings)
 
 
-def ranges(url: str, blocks: Sequence[tuple[int, int]]) -> list[bytes | RemoteError]:
-    """Returns byte ranges (start, stop) of a file, several at once, or why one cannot be read."""
-
-    def one(block: tuple[int, int]) -> bytes | RemoteError:
-        try:
-            return fetch(url, *block)
-        except RemoteError as error:
-            return error
-
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return list(threads.map(one, blocks))
-
-
 def version_of(info: Mapping[str, Any]) -> str:
     """Returns what a store says about a file's version, the most reliable first."""
     names = ("ETag", "etag", "LastModified", "Last-Modified", "mtime", "last_modified", "modify", "created")
@@ -292,12 +279,11 @@ def version_of(info: Mapping[str, Any]) -> str:
 
 def open_remote(url: str) -> BinaryIO:
     """Opens a URL for reading, mostly from the start to the end."""
-    fs, inner = store_of(url)
-    info = ask(url, lambda: fs.info(inner))
+    info = ask(url, lambda fs, inner: fs.info(inner))
     if info.get("size") is not None and info.get("partial", True):
-        return io.BufferedReader(_Blocks(url, fs, inner, info), _BLOCK)
+        return io.BufferedReader(_Blocks(url, info), _BLOCK)
 
-    def copied() -> BinaryIO:  # from a web server without range requests
+    def copied(fs: Any, inner: str) -> BinaryIO:  # from a web server without range requests
         file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
         try:
             _within(info.get("size") or 1 << 40, fs, "get_file", inner, file)
@@ -313,10 +299,9 @@ def open_remote(url: str) -> BinaryIO:
 class _Blocks(io.RawIOBase):
     """A file that is read block by block; at its end it must be the one that was opened."""
 
-    def __init__(self, url: str, fs: Any, inner: str, info: Mapping[str, Any]) -> None:
-        self._url, self._fs, self._inner, self._info = url, fs, inner, info
-        self._at, self._size = 0, int(info["size"])
-        self._checked = False
+    def __init__(self, url: str, info: Mapping[str, Any]) -> None:
+        self._url, self._info = url, info
+        self._at, self._size, self._checked = 0, int(info["size"]), False
 
     def readable(self) -> bool:
         return True
@@ -339,8 +324,11 @@ class _Blocks(io.RawIOBase):
         return len(data)
 
     def _check(self) -> None:
-        self._fs.invalidate_cache()
-        now = ask(self._url, lambda: self._fs.info(self._inner))
+        def question(fs: Any, inner: str) -> Mapping[str, Any]:
+            fs.invalidate_cache()
+            return cast(Mapping[str, Any], fs.info(inner))
+
+        now = ask(self._url, question)
         web = self._url.startswith("http")  # whose servers may each have an ETag of their own
         if now.get("size") != self._info["size"] or (not web and version_of(now) != version_of(self._info)):
             raise RemoteError("the file has changed while it was read: score the pool when nobody writes to it")

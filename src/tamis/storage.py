@@ -28,27 +28,15 @@ from typing import Any, BinaryIO, TypeVar
 
 import xxhash
 
-from tamis.errors import DamageError, DependencyError, DiskFullError, RunError
+from tamis.errors import DamageError, DiskFullError, RunError
 from tamis.processes import TEMPORARY, in_work, temporary_name
-from tamis.remote import (
-    RemoteError,
-    RemoteExistsError,
-    RemoteGoneError,
-    ask,
-    hide,
-    redacted,
-    store_of,
-    version_of,
-)
+from tamis.remote import RemoteError, RemoteExistsError, RemoteGoneError, ask, fetch, hide, redacted, version_of
 
 T = TypeVar("T")
 
 #: Stores where fsspec can create an object only if there is none (If-None-Match). Elsewhere it checks first and then
 #: writes, which two processes may do at once.
 CONDITIONAL = ("s3", "s3a", "gs", "gcs")
-
-#: errno of a full disk, and of a user's full quota.
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z0-9+.-]+::")
 _LOST_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # how `Path` shortens a URL
@@ -61,17 +49,11 @@ _AT_ONCE = 16  # requests
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a disk or store says about a file.
-
-    Attributes:
-        size: bytes.
-        tag: differs between versions of the file.
-        changed: when it was written, in seconds of the disk's or store's clock; NaN where a store does not say.
-    """
+    """What a disk or store says about a file."""
 
     size: int
-    tag: str
-    changed: float
+    tag: str  # differs between versions of the file
+    changed: float  # seconds of the disk's or store's clock; NaN where a store does not say
 
 
 #: What was last heard of each object, by URL. `open` serves the cached copy of that version without asking.
@@ -87,52 +69,21 @@ class RemotePath(type(Path())):  # type: ignore[misc]
     def __fspath__(self) -> str:
         raise RunError(f"{self}: a path on a disk is wanted here, not a URL")
 
-    def _ask(self, request: Callable[[Any, str], T], *, writes: bool = False) -> T:
-        """Runs a request, with retries; raises RunError if the store does not answer, or refuses."""
-        try:
-            fs, inner = store_of(str(self))
-        except (ImportError, ValueError) as error:  # it needs a package, or nobody knows this kind of URL
-            raise DependencyError(f"{self} cannot be opened: {error}") from error
+    def ask(self, request: Callable[[Any, str], T], *, writes: bool = False) -> T:
+        """Makes a request, with retries; raises RunError if the store does not answer, or refuses."""
 
-        def fresh() -> T:
+        def fresh(fs: Any, inner: str) -> T:
             fs.invalidate_cache()
             return request(fs, inner)
 
-        try:
+        with _as_run_error(self, writes):
             return ask(str(self), fresh)
-        except RemoteExistsError:
-            raise
-        except RemoteGoneError as error:
-            if not writes:
-                raise
-            raise RunError(f"{self} cannot be written: {error}; make the bucket first, or correct the URL") from error
-        except RemoteError as error:
-            raise RunError(
-                f"the run's store failed, {self}: {error}. What is complete stays there; repeat the command"
-            ) from error
-
-    def look(self) -> Entry | None:
-        """Returns what the store says now; None if there is no such object."""
-        with suppress(FileNotFoundError):
-            facts = self._ask(lambda fs, path: fs.info(path))
-            if facts["type"] == "file":
-                return self._note(_entry(facts))
-        _known.pop(str(self), None)
-        return None
-
-    def _note(self, entry: Entry) -> Entry:
-        """Notes what was heard of the object, and drops the cached copy of an older version."""
-        before = _known.get(str(self))
-        if before is not None and before.tag != entry.tag:
-            self._copy(before).unlink(missing_ok=True)
-        _known[str(self)] = entry
-        return entry
 
     def exists(self, **_: Any) -> bool:
         return self.is_file() or self.is_dir()
 
     def is_file(self, **_: Any) -> bool:
-        return self.look() is not None
+        return look(self) is not None
 
     def is_dir(self, **_: Any) -> bool:
         return bool(self.children())
@@ -140,7 +91,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
     def children(self, kind: str = "") -> list[RemotePath]:
         """Returns the files ("file"), the folders ("directory") or both, sorted by name."""
         try:
-            listed, here = self._ask(lambda fs, path: (list(fs.ls(path, detail=True)), path.strip("/")))
+            listed, here = self.ask(lambda fs, path: (list(fs.ls(path, detail=True)), path.strip("/")))
         except FileNotFoundError:
             return []
         found = []
@@ -151,94 +102,32 @@ class RemotePath(type(Path())):  # type: ignore[misc]
                 continue
             child = self / name
             if facts["type"] == "file":
-                child._note(_entry(facts))
+                _note(child, facts)
             found.append(child)
         return sorted(found)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """Yields what matches a pattern of names and "*", folder by folder."""
-        first, _, rest = pattern.partition("/")
-        for child in self.children("directory" if rest else ""):
-            if fnmatchcase(child.name, first):
-                yield from child.glob(rest) if rest else (child,)
+        return (child for child in self.children() if fnmatchcase(child.name, pattern))
 
     def read_bytes(self) -> bytes:
-        data: bytes = self._ask(lambda fs, path: _whole(fs.cat_file(path), lambda: fs.info(path)["size"]))
-        return data
+        def request(fs: Any, path: str) -> bytes:
+            data: bytes = fs.cat_file(path)
+            _check_size(len(data), fs.info(path)["size"])
+            return data
+
+        return self.ask(request)
 
     def read_text(self, *_: Any, **__: Any) -> str:
         return self.read_bytes().decode()
 
     def open(self, *_: Any, **__: Any) -> BinaryIO:
-        return open(self.local(), "rb")
-
-    def local(self) -> Path:
-        """Returns a copy on this disk of the version that was last heard of; raises FileNotFoundError."""
-        entry = _known.get(str(self)) or self.look()
-        while entry is not None:
-            copy = self._copy(entry)
-            with suppress(FileNotFoundError):
-                if copy.stat().st_size == entry.size:
-                    return copy
-            try:
-                return self._download(entry, copy)
-            except (FileNotFoundError, RunError):
-                before, entry = entry, self.look()
-                if entry is None or entry.tag == before.tag:
-                    raise
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-
-    def _download(self, entry: Entry, copy: Path) -> Path:
-        with _scratch(self) as temporary:
-            with open(temporary, "wb") as out:
-                for start in range(0, entry.size, _PIECE):
-                    stop = min(start + _PIECE, entry.size)
-
-                    def question(fs: Any, path: str, start: int = start, stop: int = stop) -> bytes:
-                        return _whole(fs.cat_file(path, start=start, end=stop), lambda: stop - start)
-
-                    out.write(self._ask(question))
-            if entry.size > _PIECE and ((now := self.look()) is None or now.tag != entry.tag):
-                raise RunError(f"{self} has changed while it was read: repeat the command")
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(temporary, copy)
-        return copy
-
-    def _copy(self, entry: Entry) -> Path:
-        version = xxhash.xxh3_128_hexdigest(f"{self} {entry.tag} {entry.size}".encode())
-        return _cache() / version[:2] / f"{version}{self.suffix}"
-
-    def upload(self, file: Path) -> None:
-        """Replaces the object by a file, which becomes the local copy."""
-
-        def question(fs: Any, path: str) -> Entry:
-            fs.put_file(os.fspath(file), path)
-            fs.invalidate_cache()
-            found = _entry(fs.info(path))
-            if found.size != file.stat().st_size:
-                raise EOFError(f"{found.size:,} bytes of {file.stat().st_size:,} arrived")
-            return found
-
-        copy = self._copy(self._note(self._ask(question, writes=True)))
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(file, copy)
-
-    def put(self, data: bytes, if_absent: bool) -> bool:
-        options = {"mode": "create"} if if_absent else {}
-        _known.pop(str(self), None)
-        try:
-            self._ask(lambda fs, path: fs.pipe_file(path, data, **options), writes=True)
-        except FileExistsError:
-            with suppress(FileNotFoundError):  # removed meanwhile
-                return self.read_bytes() == data  # the answer to an earlier try may have been lost
-            return False
-        return True
+        return open(local(self), "rb")
 
     def unlink(self, missing_ok: bool = False) -> None:
         if (entry := _known.pop(str(self), None)) is not None:
-            self._copy(entry).unlink(missing_ok=True)
+            _copy(self, entry).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
-            self._ask(lambda fs, path: fs.rm_file(path))
+            self.ask(lambda fs, path: fs.rm_file(path))
 
     def mkdir(self, *_: Any, **__: Any) -> None:
         """A folder exists while there are objects in it."""
@@ -254,18 +143,38 @@ class RemotePath(type(Path())):  # type: ignore[misc]
     absolute = expanduser = resolve
 
 
-def _whole(data: bytes, size: Callable[[], int]) -> bytes:
-    if len(data) != (expected := size()):
-        raise EOFError(f"{len(data):,} bytes came, {expected:,} were expected")
-    return data
+@contextmanager
+def _as_run_error(path: Path, writes: bool = False) -> Iterator[None]:
+    """Turns errors of a store into a RunError; that there is no such object, or one already, passes through."""
+    try:
+        yield
+    except RemoteError as error:
+        gone = isinstance(error, RemoteGoneError)
+        if isinstance(error, RemoteExistsError) or (gone and not writes):
+            raise
+        advice = "What is complete stays there; repeat the command"
+        if gone:
+            advice = "Make the bucket first, or correct the URL"
+        raise RunError(f"the run's store failed, {path}: {error}. {advice}") from error
 
 
-def _entry(facts: dict[str, Any]) -> Entry:
+def _check_size(size: int, expected: int) -> None:
+    if size != expected:
+        raise EOFError(f"{size:,} bytes arrived, {expected:,} were expected")
+
+
+def _note(path: Path, facts: dict[str, Any]) -> Entry:
+    """Notes what a store says of an object, and drops the cached copy of an older version."""
     changed = next((facts[key] for key in _TIMES if facts.get(key)), math.nan)
     if isinstance(changed, str):
         changed = datetime.fromisoformat(changed)
     seconds = changed.timestamp() if isinstance(changed, datetime) else float(changed)
-    return Entry(int(facts["size"]), version_of(facts), seconds)
+    entry = Entry(int(facts["size"]), version_of(facts), seconds)
+    before = _known.get(str(path))
+    if before is not None and before.tag != entry.tag:
+        _copy(path, before).unlink(missing_ok=True)
+    _known[str(path)] = entry
+    return entry
 
 
 def _cache() -> Path:
@@ -274,16 +183,24 @@ def _cache() -> Path:
     return Path(place).expanduser() / "runs"
 
 
+def _copy(path: Path, entry: Entry) -> Path:
+    version = xxhash.xxh3_128_hexdigest(f"{path} {entry.tag} {entry.size}".encode())
+    return _cache() / version[:2] / f"{version}{path.suffix}"
+
+
 @contextmanager
-def _scratch(path: Path) -> Iterator[Path]:
-    folder = _cache() / "unfinished"
-    folder.mkdir(parents=True, exist_ok=True)
-    _sweep_once(folder)
-    temporary = temporary_name(folder / path.name[-100:])
+def _temporary(path: Path) -> Iterator[Path]:
+    """Gives the name of a temporary file: in the folder of a path, or for an object in the cache."""
+    if isinstance(path, RemotePath):
+        path = _cache() / "unfinished" / path.name[-100:]
+        _sweep_once(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_name(path)
     try:
         yield temporary
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 # ---- where a run is --------------------------------------------------------------------------------------------------
@@ -330,10 +247,9 @@ def output_path(path: str | os.PathLike[str]) -> Path:
 def is_run(where: str | os.PathLike[str]) -> bool:
     """Whether a run is at a path or URL."""
     try:
-        folder = location(where)
+        return (location(where) / "run.json").is_file()
     except RunError:
         return False
-    return (folder / "run.json").is_file()
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -341,13 +257,15 @@ def is_run(where: str | os.PathLike[str]) -> bool:
 
 def look(path: Path) -> Entry | None:
     """Returns what the disk or store says about a file now; None if there is none."""
-    if isinstance(path, RemotePath):
-        return path.look()
-    try:
-        facts = path.stat()
-    except FileNotFoundError:
-        return None
-    return Entry(facts.st_size, f"{facts.st_ino:x}-{facts.st_mtime_ns:x}", facts.st_mtime)
+    with suppress(FileNotFoundError):
+        if not isinstance(path, RemotePath):
+            facts = path.stat()
+            return Entry(facts.st_size, f"{facts.st_ino:x}-{facts.st_mtime_ns:x}", facts.st_mtime)
+        found = path.ask(lambda fs, inner: fs.info(inner))
+        if found["type"] == "file":
+            return _note(path, found)
+    _known.pop(str(path), None)
+    return None
 
 
 def files(folder: Path, ending: str = "") -> set[str]:
@@ -367,8 +285,34 @@ def folders(folder: Path) -> list[Path]:
 
 
 def local(path: Path) -> Path:
-    """Returns the path of a file on this disk: the file itself, or the copy of an object."""
-    return path.local() if isinstance(path, RemotePath) else path
+    """Returns the path of a file on this disk: the file itself, or a copy of the last known version of an object."""
+    if not isinstance(path, RemotePath):
+        return path
+    entry = _known.get(str(path)) or look(path)
+    while entry is not None:
+        copy = _copy(path, entry)
+        with suppress(FileNotFoundError):
+            if copy.stat().st_size == entry.size:
+                return copy
+        try:
+            return _download(path, entry, copy)
+        except (FileNotFoundError, RunError):
+            before, entry = entry, look(path)
+            if entry is None or entry.tag == before.tag:
+                raise
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def _download(path: RemotePath, entry: Entry, copy: Path) -> Path:
+    with _temporary(path) as temporary:
+        with open(temporary, "wb") as out, _as_run_error(path):
+            for start in range(0, entry.size, _PIECE):
+                out.write(fetch(str(path), start, min(start + _PIECE, entry.size), whole=True))
+        if entry.size > _PIECE and ((now := look(path)) is None or now.tag != entry.tag):
+            raise RunError(f"{path} has changed while it was read: repeat the command")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(temporary, copy)
+    return copy
 
 
 def prefetch(paths: Iterable[Path]) -> None:
@@ -376,19 +320,17 @@ def prefetch(paths: Iterable[Path]) -> None:
 
     def download(path: RemotePath) -> None:
         with suppress(FileNotFoundError):
-            path.local()
+            local(path)
 
-    far = [path for path in paths if isinstance(path, RemotePath)]
-    if far:
+    if far := [path for path in paths if isinstance(path, RemotePath)]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for _ in pool.map(download, far):
-                pass
+            list(pool.map(download, far))
 
 
 def read_again(path: Path) -> None:
     """Drops the cached copy of a file, so that the next read sees what the store has now."""
-    if isinstance(path, RemotePath) and (entry := path.look()):
-        path._copy(entry).unlink(missing_ok=True)
+    if isinstance(path, RemotePath) and (entry := look(path)):
+        _copy(path, entry).unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:
@@ -419,24 +361,31 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         RunError: the folder cannot be written to, or the store cannot.
     """
     check_path(path)
-    if isinstance(path, RemotePath):
-        with explained(path), _scratch(path) as temporary:
-            yield temporary
-            path.upload(temporary)
-        return
-    temporary = temporary_name(path)
-    try:
-        with explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yield temporary
-            if durable:
-                to_disk(temporary)
-            os.replace(temporary, path)
-            if durable:
-                to_disk(path.parent)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with explained(path), _temporary(path) as temporary:
+        yield temporary
+        if isinstance(path, RemotePath):
+            _upload(path, temporary)
+            return
+        if durable:
+            to_disk(temporary)
+        os.replace(temporary, path)
+        if durable:
+            to_disk(path.parent)
+
+
+def _upload(path: RemotePath, file: Path) -> None:
+    """Replaces an object by a file, which becomes the local copy."""
+
+    def request(fs: Any, inner: str) -> dict[str, Any]:
+        fs.put_file(os.fspath(file), inner)
+        fs.invalidate_cache()
+        facts: dict[str, Any] = fs.info(inner)
+        _check_size(facts["size"], file.stat().st_size)
+        return facts
+
+    copy = _copy(path, _note(path, path.ask(request, writes=True)))
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(file, copy)
 
 
 def check_writable(path: Path) -> None:
@@ -452,20 +401,22 @@ def check_writable(path: Path) -> None:
 
 def put(path: Path, data: bytes, *, if_absent: bool = False) -> bool:
     """Writes a small file. Returns False if `if_absent` and there is one with other content: one of several wins."""
-    if isinstance(path, RemotePath):
-        return path.put(data, if_absent)
-    temporary = temporary_name(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        temporary.write_bytes(data)
-        if if_absent:
-            os.link(temporary, path)  # atomic, also on NFS and Lustre
-        else:
-            os.replace(temporary, path)
+        if isinstance(path, RemotePath):
+            options = {"mode": "create"} if if_absent else {}
+            _known.pop(str(path), None)
+            path.ask(lambda fs, inner: fs.pipe_file(inner, data, **options), writes=True)
+            return True
+        with _temporary(path) as temporary:
+            temporary.write_bytes(data)
+            if if_absent:
+                os.link(temporary, path)  # atomic, also on NFS and Lustre
+            else:
+                os.replace(temporary, path)
     except FileExistsError:
+        with suppress(FileNotFoundError):  # removed meanwhile
+            return path.read_bytes() == data  # the answer to an earlier try may have been lost
         return False
-    finally:
-        temporary.unlink(missing_ok=True)
     return True
 
 
@@ -503,11 +454,9 @@ class Log:
 
     def flush(self) -> None:
         """Writes what was appended."""
-        if not self._lines:
-            return
-        if isinstance(self._path, RemotePath):
+        if self._lines and isinstance(self._path, RemotePath):
             put(self._path, (self._path.read_bytes() if self._path.is_file() else b"") + self._lines)
-        else:
+        elif self._lines:
             with explained(self._path), open(self._path, "ab") as file:
                 file.write(self._lines)
         self._lines, self._last = b"", time.monotonic()
@@ -560,18 +509,17 @@ def explained(path: Path) -> Iterator[None]:
         error = OSError(int(number[1]), os.strerror(int(number[1]))) if number else caught
         if not isinstance(error, OSError):
             raise
-        if error.errno in FULL:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             folder = _cache() if isinstance(path, RemotePath) else path.parent
             raise DiskFullError(
                 f"no space is left at {folder}; what was complete stays. Free some and repeat the command"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG):
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
-        if error.filename is None:  # writes do not name their file
-            error.filename = str(path)
-        if number:
-            raise error from caught
-        raise
+        error.filename = error.filename or str(path)  # writes do not name their file
+        if error is caught:
+            raise
+        raise error from caught
 
 
 def denied(path: Path, error: BaseException) -> RunError | None:

@@ -319,14 +319,14 @@ def test_a_large_parquet_file_is_cut_into_ranges_and_read_once(tmp_path: Path, m
     data = [{"image": image_bytes(n), "caption": f"number {n}", "uid": f"{n + 1:032x}"} for n in range(50)]
     write_parquet(tmp_path / "t.parquet", data)
     opened: list[int] = []
-    begin = pool_rows._Position.__init__
+    begin = pool_rows._rows_from
 
-    def counted(self: Any, raw: Any, columns: Any, first: int, batch: int) -> None:
+    def counted(url: str, columns: Any, first: int, batch: int) -> Any:
         opened.append(first)
-        begin(self, raw, columns, first, batch)
+        return begin(url, columns, first, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pool_rows._Position, "__init__", counted)
+        patch.setattr(pool_rows, "_rows_from", counted)
         run = score(tmp_path / "t.parquet", tmp_path / "run")
     assert opened == [0, 0]  # for the first sample, before any work, and for all shards
     assert run.shards == tuple(f"t-rows{first:09d}" for first in range(0, 50, 7))

@@ -243,7 +243,7 @@ def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
 ) -> None:
     signals, run = ("caption_length", Brightness()), tmp_path / "run"
     if how.endswith("stamp"):
-        monkeypatch.setattr("tamis.pool.tar.stamp", lambda path: "the same")
+        monkeypatch.setattr("tamis.pool.source.stamp", lambda path: "the same")
     interrupted_at(2, monkeypatch, pool, run, *signals)
     second = max((run / "unfinished" / "00000").glob("*.parquet"))
     if how == "damaged":

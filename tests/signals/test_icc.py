@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.texts.regression import (  # noqa: E402  # noqa: E402
+from tamis.models.texts.regression import (  # noqa: E402
     FACTS,
     NormsHead,
     TextRegression,
@@ -45,15 +46,17 @@ def test_scores_are_those_of_one_text_at_a_time_through_transformers(kind: str, 
 
 
 def test_each_distinct_text_is_computed_once(regression_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import RobertaForSequenceClassification
+
     regress = load_text_regression(regression_model, Device(batch_size=4))
     sizes: list[int] = []
-    forward = regress._model.forward  # type: ignore[attr-defined]
+    forward = RobertaForSequenceClassification.forward
 
-    def counting(**inputs: object) -> object:
-        sizes.append(len(inputs["input_ids"]))  # type: ignore[arg-type]
-        return forward(**inputs)
+    def counting(network: Any, **inputs: Any) -> Any:
+        sizes.append(len(inputs["input_ids"]))
+        return forward(network, **inputs)
 
-    monkeypatch.setattr(regress._model, "forward", counting)  # type: ignore[attr-defined]
+    monkeypatch.setattr(RobertaForSequenceClassification, "forward", counting)
     scores = regress(["a dog", "a cat", "a dog", "a dog ", "a cat"])
     assert sum(sizes) == 2
     assert scores[0] == scores[2] == scores[3]

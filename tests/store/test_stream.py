@@ -27,7 +27,7 @@ import tamis
 from tamis.errors import RunError
 from tamis.pool import Pool, open_pool, tar
 from tamis.pool import files as files_module
-from tamis.pool.files import RangeFile
+from tamis.pool.files import read_ranges
 from tamis.pool.images import decode
 from tamis.store import stream
 from tamis.store.stream import samples_of
@@ -233,7 +233,7 @@ def test_a_compressed_tar_is_read_once_in_the_pools_order_whatever_repeats(
 def test_no_more_bytes_are_held_than_was_said(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = scored(write_pool(tmp_path / "pool", shards=4, rows=50), tmp_path / "run")
     largest = max(sum(part.size for part in some) for name in run.shards for some in run.members(name, range(50)))
-    lock, read, held, most = threading.RLock(), RangeFile.read, 0, 0
+    lock, held, most = threading.RLock(), 0, 0
 
     def count(size: int) -> None:
         nonlocal held, most
@@ -247,12 +247,12 @@ def test_no_more_bytes_are_held_than_was_said(order: str, tmp_path: Path, monkey
         def __del__(self) -> None:
             count(-len(self))
 
-    def counting(self: RangeFile, ranges: Any) -> list[Any]:
-        data = [Counted(part) for part in read(self, ranges)]  # type: ignore[arg-type]
+    def counting(*arguments: Any) -> list[Any]:
+        data = [Counted(part) for part in read_ranges(*arguments)]  # type: ignore[arg-type]
         count(sum(map(len, data)))
         return data
 
-    monkeypatch.setattr(RangeFile, "read", counting)
+    monkeypatch.setattr(tar, "read_ranges", counting)
     rows = np.random.default_rng(0).permutation(200) if order == "random" else np.arange(200)
     for ahead in (10 * largest, 40 * largest, 1):
         most = 0
@@ -383,7 +383,7 @@ def test_an_image_file_that_is_not_what_the_table_was_scored_with_says_so(tmp_pa
 def test_a_shard_that_fails_as_a_whole_is_soon_given_up(run: tamis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def failing(path: str, ranges: Any) -> list[bytes]:
+    def failing(path: str, ranges: Any, file: Any) -> list[bytes]:
         tried.append(len(list(ranges)))
         raise TimeoutError("no answer")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask
-from tamis.reporting.histogram import Histogram, bars_of, histogram, whole_column
+from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
 from tamis.store.reasons import blocks
 from tamis.store.run import Run
 from tamis.store.table import Table
@@ -57,7 +58,7 @@ class HeldRun(Run):
                 self._held_uids[block] = plain.read_uids(block)
             return self._held_uids[block]
 
-        return Table(plain.sizes, read, read_uids, plain.kind, about=plain.about, side_file=plain.side_file)
+        return dataclasses.replace(plain, read=read, read_uids=read_uids)
 
     def _hold(self, key: tuple[int, str, str], value: Any) -> None:
         with self._guard:

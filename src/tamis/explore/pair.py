@@ -12,7 +12,7 @@ import numpy as np
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
-from tamis.reporting.histogram import whole_column
+from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import Painter, read_pairs
 from tamis.reporting.sections.text import painter
 from tamis.store.stream import samples_of
@@ -55,7 +55,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
     """Returns what the panel shows of a pair, with the verdicts of some recipes by name."""
     run, words = explorer.run, explorer.words
     pair = read_pairs(run, [row], explorer.numbers, words, None)[row]
-    inside = row - int(run.table().starts[run.shards.index(pair.shard)])
+    inside = row - run.places[pair.shard].start
     nearest = pair.words.get("sieve_caption")
     return {
         "row": row,

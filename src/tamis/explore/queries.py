@@ -24,9 +24,8 @@ from tamis.explore.near import LARGEST, Near
 from tamis.explore.pair import TextPainter
 from tamis.explore.view import View, rows_of
 from tamis.pool import Pool
-from tamis.reporting.histogram import whole_column
-from tamis.reporting.pairs import read_pairs
-from tamis.reporting.picking import scrambled
+from tamis.reporting.distributions import whole_column
+from tamis.reporting.pairs import read_pairs, scrambled
 from tamis.storage import explained
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tamis.arrays import U64, Float32s, Mask, Rows
 from tamis.errors import RecipeError, check_words
-from tamis.reporting.histogram import whole_column
+from tamis.reporting.distributions import whole_column
 from tamis.selectors.expression import parse
 from tamis.store.run import Run
 from tamis.store.subset import Subset
@@ -82,7 +82,7 @@ def rows_of(
     for column, word in view.words:
         _keep_word(table, mask, column, word)
     if view.caption:
-        _keep_caption(run, table, mask, view.caption)
+        _keep_caption(run, mask, view.caption)
     rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
     total = int(rows.size)
     if view.sort == "row":
@@ -146,9 +146,8 @@ def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
     list(table.map([column], look))
 
 
-def _keep_caption(run: Run, table: Table, mask: Mask, text: str) -> None:
-    for block, shard in enumerate(run.shards):
-        place = slice(int(table.starts[block]), int(table.starts[block + 1]))
+def _keep_caption(run: Run, mask: Mask, text: str) -> None:
+    for shard, place in run.places.items():
         if mask[place].any():
             captions = run.index(shard, ["caption"]).column("caption").combine_chunks()
             found = pc.match_substring(captions, text, ignore_case=True).fill_null(False)

@@ -51,20 +51,20 @@ _LOADING = threading.RLock()
 
 
 def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Makes a loader keep its last `keep` models, by its arguments and by the contents of the models among them.
+    """Makes a loader (a function or a class) keep its last `keep` models, by its arguments.
 
-    Models are the arguments annotated `ModelRef` or `OptionalModelRef`: changed weights are loaded again.
+    Arguments annotated `ModelRef` or `OptionalModelRef` count by their contents: changed weights are loaded again.
     """
 
     def decorate(load: Callable[P, T]) -> Callable[P, T]:
-        signature, kept = inspect.signature(load), OrderedDict[tuple[Any, ...], Any]()
+        signature, kept, annotated = inspect.signature(load), OrderedDict[tuple[Any, ...], Any](), cast(Any, load)
         _LOADED.append(kept)
 
         @functools.wraps(load)
         def loaded(*args: P.args, **kwargs: P.kwargs) -> T:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            hints = get_type_hints(load, include_extras=True)
+            hints = get_type_hints(annotated.__init__ if isinstance(load, type) else load, include_extras=True)
             models = [value for name, value in bound.arguments.items() if hints[name] in (ModelRef, OptionalModelRef)]
             key = (*bound.arguments.values(), *(resolve(model).digest for model in models if model is not None))
             with _LOADING:

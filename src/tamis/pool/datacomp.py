@@ -26,7 +26,7 @@ from tamis.errors import ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import unopened
 from tamis.pool.source import PoolSpec, ShardReader, checked, set_caption, set_identity
-from tamis.pool.table import Cut, TableShard, piece_name, pieces_of
+from tamis.pool.table import Cut, TableShard, cuts_of, piece_name
 from tamis.remote import unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
@@ -148,7 +148,7 @@ def metadata_shards(stems: Mapping[str, str], spec: PoolSpec) -> list[DataCompSh
     def cut(url: str) -> list[Cut]:
         try:
             with open_file(url) as raw:
-                return pieces_of(Cut(), pq.read_metadata(raw).num_rows)
+                return cuts_of([pq.read_metadata(raw).num_rows])
         except (OSError, pa.ArrowException) as error:
             if unreached(error):
                 raise unopened(url, "metadata", error) from error

@@ -9,13 +9,13 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from io import RawIOBase
 from typing import Any, BinaryIO
 
 from fsspec.utils import glob_translate
 
 from tamis.errors import PoolError, brief
-from tamis.remote import RemoteError, ask, fetch, hide, open_remote, public, ranges, store_of, version_of
+from tamis.remote import RemoteError, ask, fetch, hide, open_remote, public, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -76,10 +76,9 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
     paths = expand_braces(pattern)
     if not is_remote(pattern):
         hits = [_local(path, endings) for path in paths]
-    elif len(paths) == 1:
-        hits = [_remote(paths[0], endings)]
-    else:  # one request for each folder, and one for each file of those that the store cannot list
-        listed = _listed({path.rpartition("/")[0] for path in paths})
+    else:  # of a range, one request for each folder, and one for each file of those that the store cannot list
+        store_of(pattern)[0].invalidate_cache()  # earlier listings of this process may be old
+        listed = _listed({path.rpartition("/")[0] for path in paths}) if len(paths) > 1 else {}
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
             hits = list(threads.map(lambda path: listed.get(path) or _remote(path, endings), paths))
     found = [hit for some in hits for hit in some]
@@ -115,54 +114,50 @@ def _local(path: str, endings: Sequence[str]) -> list[str]:
     return []
 
 
-def _listed(folders: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the files of remote folders, by path as a range spells it, but for folders that cannot be listed."""
-    found = {}
-    for folder in folders:
-        fs, inner = _store(folder)
-        try:
-            entries = ask(folder, lambda fs=fs, inner=inner: fs.ls(inner, detail=True))  # type: ignore[misc]
-        except RemoteError as error:
-            if error.passing:
-                raise PoolError(f"cannot list {folder!r}: {error}") from None
-            continue
-        for entry in entries:
-            if entry["type"] == "file":
-                url = public(fs.unstrip_protocol(entry["name"]))
-                found[f"{folder}/{os.path.basename(entry['name'])}"] = [url]
-    return found
-
-
 def _remote(path: str, endings: Sequence[str]) -> list[str]:
-    fs, inner = _store(path)
-    name = public(inner)
+    fs, inner = store_of(path)
+    url = public(fs.unstrip_protocol(inner))
     try:
-        if any(sign in name for sign in _MAGIC):
-            hits = _globbed(fs, name)
-        else:
-            # A web server would send a file of gigabytes when asked for its listing.
-            folder = not name.endswith(tuple(endings)) and ask(path, lambda: fs.isdir(inner))
-            if folder or ask(path, lambda: fs.info(inner))["type"] == "directory":
-                hits = [hit for hit in ask(path, lambda: fs.ls(inner, detail=False)) if _is_pool_file(hit, endings)]
-            else:
-                hits = [inner]
+        if any(sign in url for sign in _MAGIC):
+            return _globbed(url)
+        # A web server would send a file of gigabytes when asked for its listing.
+        folder = not url.endswith(tuple(endings)) and ask(path, lambda fs, inner: fs.isdir(inner))
+        if folder or ask(path, lambda fs, inner: fs.info(inner))["type"] == "directory":
+            return sorted(hit for hit in _entries(path) if _is_pool_file(hit, endings))
+        return [url]
     except FileNotFoundError:
         return []
     except RemoteError as error:
         raise PoolError(f"cannot list {path!r}: {error}") from None
-    return [public(fs.unstrip_protocol(hit)) for hit in sorted(hits)]
 
 
-def _store(path: str) -> tuple[Any, str]:
-    try:
-        fs, inner = store_of(path)
-    except (ImportError, ValueError) as error:  # of a kind that needs a package, or is unknown
-        raise PoolError(f"cannot open {path!r}: {error}") from error
-    fs.invalidate_cache()  # earlier listings of this process may be old
-    return fs, inner
+def _entries(folder: str) -> dict[str, bool]:
+    """Returns the URLs in a remote folder, and whether each is a folder."""
+
+    def question(fs: Any, inner: str) -> dict[str, bool]:
+        entries = fs.ls(inner, detail=True)
+        return {
+            public(fs.unstrip_protocol(entry["name"])).rstrip("/"): entry["type"] == "directory" for entry in entries
+        }
+
+    return ask(folder, question)
 
 
-def _globbed(fs: Any, pattern: str) -> list[str]:
+def _listed(folders: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the files of remote folders, by path as a range spells it, but for folders that cannot be listed."""
+    found: dict[str, list[str]] = {}
+    for folder in folders:
+        try:
+            urls = [url for url, is_folder in _entries(folder).items() if not is_folder]
+        except RemoteError as error:
+            if error.passing:
+                raise PoolError(f"cannot list {folder!r}: {error}") from None
+            continue
+        found |= {f"{folder}/{os.path.basename(url)}": [url] for url in urls}
+    return found
+
+
+def _globbed(pattern: str) -> list[str]:
     """Returns the files that a pattern means; fsspec's own search passes over folders that cannot be listed."""
     first = min(pattern.find(sign) for sign in _MAGIC if sign in pattern)
     root = pattern[:first].rpartition("/")[0]
@@ -172,14 +167,12 @@ def _globbed(fs: Any, pattern: str) -> list[str]:
     folders = [(root, 0)]
     while folders:
         folder, level = folders.pop()
-        for entry in ask(folder, lambda folder=folder: fs.ls(folder, detail=True)):  # type: ignore[misc]
-            name = entry["name"].rstrip("/")
-            if entry["type"] != "directory":
-                if means.match(name):
-                    found.append(name)
-            elif level < depth and name != folder:
-                folders.append((name, level + 1))
-    return found
+        for url, is_folder in _entries(folder).items():
+            if not is_folder and means.match(url):
+                found.append(url)
+            elif is_folder and level < depth and url != folder:
+                folders.append((url, level + 1))
+    return sorted(found)
 
 
 def kind_of(data: bytes) -> str:
@@ -208,11 +201,10 @@ def open_file(path: str) -> BinaryIO:
 
 def stamp(path: str) -> str:
     """Returns the size of a file and a cheap version tag."""
-    if not is_remote(path):
-        facts = os.stat(path)
-        return f"{facts.st_size}:{facts.st_mtime_ns}"
-    fs, inner = store_of(path)
-    return version_of(ask(path, lambda: fs.info(inner)))
+    if is_remote(path):
+        return version_of(ask(path, lambda fs, inner: fs.info(inner)))
+    facts = os.stat(path)
+    return f"{facts.st_size}:{facts.st_mtime_ns}"
 
 
 def read_head(path: str, size: int) -> bytes:
@@ -229,47 +221,44 @@ _GAP, _REMOTE_GAP = 16 << 10, 256 << 10
 _LARGEST = 8 << 20  # bytes of one request: more than one of that size run at once
 
 
-class RangeFile:
-    """A file of which byte ranges are read, from several threads at once; a local one is open until `close`."""
+def read_ranges(path: str, wanted: Sequence[tuple[int, int]], file: RawIOBase | None = None) -> list[bytes | OSError]:
+    """Returns byte ranges (offset, size) in the order asked for, or why one cannot be read; raises if none can.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._file = None if is_remote(path) else open(path, "rb", buffering=0)  # noqa: SIM115  # `close` does
+    Several threads may read one local `file` that is open.
+    """
+    if file is None and not is_remote(path):
+        with open(path, "rb", buffering=0) as file:
+            return read_ranges(path, wanted, file)
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+    def read(block: tuple[int, int, list[int]]) -> bytes | OSError:
+        start, stop, _ = block
+        try:
+            return fetch(path, start, stop) if file is None else _pread(file.fileno(), start, stop - start)
+        except OSError as error:
+            return error
 
-    def read(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
-        """Returns byte ranges (offset, size), in the order asked for, or why one cannot be read."""
-        blocks = _neighbours(wanted, _GAP if self._file is not None else _REMOTE_GAP)
-        spans = [(start, stop) for start, stop, _ in blocks]
-        got: Sequence[bytes | OSError]
-        if self._file is not None:
-            got = [_pread(self._file.fileno(), start, stop - start) for start, stop in spans]
-        else:
-            got = ranges(self.path, spans)
-        if got and isinstance(got[0], OSError) and not any(isinstance(data, bytes) for data in got):
-            raise got[0]
-        parts: list[bytes | OSError] = [b""] * len(wanted)
-        for (start, _, numbers), data in zip(blocks, got, strict=True):
-            for number in numbers:
-                parts[number] = self._part(data, start, *wanted[number])
-        return parts
-
-    def _part(self, data: bytes | OSError, start: int, offset: int, size: int) -> bytes | OSError:
-        if isinstance(data, OSError):
-            return OSError(f"{self.path}: {size} bytes at {offset} cannot be read: {data}")
-        part = data if (offset, size) == (start, len(data)) else data[offset - start : offset - start + size]
-        if len(part) != size:
-            return OSError(f"{self.path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?")
-        return part
+    blocks = _neighbours(wanted, _REMOTE_GAP if file is None else _GAP)
+    if file is None:
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+            found = list(threads.map(read, blocks))
+    else:
+        found = list(map(read, blocks))
+    if found and isinstance(found[0], OSError) and not any(isinstance(data, bytes) for data in found):
+        raise found[0]
+    parts: list[bytes | OSError] = [b""] * len(wanted)
+    for (start, _, numbers), data in zip(blocks, found, strict=True):
+        for number in numbers:
+            parts[number] = _part(path, data, start, *wanted[number])
+    return parts
 
 
-def read_ranges(path: str, wanted: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
-    """Returns byte ranges (offset, size) of a file, or why one cannot be read; raises as `RangeFile.read`."""
-    with closing(RangeFile(path)) as file:
-        return file.read(wanted)
+def _part(path: str, data: bytes | OSError, start: int, offset: int, size: int) -> bytes | OSError:
+    if isinstance(data, OSError):
+        return OSError(f"{path}: {size} bytes at {offset} cannot be read: {data}")
+    part = data if (offset, size) == (start, len(data)) else data[offset - start : offset - start + size]
+    if len(part) != size:
+        return OSError(f"{path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?")
+    return part
 
 
 def _neighbours(wanted: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int, list[int]]]:

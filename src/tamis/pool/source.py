@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from tamis.data import Member, Node, Sample, Signal
 from tamis.errors import SampleError, ShardError, check_words
 from tamis.ids import content_uid, parse_uid
+from tamis.pool.files import stamp
 from tamis.pool.images import Transparency
 
 log = logging.getLogger(__name__)
@@ -127,29 +129,36 @@ class ShardReader(Protocol):
         """Closes the file."""
 
 
-class Shard(Protocol):
-    """One file of a pool, or a row range of one: the unit of work and of resumption."""
+@dataclass(frozen=True, kw_only=True)
+class Shard(ABC):
+    """One file of a pool, or a row range of one: the unit of work and of resumption.
 
-    @property
-    def name(self) -> str:
-        """Unique in the pool; the stem of every part made from this shard."""
+    Attributes:
+        name: unique in the pool; the stem of every part made from this shard.
+        url: path or URL of the file.
+    """
 
-    @property
-    def url(self) -> str:
-        """Path or URL of the file."""
+    name: str
+    url: str
+    spec: PoolSpec
 
     def stamp(self) -> str:
         """Changes when the file changes: its size and time, cheaply read."""
+        return stamp(self.url)
 
+    @abstractmethod
     def samples(self) -> Iterator[Sample]:
         """Yields every sample in order, with its image's bytes, not decoded."""
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         """The one of a sample's members, as the index holds them, that is its image; None if none is."""
+        return None
 
     def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
         """The members that give a sample's caption and uid, to see that it is still the same; a table has none."""
+        return ()
 
+    @abstractmethod
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         """Opens the shard for reading single samples again."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tamis.data import Member, Sample
 from tamis.errors import SampleError, ShardError, UnreachedError
-from tamis.pool.files import is_remote, open_file, read_head, stamp
+from tamis.pool.files import is_remote, open_file, read_head
 from tamis.pool.images import is_image
 from tamis.pool.rows import (
     BATCH,
@@ -34,6 +35,7 @@ from tamis.pool.source import (
     PoolSpec,
     Problem,
     SampleFiles,
+    Shard,
     ShardReader,
     checked,
     set_caption,
@@ -72,14 +74,11 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableShard:
+class TableShard(Shard):
     """One table, or a range of its rows; without an image column it holds captions alone."""
 
     batch: ClassVar[int] = BATCH  # rows held at once
 
-    name: str
-    url: str
-    spec: PoolSpec
     image: str | None
     caption: str
     cut: Cut = Cut()
@@ -88,9 +87,6 @@ class TableShard:
     def pairs(self) -> int | None:
         """How many rows it has, if they were counted."""
         return self.cut.pairs
-
-    def stamp(self) -> str:
-        return stamp(self.url)
 
     def samples(self) -> Iterator[Sample]:
         return checked((self.sample(number, row) for number, row in self.rows()), self.url)
@@ -160,9 +156,6 @@ class TableShard:
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         return members[0] if members and self.image is not None else None
-
-    def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
-        return ()
 
     def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
         return _ByRow(self, whole) if whole or self._holds_images() else _ByPath(self)
@@ -312,7 +305,7 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
                 sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
         except OSError as error:
             raise unopened(url, "a table", error) from error
-        cuts = [piece for group in _grouped(sizes) for piece in pieces_of(group, sum(sizes))]
+        cuts = cuts_of(sizes)
     return [
         TableShard(name=piece_name(stem, cuts, cut), url=url, spec=spec, image=image, caption=caption, cut=cut)
         for cut in cuts
@@ -324,24 +317,17 @@ def piece_name(stem: str, cuts: Sequence[Cut], cut: Cut) -> str:
     return stem if len(cuts) == 1 else f"{stem}-rows{cut.first:09d}"
 
 
-def _grouped(sizes: Sequence[int]) -> list[Cut]:
-    """Returns the row groups of a Parquet file, as many together as make a shard."""
-    if sum(sizes) <= SHARD_ROWS or len(sizes) == 1:
-        return [Cut(pairs=sum(sizes))]
-    cuts, rows, before = [], 0, 0
-    for number, size in enumerate(sizes, start=1):
-        rows += size
-        if rows >= SHARD_ROWS or number == len(sizes):
-            cuts.append(Cut(before, rows if number < len(sizes) else None, pairs=rows))
-            before, rows = before + rows, 0
-    return cuts
-
-
-def pieces_of(cut: Cut, total: int) -> list[Cut]:
-    """Cuts a range of rows into shards, if it is too large for one; `total` is the rows of the file."""
-    end = total if cut.rows is None else cut.first + cut.rows
-    if end - cut.first <= WHOLE_ROWS:
-        return [cut._replace(pairs=end - cut.first)]
-    sizes = [(start, min(SHARD_ROWS, end - start)) for start in range(cut.first, end, SHARD_ROWS)]
-    cuts = [Cut(start, size, pairs=size) for start, size in sizes]
-    return cuts if cut.rows is not None else [*cuts[:-1], cuts[-1]._replace(rows=None)]
+def cuts_of(groups: Sequence[int]) -> list[Cut]:
+    """Returns the shards of a Parquet file whose row groups have so many rows."""
+    ends, total = [0], 0
+    for size in groups:
+        total += size
+        if total - ends[-1] >= SHARD_ROWS:
+            ends.append(total)
+    if len(ends) == 1 or ends[-1] < total:
+        ends.append(total)
+    starts: list[int] = []
+    for start, end in itertools.pairwise(ends):
+        starts += range(start, end, SHARD_ROWS) if end - start > WHOLE_ROWS else [start]
+    cuts = [Cut(start, end - start, pairs=end - start) for start, end in itertools.pairwise([*starts, total])]
+    return [*cuts[:-1], cuts[-1]._replace(rows=None)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import functools
 import gzip
+import io
 import itertools
 import lzma
 import re
@@ -22,12 +23,13 @@ from zlib import adler32
 
 from tamis.data import Member, Sample
 from tamis.errors import ShardError, UnreachedError, nearest
-from tamis.pool.files import RangeFile, open_file, read_head, read_ranges, stamp
+from tamis.pool.files import is_remote, open_file, read_head, read_ranges
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
     Problem,
     SampleFiles,
+    Shard,
     ShardReader,
     checked,
     read_json,
@@ -69,15 +71,8 @@ _EXTENDED = frozenset((b"L", b"K", b"x", b"X", b"g"))  # long names and pax head
 
 
 @dataclass(frozen=True, kw_only=True)
-class TarShard:
+class TarShard(Shard):
     """One WebDataset tar."""
-
-    name: str
-    url: str
-    spec: PoolSpec
-
-    def stamp(self) -> str:
-        return stamp(self.url)
 
     def is_compressed(self) -> bool:
         """Whether the tar is compressed, so that its members cannot be read by their byte ranges."""
@@ -396,12 +391,14 @@ class _Ranges:
     sequential = False
 
     def __init__(self, shard: TarShard, keep_open: bool) -> None:
-        self._shard, self._url = shard, shard.url
-        self._file = RangeFile(shard.url) if keep_open else None
+        self._shard = shard
+        self._file: io.RawIOBase | None = None
+        if keep_open and not is_remote(shard.url):
+            self._file = open(shard.url, "rb", buffering=0)  # noqa: SIM115  # `close` does
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
         ranges = [(member.offset, member.size) for some in members for member in some]
-        data = self._file.read(ranges) if self._file is not None else read_ranges(self._url, ranges)
+        data = read_ranges(self._shard.url, ranges, self._file)
         following = (Problem("cut", str(one)) if isinstance(one, OSError) else one for one in data)
         return [self._shard.together(some, [next(following) for _ in some]) for some in members]
 
