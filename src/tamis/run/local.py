@@ -117,9 +117,8 @@ class Local:
                     missing.pop(name, None)
                     yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if name in failed else None)
                 # Each rank has an order of its own in which it helps others.
-                some = sorted(missing, key=lambda name: xxhash.xxh64_intdigest(f"{place.rank}/{name}".encode()))[
-                    :_LOOKS_AT
-                ]
+                order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{place.rank}/{name}".encode()))
+                some = order[:_LOOKS_AT]
                 busy = being_done(run, some)
                 batch = [missing[name] for name in some if name not in busy][:_HELPS_WITH]
                 if batch:
