@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import threading
 import time
 import traceback
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, Node, Sample, Samples, Signal, file_refs, model_refs, parser_refs, settings
+from tamis.data import Device, Node, Sample, Samples, Signal, references, settings
 from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, unknown
 from tamis.ids import file_digest, fingerprint
 
@@ -70,9 +71,9 @@ class Identities:
 
     def _find(self, node: Node) -> dict[str, Any]:
         # A model is identified by its weights and a file by its content, not by its path or name.
-        models = {setting: model_digest(reference) for setting, reference in model_refs(node).items()}
-        files = {setting: _digest(node, setting, path) for setting, path in file_refs(node).items()}
-        parsers = {setting: _parser_digest(reference) for setting, reference in parser_refs(node).items()}
+        models = {setting: model_digest(name) for setting, name in references(node, "model").items()}
+        files = {setting: _digest(node, setting, path) for setting, path in references(node, "file").items()}
+        parsers = {setting: _parser_digest(name) for setting, name in references(node, "parser").items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
         facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
         facts["settings"] = {
@@ -109,6 +110,19 @@ class Fault:
         if isinstance(self.error, SignalError):
             return str(self.error)
         return f"{self.node.name}: {type(self.error).__name__}: {self.error}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fault, (self.node, picklable(self.error), self.trace)
+
+
+def picklable(error: Exception) -> Exception:
+    """Returns an error that can be pickled: itself, or one of ours with the same text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        kind = StopError if isinstance(error, StopError) else RuntimeError
+        return kind(f"{type(error).__name__}: {error}")
+    return error
 
 
 Values = dict[Node, Any]

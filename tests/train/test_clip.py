@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from factories import WORDS, clip_folder, pair, tokenizer_folder, write_tar  # noqa: E402
+from factories import WORDS, clip_folder, members_of, pair, tokenizer_folder, write_tar  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 import tamis  # noqa: E402
@@ -61,7 +61,7 @@ def spoil(run: Run, rows: list[int]) -> None:
     index = index.set_column(column, index.schema.field(column), pa.nulls(len(index), pa.uint64()))
     write_index(path, index, source=run.urls[run.shards[0]], stamp=facts.stamp)
     with open(run.urls[run.shards[0]], "r+b") as file:
-        for members in run.members(run.shards[0], rows):
+        for members in [members_of(run, run.shards[0])[row] for row in rows]:
             image = next(member for member in members if member.ext == "jpg")
             file.seek(image.offset)
             file.write(b"x" * image.size)

@@ -33,7 +33,7 @@ from tamis.math.statistics import Estimate, mean
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
-from tamis.reporting.sections.overlap import intersections, jaccard
+from tamis.reporting.sections.subsets import intersections, jaccard
 from tamis.scoring import planned, score
 from tamis.selectors.outcome import check_files
 from tamis.storage import is_run, location, write_json

@@ -12,8 +12,8 @@ from tamis.arrays import Mask
 from tamis.data import Column
 from tamis.math.statistics import rank_correlations
 from tamis.reporting.context import Context, Facts, Marks
-from tamis.reporting.histogram import Histogram, histogram, whole_column
-from tamis.reporting.picking import first_of_each
+from tamis.reporting.distributions import Histogram, histogram, whole_column
+from tamis.reporting.pairs import first_of_each
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.table import Table
 
@@ -22,13 +22,9 @@ LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
 def gather(context: Context) -> Facts:
-    """Reads the distributions.
+    """Reads the distributions of score columns, of index columns that recipes cut, and of scores that recipes compute.
 
-    Returns:
-        `subsets` and `distributions`: of score columns, of index columns that recipes cut, then of scores that recipes
-        compute. Each has its `column`, the label of its `signal` ("" where it has none), `also` (other signals with
-        identical values), the `histogram`, `marks` (where each subset cuts it) and a `strip` of pairs from low to high:
-        `levels`, their common `value`, and the `pair`.
+    `also` are other signals with identical values, `marks` where each subset cuts it, `strip` pairs from low to high.
     """
     return {"subsets": context.names, "distributions": _columns(context) + _computed(context)}
 
@@ -36,12 +32,17 @@ def gather(context: Context) -> Facts:
 def _columns(context: Context) -> list[Facts]:
     run, (marks, _) = context.run, context.marks
     found: dict[str, Facts] = {}
+
+    def alike(one: str, other: str) -> bool:
+        table = context.table
+        return np.array_equal(whole_column(table, one), whole_column(table, other), equal_nan=True)
+
     for name in (*context.numbers, *(name for name in INDEX_NUMBERS if name in marks)):
         inner, group, column = run.columns[name]
         label, here = group.label if group else "", context.histograms[name]
         cuts = list(marks.get(name, [()] * len(context.subsets)))
-        same = (each for other, each in found.items() if run.columns[other][0] == inner)
-        twin = next((each for each in same if _equal(each["histogram"], here)), None)
+        same = (each for other, each in found.items() if run.columns[other][0] == inner and alike(other, name))
+        twin = next(same, None)
         if twin is None:
             found[name] = _distribution(column, label, here, cuts)
         else:
@@ -70,16 +71,6 @@ def _distribution(column: Column, label: str, histogram: Histogram, marks: Marks
     return {**about, "histogram": histogram, "marks": marks, "strip": []}
 
 
-def _equal(one: Histogram, other: Histogram) -> bool:
-    """Whether two columns of one name hold the same values, as far as their distributions can say."""
-    counts = [(one.pool, other.pool), *zip(one.kept, other.kept, strict=True)]
-    return (
-        (one.judged, one.null, one.infinite) == (other.judged, other.null, other.infinite)
-        and all(np.array_equal(mine, theirs) for mine, theirs in counts)
-        and np.array_equal([*one.quantiles.values()], [*other.quantiles.values()], equal_nan=True)
-    )
-
-
 def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> None:
     """Adds to each distribution a pair for each different value at the levels: the first by uid that has it."""
     levels: dict[str, dict[float, list[float]]] = {name: {} for name in drawn}
@@ -106,11 +97,7 @@ _COMPARED = 24
 def correlation(context: Context) -> Facts | None:
     """Correlates the scores that have a finite value in some row; None with fewer than two scores.
 
-    Of columns of one name that hold the same values, only the first is taken.
-
-    Returns:
-        `names` of the columns and `matrix`: (k, k) Spearman's rank correlations in [-1, 1] over the pairs that have
-        both, NaN where a score is the same for all of them; `looked_at` pairs, drawn by uid, of `rows`.
+    `matrix`: Spearman's rank correlations over pairs that have both; NaN where a score is the same for all of them.
     """
     rows = context.sample
     columns = {name: whole_column(context.table, name)[rows] for name in context.numbers}
