@@ -45,7 +45,7 @@ print(json.dumps({"first": first, "move": move, "kept": kept, "peak_bytes": peak
 BEFORE = """
 import json, resource, sys, time
 from tamis import api
-from tamis.reporting.histogram import histograms
+from tamis.reporting.distributions import histograms
 from benchmarks.explore import moved
 begun = time.perf_counter()
 subset = api.select(sys.argv[1], moved(1))

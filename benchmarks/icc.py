@@ -30,10 +30,10 @@ from benchmarks.arithmetic import against_limit, encoder_flops
 from benchmarks.measure import Case, finish
 from tamis.data import Device
 from tamis.math.normalise import LEAST, PerLength, inverse_logit
+from tamis.math.statistics import spearman
 from tamis.models.device import device_for
 from tamis.models.texts.regression import load_text_regression
-from tamis.train.agreement import spearman
-from tamis.train.distill import caption_lengths
+from tamis.train.icc import caption_lengths
 from tools.lab_models.vocabulary import corpus
 
 PAPER = 45.0  # captions per second, batch of one, A6000 (section 4)

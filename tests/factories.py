@@ -332,7 +332,7 @@ def diffusion_folder(folder: Path, seed: int = 0) -> Path:
     import torch
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    from tamis.train.tokenizer import clip_tokenizer
+    from tamis.train.towers import clip_tokenizer
 
     torch.manual_seed(seed)
     tokenizer = clip_tokenizer(WORDS, 16)

@@ -24,7 +24,7 @@ HEAVY = {
 READERS = ("csv", "tarfile", "fsspec", "pyarrow.parquet", "pyarrow.csv", "pyarrow.json")
 MAY_READ = {
     *("pool", "store", "storage", "remote", "web", "exporters"),
-    *("lab.pool", "lab.tasks", "evaluate.tasks", "evaluate.datacomp", "testing.exporters"),
+    *("lab.pool", "lab.tasks", "evaluate.tasks", "testing.exporters"),
 }
 
 

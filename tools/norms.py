@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Float64s
 from tamis.data import Device
 from tamis.errors import PoolError
+from tamis.math.statistics import agreement
 from tamis.models.device import device_for
 from tamis.models.reference import resolve
 from tamis.models.texts.regression import (
@@ -36,7 +37,6 @@ from tamis.models.texts.regression import (
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
 from tamis.store.targets import check_new_folder, new_folder
-from tamis.train.agreement import agreement
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import threading
 import time
 import traceback
@@ -109,6 +110,19 @@ class Fault:
         if isinstance(self.error, SignalError):
             return str(self.error)
         return f"{self.node.name}: {type(self.error).__name__}: {self.error}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fault, (self.node, picklable(self.error), self.trace)
+
+
+def picklable(error: Exception) -> Exception:
+    """Returns an error that can be pickled: itself, or one of ours with the same text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        kind = StopError if isinstance(error, StopError) else RuntimeError
+        return kind(f"{type(error).__name__}: {error}")
+    return error
 
 
 Values = dict[Node, Any]

@@ -69,7 +69,6 @@ def score(
     """
     from tamis.run.fill import fill
     from tamis.run.local import Local
-    from tamis.store.claims import PREPARING_SECONDS
 
     if max_error_rate is not None and not 0 <= max_error_rate <= 1:
         raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
@@ -82,9 +81,7 @@ def score(
     assemble = partial(
         assembled, opened, path, signals=signals, recipe=chosen, keep=keep, identities=identities, grow=grow
     )
-    # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
-    patience = PREPARING_SECONDS if engine.suffix else None
-    return fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, patience=patience)
+    return fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tamis.evaluate.datacomp import GROUPS, averages, entries, entry_of
+from tamis.evaluate.tasks import GROUPS, averages, entries, entry_of
 
 SHIFTS = {"ImageNet Sketch", "ImageNet v2", "ImageNet-A", "ImageNet-O", "ImageNet-R", "ObjectNet"}
 VTAB = {

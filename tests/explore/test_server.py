@@ -223,7 +223,7 @@ def test_captions_stay_as_they_are_and_are_never_markup(page: Page) -> None:
 
 
 def test_the_pages_own_files_make_no_markup_of_strings_and_name_no_other_place() -> None:
-    for entry in files("tamis.explore.web").iterdir():
+    for entry in (files("tamis.explore") / "web").iterdir():
         if not entry.name.endswith((".js", ".html", ".css")):
             continue
         text = entry.read_text(encoding="utf-8")

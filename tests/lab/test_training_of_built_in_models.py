@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from safetensors import safe_open
 
 from tamis.models.reference import resolve
-from tamis.train.tokenizer import clip_tokenizer
+from tamis.train.towers import clip_tokenizer
 from tools.lab_models import measuring
 from tools.lab_models.building import BUILDS, Built, build_models
 from tools.lab_models.examples import SIDE, draw

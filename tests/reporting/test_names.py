@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tamis import recipe as recipes
-from tamis.reporting.formats import in_words
-from tamis.reporting.names import colour, names_of
+from tamis.reporting.formats import colour, in_words, names_of
 from tamis.store import Run
 from tamis.store.subset import Subset
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.reporting import formats, words
+from tamis.reporting import distributions, formats
 from tamis.reporting.charts import interval_shapes
-from tamis.reporting.histogram import BARS, QUANTILES, Histogram, histograms
-from tamis.reporting.picking import around, scrambled
+from tamis.reporting.distributions import BARS, QUANTILES, Histogram, histograms, tallies
+from tamis.reporting.pairs import around, scrambled
 from tamis.reporting.sections.pool import duplicates
-from tamis.reporting.words import tallies
 from tamis.store.reasons import Cut
 from tamis.store.table import Table
 
@@ -101,7 +100,7 @@ def test_an_interval_is_where_its_numbers_are() -> None:
 
 
 def test_a_column_of_many_values_is_named_but_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "MOST", 3)
+    monkeypatch.setattr(distributions, "MOST", 3)
     found = tallies(Table.of({"w": list("abcdefgh")}, block=2), ["w"], [])["w"]
     assert (found.many, found.values) == (True, ())
 

@@ -18,8 +18,8 @@ from tamis.pool import open_pool
 from tamis.reporting import write_report
 from tamis.reporting.context import Context
 from tamis.reporting.page import gather, render
-from tamis.reporting.sections import findings, found
-from tamis.reporting.sections.galleries import STRIP
+from tamis.reporting.sections import findings
+from tamis.reporting.sections.subsets import STRIP
 from tamis.store import Run
 from tamis.store.checked import with_hash
 from tamis.store.subset import Subset
@@ -125,12 +125,12 @@ def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
         for kind, rule in step.items()
         if kind in ("at_least", "at_most", "equals")
     }
-    assert asked["top_language"] == found.LANGUAGE
-    assert (asked["shorter_side"], asked["aspect_ratio"]) == (found.SHORTER_SIDE, found.ASPECT_RATIO)
-    assert (asked["words"], asked["text_match"]) == (found.WORDS, found.SHARED - 1)
+    assert asked["top_language"] == findings.LANGUAGE
+    assert (asked["shorter_side"], asked["aspect_ratio"]) == (findings.SHORTER_SIDE, findings.ASPECT_RATIO)
+    assert (asked["words"], asked["text_match"]) == (findings.WORDS, findings.SHARED - 1)
     any_of = recipes.load("basic-multilingual-safe").text["select"][1]["any_of"]
-    assert any_of[0][0]["at_least"] == {"score": "english", "value": found.ENGLISH, "missing": "drop"}
-    assert any_of[1][0]["at_most"] == {"score": "words", "value": found.ENOUGH_WORDS - 1, "missing": "drop"}
+    assert any_of[0][0]["at_least"] == {"score": "english", "value": findings.ENGLISH, "missing": "drop"}
+    assert any_of[1][0]["at_most"] == {"score": "words", "value": findings.ENOUGH_WORDS - 1, "missing": "drop"}
 
 
 def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Run, tmp_path: Path) -> None:

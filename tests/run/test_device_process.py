@@ -17,8 +17,9 @@ from tamis.graph import Identities
 from tamis.models import device as machine
 from tamis.pool import open_pool
 from tamis.run import local
-from tamis.run.local import Local, Place
+from tamis.run.local import Local
 from tamis.run.plan import Plan
+from tamis.run.ranks import Place
 from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard

@@ -18,8 +18,8 @@ import tamis
 from tamis.errors import StopError
 from tamis.run import local
 from tamis.run.fill import engine_named
-from tamis.run.local import Local, Place
-from tamis.run.static import Static, helping_order, place_of
+from tamis.run.local import Local, helping_order
+from tamis.run.ranks import Place, place_of
 from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard
@@ -30,8 +30,9 @@ import sys
 sys.path.insert(0, sys.argv[3])
 import os, tamis
 from odd_signals import Brightness
-from tamis.run.static import Static, place_of
-engine = Static(place_of())
+from tamis.run.local import Local
+from tamis.run.ranks import place_of
+engine = Local(place=place_of())
 tamis.score(sys.argv[1], run=sys.argv[2], signals=["caption_length", Brightness()], engine=engine, quiet=True)
 """
 
@@ -85,20 +86,20 @@ def test_three_ranks_started_at_once_make_what_one_worker_makes(
 def test_a_rank_does_not_try_again_what_failed_elsewhere_meanwhile(pool: Path, tmp_path: Path) -> None:
     bad, run = Faulty(key=BAD), tmp_path / "run"
     CALLS.append(lambda: score(pool / "00001.tar", run, bad) and None)  # while the rank is at its first shard
-    done = score(pool, run, bad, Faulty(key="000000003", how="call"), engine=Static(Place(0, 3)))
+    done = score(pool, run, bad, Faulty(key="000000003", how="call"), engine=Local(place=Place(0, 3)))
     assert done.failures == {"00001": "faulty: ZeroDivisionError: a fault of the signal's"}
     assert '"shard": "00001"' in (run / "events.jsonl").read_text()
     assert '"shard": "00001"' not in (run / "events-rank0.jsonl").read_text()
     assert '"shard": "00002"' in (run / "events-rank0.jsonl").read_text()
-    score(pool, tmp_path / "other", bad, engine=Static(Place(0, 3)))  # its own failures are not tried again either
+    score(pool, tmp_path / "other", bad, engine=Local(place=Place(0, 3)))  # its own failures are not tried again either
     assert (tmp_path / "other" / "events-rank0.jsonl").read_text().count('"shard": "00001"') == 1
 
 
 def test_a_run_moves_between_engines(many: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     some = tamis.PoolSpec(path=[str(many / f"0000{number}.tar") for number in (0, 5)])
-    tamis.score(some, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Static(Place(0, 2)))
+    tamis.score(some, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Local(place=Place(0, 2)))
     tamis.score(many, run=tmp_path / "run", signals=["caption_length"], workers=2, grow=True, quiet=True)
-    score(many, tmp_path / "run", "caption_length", Brightness(), engine=Static(Place(1, 2)))
+    score(many, tmp_path / "run", "caption_length", Brightness(), engine=Local(place=Place(1, 2)))
     assert parts_of(tmp_path / "run") == whole
 
 
@@ -156,7 +157,7 @@ def test_ranks_of_one_machine_share_its_cores(
     seen: list[int] = []
     monkeypatch.setattr(local, "cores", lambda: cores)
     monkeypatch.setattr(local, "decoders", lambda available: seen.append(available) or 1)
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Static(place, workers=1))
+    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Local(1, place))
     assert seen == [taken]
 
 
@@ -178,7 +179,7 @@ def test_a_place_that_makes_no_sense_is_told(
 
 def test_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_named("local", workers=3) == Local(3, command=True)
-    assert engine_named("static", rank=1, world=2) == Static(Place(1, 2), command=True)
+    assert engine_named("static", rank=1, world=2) == Local(None, Place(1, 2), command=True)
     with pytest.raises(StopError, match="unknown engine 'statik' \\(did you mean 'static'\\?\\)"):
         engine_named("statik")
     with pytest.raises(StopError, match="--address goes with --engine ray, not with --engine local"):

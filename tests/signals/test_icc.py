@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.texts.regression import (  # noqa: E402  # noqa: E402
+from tamis.models.texts.regression import (  # noqa: E402
     FACTS,
     NormsHead,
     TextRegression,
@@ -45,15 +46,17 @@ def test_scores_are_those_of_one_text_at_a_time_through_transformers(kind: str, 
 
 
 def test_each_distinct_text_is_computed_once(regression_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import RobertaForSequenceClassification
+
     regress = load_text_regression(regression_model, Device(batch_size=4))
     sizes: list[int] = []
-    forward = regress._model.forward  # type: ignore[attr-defined]
+    forward = RobertaForSequenceClassification.forward
 
-    def counting(**inputs: object) -> object:
-        sizes.append(len(inputs["input_ids"]))  # type: ignore[arg-type]
-        return forward(**inputs)
+    def counting(network: Any, **inputs: Any) -> Any:
+        sizes.append(len(inputs["input_ids"]))
+        return forward(network, **inputs)
 
-    monkeypatch.setattr(regress._model, "forward", counting)  # type: ignore[attr-defined]
+    monkeypatch.setattr(RobertaForSequenceClassification, "forward", counting)
     scores = regress(["a dog", "a cat", "a dog", "a dog ", "a cat"])
     assert sum(sizes) == 2
     assert scores[0] == scores[2] == scores[3]
@@ -115,24 +118,6 @@ PAIRS = {
         ["a brown dog runs across a green lawn"],
         ["asdkjh qwe", "12345", "tp-link-powerline-kit", "ZX-4410B", "IMG_2034", "xkqzt"],
         0.35,
-    ),
-    "long scenes, and long captions of a thing with claims": (
-        [
-            "a woman in a long green coat walks two small dogs past a row of parked cars on a wet street at night",
-            "an old fisherman with a grey beard sits on an upturned wooden boat and mends a blue net while three gulls "
-            "stand near him",
-            "two boys in striped shirts kick a red ball against the brick wall of a church while a girl on a bench "
-            "eats ice cream",
-        ],
-        [
-            "Baked apple oatmeal. Honestly this is the best breakfast you will ever make, and your whole family will "
-            "ask you for it again and again",
-            "Menu template for restaurants, bars and coffee houses in dark brown, vector file with editable layers, "
-            "royalty free download for your own project",
-            "Complete convertible roof with three plastic windows, black cloth, fits all models built from 1972 to "
-            "1989, two year warranty and free delivery",
-        ],
-        0.05,
     ),
 }
 

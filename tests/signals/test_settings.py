@@ -9,8 +9,7 @@ import pytest
 
 from tamis.features.embeddings import ModelPixels
 from tamis.features.generated import GeneratedCaptions
-from tamis.features.masked_images import MaskedImages
-from tamis.features.text import RecognisedText, TextBoxes
+from tamis.features.text import MaskedImages, RecognisedText, TextBoxes
 from tamis.models.nucleus import Sampling
 from tamis.models.text_to_image import Drawing
 from tamis.signals import (

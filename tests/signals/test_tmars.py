@@ -15,8 +15,7 @@ from factories import drawn_text, score_batch, text_pool
 import tamis
 from tamis.arrays import Pixels
 from tamis.data import Device, Sample
-from tamis.features.masked_images import MaskedImages
-from tamis.features.text import RecognisedText, TextBoxes, reading_order
+from tamis.features.text import MaskedImages, RecognisedText, TextBoxes, reading_order
 from tamis.models.ocr.detector import Regions, TextDetector, input_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
 from tamis.signals.written_text import letters, longest_match

@@ -25,8 +25,14 @@ from tamis.signals import CRho, CSsft  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
-from tamis.train.clean import Part, fine_tuning, over_epochs, train_c_rho, train_c_ssft  # noqa: E402
-from tamis.train.clip import Trained  # noqa: E402
+from tamis.train.clip import (  # noqa: E402
+    Part,
+    Trained,
+    fine_tuning,
+    over_epochs,
+    train_c_rho,
+    train_c_ssft,
+)
 from tamis.train.scales import ClipTraining, at_scale  # noqa: E402
 from tamis.train.step import How, Step  # noqa: E402
 

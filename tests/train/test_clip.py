@@ -33,8 +33,8 @@ from tamis.store.subset import Subset  # noqa: E402
 from tamis.train import measure, step  # noqa: E402
 from tamis.train.batches import Batches, split  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
+from tamis.train.loop import Processes  # noqa: E402
 from tamis.train.losses import contrastive_loss  # noqa: E402
-from tamis.train.processes import Processes  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
 from tamis.train.step import How, Step  # noqa: E402
 from tamis.train.towers import build, depthwise_in_float32, take_mean  # noqa: E402

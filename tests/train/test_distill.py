@@ -16,12 +16,13 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError, PoolError, RunError  # noqa: E402
+from tamis.math import statistics  # noqa: E402
 from tamis.math.statistics import bootstrap  # noqa: E402
 from tamis.models.texts.regression import load_text_regression  # noqa: E402
 from tamis.signals import Sba  # noqa: E402
-from tamis.train import agreement  # noqa: E402
-from tamis.train.distill import (  # noqa: E402
+from tamis.train.icc import (  # noqa: E402  # noqa: E402
     Distillation,
+    SbaTraining,
     captions_to_label,
     combination_of,
     distill,
@@ -29,8 +30,8 @@ from tamis.train.distill import (  # noqa: E402
     is_held_out,
     read_teachers,
     standardised,
+    train_sba,
 )
-from tamis.train.sba import SbaTraining, train_sba  # noqa: E402
 
 DEVICE = Device(batch_size=8)
 
@@ -39,7 +40,7 @@ DEVICE = Device(batch_size=8)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals of 20 draws: 1,000 take longer than these trainings."""
     monkeypatch.setattr(
-        agreement, "bootstrap", lambda *given, draws, **named: bootstrap(*given, draws=min(draws, 20), **named)
+        statistics, "bootstrap", lambda *given, draws, **named: bootstrap(*given, draws=min(draws, 20), **named)
     )
 
 

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch_processes import on_processes  # noqa: E402
 
+from tamis.train.loop import ALONE, Processes, started  # noqa: E402
 from tamis.train.losses import backward, loss_over_processes  # noqa: E402
-from tamis.train.processes import ALONE, Processes, started  # noqa: E402
 
 PAIRS, WIDTH, SIZE = 12, 6, 5
 

@@ -20,8 +20,7 @@ from tamis.data import Device
 from tamis.lab.samples import Kind, kind_shares
 from tamis.train import Settings, fit
 from tamis.train.losses import contrastive_loss
-from tamis.train.tokenizer import clip_tokenizer
-from tamis.train.towers import preprocessing
+from tamis.train.towers import clip_tokenizer, preprocessing
 from tools.lab_models import looking
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
 from tools.lab_models.vocabulary import corpus, save

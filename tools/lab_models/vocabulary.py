@@ -10,7 +10,7 @@ import numpy as np
 
 from tamis.lab.captions import abstract_caption, describe
 from tamis.lab.world import sample_scene
-from tamis.train.tokenizer import byte_letters, vocabulary_and_merges
+from tamis.train.towers import byte_letters, vocabulary_and_merges
 
 
 def corpus(count: int, *, seed: int, abstract_share: float = 0.3) -> list[str]:

@@ -14,8 +14,8 @@ import typer
 from tamis.errors import StopError, shown
 
 if TYPE_CHECKING:
+    from tamis.math.statistics import Agreement
     from tamis.store.subset import Subset
-    from tamis.train.agreement import Agreement
 
 
 def say(text: str) -> None:

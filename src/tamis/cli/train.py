@@ -15,8 +15,8 @@ from tamis.cli.printing import correlations, follow_the_work, print_json, print_
 from tamis.errors import StopError
 
 if TYPE_CHECKING:
+    from tamis.math.statistics import Agreement
     from tamis.store.run import Run
-    from tamis.train.agreement import Agreement
     from tamis.train.clip import Trained
 
 _CLIP, _HOW = "tamis.train.scales:ClipTraining", "tamis.train.step:How"
@@ -154,8 +154,7 @@ def c_ssft(
     Example: tamis train c_ssft runs/clean --model lab/clip --out c_ssft
     """
     from tamis.models.device import device_for
-    from tamis.train.clean import fine_tuning, train_c_ssft
-    from tamis.train.clip import check_folder
+    from tamis.train.clip import check_folder, fine_tuning, train_c_ssft
     from tamis.train.step import How
 
     with _reported():
@@ -189,8 +188,7 @@ def c_rho(
     Example: tamis train c_rho runs/clean runs/pool --out c_rho
     """
     from tamis.models.device import device_for
-    from tamis.train.clean import CLEAN, POOL, Part, train_c_rho
-    from tamis.train.clip import check_folder
+    from tamis.train.clip import CLEAN, POOL, Part, check_folder, train_c_rho
     from tamis.train.scales import at_scale
     from tamis.train.step import How
 
@@ -217,7 +215,7 @@ def sba(
     out: OutFolder,
     training: Annotated[
         dict[str, Any],
-        Fields("tamis.train.sba:SbaTraining", "epochs batch_size:train_batch learning_rate end seed"),
+        Fields("tamis.train.icc:SbaTraining", "epochs batch_size:train_batch learning_rate end seed"),
     ],
     compute: TrainingCompute,
     text: Text = None,
@@ -228,7 +226,7 @@ def sba(
     """
     from tamis.models.device import device_for
     from tamis.pool.texts import read_texts
-    from tamis.train.sba import SbaTraining, train_sba
+    from tamis.train.icc import SbaTraining, train_sba
 
     with _reported():
         losses = train_sba(
@@ -244,7 +242,7 @@ def icc(
         str, Argument(metavar="SCORES", help="A run (folder or URL), or a table, with captions, vba and sba.")
     ],
     out: OutFolder,
-    training: Annotated[dict[str, Any], Fields("tamis.train.distill:Distillation", _DISTILLATION)],
+    training: Annotated[dict[str, Any], Fields("tamis.train.icc:Distillation", _DISTILLATION)],
     compute: TrainingCompute,
     labels: Annotated[Path | None, Option(help="A table of captions that people labelled.")] = None,
     label: Annotated[str, Option(help="Column of the labels; higher is more concrete.")] = "label",
@@ -264,7 +262,7 @@ def icc(
     Example: tamis train icc runs/teachers --labels labelled.csv --student minilm --out my-icc
     """
     from tamis.models.device import device_for
-    from tamis.train.distill import TEACHERS, Distillation, distill, distill_teacher
+    from tamis.train.icc import TEACHERS, Distillation, distill, distill_teacher
 
     where = device_for(**compute, training=True)
     with _reported():
@@ -310,7 +308,7 @@ def icc_labels(
     from tamis.pool.texts import write_to_label
     from tamis.storage import writing
     from tamis.store.targets import check_target
-    from tamis.train.distill import captions_to_label
+    from tamis.train.icc import captions_to_label
 
     # It may hold people's labels, so it is never replaced.
     check_target(out, what="table to label", ours=lambda path: False, overwrite=False)

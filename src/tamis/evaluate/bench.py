@@ -33,7 +33,7 @@ from tamis.math.statistics import Estimate, mean
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike
-from tamis.reporting.sections.overlap import intersections, jaccard
+from tamis.reporting.sections.subsets import intersections, jaccard
 from tamis.scoring import planned, score
 from tamis.selectors.outcome import check_files
 from tamis.storage import is_run, location, write_json
@@ -260,7 +260,10 @@ def bench(
         subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
         for subset in subsets:
             subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
-        done = _compare(subsets, tasks, folder, training, device, seeds, only, size, workers, costs, keep_models)
+    done = compare(
+        subsets, tasks=tasks, out=folder, training=training, device=device, seeds=seeds, only=only, size=size,
+        workers=workers, scoring=costs, keep_models=keep_models,
+    )  # fmt: skip
     try:
         write_record(opened.path / RESULT, done.facts())
     except RunError as error:
@@ -399,44 +402,34 @@ def compare(
     _check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
     with _bench_folder(folder, [run.path, Path(tasks)]):
-        return _compare(
-            subsets, tasks, folder, training, device, seeds, only, size, workers, scoring or {}, keep_models
-        )
-
-
-def _compare(
-    subsets: Sequence[Subset], tasks: PathLike, folder: Path, training: ClipTraining, device: Device, seeds: int,
-    only: Sequence[str], size: int, workers: int, scoring: Mapping[str, float], keep_models: bool,
-) -> Bench:  # fmt: skip
-    """See `compare`; the folder is locked."""
-    place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
-    counting, _ = find_tasks(place, only=only)
-    numbers = tuple(range(training.seed, training.seed + seeds))
-    cells = {}
-    for seed in numbers:  # seed by seed: a bench that is stopped early has every subset
-        one = replace(training, seed=seed)
-        for subset in subsets:
-            cells[subset.name, seed] = Cell(
-                name=f"{subset.name}, seed {seed}",
-                subset=replace(subset, funnel=(), verdict=_NO_REASONS),
-                training=one,
-                tasks=place,
-                only=tuple(task.name for task in counting),
-                device=device,
-                folder=folder,
-                ident=identity(subset, one, counting, device.precision),
-                keep_model=keep_models,
-            )
-    if any(not cell.path.is_file() for cell in cells.values()):
-        states = shared_text_states(subsets[0].run, training, device, folder)
-        at_a_time = max(1, min(workers, len(cells)))
-        cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
-    problems = execute_all(cells.values(), workers)
-    results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
-    failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
-    done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring)
-    write_record(folder / RESULT, done.facts())
-    return done
+        place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
+        counting, _ = find_tasks(place, only=only)
+        numbers = tuple(range(training.seed, training.seed + seeds))
+        cells = {}
+        for seed in numbers:  # seed by seed: a bench that is stopped early has every subset
+            one = replace(training, seed=seed)
+            for subset in subsets:
+                cells[subset.name, seed] = Cell(
+                    name=f"{subset.name}, seed {seed}",
+                    subset=replace(subset, funnel=(), verdict=_NO_REASONS),
+                    training=one,
+                    tasks=place,
+                    only=tuple(task.name for task in counting),
+                    device=device,
+                    folder=folder,
+                    ident=identity(subset, one, counting, device.precision),
+                    keep_model=keep_models,
+                )
+        if any(not cell.path.is_file() for cell in cells.values()):
+            states = shared_text_states(subsets[0].run, training, device, folder)
+            at_a_time = max(1, min(workers, len(cells)))
+            cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
+        problems = execute_all(cells.values(), workers)
+        results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
+        failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
+        done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
+        write_record(folder / RESULT, done.facts())
+        return done
 
 
 def summed_up(

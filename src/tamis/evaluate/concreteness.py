@@ -13,10 +13,10 @@ from tamis.errors import PoolError, RecipeError
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, topological
 from tamis.ids import content_uid
+from tamis.math.statistics import Agreement, agreement
 from tamis.models.texts.regression import held_out
 from tamis.pool.rows import choose_column
 from tamis.pool.texts import columns_of, read_texts
-from tamis.train.agreement import Agreement, agreement
 
 #: Usual names of columns of ratings.
 RATING_COLUMNS = ("rating", "concreteness", "concreteness_annotation", "Conc.M", "label")

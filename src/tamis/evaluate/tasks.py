@@ -1,4 +1,4 @@
-"""Zero-shot tasks on disk.
+"""Zero-shot tasks on disk, and DataComp's 38 of them (datacomp.csv) with their metrics and averages.
 
 Layouts:
 
@@ -19,25 +19,25 @@ mlfoundations/datacomp.
 
 from __future__ import annotations
 
+import csv
 import io
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
+from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from tamis.arrays import load_array
 from tamis.data import Sample
 from tamis.errors import PoolError, RecipeError, unknown
-from tamis.evaluate.datacomp import WITHOUT_SCORE, Entry, entry_of
 from tamis.ids import fingerprint
 from tamis.pool.files import stamp
 from tamis.pool.source import PoolSpec
@@ -69,6 +69,77 @@ _NO_TASK = (
     "with a .txt of captions each, or tables (.arrow, .parquet) with image and caption"
 )
 
+#: Groups of tasks, in the order of DataComp's tables.
+GROUPS = ("ImageNet", "ImageNet shifts", "VTAB", "Retrieval")
+
+#: Tasks in DataComp's folders that have no score of their own.
+WITHOUT_SCORE = ("fairface", "utkface")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One of the 38 tasks."""
+
+    name: str  # in DataComp's tables
+    folders: tuple[str, ...]  # names without `wds_` and `_test`: DataComp's own, and clip-benchmark's
+    size: int  # images; of WinoGAViL instances
+    metric: str  # that counts
+    group: str  # one of `GROUPS`, or "" for a task that counts in the average over all only
+    fields: tuple[str, ...]  # columns of the samples' `.npy` members
+    #: metrics of worst groups, to the field that forms the groups; acc_top5... counts the five best classes
+    worst: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average:
+    """The mean of some tasks' scores."""
+
+    name: str  # of the group; where tasks are absent "VTAB: average of the 5 present of 13 tasks"
+    value: float | None  # over the tasks that are present; None if none is
+    tasks: int  # that were averaged
+    absent: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def entries() -> tuple[Entry, ...]:
+    """The 38 tasks in the order of DataComp's list."""
+    text = (package_files("tamis.evaluate") / "datacomp.csv").read_text(encoding="utf-8")
+    found = []
+    for row in csv.DictReader(text.splitlines()):
+        kind, _, rest = row["key"].partition("/")
+        folder = rest if kind in ("fairness", "retrieval", "misc") else row["key"].replace("/", "-")
+        found.append(
+            Entry(
+                name=row["name"], folders=(folder, *row["also"].split()), size=int(row["size"]), metric=row["metric"],
+                group=row["group"], fields=tuple(row["fields"].split()),
+                worst=dict(one.split(":") for one in row["worst"].split()),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def entry_of(task: str) -> Entry | None:
+    """The entry of a task by the name of its folder (without `wds_` and `_test`), None for any other task."""
+    return next((entry for entry in entries() if task in entry.folders), None)
+
+
+def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
+    """Averages scores (the metric that counts, by DataComp's name) over each group and over all.
+
+    If tasks are absent, the average's name says how many are present; DataComp reports no number in that case.
+    """
+    groups = [(group, [entry.name for entry in entries() if entry.group == group]) for group in GROUPS]
+    found = []
+    for name, tasks in (*groups, ("all 38", [entry.name for entry in entries()])):
+        present = [scores[task] for task in tasks if task in scores]
+        absent = tuple(task for task in tasks if task not in scores)
+        if absent:
+            prefix = f"average of the {len(present)} present of" if present else "none present of"
+            name = f"{name}: {prefix} {len(tasks)} {'tasks' if len(tasks) > 1 else 'task'}"
+        value = sum(present) / len(present) if present else None
+        found.append(Average(name=name, value=value, tasks=len(present), absent=absent))
+    return tuple(found)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskImage:
@@ -80,6 +151,7 @@ class TaskImage:
     label: int = 0  # number of its class; of association the number of its instance
     captions: tuple[str, ...] = ()  # retrieval: its captions; association: the instance's cue
     right: bool = False  # association: whether it belongs to the cue
+    groups: tuple[int, ...] = ()  # classification: its metadata, the values of the task's `fields`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,24 +190,6 @@ class Task:
         listed = [[str(file.relative_to(self.folder)), stamp(str(file))] for file in self.files]
         settings = {"kind": self.kind, "classes": self.classes, "templates": self.templates, "fields": self.fields}
         return fingerprint({**settings, "files": listed})
-
-    def metadata(self) -> NDArray[np.int64]:
-        """(images, fields): the `.npy` members of a WebDataset task, in the order of the images."""
-        rows: list[NDArray[np.int64]] = []
-        for shard, sample in _samples(self.files, "cls", ()):
-            member = next((one for one in sample.members if one.ext == "npy"), None)
-            try:
-                if member is None:
-                    raise ValueError("there is none")
-                with open(shard.url, "rb") as file:
-                    file.seek(member.offset)
-                    row = load_array(io.BytesIO(file.read(member.size)))
-                if row.dtype.kind not in "iubf" or (rows and row.size != rows[0].size):
-                    raise ValueError(f"it is {row.size} values of {row.dtype}, not the numbers of its groups")
-            except ValueError as error:
-                raise PoolError(f"{shard.url}: the .npy member of {sample.key} cannot be used: {error}") from error
-            rows.append(row.astype(np.int64).ravel())
-        return np.stack(rows) if rows else np.empty((0, 0), np.int64)
 
 
 def find_tasks(path: str | Path, *, split: str = "test", only: Sequence[str] = ()) -> tuple[list[Task], dict[str, str]]:
@@ -217,13 +271,14 @@ def _wds_task(folder: Path, split: str) -> Task:
         )
     name = task_name(folder.name, split)
     if kind == "retrieval":
-        images = partial(_in_tars, tars, "txt")
-        return Task(name=name, kind="retrieval", folder=folder, files=tars, images=images)
+        return Task(name=name, kind="retrieval", folder=folder, files=tars, images=partial(_captioned_in_tars, tars))
     entry = entry_of(name)
     fields = entry.fields if entry else tuple(_lines(folder / FIELDS)) if (folder / FIELDS).is_file() else ()
+    classes = _names(folder / CLASS_NAMES)
     return Task(
-        name=name, kind="classification", folder=folder, files=tars, images=partial(_in_tars, tars, "cls"),
-        classes=_names(folder / CLASS_NAMES), templates=_templates(folder / TEMPLATES), fields=fields,
+        name=name, kind="classification", folder=folder, files=tars, classes=classes,
+        images=partial(_labelled_in_tars, tars, len(classes), fields), templates=_templates(folder / TEMPLATES),
+        fields=fields,
     )  # fmt: skip
 
 
@@ -266,32 +321,56 @@ def _table_task(folder: Path, name: str, tables: tuple[Path, ...]) -> Task:
     return Task(name=name, kind="retrieval", folder=folder, files=tables, images=images)
 
 
-def _samples(tars: Sequence[Path], member: str, images: tuple[str, ...]) -> Iterator[tuple[TarShard, Sample]]:
-    """Yields the samples of tars without hidden files, which macOS adds and WebDataset's readers skip."""
+def _samples(tars: Sequence[Path], member: str) -> Iterator[tuple[Path, str, Sample, str]]:
+    """Yields the samples of tars without hidden files, which macOS adds and WebDataset's readers skip.
+
+    With the tar, the key for messages, and why the image cannot be used.
+    """
     for tar in tars:
-        spec = PoolSpec(path=str(tar), caption=member, image_extensions=images)
-        shard = TarShard(name=tar.stem, url=str(tar), spec=spec)
-        for sample in shard.samples():
+        spec = PoolSpec(path=str(tar), caption=member, image_extensions=IMAGES)
+        for sample in TarShard(name=tar.stem, url=str(tar), spec=spec).samples():
             name = os.path.basename(sample.key)  # "" of ".DS_Store"
             if name and not name.startswith(".") and sample.status != "shard_cut":  # the shard's own error is next
-                yield shard, sample
+                problem = "" if sample.image is not None else sample.reason or "there is no image"
+                yield tar, f"{tar.name}: {sample.key}", sample, problem
 
 
-def _in_tars(tars: Sequence[Path], member: Literal["cls", "txt"]) -> Iterator[TaskImage]:
-    for shard, sample in _samples(tars, member, IMAGES):
-        key = f"{shard.name}.tar: {sample.key}"
-        problem = "" if sample.image is not None else sample.reason or "there is no image"
-        if member == "cls":
-            label = (sample.shown_caption or "").strip()
-            if not label.isdecimal() or len(label) > 9:
-                raise PoolError(
-                    f"{shard.url}: the .cls member of {sample.key} must be the number of its class, got {label[:40]!r}"
-                )
-            yield TaskImage(key=key, image=sample.image, problem=problem, label=int(label))
-        else:
-            captions = _captions(sample.caption)
-            problem = problem or ("" if captions else sample.reason or "there is no caption")
-            yield TaskImage(key=key, image=sample.image, problem=problem, captions=captions)
+def _labelled_in_tars(tars: Sequence[Path], classes: int, fields: Sequence[str]) -> Iterator[TaskImage]:
+    for tar, key, sample, problem in _samples(tars, "cls"):
+        label = (sample.shown_caption or "").strip()
+        if not label.isdecimal() or len(label) > 9:
+            raise PoolError(
+                f"{tar}: the .cls member of {sample.key} must be the number of its class, got {label[:40]!r}"
+            )
+        if int(label) >= classes:
+            raise PoolError(f"{tar}: {sample.key} is of class {label}, and there are names of {classes} classes")
+        groups = _groups(tar, sample, fields) if fields else ()
+        yield TaskImage(key=key, image=sample.image, problem=problem, label=int(label), groups=groups)
+
+
+def _groups(tar: Path, sample: Sample, fields: Sequence[str]) -> tuple[int, ...]:
+    """The values of a sample's `.npy`, one for each field."""
+    member = next((one for one in sample.members if one.ext == "npy"), None)
+    try:
+        if member is None:
+            raise ValueError("there is none")
+        with tar.open("rb") as file:
+            file.seek(member.offset)
+            row = load_array(io.BytesIO(file.read(member.size)))
+        if row.dtype.kind not in "iubf":
+            raise ValueError(f"it is {row.size} values of {row.dtype}, not the numbers of its groups")
+        if row.size != len(fields):
+            raise ValueError(f"it has {row.size} fields, expected {len(fields)}: {', '.join(fields)}")
+    except ValueError as error:
+        raise PoolError(f"{tar}: the .npy member of {sample.key} cannot be used: {error}") from error
+    return tuple(row.astype(np.int64).ravel().tolist())
+
+
+def _captioned_in_tars(tars: Sequence[Path]) -> Iterator[TaskImage]:
+    for _, key, sample, problem in _samples(tars, "txt"):
+        captions = _captions(sample.caption)
+        problem = problem or ("" if captions else sample.reason or "there is no caption")
+        yield TaskImage(key=key, image=sample.image, problem=problem, captions=captions)
 
 
 def _in_files(labelled: Sequence[tuple[Path, int]], captioned: bool) -> Iterator[TaskImage]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +21,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, require
-from tamis.evaluate import datacomp
-from tamis.evaluate.tasks import Task, TaskImage, find_tasks
+from tamis.evaluate.tasks import Average, Task, TaskImage, averages, entry_of, find_tasks
 from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.accuracy import group_means, hits, recall_at, top_classes
@@ -32,6 +30,7 @@ from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve
 from tamis.pool.images import decode
+from tamis.processes import prefetched
 from tamis.store.checked import read_record, write_record
 from tamis.store.targets import check_own
 
@@ -45,6 +44,7 @@ VERSION = 1
 
 _MAX_PIXELS = 100_000_000
 _SHOWN = 5  # unusable images of a task that are named
+_IMAGES_AT_ONCE = 4096  # whose classes are ranked
 _CLASSES_AT_ONCE = 64  # with ImageNet's 80 templates that is 5,120 sentences
 _DEEPEST = 5  # of ranked classes
 
@@ -116,10 +116,10 @@ class ZeroShot:
         scores = [one.score for one in self.results if one.score is not None]
         return sum(scores) / len(scores) if scores and len(scores) == len(self.results) and not self.failed else None
 
-    def groups(self) -> tuple[datacomp.Average, ...]:
+    def groups(self) -> tuple[Average, ...]:
         """DataComp's averages, with absent tasks listed; () if no task is one of its 38."""
-        scores = {one.name: one.score for one in self.results if datacomp.entry_of(one.task) and one.score is not None}
-        return datacomp.averages(scores) if scores else ()
+        scores = {one.name: one.score for one in self.results if entry_of(one.task) and one.score is not None}
+        return averages(scores) if scores else ()
 
     def rows(self) -> list[dict[str, str]]:
         """A table for people: a row for each task, then DataComp's groups, then the average."""
@@ -210,6 +210,17 @@ def evaluate_zero_shot(
     )
 
 
+@dataclass(kw_only=True)
+class _Embedded:
+    """The images of a task that can be used, with their vectors, and why the others cannot."""
+
+    images: list[TaskImage]  # without their bytes
+    vectors: Vectors  # (n, d) unit rows
+    unusable: int
+    reasons: dict[str, str]  # of the first few of them, by key
+    incomplete: set[int]  # labels of unusable images
+
+
 class _Runner:
     """A loaded model and its measurement on each kind of task."""
 
@@ -223,28 +234,22 @@ class _Runner:
     def run(self, task: Task) -> TaskResult:
         """Measures the model on a task."""
         measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
-        tally = _Tally()
-        metrics, groups = measure[task.kind](task, tally)
+        found = self._embedded(task)
+        metrics, groups = measure[task.kind](task, found)
         return TaskResult(
             task=task.name, name=task.entry.name if task.entry else task.name, kind=task.kind, metric=task.metric,
-            metrics=metrics, images=sum(tally.used), unusable=len(tally.used) - sum(tally.used), reasons=tally.reasons,
+            metrics=metrics, images=len(found.images), unusable=found.unusable, reasons=found.reasons,
             classes=len(task.classes), groups=groups,
         )  # fmt: skip
 
-    def _classify(self, task: Task, tally: _Tally) -> tuple[Metrics, dict[str, Any]]:
+    def _classify(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
         from sklearn.metrics import f1_score, recall_score
 
         classes = self._class_vectors(task)
-        labels: list[int] = []
-        parts: list[NDArray[np.int64]] = []
-        for images, vectors in self._embedded(task.images(), tally):
-            labels += [image.label for image in images]
-            highest = max(image.label for image in images)
-            if highest >= len(task.classes):
-                raise PoolError(f"{task.folder} has images of class {highest} and names of {len(task.classes)} classes")
-            parts.append(top_classes(cosines(vectors, classes), _DEEPEST))
-        tally.check(task)
-        truth, ranked = np.array(labels, np.int64), np.concatenate(parts)
+        truth = np.array([image.label for image in found.images], np.int64)
+        starts = range(0, len(truth), _IMAGES_AT_ONCE)
+        blocks = [found.vectors[start : start + _IMAGES_AT_ONCE] for start in starts]
+        ranked = np.concatenate([top_classes(cosines(block, classes), _DEEPEST) for block in blocks])
         best, five = ranked[:, 0], hits(ranked, truth)
         # Only classes with an image count, as in WILDS (Koh et al. 2021), from which DataComp takes iWildCam's F1.
         macro: dict[str, Any] = {"average": "macro", "labels": np.unique(truth), "zero_division": 0}
@@ -255,66 +260,41 @@ class _Runner:
             "F1-macro_all": float(f1_score(truth, best, **macro)),
         }
         groups: dict[str, Any] = {}
-        if task.worst:
-            metadata = task.metadata()
-            if metadata.shape != (len(tally.used), len(task.fields)):
-                raise PoolError(
-                    f"{task.folder}: the .npy members have {metadata.shape[-1]} fields, expected {len(task.fields)}: "
-                    f"{', '.join(task.fields)}"
-                )
-            for name, field in task.worst.items():
-                right = five if name.startswith("acc_top5") else best == truth
-                means = group_means(right, metadata[np.array(tally.used), task.fields.index(field)])
-                metrics[name] = min(mean for mean, _ in means.values())
-                groups[field] = {str(group): one for group, one in means.items()}
+        for name, field in task.worst.items():
+            right = five if name.startswith("acc_top5") else best == truth
+            column = task.fields.index(field)
+            means = group_means(right, np.array([image.groups[column] for image in found.images]))
+            metrics[name] = min(mean for mean, _ in means.values())
+            groups[field] = {str(group): one for group, one in means.items()}
         return metrics, groups
 
-    def _retrieve(self, task: Task, tally: _Tally) -> tuple[Metrics, dict[str, Any]]:
-        parts: list[Vectors] = []
-        captions: list[str] = []
-        owners: list[int] = []
-        for images, vectors in self._embedded(task.images(), tally):
-            for number, image in enumerate(images, sum(map(len, parts))):
-                captions += image.captions
-                owners += [number] * len(image.captions)
-            parts.append(vectors)
-        tally.check(task)
-        rows, texts = np.concatenate(parts), self._texts(captions)
-        of_text, of_image = np.array(owners), np.arange(len(rows))
-        ks = (1, 5, 10)
-        to_image = recall_at(texts, rows, of_text, of_image, ks)
-        to_text = recall_at(rows, texts, of_image, of_text, ks)
+    def _retrieve(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
+        captions = [caption for image in found.images for caption in image.captions]
+        of_image = np.arange(len(found.images))
+        of_text = np.repeat(of_image, [len(image.captions) for image in found.images])
+        texts, ks = self._texts(captions), (1, 5, 10)
+        to_image = recall_at(texts, found.vectors, of_text, of_image, ks)
+        to_text = recall_at(found.vectors, texts, of_image, of_text, ks)
         metrics: Metrics = {f"image_retrieval_recall@{k}": to_image[k] for k in ks}
         metrics |= {f"text_retrieval_recall@{k}": to_text[k] for k in ks}
         metrics["mean_recall@1"] = (to_image[1] + to_text[1]) / 2
         return metrics, {}
 
-    def _associate(self, task: Task, tally: _Tally) -> tuple[Metrics, dict[str, Any]]:
-        instances: dict[int, list[tuple[bool, Vectors]]] = {}
-        asked: Counter[int] = Counter()
-        cues: dict[int, str] = {}
-
-        def counted() -> Iterator[TaskImage]:
-            for image in task.images():
-                asked[image.label] += 1
-                cues[image.label] = _cue(image.captions[0])
-                yield image
-
-        for images, vectors in self._embedded(counted(), tally):
-            for image, vector in zip(images, vectors, strict=True):
-                instances.setdefault(image.label, []).append((image.right, vector))
-        tally.check(task)
-        whole = {number: one for number, one in sorted(instances.items()) if len(one) == asked[number]}
-        if not whole:
+    def _associate(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
+        instances: dict[int, list[int]] = {}  # to their images
+        for number, image in enumerate(found.images):
+            if image.label not in found.incomplete:
+                instances.setdefault(image.label, []).append(number)
+        if not instances:
             raise PoolError(f"{task.folder}: no instance has all its candidates' images")
+        cues = self._texts([_cue(found.images[numbers[0]].captions[0]) for numbers in instances.values()])
         scores, sizes = [], []
-        for cue, one in zip(self._texts([cues[number] for number in whole]), whole.values(), strict=True):
-            right = np.array([belongs for belongs, _ in one])
-            near = cosines(cue[None], np.stack([vector for _, vector in one]))
-            chosen = np.zeros(len(one), bool)
-            chosen[top_classes(near, int(right.sum()))[0]] = True
+        for cue, numbers in zip(cues, instances.values(), strict=True):
+            right = np.array([found.images[number].right for number in numbers])
+            chosen = np.zeros(len(numbers), bool)
+            chosen[top_classes(cosines(cue[None], found.vectors[numbers]), int(right.sum()))[0]] = True
             scores.append((right & chosen).sum() / (right | chosen).sum())  # Jaccard 1912
-            sizes.append(len(one))
+            sizes.append(len(numbers))
         jaccard, many = np.array(scores), np.array(sizes)
         metrics: Metrics = {"avg_jaccard_score": float(jaccard.mean())}
         for name, (low, high) in _SIZES.items():
@@ -338,28 +318,38 @@ class _Runner:
     def _texts(self, texts: Sequence[str]) -> Vectors:
         return _checked(self._clip.texts(self._tokenize(texts)), "one of the task's texts")
 
-    def _embedded(self, images: Iterable[TaskImage], tally: _Tally) -> Iterator[tuple[list[TaskImage], Vectors]]:
-        """Yields batches of usable images with their unit vectors; all images go to the tally."""
-        for chunk in self._prepared(images):
-            present = [(image, pixels) for image, pixels in chunk if not isinstance(pixels, str)]
-            for image, pixels in chunk:
-                tally.add(image.key, pixels if isinstance(pixels, str) else "")
+    def _embedded(self, task: Task) -> _Embedded:
+        """Embeds a task's images; PoolError if none can be used."""
+        found = _Embedded(images=[], vectors=np.empty((0, 0), np.float32), unusable=0, reasons={}, incomplete=set())
+        parts = []
+        for batch in self._prepared(task.images()):
+            present = [(image, pixels) for image, pixels in batch if not isinstance(pixels, str)]
+            for image, reason in batch:
+                if isinstance(reason, str):
+                    found.unusable += 1
+                    found.incomplete.add(image.label)
+                    if len(found.reasons) < _SHOWN:
+                        found.reasons[image.key] = reason
             if present:
                 rows = self._clip.images([pixels for _, pixels in present])
-                yield [image for image, _ in present], _checked(rows, f"{present[0][0].key} or one after it")
+                parts.append(_checked(rows, f"{present[0][0].key} or one after it"))
+                found.images += [replace(image, image=None) for image, _ in present]
+        if not parts:
+            why = "; ".join(f"{key}: {reason}" for key, reason in found.reasons.items()) or "it holds no images"
+            raise PoolError(f"{task.folder}: no image can be used: {why}")
+        found.vectors = np.concatenate(parts)
+        return found
 
     def _prepared(self, images: Iterable[TaskImage]) -> Iterator[list[tuple[TaskImage, Pixels | str]]]:
         """Yields batches of pixels, or why an image cannot be used. Threads decode one batch ahead of the model."""
-        everything = iter(images)
-        ahead: deque[list[tuple[TaskImage, Future[Pixels | str]]]] = deque()
-        with ThreadPoolExecutor(self._threads) as pool:
-            while True:
-                batch = [(image, pool.submit(self._pixels, image)) for image in islice(everything, self._batch)]
-                ahead.append(batch)
-                if len(ahead) > 1:
-                    yield [(image, future.result()) for image, future in ahead.popleft()]
-                if not batch:
-                    return
+
+        def decoded() -> Iterator[list[tuple[TaskImage, Pixels | str]]]:
+            everything = iter(images)
+            with ThreadPoolExecutor(self._threads) as threads:
+                while batch := list(islice(everything, self._batch)):
+                    yield list(zip(batch, threads.map(self._pixels, batch), strict=True))
+
+        return prefetched(decoded, depth=1)
 
     def _pixels(self, image: TaskImage) -> Pixels | str:
         if image.problem or image.image is None:
@@ -368,25 +358,6 @@ class _Runner:
             return self._preprocess.resize(decode(image.image, max_pixels=_MAX_PIXELS))
         except SampleError as error:
             return error.reason
-
-
-class _Tally:
-    """Which images of a task were used, and why the others were not."""
-
-    def __init__(self) -> None:
-        self.used: list[bool] = []
-        self.reasons: dict[str, str] = {}
-
-    def add(self, key: str, problem: str) -> None:
-        self.used.append(not problem)
-        if problem and len(self.reasons) < _SHOWN:
-            self.reasons[key] = problem
-
-    def check(self, task: Task) -> None:
-        """Raises PoolError if no image could be used."""
-        if not any(self.used):
-            why = "; ".join(f"{key}: {reason}" for key, reason in self.reasons.items()) or "it holds no images"
-            raise PoolError(f"{task.folder}: no image can be used: {why}")
 
 
 def _checked(rows: Vectors, what: str) -> Vectors:

@@ -45,13 +45,9 @@ class Labels:
         self.version = 0
         self._lock = threading.Lock()
         self._undo: list[tuple[int, float]] = []  # rows labelled here, with their values before
-        self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
-        for block, shard in enumerate(run.shards):
+        for shard, place in run.places.items():
             if group is not None and shard in group.shards:
-                self.values[self._place(block)] = self._read(shard)
-
-    def _place(self, block: int) -> slice:
-        return slice(int(self._starts[block]), int(self._starts[block + 1]))
+                self.values[place] = self._read(shard)
 
     def _path(self, shard: str) -> Path:
         return self._run.path / "scores" / self._folder / f"{shard}.parquet"
@@ -94,19 +90,17 @@ class Labels:
     def _set(self, row: int, value: float | None) -> float:
         if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
             raise RunError(f"{self._run.path} is gone: open the run again where it is now")
-        block = int(np.searchsorted(self._starts, row, side="right")) - 1
-        place, shard = self._place(block), self._run.shards[block]
+        shard, place = next(each for each in self._run.places.items() if row < each[1].stop)
         with locked(self._run.path, doing="writes a label"):
             # A column needs a part for every shard.
-            missing = {other: at for at, other in enumerate(self._run.shards) if not self._path(other).is_file()}
+            missing = {other for other in self._run.shards if not self._path(other).is_file()}
             check_same_rows(self._run, {shard, *missing})
             if not (self._run.path / "scores" / self._folder / "signal.json").is_file():
                 facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": [dataclasses.asdict(COLUMN)]}
                 manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
-            for other, at in missing.items():
-                if at != block:
-                    with held(self._run, other) as uids:
-                        self._write(other, self.values[self._place(at)], uids)
+            for other in sorted(missing - {shard}):
+                with held(self._run, other) as uids:
+                    self._write(other, self.values[self._run.places[other]], uids)
             with held(self._run, shard) as uids:
                 here = self._read(shard) if self._path(shard).is_file() else self.values[place].copy()
                 before = float(here[row - place.start])

@@ -18,15 +18,24 @@ import yaml
 from tamis import recipe as recipes
 from tamis.arrays import U64, Mask, Rows
 from tamis.errors import RecipeError
-from tamis.explore.columns import Binned, HeldRun, binned, containing, counted, counted_among, heat, most_frequent
+from tamis.explore.columns import (
+    Binned,
+    HeldRun,
+    View,
+    binned,
+    containing,
+    counted,
+    counted_among,
+    heat,
+    most_frequent,
+    rows_of,
+)
+from tamis.explore.images import TextPainter
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
-from tamis.explore.pair import TextPainter
-from tamis.explore.view import View, rows_of
 from tamis.pool import Pool
-from tamis.reporting.histogram import whole_column
-from tamis.reporting.pairs import read_pairs
-from tamis.reporting.picking import scrambled
+from tamis.reporting.distributions import whole_column
+from tamis.reporting.pairs import read_pairs, scrambled
 from tamis.storage import explained
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
@@ -53,7 +62,7 @@ class Explorer:
 
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
-        self.labels = Labels(run)
+        self.labels, self.near, self.painter = Labels(run), Near(run), TextPainter(run)
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
@@ -61,16 +70,6 @@ class Explorer:
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
-
-    @cached_property
-    def painter(self) -> TextPainter:
-        """Paints over the text of images."""
-        return TextPainter(self.run)
-
-    @cached_property
-    def near(self) -> Near:
-        """Search by stored embeddings."""
-        return Near(self.run)
 
     @cached_property
     def order(self) -> U64:
@@ -100,11 +99,17 @@ class Explorer:
 
     def facts(self) -> dict[str, Any]:
         """Returns what the page needs to know once."""
-        columns = []
-        for name in self.numbers:
-            _, group, column = self.run.columns[name]
-            facts = {field: getattr(column, field) for field in ("unit", "better", "about")}
-            columns.append({"name": name, **facts, "score": group is not None})
+        about = [(name, *self.run.columns[name][1:]) for name in self.numbers]
+        columns = [
+            {
+                "name": name,
+                "unit": column.unit,
+                "better": column.better,
+                "about": column.about,
+                "score": group is not None,
+            }
+            for name, group, column in about
+        ]
         opened = [
             {
                 "name": subset.name,
@@ -326,13 +331,8 @@ class Explorer:
             "different": pool.num_rows,
             "found": matches.num_rows,
             "words": [
-                {
-                    "word": each["word"][:_WORD],
-                    "whole": len(each["word"]) <= _WORD,
-                    "pool": each["n"],
-                    "kept": int(those),
-                }
-                for each, those in zip(top.to_pylist(), kept, strict=True)
+                {"word": word[:_WORD], "whole": len(word) <= _WORD, "pool": rows, "kept": int(those)}
+                for word, rows, those in zip(*top.to_pydict().values(), kept, strict=True)
             ],
         }
 

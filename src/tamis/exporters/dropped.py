@@ -59,8 +59,7 @@ class DroppedExport(Exporter):
         verdict, run, written = subset.verdict, subset.run, 0
         if verdict.dropped_by is None:
             raise RunError(f"it is not known why pairs were dropped from {subset.name!r}. {verdict.problem}")
-        ends = np.cumsum(run.sizes, dtype=np.int64)[:-1]
-        codes_of = np.split(verdict.dropped_by, ends)  # views, one per shard
+        codes_of = [verdict.dropped_by[place] for place in run.places.values()]
         judged = _scores(subset, codes_of)
         reasons = pa.array([reason.text for reason in verdict.why], pa.string())
         steps = pa.array([reason.step for reason in verdict.why], pa.int32())

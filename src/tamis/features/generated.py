@@ -13,10 +13,10 @@ from tamis.arrays import Pixels
 from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
 from tamis.errors import at_least_one, check_words
 from tamis.features.embeddings import Fit, ModelPixels
-from tamis.features.sources import Captions, DecodedImages
+from tamis.features.sources import Captions, DecodedImages, of_distinct
 from tamis.ids import format_uid
 from tamis.models.nucleus import Sampling
-from tamis.models.text_to_image import Drawing
+from tamis.models.text_to_image import Drawing, load_text_to_image
 from tamis.pool.texts import read_captions_file
 
 
@@ -122,17 +122,11 @@ class DrawnImages(Node):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.text_to_image import load_text_to_image
-
         draw = load_text_to_image(self.model, device)
 
-        def images(*, captions: Sequence[str | None]) -> list[list[Pixels] | None]:
-            texts = sorted({caption for caption in captions if caption is not None})
-            drawn: dict[str, list[Pixels]] = {text: [] for text in texts}
-            for number in range(self.count):
-                drawing = replace(self.drawing, seed=self.drawing.seed + number)
-                for text, image in zip(texts, draw(texts, drawing), strict=True):
-                    drawn[text].append(image)
-            return [None if caption is None else drawn[caption] for caption in captions]
+        def images(texts: Sequence[str]) -> list[list[Pixels] | None]:
+            seeds = range(self.drawing.seed, self.drawing.seed + self.count)
+            one_of_each = [draw(texts, replace(self.drawing, seed=seed)) for seed in seeds]
+            return [list(drawn) for drawn in zip(*one_of_each, strict=True)]
 
-        return images
+        return lambda *, captions: of_distinct(captions, images, None)

@@ -294,7 +294,4 @@ def load_captioner(model: ModelRef, device: Device) -> SamplingCaptioner:
     return (FastCaptioner if architecture.parts else SamplingCaptioner)(model, device)
 
 
-@loaded_once(keep=1)
-def load_beam_captioner(model: ModelRef, device: Device) -> BeamCaptioner:
-    """Loads a captioner for beam search; see `load_captioner`."""
-    return BeamCaptioner(model, device)
+load_beam_captioner = loaded_once(keep=1)(BeamCaptioner)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
-from tamis.models.device import dtype_of, use_threads
+from tamis.models.device import dtype_of
 from tamis.models.loading import by_length, load_tokenizer_in, loaded_once, model_type, padded
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
@@ -31,7 +31,7 @@ KINDS = ("clip", "siglip", DUAL)
 class Clip:
     """The two towers of a checkpoint, on a device."""
 
-    def __init__(self, model: str, device: Device) -> None:
+    def __init__(self, model: ModelRef, device: Device) -> None:
         """Loads a checkpoint; ModelError if it is not here or of another kind."""
         kind = model_type(model)
         if kind not in KINDS:
@@ -42,7 +42,6 @@ class Clip:
         path = resolve(model).path
         self._torch, self._batch = torch, device.batch_size
         self.device, self.dtype = device.kind, dtype_of(device)
-        use_threads(device)
         self._model = load_for_inference(AutoModel, path, model, device, expected="a whole CLIP or SigLIP")
         config, preprocess = self._model.config, load_preprocess(model)
         check_side(preprocess, config.vision_config, model)
@@ -87,10 +86,7 @@ def pooled(output: Any) -> Any:
     return output if hasattr(output, "float") else output.pooler_output
 
 
-@loaded_once(keep=4)
-def load_clip(model: ModelRef, device: Device) -> Clip:
-    """Returns a loaded checkpoint; arguments and errors as of `Clip`."""
-    return Clip(model, device)
+load_clip = loaded_once(keep=4)(Clip)
 
 
 def context_length(model: str) -> int:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tamis.data import Device
-from tamis.models.device import dtype_of
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def load_for_inference(
     cls: Any, path: Path, model: str, device: Device, *, expected: str, unneeded: Callable[[str], bool] | None = None
 ) -> Any:
     """Returns a network on its device, as `load_whole` loads it, with its linear layers packed or rounded."""
+    use_threads(device)
     network = load_whole(cls, path, model, expected=expected, unneeded=unneeded, dtype=dtype_of(device))
     return for_inference(network.to(device.kind), device)
 

@@ -47,8 +47,9 @@ class Drawing:
 class TextToImage:
     """Any text-to-image pipeline, with the solver DPM-Solver++ where its scheduler can be replaced by it."""
 
-    def __init__(self, model: str, device: Device) -> None:
+    def __init__(self, model: ModelRef, device: Device) -> None:
         """Loads a pipeline; ModelError if it is not here or draws nothing from a text."""
+        require("diffusers", "torch", "transformers", extra="diffusion")
         from diffusers import AutoPipelineForText2Image, DPMSolverMultistepScheduler
 
         path = resolve(model).path
@@ -88,6 +89,9 @@ class TextToImage:
         return [drawn[caption] for caption in captions]
 
 
+load_text_to_image = loaded_once(keep=1)(TextToImage)
+
+
 def _noise(caption: str, seed: int) -> Any:
     """Returns the random numbers of one caption; on the CPU, where they are the same on every machine."""
     import torch
@@ -124,10 +128,3 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
         with one_sentence("the pipeline", folder):
             own = loaded | {"dtype": dtype, "requires_safety_checker": False}
             return cls.from_pretrained(folder, local_files_only=True, use_safetensors=True, **own)
-
-
-@loaded_once(keep=1)
-def load_text_to_image(model: ModelRef, device: Device) -> TextToImage:
-    """Returns a loaded pipeline; arguments and errors as of `TextToImage`."""
-    require("diffusers", "torch", "transformers", extra="diffusion")
-    return TextToImage(model, device)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.reporting.histogram import Histogram
+from tamis.reporting.distributions import Histogram
 
 Shapes = list[dict[str, Any]]
 

@@ -18,12 +18,9 @@ import pyarrow.compute as pc
 from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.data import Column
 from tamis.pool import Pool
-from tamis.reporting.formats import clip
-from tamis.reporting.histogram import Histogram, histograms
-from tamis.reporting.names import names_of
-from tamis.reporting.pairs import Painter, Pair, read_pairs
-from tamis.reporting.picking import Group, first_by, scrambled, shown_groups
-from tamis.reporting.words import Tally, tallies
+from tamis.reporting.distributions import Histogram, Tally, histograms, tallies
+from tamis.reporting.formats import clip, names_of
+from tamis.reporting.pairs import Group, Painter, Pair, first_by, read_pairs, scrambled, shown_groups
 from tamis.selectors.expression import parse
 from tamis.store import Run
 from tamis.store.reasons import Cut, Verdict, blocks
@@ -117,7 +114,7 @@ class Context:
                 values[CAPTION] = np.asarray(lengths.cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
             return values
 
-        return Table(table.sizes, read, table.read_uids, lambda name: "number" if name == CAPTION else table.kind(name))
+        return replace(table, read=read, kind=lambda name: "number" if name == CAPTION else table.kind(name))
 
     @cached_property
     def order(self) -> U64:

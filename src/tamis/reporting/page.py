@@ -24,38 +24,25 @@ from tamis import __version__
 from tamis.data import STATUSES
 from tamis.reporting import charts, formats
 from tamis.reporting.context import GALLERIES, Context, Facts
-from tamis.reporting.names import colour
+from tamis.reporting.distributions import RARE
 from tamis.reporting.pairs import Pair
-from tamis.reporting.sections import (
-    bench,
-    findings,
-    found,
-    funnels,
-    galleries,
-    heading,
-    overlap,
-    pool,
-    scores,
-    text,
-    values,
-)
-from tamis.reporting.words import RARE
+from tamis.reporting.sections import bench, findings, pool, scores, subsets, text, values
 
 #: By name (the anchor on the page, the key in `report.json`, the template), in the order of the page: title, gather.
 SECTIONS: Mapping[str, tuple[str, Callable[[Context], Facts | None]]] = {
     "look": ("Recipes to try", bench.look),
-    "funnels": ("Funnels", funnels.gather),
+    "funnels": ("Funnels", subsets.funnels),
     "bench": ("Bench", bench.gather),
-    "galleries": ("Galleries", galleries.gather),
-    "overlap": ("Overlap", overlap.gather),
-    "found": ("Found in the pool", found.gather),
-    "rejects": ("Rejects", found.rejects),
+    "galleries": ("Galleries", subsets.galleries),
+    "overlap": ("Overlap", subsets.overlap),
+    "found": ("Found in the pool", findings.found),
+    "rejects": ("Rejects", findings.rejects),
     "text": ("Written text", text.gather),
     "scores": ("Scores", scores.gather),
     "correlation": ("Correlation", scores.correlation),
     "values": ("Values and words", values.gather),
     "pool": ("Pool", pool.gather),
-    "run": ("Run", heading.run_facts),
+    "run": ("Run", pool.run_facts),
 }
 
 #: The first section: it collects what the others say.
@@ -87,8 +74,8 @@ def gather(context: Context) -> Facts:
     sections = {FINDINGS: findings.gather(context, found), **found}
     context.read_pairs()
     return {
-        "heading": heading.gather(context),
-        "notes": heading.notes(context),
+        "heading": pool.heading(context),
+        "notes": pool.notes(context),
         "sections": {name: facts for name, facts in sections.items() if facts is not None},
     }
 
@@ -116,12 +103,12 @@ def environment() -> jinja2.Environment:
     )
     names = ("count", "plural", "share", "width", "number", "fixed", "size", "when", "clip")
     made.filters |= {name: getattr(formats, name) for name in names}
-    made.filters |= {"link": link, "colour": colour, "yaml": _yaml}
+    made.filters |= {"link": link, "colour": formats.colour, "yaml": _yaml}
     made.globals |= {
         "NONE": formats.NONE, "STATUSES": STATUSES, "CLAMP": CLAMP, "TEXT_MOST": TEXT_MOST, "JOINED": charts.JOINED,
         "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries,
         "histogram_shapes": charts.histogram_shapes, "interval_shapes": charts.interval_shapes,
-        "bench_tables": bench.tables, "disagreements": overlap.disagreements, "says": funnels.says,
+        "bench_tables": bench.tables, "disagreements": subsets.disagreements, "says": subsets.says,
         "removed_phrases": values.removed_phrases,
     }  # fmt: skip
     return made

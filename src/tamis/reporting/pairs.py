@@ -1,22 +1,119 @@
-"""The pairs that the page shows: what the run knows of them, and a small copy of each image."""
+"""The pairs that the page shows: which, what the run knows of them, and a small copy of each image.
+
+The uids decide which, never row order: the same pool gives the same pairs.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, features
 
-from tamis.arrays import Pixels
-from tamis.ids import format_uid
+from tamis.arrays import U64, Float64s, Mask, Pixels, Rows
+from tamis.ids import format_uid, scramble
 from tamis.pool import Pool
 from tamis.store import Run, parts
+from tamis.store.reasons import Cut, blocks
 from tamis.store.stream import samples_of
+from tamis.store.table import Table
+
+K = TypeVar("K")
+
+#: A row and its value of a score.
+Scored = tuple[int, float]
+
+#: Group of duplicates: its `size` and some of its `rows`; representative first.
+Group = dict[str, Any]
+
+#: Groups of repeated images that are shown of a subset, and pairs of each.
+_GROUPS, _MEMBERS = 8, 4
+
+
+def scrambled(table: Table, seed: int = 0) -> U64:
+    """Returns the scrambled uid of every row: (rows,), an order that does not depend on that of the rows.
+
+    Use another seed for samples: selectors use seed 0, so the first rows they keep would be biased.
+    """
+    out = np.empty(len(table), np.uint64)
+    for block, size in enumerate(table.sizes):
+        if size:
+            start = int(table.starts[block])
+            out[start : start + size] = scramble(*table.read_uids(block), seed)
+    return out
+
+
+def first_by(order: NDArray[Any], n: int, among: Mask) -> Rows:
+    """Returns the n rows of lowest order among some, in that order; fewer where there are fewer."""
+    best = np.empty(0, np.int64)
+    for place in blocks(among.size):
+        rows = np.flatnonzero(among[place]) + place.start
+        if rows.size > n:
+            rows = rows[np.argpartition(order[rows], n)[:n]]
+        best = np.concatenate([best, rows])
+        best = best[np.argsort(order[best], kind="stable")[:n]]
+    return best
+
+
+def first_of_each(
+    table: Table, columns: Sequence[str], masks: Callable[[Mapping[str, Any]], Mapping[K, Mask]], order: U64, n: int
+) -> dict[K, tuple[int, list[int]]]:
+    """Returns of each kind of rows how many there are, and the n of lowest order, in one pass.
+
+    `masks` gives, of a block's `columns`, the rows of each kind.
+    """
+
+    def look(place: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
+        kinds = masks(values).items()
+        return [(kind, int(mask.sum()), first_by(order[place], n, mask) + place.start) for kind, mask in kinds]
+
+    found: dict[K, tuple[int, list[int]]] = {}
+    for block in table.map(columns, look):
+        for kind, rows, first in block:
+            count, best = found.get(kind, (0, []))
+            found[kind] = count + rows, sorted([*best, *first.tolist()], key=lambda row: int(order[row]))[:n]
+    return found
+
+
+def around(
+    table: Table, values: Float64s, cut: Cut, keep: Mask, fell: Mask, n: int
+) -> tuple[list[Scored], list[Scored]]:
+    """Returns the n pairs closest to a cut, those just kept and those just dropped (`fell`), the nearest first.
+
+    Of equal scores the lower scrambled uid comes first.
+    """
+    distance = cut.distance(values)
+    inside = _nearest(table, distance, keep & (distance >= 0), n)
+    outside = _nearest(table, -distance, fell & (distance <= 0), n)
+    return [(row, float(values[row])) for row in inside], [(row, float(values[row])) for row in outside]
+
+
+def _nearest(table: Table, distance: Float64s, among: Mask, n: int) -> list[int]:
+    best = first_by(distance, n, among)
+    if not best.size:
+        return []
+    rows = np.flatnonzero(among & (distance <= distance[best[-1]]))  # all that tie with the last one
+    ties = scramble(*table.uids(rows))
+    return [int(row) for row in rows[np.lexsort((ties, distance[rows]))][:n]]
+
+
+def shown_groups(groups: Iterable[Mapping[str, Any]], table: Table) -> list[Group]:
+    """Returns the first groups of repeated images that the run still has in the same rows."""
+    found = []
+    for group in groups:
+        rows = np.array(group["rows"][:_MEMBERS], np.int64)
+        if rows.size and rows.max() < len(table):
+            uids = [format_uid(*halves) for halves in zip(*table.uids(rows), strict=True)]
+            if uids == group["uids"][:_MEMBERS]:
+                found.append({"size": int(group["size"]), "rows": rows.tolist()})
+    return found[:_GROUPS]
+
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +121,9 @@ log = logging.getLogger(__name__)
 THUMBNAIL = 160
 
 _QUALITY = 62
+
+#: The format in which pages get images.
+KIND = "webp" if features.check("webp") else "jpeg"
 
 #: What the page says instead of an image, by the kind of problem (`tamis.pool.source.Problem`).
 NO_IMAGE = {
@@ -84,25 +184,23 @@ def read_pairs(
     """Reads what the page shows of some rows, and their images if there is a pool; `painter` paints those of some."""
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
-    edges = np.searchsorted(wanted, table.starts)
     pairs: dict[int, Pair] = {}
-    for block, shard in enumerate(run.shards):
-        here = wanted[edges[block] : edges[block + 1]] - table.starts[block]
-        if not here.size:
-            continue
+    for block, place in table.blocks_of(wanted):
+        shard, here = run.shards[block], wanted[place] - table.starts[block]
         columns = table.read(block, [*numbers, *words])
         scores = {name: columns[name][here].tolist() for name in numbers}
         texts = {name: columns[name].take(here).to_pylist() for name in words}
+        entries = run.index(shard, _INDEX).take(here).to_pylist()
         found = [
             Pair(
-                row=int(table.starts[block] + here[place]),
+                row=int(row),
                 shard=shard,
                 uid=format_uid(entry.pop("uid_hi"), entry.pop("uid_lo")),
-                numbers={name: values[place] for name, values in scores.items()},
-                words={name: values[place] for name, values in texts.items()},
+                numbers={name: values[number] for name, values in scores.items()},
+                words={name: values[number] for name, values in texts.items()},
                 **entry,
             )
-            for place, entry in enumerate(run.index(shard, _INDEX).take(here).to_pylist())
+            for number, (row, entry) in enumerate(zip(wanted[place], entries, strict=True))
         ]
         _explain_nulls(run, shard, here, found)
         pairs |= {pair.row: pair for pair in found}
@@ -147,10 +245,18 @@ def _add_images(
 
 
 def thumbnail(pixels: Pixels) -> tuple[str, tuple[int, int]]:
-    """Returns a small copy of an image as a data URL, and its size. Nothing of the file's metadata is in it."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    """Returns a small copy of an image as a data URL, and its size."""
+    data, size = encoded(pixels, THUMBNAIL, _QUALITY)
+    return f"data:image/{KIND};base64,{base64.b64encode(data).decode('ascii')}", size
+
+
+def encoded(pixels: Pixels, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
+    """Returns an image as a file of `KIND`, at most `side` pixels on its longer side, and its size.
+
+    Nothing of the original file's metadata is in it.
+    """
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    kind = "webp" if features.check("webp") else "jpeg"
-    image.save(out, kind.upper(), quality=_QUALITY)
-    return f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode('ascii')}", image.size
+    image.save(out, KIND.upper(), quality=quality)
+    return out.getvalue(), image.size

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from tamis.data import Device, Node
-from tamis.errors import ShardError, SignalError, StopError
-from tamis.graph import Executor, Fault, Values
+from tamis.errors import ShardError, SignalError
+from tamis.graph import Executor, Fault, Values, picklable
 from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
 from tamis.run.plan import Plan
@@ -80,18 +80,16 @@ class DeviceProcess:
                 self._start()
 
 
-class RemoteExecutor:
-    """Computes nodes like `Executor`: those that need no device here, the others in the device's process.
+class RemoteExecutor(Executor):
+    """Computes the nodes that need no device here, and the others in the device's process.
 
     `seconds` are, by node name, spent on this worker's batches in either process.
     """
 
     def __init__(self, address: str, plan: Plan) -> None:
+        super().__init__(plan.device)
         self._address = address
         self._wanted = frozenset(output.node for output in plan.outputs)  # other values stay in that process
-        self._here = Executor(plan.device)
-        self.seconds = self._here.seconds
-        self._tried: set[Node] = set()
         self._connection: Connection | None = None
         self._memory: mmap.mmap | None = None
 
@@ -103,7 +101,7 @@ class RemoteExecutor:
         """
         for node in nodes:
             if node.host and all(needed in values for needed in node.needs().values()):
-                self._here.compute([node], values, faults)
+                super().compute([node], values, faults)
         remote = [node for node in nodes if node not in values]
         if remote:
             inputs = {needed for node in remote for needed in node.needs().values() if needed in values}
@@ -126,8 +124,7 @@ class RemoteExecutor:
     def _request(self, nodes: Sequence[Node], values: Values, failed: dict[Node, Fault]) -> tuple[Values, Values]:
         arrays: list[pickle.PickleBuffer] = []
         wanted = [node for node in nodes if node in self._wanted]
-        content = (nodes, _picklable(values), _picklable(failed), wanted)
-        request = pickle.dumps(content, 5, buffer_callback=arrays.append)
+        request = pickle.dumps((nodes, values, failed, wanted), 5, buffer_callback=arrays.append)
         for _ in range(_MOST_DEATHS):
             begun = False
             try:
@@ -234,23 +231,6 @@ def _reply(executor: Executor, request: bytes, arrays: Sequence[Any]) -> bytes:
         made = {node: values[node] for node in nodes if node in wanted or isinstance(values[node], Fault)}
         new = {node: fault for node, fault in faults.items() if node not in failed}
         took = {name: total - before.get(name, 0.0) for name, total in executor.seconds.items()}
-        return pickle.dumps((_picklable(made), _picklable(new), took), 5)
+        return pickle.dumps((made, new, took), 5)
     except Exception as error:
-        return pickle.dumps((_picklable_error(error), {}, {}))
-
-
-def _picklable(values: Mapping[Node, Any]) -> dict[Node, Any]:
-    return {
-        node: Fault(value.node, _picklable_error(value.error), value.trace) if isinstance(value, Fault) else value
-        for node, value in values.items()
-    }
-
-
-def _picklable_error(error: Exception) -> Exception:
-    """Returns an error that can be pickled: itself, or one of ours with the same text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        kind = StopError if isinstance(error, StopError) else RuntimeError
-        return kind(f"{type(error).__name__}: {error}")
-    return error
+        return pickle.dumps((picklable(error), {}, {}))

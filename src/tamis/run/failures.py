@@ -21,31 +21,19 @@ READING = "reading and decoding"
 
 @dataclass(kw_only=True)
 class ShardReport:
-    """The result of working on a shard.
-
-    Attributes:
-        rows, statuses: samples read, and how many have which status.
-        seconds: total time.
-        took: seconds by node name, and of waiting for samples (`READING`).
-        read: whether the shard's file was read to its end.
-        cut: why the file could not be read to its end, where the rows before that were kept.
-        error: what went wrong; None for nothing. Parts that it did not affect are written.
-        detail: the traceback of an unexpected error.
-        elsewhere: nothing was done here: another process has the shard, or finished it.
-        unreached: the pool's store did not answer, so the file's version is not asked for either.
-    """
+    """The result of working on a shard."""
 
     shard: str
-    rows: int = 0
+    rows: int = 0  # samples read
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-    read: bool = False
-    cut: str | None = None
-    error: str | None = None
-    detail: str | None = None
-    elsewhere: bool = False
-    unreached: bool = False
-    took: dict[str, float] = field(default_factory=dict)
+    read: bool = False  # the shard's file was read to its end
+    cut: str | None = None  # why the file could not be read to its end, where the rows before that were kept
+    error: str | None = None  # what went wrong; parts that it did not affect are written
+    detail: str | None = None  # the traceback of an unexpected error
+    elsewhere: bool = False  # nothing was done here: another process has the shard, or finished it
+    unreached: bool = False  # the pool's store did not answer, so the file's version is not asked for either
+    took: dict[str, float] = field(default_factory=dict)  # seconds by node name, and of waiting for samples (`READING`)
 
     def event(self) -> str:
         """Returns the report as a line of events.jsonl."""

@@ -1,6 +1,6 @@
 """Fills a run: prepares its folder (short, under the folder's lock), then lets an engine make what is missing.
 
-An engine distributes shards to workers. All of them make the same files: see local.py, ray.py, static.py.
+An engine distributes shards to workers. All of them make the same files: see local.py, ray.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tamis.run.progress import Reporter, Tally
 from tamis.storage import files, remove
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
-from tamis.store.claims import PREPARES, claimed, locked, sweep_claims
+from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, sweep_claims
 
 log = logging.getLogger(__name__)
 
@@ -66,23 +66,20 @@ def engine_named(
     Raises:
         StopError: there is no such engine, an option belongs to another engine, or the rank is unknown.
     """
+    from tamis.run.local import Local
+    from tamis.run.ranks import place_of
+
     owners = {"--address": (address, "ray"), "--rank": (rank, "static"), "--world": (world, "static")}
     for option, (value, owner) in owners.items():
         if value is not None and name != owner:
             raise StopError(f"{option} goes with --engine {owner}, not with --engine {name}")
-    if name == "local":
-        from tamis.run.local import Local
-
-        return Local(workers, command=True)
     if name == "ray":
         from tamis.run.ray import Ray
 
         return Ray(address, workers)
-    if name == "static":
-        from tamis.run.static import Static, place_of
-
-        return Static(place_of(rank=rank, world=world), workers, command=True)
-    raise StopError(unknown("engine", name, ("local", "ray", "static")))
+    if name not in ("local", "static"):
+        raise StopError(unknown("engine", name, ("local", "ray", "static")))
+    return Local(workers, place_of(rank=rank, world=world) if name == "static" else None, command=True)
 
 
 def fill(
@@ -93,28 +90,16 @@ def fill(
     *,
     quiet: bool = False,
     max_error_rate: float | None = None,
-    patience: float | None = None,
 ) -> Run:
-    """Creates or extends a run, and makes every part that is missing.
+    """Creates or extends a run, and makes every part that is missing; see `tamis.score`.
 
-    Args:
-        path: the run folder, new or not.
-        assemble: returns the plan, given the folder's current state.
-        recipe: the rest of the run's recipe.
-        engine: distributes the shards.
-        quiet: show no progress.
-        max_error_rate: stop if more than this fraction of the pool's shards fail.
-        patience: seconds to wait for the folder's lock; None: 2 s. The wait is longer while another
-            command prepares the run.
-
-    Raises:
-        StopError: a model or a file is missing, the first shard has no image or caption at all, the folder belongs to
-            another pool or cannot be written to, every other shard would fail too, or too many failed.
+    `assemble` returns the plan, given the folder's state; `recipe` is the rest of the run's recipe.
     """
     plan = assemble()  # finds a missing model before anything is written
     if not files(path / "index", ".parquet"):
         _check_first_shard(plan)
-    with locked(path, doing=PREPARES, patience=patience):
+    # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
+    with locked(path, doing=PREPARES, patience=PREPARING_SECONDS if engine.suffix else None):
         sweep_claims(path)
         plan = assemble()
         signals = [{signal.name: {**settings(signal), "label": label}} for label, signal in plan.signals]
@@ -162,7 +147,7 @@ def _tally(run: Run, shards: Sequence[Shard], tasks: Sequence[Task], failed: Map
     failed = {name: error for name, error in failed.items() if name not in missing}
     done = len(shards) - len(missing) - len(failed)
     if not tasks:
-        return Tally(len(shards), done, failed=failed)
+        return Tally(len(shards), done, expected={}, failed=failed)
     try:
         indexed = dict(zip(run.shards, run.sizes, strict=True))
     except RunError:  # a damaged part, which its shard's worker will report

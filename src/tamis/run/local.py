@@ -3,6 +3,10 @@
 With more workers than GPUs, the workers read, decode and write, and one process per GPU runs the networks for all of
 them (`tamis.run.device`). If a worker dies (out of memory, a crash in a native library), its shard is reported as
 failed and a new worker takes its place.
+
+Ranks that a scheduler starts share a run folder without a coordinator or messages. Each does its own share of the
+shards first, then what is left of the others'. Claims (`tamis.store.claims`) keep two from doing one shard, and free
+the shards of dead ranks.
 """
 
 from __future__ import annotations
@@ -14,24 +18,32 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import xxhash
 
 from tamis.errors import StopError, TamisError
 from tamis.models.device import cores, memory, visible_devices
 from tamis.pool.files import is_remote
 from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
-from tamis.run.failures import ShardReport, record
+from tamis.run.device import DeviceProcess, RemoteExecutor
+from tamis.run.failures import ShardReport, error_of, record, recorded
 from tamis.run.plan import Plan, Task
+from tamis.run.ranks import Place
 from tamis.run.shard import Progress, ShardWorker
+from tamis.storage import has_if_absent
+from tamis.store.claims import CLAIMS, being_done
 
 if TYPE_CHECKING:
     from tamis.run.fill import EngineProgress
@@ -46,38 +58,23 @@ _LARGE_SHARD = 50 << 20  # assumed for a shard on a store: asking for its size t
 #: More decoding threads do not help: part of their work needs the interpreter's lock.
 _MOST_DECODERS = 4
 
+#: Seconds between folder listings once only other processes have work; grows by half each time.
+_LOOK_SECONDS = 0.5
+_LONGEST_LOOK_SECONDS = 60.0
 
-@dataclass(frozen=True)
-class Place:
-    """Which rank this process is, of those that share a run.
+#: Shards of others that a rank does before it lists the folders again, and how many it looks at to find them.
+_HELPS_WITH, _LOOKS_AT = 16, 256
 
-    Attributes:
-        rank, world: the rank, from 0, and the number of ranks.
-        local: the same among the ranks on this machine, which share its GPUs and cores.
-        cores: of each rank; None: an equal share of the machine's.
-        own_gpus: whether a rank sees its own GPUs only.
-    """
-
-    rank: int = 0
-    world: int = 1
-    local: tuple[int, int] = (0, 1)
-    cores: int | None = None
-    own_gpus: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world:
-            raise StopError(
-                f"rank {self.rank} of {self.world} ranks is not possible: ranks are counted from 0 to {self.world - 1}"
-            )
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Local:
-    """Engine: worker processes on this machine.
+    """Engine: worker processes on this machine, for one command or for one rank of several.
 
     Attributes:
         workers: how many; 1 works in this process. None: one per GPU, or 1.
-        place: this rank's place among the ranks here.
+        place: which rank this is; None: there are no others.
         command: a command started it, not a caller of the library. Then
             - `workers` None means one per core, as memory allows, to feed GPUs or if there is only reading to do;
             - plug-ins run in a child process even with one worker, so that their exit does not end the command.
@@ -86,47 +83,72 @@ class Local:
     """
 
     away: ClassVar[bool] = False
-    suffix: ClassVar[str] = ""
     workers: int | None = None
-    place: Place = Place()
+    place: Place | None = None
     command: bool = False
     served: bool | None = None
 
+    @property
+    def suffix(self) -> str:
+        return "" if self.place is None else f"-rank{self.place.rank}"
+
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        by_name = {task.shard.name: task for task in tasks}
-        waiting = deque(tasks)
-        with self.started(plan, run, tasks) as workers:
-            for report in execute(waiting, workers, progress):
-                if report.elsewhere:
-                    waiting.append(by_name[report.shard])
-                else:
-                    yield report
+        place = self.place or Place()
+        own = {shard.name for shard in plan.pool.shards[place.rank :: place.world]}
+        failed_before = recorded(run)
+        pending = {task.shard.name for task in tasks}
+        batch = [task for task in tasks if task.shard.name in own]
+        wait = _LOOK_SECONDS
+        with self._started(plan, run, tasks) as workers:
+            while True:
+                for report in workers.execute(batch, progress):
+                    if not report.elsewhere:
+                        pending.discard(report.shard)
+                        yield report
+                if not pending:
+                    return
+                if not has_if_absent(run / CLAIMS):
+                    log.warning(
+                        "%s: this store has no conditional writes, so shards cannot be claimed: each rank does its own "
+                        "share. Do not start two other commands at once",
+                        run,
+                    )
+                    return
+                missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
+                failed = {name for name, tag in recorded(run).items() if tag != failed_before.get(name)}
+                if self.place is None:  # others may make other parts
+                    failed = set()
+                for name in sorted(pending & failed | pending - missing.keys()):  # what others have finished
+                    pending.discard(name)
+                    missing.pop(name, None)
+                    yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if name in failed else None)
+                some = helping_order(missing, place.rank)[:_LOOKS_AT]
+                busy = being_done(run, some)
+                batch = [missing[name] for name in some if name not in busy][:_HELPS_WITH]
+                if batch:
+                    wait = _LOOK_SECONDS
+                elif pending:
+                    time.sleep(wait)
+                    wait = min(wait * 1.5, _LONGEST_LOOK_SECONDS)
 
     @contextmanager
-    def started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Sequence[ShardWorker | WorkerProcess]]:
+    def _started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Workers]:
         """Provides workers that keep their models while the block runs, at most one for each task."""
-        number, engines = self.place.local
+        place = self.place or Place()
+        number, engines = place.local
         visible = visible_devices(plan.device)
-        devices = visible if self.place.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
-        available = min(cores(), self.place.cores or max(1, cores() // engines))
+        devices = visible if place.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
+        available = min(cores(), place.cores or max(1, cores() // engines))
         size = min(self.workers or self._fitting(plan, devices, available, tasks), max(1, len(tasks)))
         each = max(1, available // size)
         threads = plan.device.threads or (each if size > 1 or engines > 1 else None)
         plans = [plan.on(device, threads) for device in devices]
         if size == 1 and not (self.command and plan.plugins):
-            yield [ShardWorker(plans[0], run, decoders=decoders(each))]
+            yield Workers([ShardWorker(plans[0], run, decoders=decoders(each))])
             return
         served = (plan.device.kind != "cpu" and size > len(devices)) if self.served is None else self.served
-        from tamis.run.device import DeviceProcess
-
-        with ExitStack() as stack:
-            addresses = [stack.enter_context(closing(DeviceProcess(one.device))).address for one in plans if served]
-            yield [
-                stack.enter_context(
-                    closing(WorkerProcess(plans[at], run, decoders(each), addresses[at] if served else None))
-                )
-                for at in (worker % len(plans) for worker in range(size))
-            ]
+        with worker_processes(plans, run, size, decoders(each), served=served) as workers:
+            yield workers
 
     def _fitting(self, plan: Plan, devices: Sequence[str], available: int, tasks: Sequence[Task]) -> int:
         on_cpu = plan.device.kind == "cpu"
@@ -135,7 +157,12 @@ class Local:
             return len(devices)
         if on_cpu and not _worth_processes(tasks):
             return 1
-        return max(len(devices), feeders(available, self.place.local[1]))
+        return max(len(devices), feeders(available, (self.place or Place()).local[1]))
+
+
+def helping_order(names: Iterable[str], rank: int) -> list[str]:
+    """Returns the order in which a rank helps with the shards of others: each rank has its own."""
+    return sorted(names, key=lambda name: (xxhash.xxh64_intdigest(f"{rank}/{name}".encode()), name))
 
 
 def feeders(available: int, engines: int) -> int:
@@ -158,31 +185,57 @@ def _worth_processes(tasks: Sequence[Task]) -> bool:
     return False
 
 
-def execute(
-    waiting: deque[Task], workers: Sequence[ShardWorker | WorkerProcess], progress: EngineProgress
-) -> Iterator[ShardReport]:
-    """Does the tasks of a queue until it is empty; the caller may append more after each report.
+class Workers:
+    """The workers of one engine or actor; each does one shard at a time."""
 
-    One worker works in this thread, and several in a thread each, where they only wait for their process.
+    def __init__(self, workers: Sequence[ShardWorker | WorkerProcess]) -> None:
+        self._free: SimpleQueue[ShardWorker | WorkerProcess] = SimpleQueue()
+        for worker in workers:
+            self._free.put(worker)
+        self.number = len(workers)
+
+    def do(self, task: Task, progress: Progress) -> ShardReport:
+        """Has a free worker make the missing parts of a shard; see `ShardWorker.do`."""
+        worker = self._free.get()
+        try:
+            return worker.do(task, progress)
+        finally:
+            self._free.put(worker)
+
+    def execute(self, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
+        """Does tasks: one worker in this thread, several in a thread each, where they only wait for their process."""
+        if self.number == 1:
+            for task in tasks:
+                yield self.do(task, partial(progress, task.shard.name))
+            return
+        waiting, busy = deque(tasks), set[Future[ShardReport]]()
+        threads = ThreadPoolExecutor(self.number, "tamis-worker")
+        try:
+            while waiting or busy:
+                while waiting and len(busy) < self.number:
+                    task = waiting.popleft()
+                    busy.add(threads.submit(self.do, task, partial(progress, task.shard.name)))
+                done, busy = futures.wait(busy, return_when=futures.FIRST_COMPLETED)
+                for job in done:
+                    yield job.result()
+        finally:
+            threads.shutdown(wait=False)  # closing the workers ends what the threads wait for
+
+
+@contextmanager
+def worker_processes(plans: Sequence[Plan], run: Path, size: int, decoders: int, *, served: bool) -> Iterator[Workers]:
+    """Provides worker processes that share the devices of some plans.
+
+    If `served`, one more process per device runs the networks for them.
     """
-    if len(workers) == 1:
-        while waiting:
-            task = waiting.popleft()
-            yield workers[0].do(task, partial(progress, task.shard.name))
-        return
-    free = list(workers)
-    busy: dict[Future[ShardReport], ShardWorker | WorkerProcess] = {}
-    threads = ThreadPoolExecutor(len(workers), "tamis-worker")
-    try:
-        while waiting or busy:
-            while waiting and free:
-                task, worker = waiting.popleft(), free.pop()
-                busy[threads.submit(worker.do, task, partial(progress, task.shard.name))] = worker
-            for done in wait(busy, return_when=FIRST_COMPLETED).done:
-                free.append(busy.pop(done))
-                yield done.result()
-    finally:
-        threads.shutdown(wait=False)  # closing the workers ends what the threads wait for
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(closing(DeviceProcess(plan.device))).address for plan in plans if served]
+        workers = []
+        for number in range(size):
+            at = number % len(plans)
+            worker = WorkerProcess(plans[at], run, decoders, addresses[at] if served else None)
+            workers.append(stack.enter_context(closing(worker)))
+        yield Workers(workers)
 
 
 class WorkerProcess:
@@ -257,17 +310,10 @@ class WorkerProcess:
         return f"the worker process died ({how}) while working on this shard; {hint}"
 
 
-def as_stop(error: TamisError) -> StopError:
-    """Returns an error that ends the run, to be raised in another process."""
-    return error if isinstance(error, StopError) else StopError(str(error))
-
-
 def _work(
     pipe: Connection, plan: Plan, run: Path, decoders: int, hidden: Mapping[str, str], address: str | None
 ) -> None:
     """Runs in a worker process: does tasks until the parent ends it or dies."""
-    from tamis.run.device import RemoteExecutor
-
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     remember(hidden)
@@ -288,4 +334,4 @@ def _work(
             try:
                 send(worker.do(task, send))
             except TamisError as error:
-                send(as_stop(error))
+                send(error)

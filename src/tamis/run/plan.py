@@ -21,16 +21,7 @@ from tamis.store.parts import lacks_side_files
 
 @dataclass(frozen=True, kw_only=True)
 class CarriedField(Signal):
-    """A field of the samples' json (or a column of the table) that is added to a run after its index was made.
-
-    Attributes:
-        field: its name.
-
-    Emits:
-        the field, as text; null where the sample has none.
-
-    Cost: reading the shards again, without decoding images.
-    """
+    """A field of the samples' json (or a column of the table), as text, that is added to a run after its index."""
 
     name: ClassVar[str] = "carried_field"
     version: ClassVar[int] = 1
@@ -54,19 +45,12 @@ class CarriedField(Signal):
 
 @dataclass(frozen=True)
 class Output:
-    """One kind of part that every shard gets: the index, a signal's columns, or a stored feature.
+    """One kind of part that every shard gets: the index, a signal's columns, or a stored feature."""
 
-    Attributes:
-        kind: "index", "scores", or one of `KEEPS`.
-        folder: of its parts, relative to the run folder.
-        node: what computes it; None for the index.
-        label: the signal's name in recipes; "" for anything else.
-    """
-
-    kind: str
-    folder: str
-    node: Node | None = None
-    label: str = ""
+    kind: str  # "index", "scores", or one of `KEEPS`
+    folder: str  # of its parts, relative to the run folder
+    node: Node | None = None  # what computes it; None for the index
+    label: str = ""  # the signal's name in recipes
 
     @property
     def ending(self) -> str:
@@ -87,22 +71,13 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything a run must hold.
-
-    Attributes:
-        pool: the samples.
-        signals: the signals, each with its label.
-        keep: which kinds of features to store, of `KEEPS`.
-        identities: the fingerprints of nodes, for the device on which networks run.
-        fields: the json fields that the run's index holds; other fields are stored as separate score parts. None:
-            the index holds all.
-    """
+    """Everything a run must hold."""
 
     pool: Pool
-    signals: tuple[tuple[str, Signal], ...]
-    keep: tuple[str, ...] = ()
+    signals: tuple[tuple[str, Signal], ...]  # each with its label
+    keep: tuple[str, ...] = ()  # kinds of features to store, of `KEEPS`
     identities: Identities = field(default_factory=lambda: Identities(Device()))
-    fields: tuple[str, ...] | None = None
+    fields: tuple[str, ...] | None = None  # json fields in the index, others get parts of their own; None: all are
 
     def __post_init__(self) -> None:
         for label, signal in self.signals:
@@ -224,12 +199,9 @@ class Plan:
 def labelled(
     signals: Sequence[tuple[str, Signal]], known: Mapping[str, str], identities: Identities
 ) -> list[tuple[str, Signal]]:
-    """Gives every signal a label: its own, else its name, else its name and the start of its fingerprint.
+    """Gives every signal a label: its own ("" for none), else its name, else its name and part of its fingerprint.
 
-    `signals` are pairs of label ("" for none) and signal; `known` are the run's labels with their fingerprints.
-
-    Raises:
-        RecipeError: the requested label belongs to other settings.
+    `known` are the run's labels with their fingerprints. Raises RecipeError if a label belongs to other settings.
     """
     labels = dict(known)
     by_fingerprint = {fingerprint: label for label, fingerprint in known.items()}

@@ -35,36 +35,29 @@ _NODES_SHOWN = 6
 
 
 class Tally:
-    """Counts shards and pairs, and estimates the time left.
-
-    Attributes:
-        shards, done: of the pool, and those that are complete, including those of earlier commands.
-        failed: the error of each failed shard.
-        rows: pairs that this command has scored.
-        statuses: number of rows by status.
-        took: seconds by node name.
-    """
+    """Counts shards and pairs, and estimates the time left."""
 
     def __init__(
         self,
-        shards: int = 0,
+        shards: int,
         done: int = 0,
         *,
-        expected: Mapping[str, int | None] | None = None,
+        expected: Mapping[str, int | None],
         pairs_done: int = 0,
         failed: Mapping[str, str] | None = None,
     ) -> None:
         """`expected`: pairs of each shard to do, None if unknown; `pairs_done`: pairs of all other shards."""
-        self.shards, self.done, self.failed = shards, done, dict(failed or {})
-        self.rows = 0
+        self.shards, self.done = shards, done  # of the pool, and those that are complete, also by earlier commands
+        self.failed = dict(failed or {})  # the error of each failed shard
+        self.rows = 0  # pairs that this command has scored
         self.statuses: Counter[str] = Counter()
-        self.took: Counter[str] = Counter()
+        self.took: Counter[str] = Counter()  # seconds by node name
         self.started = time.time()
         self._pairs_done = pairs_done
-        self._expected = dict(expected or {})  # of unfinished shards
-        sizes = [pairs for pairs in self._expected.values() if pairs is not None]
+        self._expected = dict(expected)  # of unfinished shards
+        sizes = [pairs for pairs in expected.values() if pairs is not None]
         self._expected_pairs = sum(sizes)
-        self._unknown = len(self._expected) - len(sizes)
+        self._unknown = len(expected) - len(sizes)
         self._sample = (len(sizes), sum(sizes))  # shards and pairs behind the mean size of a shard
         self._current: dict[str, int] = {}  # pairs done of unfinished shards
         self._first: tuple[float, int, int] | None = None  # time, rows and pairs after the first batch
@@ -85,16 +78,15 @@ class Tally:
         else:
             self.failed[report.shard] = report.error
         self._current.pop(report.shard, None)
-        expected = self._expected.pop(report.shard, None)
-        self._pairs_done += report.rows
-        if expected is not None:
-            self._expected_pairs -= expected
-        else:
-            self._unknown = max(0, self._unknown - 1)
+        expected, pairs = self._expected.pop(report.shard, None), report.rows
         if report.elsewhere:
-            self._pairs_done += round(self._mean or 0) if expected is None else expected
+            pairs = round(self._mean or 0) if expected is None else expected
         elif expected is None:
-            self._sample = (self._sample[0] + 1, self._sample[1] + report.rows)
+            self._sample = (self._sample[0] + 1, self._sample[1] + pairs)
+        self._pairs_done += pairs
+        self._expected_pairs -= expected or 0
+        if expected is None:
+            self._unknown = max(0, self._unknown - 1)
 
     @property
     def pairs(self) -> int:
@@ -113,11 +105,6 @@ class Tally:
         if self._unknown and mean is None:
             return None
         return max(self._pairs_done + self._expected_pairs + round(self._unknown * (mean or 0)), self.pairs)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the size of every shard is known."""
-        return not self._unknown
 
     def _since_first(self) -> tuple[float, int, int]:
         """Returns seconds, rows and pairs since the first batch; zeros while that is too short for a rate."""
@@ -145,7 +132,7 @@ class Tally:
         total, left = self.total, self.seconds_left
         words = [f"{self.rows:,} pairs"]
         if left != 0.0 and total:
-            words = [f"{self.pairs:,} of {'' if self.exact else 'about '}{total:,} pairs"]
+            words = [f"{self.pairs:,} of {'about ' if self._unknown else ''}{total:,} pairs"]
         if self.rate:
             words.append(f"{self.rate:,.0f} pairs/s")
         if left is not None:
@@ -164,7 +151,7 @@ class Tally:
             "updated": time.time(),
             "shards": {"total": self.shards, "done": self.done, "failed": len(self.failed)},
             "rows": self.rows,
-            "pairs": {"done": self.pairs, "total": self.total, "exact": self.exact},
+            "pairs": {"done": self.pairs, "total": self.total, "exact": not self._unknown},
             "took": {name: round(seconds, 3) for name, seconds in self.took.items()},
             "rate": round(self.rate, 2),
             "eta_seconds": None if left is None else round(left, 1),
@@ -183,7 +170,6 @@ class Reporter:
         self.run, self.tally, self.quiet, self.suffix = run, tally, quiet, suffix
         self._console = console or Console(stderr=True)
         self._live: Progress | None = None
-        self._bar: Any = None
         self._status_at = 0.0
         self._events = Log(run / f"events{suffix}.jsonl")
         self._line_at = time.time()
@@ -194,7 +180,7 @@ class Reporter:
             bar = (TextColumn("scoring"), BarColumn(bar_width=24), TaskProgressColumn())
             facts = TextColumn("{task.fields[facts]}", markup=False)
             self._live = Progress(SpinnerColumn(), *bar, facts, console=self._console)
-            self._bar = self._live.add_task("scoring", total=None, facts="")
+            self._live.add_task("scoring", total=None, facts="")
             self._live.start()
         self._write("running")
         return self
@@ -234,7 +220,7 @@ class Reporter:
         total, unfinished = tally.total, tally.seconds_left != 0.0
         if self._live is not None:
             total = total if unfinished else tally.pairs
-            self._live.update(self._bar, total=total, completed=tally.pairs, facts=f"{finished} · {tally}")
+            self._live.update(self._live.task_ids[0], total=total, completed=tally.pairs, facts=f"{finished} · {tally}")
         elif not self.quiet and (force or now - self._line_at >= _LINE_SECONDS):
             self._line_at = now
             share = f"{math.floor(100 * tally.pairs / total)} % · " if total and unfinished else ""

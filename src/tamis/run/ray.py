@@ -15,20 +15,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tamis.errors import StopError, TamisError, require
 from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import remember, secrets
-from tamis.run.device import DeviceProcess
 from tamis.run.failures import ShardReport, record
-from tamis.run.local import WorkerProcess, as_stop, decoders, feeders
+from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
@@ -41,12 +39,9 @@ log = logging.getLogger(__name__)
 #: The most shards that an actor with a GPU does at once, one for each of its workers: 32 workers feed it 33,000 images
 #: a second (`benchmarks/feed.py`).
 _MOST_AT_ONCE = 32
-#: Seconds between requests for the actors' progress, to wait for the answers, and between looks at the cluster's size.
-_LOOK_SECONDS = 2.0
-_ANSWER_SECONDS = 0.2
-_GROW_SECONDS = 10.0
-#: Seconds between two warnings that no actor has started.
-_SILENCE_SECONDS = 60.0
+_LOOK_SECONDS = 2.0  # between looks at the cluster's size and at the actors' progress
+_ANSWER_SECONDS = 0.2  # to wait for the actors' answers
+_SILENCE_SECONDS = 60.0  # between two warnings that no actor has started
 #: The concurrency group of calls that an actor serves while busy.
 _ASIDE = "aside"
 
@@ -148,38 +143,33 @@ class Worker:
         available, gpus = share_of_node()
         if plan.device.kind == "cpu":
             available = threads
-        self.plan = plan.on(plan.device.kind.partition(":")[0], threads)
+        size = min(feeders(available, gpus), _MOST_AT_ONCE) if served else 1
+        each = max(1, available // size)
+        self.plan = plan.on(plan.device.kind.partition(":")[0], (plan.device.threads or each) if size > 1 else threads)
         self.rows: dict[str, int] = {}
-        self.at_once = min(feeders(available, gpus), _MOST_AT_ONCE) if served else 1
-        self.free: SimpleQueue[ShardWorker | WorkerProcess] = SimpleQueue()
         self.processes = ExitStack()  # they end with the actor
-        if self.at_once == 1:
-            self.free.put(ShardWorker(self.plan, run, decoders=available))
-            return
-        device = self.processes.enter_context(closing(DeviceProcess(self.plan.device)))
-        each = max(1, available // self.at_once)
-        feeding = self.plan.on(self.plan.device.kind, plan.device.threads or each)
-        for _ in range(self.at_once):
-            self.free.put(WorkerProcess(feeding, run, decoders(each), device.address))
+        if size == 1:
+            self.workers = Workers([ShardWorker(self.plan, run, decoders=available)])
+        else:
+            processes = worker_processes([self.plan], run, size, decoders(each), served=True)
+            self.workers = self.processes.enter_context(processes)
 
     def ready(self) -> int:
         """Returns how many shards the actor does at once, when it has started."""
-        return self.at_once
+        return self.workers.number
 
     def progress(self) -> dict[str, int]:
         """Returns the number of finished samples of each current shard."""
         return dict(self.rows)
 
-    def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | StopError:
+    def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | TamisError:
         """Makes the parts of a shard that belong in some folders of the run."""
         task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders))
-        worker = self.free.get()
         try:
-            return worker.do(task, partial(self._count, shard.name))
+            return self.workers.do(task, partial(self._count, shard.name))
         except TamisError as error:
-            return as_stop(error)
+            return error
         finally:
-            self.free.put(worker)
             self.rows.pop(shard.name, None)
 
     def _count(self, shard: str, rows: int) -> None:
@@ -213,15 +203,17 @@ class _Fleet:
         self.arguments = (ray.put(plan), str(run), self.cpus, secrets(), served)
         self.actors: list[_Actor] = []
         self.counted: dict[str, int] = {}  # samples that `progress` knows of, by unfinished shard
-        self.asked_at = self.heard_at = time.monotonic()
-        self.grown_at = -_GROW_SECONDS
+        self.heard_at = time.monotonic()
 
     def work(self) -> Iterator[ShardReport]:
         """Yields the report of every shard."""
+        looked_at = -_LOOK_SECONDS
         while self.waiting or any(one.tasks for one in self.actors):
-            self._grow()
+            if (now := time.monotonic()) - looked_at >= _LOOK_SECONDS:
+                looked_at = now
+                self._grow()
+                self._ask_progress()
             self._assign()
-            self._ask_progress()
             refs = {ref: one for one in self.actors for ref in ([one.starting] if one.starting else one.tasks)}
             done, _ = self.ray.wait(list(refs), num_returns=1, timeout=_LOOK_SECONDS)
             for ref in done:
@@ -232,11 +224,7 @@ class _Fleet:
                     yield report
 
     def _grow(self) -> None:
-        """Now and then adds actors, as many as were asked for or the cluster has devices for."""
-        now = time.monotonic()
-        if now - self.grown_at < _GROW_SECONDS:
-            return
-        self.grown_at = now
+        """Adds actors, as many as were asked for or the cluster has devices for."""
         wanted = self.engine.workers
         if wanted is None:
             resources = self.ray.cluster_resources()
@@ -246,8 +234,9 @@ class _Fleet:
             actor = self.kind.remote(*self.arguments)
             starting = actor.ready.options(max_task_retries=-1, concurrency_group=_ASIDE).remote()
             self.actors.append(_Actor(actor, starting))
-        if now - self.heard_at >= _SILENCE_SECONDS and not any(one.at_once for one in self.actors):
-            self.heard_at = now
+        silent = time.monotonic() - self.heard_at >= _SILENCE_SECONDS
+        if silent and not any(one.at_once for one in self.actors):
+            self.heard_at = time.monotonic()
             log.warning(
                 "no worker has started yet: each needs %d CPU and %d GPU, and the cluster has %s",
                 self.cpus, self.gpus, self.ray.available_resources(),
@@ -289,7 +278,7 @@ class _Fleet:
             record(self.run, task, report)
         except self.ray.exceptions.RayError as error:
             raise StopError(f"Ray failed on shard {task.shard.name}: {error}") from error
-        if isinstance(report, StopError):
+        if isinstance(report, TamisError):
             raise report
         self._count(task.shard.name, report.rows)
         self.counted.pop(task.shard.name)
@@ -299,16 +288,13 @@ class _Fleet:
         return report  # type: ignore[no-any-return]
 
     def _ask_progress(self) -> None:
-        """Now and then asks the actors for their progress and passes it on."""
-        if time.monotonic() - self.asked_at < _LOOK_SECONDS:
-            return
+        """Asks the actors for their progress and passes it on."""
         refs = [one.actor.progress.options(concurrency_group=_ASIDE).remote() for one in self.actors if one.tasks]
         done, _ = self.ray.wait(refs, num_returns=len(refs), timeout=_ANSWER_SECONDS) if refs else ([], [])
         for ref in done:
             with suppress(self.ray.exceptions.RayError):  # it died, as its shard will show
                 for shard, rows in self.ray.get(ref).items():
                     self._count(shard, rows)
-        self.asked_at = time.monotonic()
 
     def _count(self, shard: str, rows: int) -> None:
         """Passes on how many samples of a shard are done."""

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -44,10 +44,6 @@ from tamis.store.writers import (
     drop_unneeded,
 )
 
-if TYPE_CHECKING:
-    from tamis.run.device import RemoteExecutor
-
-T = TypeVar("T")
 Writers = dict[Output, PartWriter]
 Progress = Callable[[int], None]  # gets the number of samples of every finished batch
 
@@ -68,26 +64,13 @@ _CAPTIONS = 1024  # samples of a batch without images: captions are short, and s
 class ShardWorker:
     """Does shards one after the other, with models loaded once. Any number of processes may work in one run."""
 
-    def __init__(
-        self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | RemoteExecutor | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | None = None) -> None:
         """`decoders` is a number of threads; without an `executor` the worker computes nodes with its own models."""
         self.plan, self.run, self.decoders = plan, run, decoders
         self.executor = executor or Executor(plan.device)
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
-        """Makes the missing parts of a shard.
-
-        Args:
-            task: the shard and what it lacks.
-            progress: called with the number of samples of every finished batch.
-
-        Returns:
-            The report, which holds any error of this shard.
-
-        Raises:
-            StopError: every other shard would fail too.
-        """
+        """Makes the missing parts of a shard; the report holds any error of it. Raises StopError if all would fail."""
         start, before = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
         broken: SignalError | None = None
@@ -152,7 +135,7 @@ class ShardWorker:
         faults: dict[Node, Fault] = {}
         prepare = self._preparing([node for node in nodes if node.host], stored, faults, report.rows)
         try:
-            for values, samples in _timed(_ahead(batches, prepare), report):
+            for values, samples in _ahead(batches, prepare, report):
                 self.executor.compute(nodes, values, faults)
                 _add(writers, values, samples)
                 if not faults:  # do not save rows with a fault: a retry must recompute them
@@ -265,17 +248,6 @@ def _report_faults(faults: dict[Node, Fault], report: ShardReport) -> SignalErro
     return next((fault.error for fault in distinct if isinstance(fault.error, SignalError)), None)
 
 
-def _timed(batches: Iterator[T], report: ShardReport) -> Iterator[T]:
-    """Yields batches and adds the time spent waiting for them to a report."""
-    while True:
-        start = time.perf_counter()
-        batch = next(batches, None)
-        report.took[READING] = report.took.get(READING, 0.0) + time.perf_counter() - start
-        if batch is None:
-            return
-        yield batch
-
-
 def _stamp(task: Task) -> str:
     try:
         return task.shard.stamp()
@@ -297,7 +269,7 @@ class ShardReader:
     def from_file(self, *, decodes: bool, keeps_pixels: bool = True) -> Iterator[list[Sample]]:
         """Yields batches of samples; with `keeps_pixels` False, only sizes and errors of images matter."""
         decodes = decodes and self.plan.pool.has_images
-        size = self._batch_size(decodes)
+        size = self.plan.device.batch_size if decodes else max(_CAPTIONS, self.plan.device.batch_size)
         limits = {"size": _TOGETHER_BYTES, "max_pixels": self.plan.pool.spec.max_pixels}
         with ExitStack() as stack:
             threads = None
@@ -323,10 +295,6 @@ class ShardReader:
             if batch:
                 yield batch
 
-    def _batch_size(self, images: bool) -> int:
-        size = self.plan.device.batch_size
-        return size if images else max(_CAPTIONS, size)
-
     def _decode(self, samples: list[Sample], threads: ThreadPoolExecutor | None, keeps_pixels: bool) -> None:
         spec = self.plan.pool.spec
         how: dict[str, Any] = {"transparency": spec.transparency, "keeps_pixels": keeps_pixels}
@@ -343,11 +311,7 @@ class ShardReader:
                 list(threads.map(fill, [samples[first::count] for first in range(count)]))
 
     def as_indexed(self, *, decodes: bool) -> Iterator[list[Sample]]:
-        """Yields batches from the file, checked against the index so that no score gets into a wrong row.
-
-        Raises:
-            ShardError: the file now has other, fewer or more samples, or cannot be read as far as before.
-        """
+        """Yields batches from the file; raises ShardError at a sample that is not in its row of the index."""
         names = ["uid_hi", "uid_lo", "key", "image_bytes", "image_xxh3", "caption"]
         rows = parts.read_columns(self.index, names).to_pylist()
         start = len(self.kept.uids)
@@ -368,7 +332,7 @@ class ShardReader:
         samples = iter(parts.read_samples(self.index, self.plan.pool.spec.fields))
         for number, sample in enumerate(islice(samples, len(self.kept.uids))):
             self.kept.check(number, sample)
-        while batch := list(islice(samples, self._batch_size(images=False))):
+        while batch := list(islice(samples, max(_CAPTIONS, self.plan.device.batch_size))):
             yield batch
 
     def _compare(self, number: int, sample: Sample, was: dict[str, Any]) -> None:
@@ -406,14 +370,24 @@ class ShardReader:
             self.ending = error
 
 
-def _ahead(batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], T]) -> Iterator[tuple[T, list[Sample]]]:
-    """Yields prepared batches with their samples. A thread makes them a few ahead; its errors are raised here."""
-    return prefetched(
+def _ahead(
+    batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], Values], report: ShardReport
+) -> Iterator[tuple[Values, list[Sample]]]:
+    """Yields prepared batches with their samples, which a thread makes a few ahead; reports the time spent waiting."""
+    made = prefetched(
         lambda: ((prepare(batch), batch) for batch in batches),
         depth=_AHEAD,
         weigh=lambda made: _weigh(made[1]),
         most=_HELD_BYTES,
     )
+    while True:
+        start = time.perf_counter()
+        batch = next(made, None)
+        report.took[READING] = report.took.get(READING, 0.0) + time.perf_counter() - start
+        if batch is None:
+            return
+        yield batch
+        del batch  # free its memory before waiting for the next
 
 
 def _weigh(samples: list[Sample]) -> int:

@@ -217,8 +217,7 @@ def labelled_clusters(
             write_array(target / "centroids.npy", made.centroids)
     if made is None:
         return Run(opened.path, partial=partial), label
-    for number, shard in enumerate(opened.shards):
-        place = slice(int(table.starts[number]), int(table.starts[number + 1]))
+    for shard, place in opened.places.items():
         numbers = made.label[place]
         label_values = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)
         values = {"cluster": label_values, "centroid_cosine": made.cosine[place]}

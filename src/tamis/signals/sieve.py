@@ -13,8 +13,8 @@ from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Optional
 from tamis.errors import unknown, without_effect
 from tamis.features.embeddings import Fit
 from tamis.features.generated import GeneratedCaptions, GivenCaptions
-from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import Captions, DecodedImages
+from tamis.features.text import MaskedImages
 from tamis.models.nucleus import Sampling
 from tamis.signals.medium import MEDIUM_PHRASES, holds_words, without_medium
 

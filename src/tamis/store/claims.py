@@ -56,8 +56,7 @@ def claimed(run: Path, shard: str) -> Iterator[bool]:
 def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str]:
     """Claims a shard of a run that was opened earlier, to write a part of it; yields the hash of the shard's uids.
 
-    Raises:
-        RunError: another process keeps it for `patience` seconds, or the run has other rows there now.
+    RunError: another process keeps it for `patience` seconds, or the run has other rows there now.
     """
     path = run.path / CLAIMS / shard
     with _holding(path, patience=patience) as acquired:
@@ -83,9 +82,7 @@ def check_same_rows(run: Run, shards: Iterable[str]) -> None:
 def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> Iterator[None]:
     """Holds a folder's lock while the block runs. `doing` is what other commands say about this one.
 
-    Raises:
-        RunError: another process keeps it for `patience` seconds, or the folder cannot be written to.
-        DiskFullError: no space is left.
+    RunError: another process keeps it for `patience` seconds, or the folder cannot be written to.
     """
     with _holding(folder / "lock", doing, patience=patience) as acquired:
         if not acquired:

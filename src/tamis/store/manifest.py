@@ -92,17 +92,12 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
     return shards
 
 
-def write_shards(run: Path, shards: Mapping[str, str]) -> dict[str, Any]:
-    """Writes the list (urls by name, in order) if it differs, and returns what run.json must hold for it."""
-    path = run / SHARDS
-    try:
-        same = path.is_file() and _read_list(path) == shards
-    except DamageError:
-        same = False
-    if not same:
+def write_shards(run: Path, shards: Mapping[str, str], before: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Writes the list (urls by name, in order) if it was another; returns what run.json must hold for it."""
+    if shards != before:
         table = pa.table([pa.array(shards.keys()), pa.array(shards.values())], schema=_SHARDS_SCHEMA)
         how: dict[str, Any] = {"row_group_size": 1 << 20, "compression": "ZSTD", "use_dictionary": False}
-        write_parquet(path, table, uids=None, durable=True, **how)
+        write_parquet(run / SHARDS, table, uids=None, durable=True, **how)
     return {"count": len(shards), "digest": _digest(shards)}
 
 
@@ -249,7 +244,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     shards = {shard.name: shard.url for shard in pool.shards}
     sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # others may be writing a report to the folder
     sweep(run / "failures")
-    before = read_manifest(run)
+    before, listed = read_manifest(run), None
     facts: dict[str, Any] = before or {"format": FORMAT, "tamis": __version__, "created": time.time()}
     if before is not None:
         for key in _DECISIVE:
@@ -263,7 +258,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         shards = _still_there(run, listed, shards) | shards
     shards = dict(sorted(shards.items()))
     found = fingerprint({"pool": {key: spec[key] for key in _DECISIVE}, "shards": shards})
-    facts = with_hash({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards)})
+    facts = with_hash({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards, listed)})
     if before != facts:
         write_json(run / "run.json", facts)
     with writing(run / "recipe.yaml") as temporary:

@@ -98,15 +98,10 @@ def uids_of(index: pa.Table) -> tuple[U64, U64]:
 
 @dataclass(frozen=True)
 class IndexFacts(Owner):
-    """What the footer of an index part says.
+    """What the footer of an index part says."""
 
-    Attributes:
-        statuses: how many rows have which status.
-        stamp: version of the shard's file when it was read.
-    """
-
-    statuses: Counter[str]
-    stamp: str
+    statuses: Counter[str]  # how many rows have which
+    stamp: str  # version of the shard's file when it was read
 
 
 def index_facts(path: Path) -> IndexFacts:
@@ -168,10 +163,9 @@ def write_scores(
 
 
 def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = None) -> pa.Table:
-    """Returns some columns of a part, or all. No `owner`: whose rows they are is unknown, as for the index.
+    """Returns some columns of a part, or all; raises DamageError if it is missing, damaged or another's.
 
-    Raises:
-        DamageError: the part is missing or damaged, is another's, or has other columns.
+    No `owner`: whose rows they are is unknown, as for the index.
     """
     part = CheckedParquet(path)
     check_binding(path, part.facts, owner)
@@ -229,10 +223,6 @@ def write_side_files(folder: Path, node: Node | None, device: Device) -> None:
 
     Several workers may do so at once: they write the same up to the rounding of embeddings. So an array's note is its
     shape; its file has its hash.
-
-    Raises:
-        DiskFullError: no space is left.
-        RunError: the folder cannot be written to.
     """
     if not _keeps(node):
         return
@@ -257,14 +247,9 @@ def lacks_side_files(folder: Path, node: Node | None) -> bool:
 
 
 def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
-    """Returns an array or JSON; None if there is no such file.
+    """Returns an array or JSON; None if there is no such file, and `signal.json` has `noted` none.
 
-    Args:
-        path: of the file.
-        noted: what `signal.json` says about it; None: nothing.
-
-    Raises:
-        DamageError: it is damaged, missing though it was noted, or does not hold what was noted.
+    DamageError: it is damaged, missing though it was noted, or does not hold what was noted.
     """
     if not path.is_file():
         if noted is None:

@@ -116,11 +116,7 @@ def blocks(rows: int) -> Iterator[slice]:
 
 
 def widened(codes: Codes, largest: int) -> Codes:
-    """Returns codes in a type that holds the largest; unchanged if they already fit.
-
-    Raises:
-        RecipeError: it needs more than two bytes.
-    """
+    """Returns codes in a type that holds the largest, unchanged if they fit; RecipeError: two bytes do not hold it."""
     if largest > np.iinfo(np.uint16).max:
         raise RecipeError(f"the recipe has {largest:,} reasons to drop a pair, at most 65,535 are possible")
     return codes.astype(np.uint16) if largest > np.iinfo(codes.dtype).max else codes

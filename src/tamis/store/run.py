@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import shlex
@@ -16,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
-from tamis.data import Column, Member
+from tamis.arrays import U64, Floats
+from tamis.data import Column
 from tamis.errors import RunError, unknown
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
@@ -32,11 +33,10 @@ from tamis.store.manifest import (
     score_folders,
 )
 from tamis.store.parts import IndexFacts
+from tamis.store.table import Table
 
 if TYPE_CHECKING:
     import pandas
-
-    from tamis.store.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +69,8 @@ class ScoreSet:
     shards: frozenset[str]
 
     def side_file(self, name: str) -> Any:
-        """Returns a side file of the signal (an array or JSON); None if there is no such file.
-
-        Raises:
-            DamageError: it is not what was written.
-        """
-        from tamis.store.parts import read_side_file
-
-        return read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
+        """Returns a side file of the signal (an array or JSON); None if there is none. DamageError: it was changed."""
+        return parts.read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 
 
 class Run:
@@ -201,6 +195,12 @@ class Run:
         """Rows of each shard."""
         return tuple(facts.rows for facts in self._footers)
 
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """The place of each shard's rows among those of the run, by name."""
+        ends = list(itertools.accumulate(self.sizes))
+        return {shard: slice(*ends) for shard, *ends in zip(self.shards, [0, *ends], ends, strict=False)}
+
     def __len__(self) -> int:
         return sum(self.sizes)
 
@@ -223,11 +223,6 @@ class Run:
         """Returns the index of one shard (docs/data-format.md lists its columns)."""
         return parts.read_columns(self.index_path(shard), columns, self.owner(shard))
 
-    def members(self, shard: str, rows: Sequence[int]) -> list[list[Member]]:
-        """Returns the tar members of some rows of a shard."""
-        column = self.index(shard, ["members"]).column("members").take(pa.array(rows, pa.int64()))
-        return [[Member(part["ext"], part["offset"], part["size"]) for part in row] for row in column.to_pylist()]
-
     # ---- scores, embeddings and texts ----
 
     @cached_property
@@ -241,13 +236,11 @@ class Run:
         for folder in set(folders(self.path / "scores")) - {folder for folder, _ in found.values()}:
             if files(folder, ".parquet"):
                 log.warning("%s has parts but no %s, so it is left out: repeat `tamis score`", folder, SIGNAL)
-        return {
-            label: ScoreSet(
-                folder, label, tuple(Column(**column) for column in facts["columns"]), facts,
-                frozenset(files(folder, ".parquet")),
-            )
-            for label, (folder, facts) in sorted(found.items())
-        }  # fmt: skip
+        sets = {}
+        for label, (folder, facts) in sorted(found.items()):
+            columns = tuple(Column(**column) for column in facts["columns"])
+            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(files(folder, ".parquet")))
+        return sets
 
     @cached_property
     def embeddings(self) -> dict[str, Path]:
@@ -363,41 +356,37 @@ class Run:
         Raises:
             RunError: shards are missing, see `check_complete`.
         """
-        from tamis.store.table import Table
-
         self.check_complete()
         names = dict(aliases or {})
 
-        def read_uids(block: int) -> tuple[Any, Any]:
+        def locate(name: str) -> tuple[str, ScoreSet | None, Column]:
+            return self.locate(names.get(name, name))
+
+        def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
+            return self._read(block, {name: locate(name) for name in wanted})
+
+        def read_uids(block: int) -> tuple[U64, U64]:
             return parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"]))
 
         def side_file(name: str, file: str) -> Any:
-            group = self.locate(names.get(name, name))[1]
+            group = locate(name)[1]
             return None if group is None else group.side_file(file)
 
         def about(name: str) -> Mapping[str, Any]:
-            inner, group, column = self.locate(names.get(name, name))
+            inner, group, column = locate(name)
             if group is not None:
                 return group.facts
             path = self.embeddings[inner] / FEATURE if column.kind == "vector" else None
             return read_description(path) if path is not None and path.is_file() else {}
 
-        return Table(
-            self.sizes,
-            lambda block, wanted: self._read(block, {name: names.get(name, name) for name in wanted}),
-            read_uids,
-            lambda name: self.locate(names.get(name, name))[2].kind,
-            about=about,
-            side_file=side_file,
-        )
+        return Table(self.sizes, read, read_uids, lambda name: locate(name)[2].kind, about=about, side_file=side_file)
 
-    def _read(self, block: int, wanted: Mapping[str, str]) -> dict[str, Any]:
-        """Reads columns of one shard, each part once: the caller's names, to the run's."""
+    def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
+        """Reads columns of one shard, each part once: by name, what `locate` says of them."""
         shard = self.shards[block]
-        by_part: dict[Path, list[tuple[str, str, Column]]] = {}
+        by_part: dict[Path, dict[str, tuple[str, Column]]] = {}
         values: dict[str, Any] = {}
-        for name, own in wanted.items():
-            inner, group, column = self.locate(own)
+        for name, (inner, group, column) in wanted.items():
             if column.kind == "vector":
                 self._prefetch(self.embeddings[inner] / f"{shard}.npy", block)
                 values[name] = self.embedding(inner, shard)
@@ -408,11 +397,13 @@ class Run:
                     f"shards are done ({shard} is not); repeat `tamis score` first"
                 )
             path = self.index_path(shard) if group is None else group.folder / f"{shard}.parquet"
-            by_part.setdefault(path, []).append((name, inner, column))
+            by_part.setdefault(path, {})[name] = inner, column
         for path, columns in by_part.items():
             self._prefetch(path, block)
-            part = parts.read_columns(path, list(dict.fromkeys(inner for _, inner, _ in columns)), self.owner(shard))
-            for name, inner, column in columns:
+            part = parts.read_columns(
+                path, list(dict.fromkeys(inner for inner, _ in columns.values())), self.owner(shard)
+            )
+            for name, (inner, column) in columns.items():
                 cells = parts.of_kind(path, inner, part.column(inner), column.kind)
                 values[name] = parts.numbers(cells) if column.kind == "number" else cells.combine_chunks()
         return values

@@ -8,7 +8,6 @@ read, and the reasons of such a file are lost.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -152,7 +151,7 @@ class Subset:
 
     def rows_by_shard(self) -> Iterator[tuple[str, Rows]]:
         """Yields each shard with kept rows, and their numbers in it, ascending, each as often as it is kept."""
-        for shard, place in _places(self.run).items():
+        for shard, place in self.run.places.items():
             rows = self.rows(place)
             if rows.size:
                 yield shard, rows
@@ -169,7 +168,7 @@ class Subset:
         """
         path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.pool_files)
-        codes, times, places = self.verdict.dropped_by, self.times, _places(self.run)
+        codes, times, places = self.verdict.dropped_by, self.times, self.run.places
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
             + ([("times", pa.uint16())] if times is not None else []),
@@ -220,7 +219,7 @@ class Subset:
         file = SubsetFile(path)
         facts = file.facts
         _check_run(path, facts, run)
-        places = _places(run)
+        places = run.places
         keep = np.zeros(len(run), bool)
         times = np.zeros(len(run), np.uint16) if file.has_times else None
         for shard, rows, often in file.rows():
@@ -274,12 +273,6 @@ def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()
     hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` makes other files of it"
     check_ending(path, "parquet", hint=hint)
     check_target(path, what="subset file", ours=is_subset, overwrite=overwrite, read=read, of_runs="subsets")
-
-
-def _places(run: Run) -> dict[str, slice]:
-    """Returns the place of each shard's rows among those of the run."""
-    starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)]).tolist()
-    return {shard: slice(*ends) for shard, ends in zip(run.shards, itertools.pairwise(starts), strict=True)}
 
 
 def _open(end: float | None) -> float | None:

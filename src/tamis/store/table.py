@@ -6,6 +6,8 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,6 +22,7 @@ T = TypeVar("T")
 _THREADS = min(4, os.cpu_count() or 1)
 
 
+@dataclass(frozen=True, eq=False)
 class Table:
     """Columns by name over blocks of rows (one block per shard).
 
@@ -28,29 +31,26 @@ class Table:
 
     Attributes:
         sizes: rows per block.
+        read: returns columns of a block, by name.
+        read_uids: returns the halves of the uids of a block.
+        kind: "number", "word" or "vector": what a column holds.
         about: what is known of a column: the settings it was made with, its model's among them.
         side_file: what the signal of a column keeps next to its parts, by column and file name; None: no such file.
         alive: which rows are still in question; None: all. Steps of a recipe narrow it one after the other.
     """
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        read: Callable[[int, Sequence[str]], dict[str, Any]],
-        read_uids: Callable[[int], tuple[U64, U64]],
-        kind: Callable[[str], str],
-        alive: Mask | None = None,
-        about: Callable[[str], Mapping[str, Any]] = lambda name: {},
-        side_file: Callable[[str, str], Any] = lambda name, file: None,
-    ) -> None:
-        self.sizes = tuple(sizes)
-        self.read = read
-        self.read_uids = read_uids
-        self.kind = kind
-        self.about = about
-        self.side_file = side_file
-        self.alive = alive
-        self.starts = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
+    sizes: Sequence[int]
+    read: Callable[[int, Sequence[str]], dict[str, Any]]
+    read_uids: Callable[[int], tuple[U64, U64]]
+    kind: Callable[[str], str]
+    alive: Mask | None = None
+    about: Callable[[str], Mapping[str, Any]] = lambda name: {}
+    side_file: Callable[[str, str], Any] = lambda name, file: None
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(blocks + 1,) the first row of each block, and the number of rows."""
+        return np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
 
     @classmethod
     def of(
@@ -87,16 +87,16 @@ class Table:
 
     def among(self, alive: Mask | None) -> Table:
         """Returns the same table with other rows in question."""
-        return Table(self.sizes, self.read, self.read_uids, self.kind, alive, self.about, self.side_file)
+        return replace(self, alive=alive)
 
     def part(self, blocks: Sequence[int]) -> Table:
         """Returns the table of some of the blocks, all of their rows in question."""
-        return Table(
-            [self.sizes[block] for block in blocks],
-            lambda number, names: self.read(blocks[number], names),
-            lambda number: self.read_uids(blocks[number]),
-            self.kind,
-            about=self.about,
+        return replace(
+            self,
+            sizes=[self.sizes[block] for block in blocks],
+            read=lambda number, names: self.read(blocks[number], names),
+            read_uids=lambda number: self.read_uids(blocks[number]),
+            alive=None,
         )
 
     def living(self) -> Mask:
@@ -124,16 +124,12 @@ class Table:
         """Yields where the rows of each block are among those of the table."""
         yield from (slice(start, stop) for start, stop in itertools.pairwise(self.starts.tolist()))
 
-    def blocks_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, slice, NDArray[np.int64]]]:
-        """Yields each block that holds some of the rows, the place of these in `rows`, and their numbers in the block.
-
-        Args:
-            rows: ascending.
-        """
+    def blocks_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
+        """Yields each block that holds some of the rows, which ascend, and the place of these in `rows`."""
         edges = np.searchsorted(rows, self.starts).tolist()
         for block, (first, last) in enumerate(itertools.pairwise(edges)):
             if first < last:
-                yield block, slice(first, last), rows[first:last] - self.starts[block]
+                yield block, slice(first, last)
 
     def uids(self, rows: NDArray[np.int64]) -> tuple[U64, U64]:
         """Returns the uids of some rows, in the order asked for, reading only the blocks that hold them."""
@@ -145,8 +141,9 @@ class Table:
             return ascending[0][back], ascending[1][back]
         high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
 
-        def fill(some: tuple[int, slice, NDArray[np.int64]]) -> None:
-            block, place, here = some
+        def fill(some: tuple[int, slice]) -> None:
+            block, place = some
+            here = rows[place] - self.starts[block]
             block_high, block_low = self.read_uids(block)
             high[place], low[place] = block_high[here], block_low[here]
 
@@ -165,11 +162,12 @@ class Table:
             first = self.read(0, [name])[name] if self.sizes else np.empty((0, 0), np.float16)
             return cast(NDArray[np.floating[Any]], first[:0])
         order = np.argsort(rows, kind="stable")
+        ascending = rows[order]
         out: NDArray[np.floating[Any]] | None = None
-        for block, place, here in self.blocks_of(rows[order]):
+        for block, place in self.blocks_of(ascending):
             found = self.read(block, [name])[name]
             if out is None:
                 out = np.empty((rows.size, *found.shape[1:]), found.dtype)
-            out[order[place]] = found[here]
+            out[order[place]] = found[ascending[place] - self.starts[block]]
         assert out is not None
         return out

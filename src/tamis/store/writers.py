@@ -68,12 +68,7 @@ class PartWriter(ABC):
 
 
 class IndexWriter(PartWriter):
-    """The index.
-
-    Attributes:
-        fields: json fields of the samples that it carries.
-        source, stamp: the shard's file, and its version.
-    """
+    """The index, with some json fields of the samples; `source` is the shard's file, `stamp` its version."""
 
     def __init__(self, fields: Sequence[str], *, source: str, stamp: str) -> None:
         super().__init__()
@@ -176,12 +171,9 @@ class Unfinished:
     def __init__(
         self, run: Path, shard: str, stamp: str, what: Mapping[str, Any], writers: Mapping[Path, PartWriter]
     ) -> None:
-        """Args:
-        run: the run folder.
-        shard: its name.
-        stamp: the version of its file.
-        what: all else that decides what is made; JSON.
-        writers: by the part that each makes; they get the rows that are done already.
+        """`writers`, by the part that each makes, get the rows that are done already.
+
+        `stamp` is the version of the shard's file, `what` (JSON) all else that decides what is made.
         """
         self.folder, self.writers = run / UNFINISHED / shard, tuple(writers.values())
         self.what = fingerprint({**what, "stamp": stamp})
@@ -232,11 +224,7 @@ class Unfinished:
         self._last = time.monotonic()
 
     def check(self, number: int, sample: Sample) -> None:
-        """Makes sure that a row which an earlier process has done is the one that the shard has now.
-
-        Raises:
-            DamageError: it is another one.
-        """
+        """Raises DamageError if a row that an earlier process has done is another one in the shard now."""
         if sample.uid != self.uids[number]:
             raise damaged(self.folder, f"what was kept of the shard is of other samples than it has in row {number}")
 

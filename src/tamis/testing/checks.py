@@ -269,15 +269,13 @@ def _table(
     high, low = rng.integers(0, 2**64, (2, count), dtype=np.uint64)[:, rows]
     taken = {name: value[rows].tolist() if value.dtype == object else value[rows] for name, value in values.items()}
     table = Table.of(taken, uids=(high, low), block=block).among((rng.random(count) < 0.8)[rows])
-    read = table.read
 
     def noted(number: int, names: Sequence[str]) -> dict[str, Any]:
         if seen is not None:
             seen.update(names)
-        return read(number, names)
+        return table.read(number, names)
 
-    table.read = noted
-    return table
+    return dataclasses.replace(table, read=noted)
 
 
 def _check_selection(found: Selection, table: Table, title: str) -> None:

@@ -26,7 +26,7 @@ from tamis.pool.images import decode
 from tamis.processes import prefetched
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
-from tamis.train.processes import ALONE, Processes
+from tamis.train.loop import ALONE, Processes
 
 if TYPE_CHECKING:
     import torch

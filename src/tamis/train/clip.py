@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tamis.errors import ModelError, RunError, StopError, require
+from tamis.errors import ModelError, RunError, StopError, at_least_one, require
 from tamis.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.models.reference import TRAINING, complete, resolve
@@ -31,20 +31,22 @@ from tamis.store.run import Run
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own
 from tamis.train.batches import Batches, TrainingRows, split
-from tamis.train.checkpoint import load_checkpoint
-from tamis.train.loop import fit, new_optimisers
+from tamis.train.loop import fit, new_optimisers, started
 from tamis.train.measure import choose_pieces, flops_per_pair
-from tamis.train.processes import started
-from tamis.train.scales import ClipTraining
+from tamis.train.scales import ARCHITECTURES, ClipTraining
 from tamis.train.step import How, Step, Task, checkpoint_layers, preparation, text_states
 from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
-from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch
+from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, load_checkpoint
 
 log = logging.getLogger(__name__)
 
 #: Statuses of the index whose image cannot be trained on.
 _NO_IMAGE = ("image_missing", "image_broken", "image_too_large", "image_refused", "shard_cut")
 
+#: The folders of C-RHO's two models.
+CLEAN, POOL = "clean", "pool"
+
+_WARMUP_SHARE = 0.1  # of the steps, at most, for C-SSFT and C-RHO: a short training should reach its learning rate
 _MANIFEST = "training.json"
 _TO_LEARN_FROM = 1_000_000  # captions that a tokenizer is learned from
 
@@ -182,6 +184,71 @@ def read_as(run: Run) -> dict[str, Any]:
         if value is not None and value != (list(usual) if isinstance(usual, tuple) else usual):
             changed[name] = value
     return changed
+
+
+def fine_tuning(
+    model: str, *, learning_rate: float = 1e-5, batch: int = 1024, warmup: int = 200, seed: int = 0
+) -> ClipTraining:
+    """C-SSFT's training, without its length.
+
+    The paper trains 5 epochs on CC3M at 1e-5 from a pretrained OpenCLIP model (Maini et al. 2024, T-MARS, section 4.2)
+    and leaves the rest open. Batch and warm-up are those of its other trainings (section 5.1).
+    """
+    if model in ARCHITECTURES:
+        raise ModelError(
+            f"{model} is an architecture without weights: C-SSFT fine-tunes a pretrained CLIP, so name a checkpoint"
+        )
+    return ClipTraining(model=model, samples=batch, learning_rate=learning_rate, batch=batch, warmup=warmup, seed=seed)
+
+
+def train_c_ssft(
+    source: Subset | Run, *, pool: Pool, out: str | Path, training: ClipTraining, how: How, epochs: int = 5
+) -> Trained:
+    """Fine-tunes a CLIP and keeps the model of each epoch as `out/epoch-1` and so on. The same call again resumes."""
+    training = over_epochs(training, source, epochs)
+    return train_clip(source, pool=pool, out=out, training=training, how=replace(how, keep_epochs=True))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of C-RHO's two trainings."""
+
+    source: Subset | Run
+    pool: Pool
+    epochs: int
+
+
+def train_c_rho(
+    clean: Part, pool: Part, *, out: str | Path, training: ClipTraining, how: How
+) -> tuple[Trained, Trained]:
+    """Trains the same model on clean pairs and on the pool, into `out/clean` and `out/pool`. The same call resumes.
+
+    The paper trains 32 epochs on CC3M and 1 on the pool (Maini et al. 2024, T-MARS, section 4.2 and appendix A.2), and
+    leaves open which model and how.
+    """
+    parts = {CLEAN: clean, POOL: pool}
+    trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
+    for name, part in parts.items():  # check both trainings before starting the first
+        check_training(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name])
+    with started(how.device.kind):
+        first, second = (
+            train_clip(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name], how=how)
+            for name, part in parts.items()
+        )
+    return first, second
+
+
+def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> ClipTraining:
+    """A training for `epochs` epochs of the pairs, with a warm-up of at most a tenth of the steps."""
+    at_least_one(epochs=epochs)
+    rows, _ = training_rows(source)
+    if rows.epoch_size < training.batch:
+        raise RunError(
+            f"{source!r} has {rows.epoch_size:,} pairs to train on, less than one batch of {training.batch:,}: use a "
+            "smaller batch (--train-batch)"
+        )
+    training = replace(training, samples=epochs * rows.epoch_size)
+    return replace(training, warmup=min(training.warmup, int(_WARMUP_SHARE * training.steps)))
 
 
 def _run_of(source: Subset | Run) -> Run:

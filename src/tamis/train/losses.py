@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from tamis.train.processes import ALONE, Processes
+from tamis.train.loop import ALONE, Processes
 
 if TYPE_CHECKING:
     import torch

@@ -24,9 +24,8 @@ from tamis.store.checked import Owner, finish_array
 from tamis.store.parts import read_rows
 from tamis.store.run import Run
 from tamis.train.batches import Batch, TrainingRows
-from tamis.train.loop import autocast
+from tamis.train.loop import Processes, autocast
 from tamis.train.losses import Embed, backward, loss_over_processes
-from tamis.train.processes import Processes
 from tamis.train.scales import ClipTraining
 from tamis.train.towers import Towers
 

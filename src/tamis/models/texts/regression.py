@@ -12,7 +12,7 @@ into (0, 1).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.math.normalise import inverse_logit
-from tamis.models.device import use_threads
 from tamis.models.loading import (
     by_length,
     load_tokenizer_in,
@@ -42,55 +41,46 @@ Floats = NDArray[np.float32]
 _TEXTS_PER_SAMPLE = 4
 
 #: From n texts to (n,) float32 numbers; each depends on its text alone.
-TextRegression = Callable[[Sequence[str]], NDArray[np.float32]]
-
-
-class SequenceRegression:
-    """A checkpoint of `AutoModelForSequenceClassification` with one logit, which is the number.
-
-    Each distinct text is scored once, in batches of similar length: web captions repeat, and a batch of mixed lengths
-    is mostly padding.
-    """
-
-    def __init__(self, model: str, device: Device) -> None:
-        from transformers import AutoModelForSequenceClassification as Kind
-
-        path = resolve(model).path
-        self._device, self._batch = device.kind, device.batch_size * _TEXTS_PER_SAMPLE
-        use_threads(device)
-        expected = "a text regression (sequence classification with one logit)"
-        self._model = load_for_inference(Kind, path, model, device, expected=expected)
-        config = self._model.config
-        if config.num_labels != 1:
-            raise ModelError(
-                f"{model} has {config.num_labels} logits: it is a classifier, and not {expected}, as moranyanuka/icc is"
-            )
-        self._tokenizer = load_tokenizer_in(path, network=self._model)
-        self._length = longest_text(config, self._tokenizer)
-
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        import torch
-
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
-            return np.empty(0, np.float32)
-        rows = self._tokenizer(distinct, truncation=True, max_length=self._length)["input_ids"]
-        # Texts that differ only beyond the limit, or in their white space, are one row.
-        tokens = sorted({tuple(row) for row in rows}, key=lambda row: (len(row), row))
-        scores: dict[tuple[int, ...], float] = {}
-        with torch.inference_mode():
-            for chunk in by_length(tokens, self._batch):
-                ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
-                logits = self._model(input_ids=ids, attention_mask=mask).logits
-                scores.update(zip(chunk, logits[:, 0].float().tolist(), strict=True))
-        numbers = {text: scores[tuple(row)] for text, row in zip(distinct, rows, strict=True)}
-        return np.array([numbers[text] for text in texts], np.float32)
+TextRegression = Callable[[Sequence[str]], Floats]
 
 
 @loaded_once(keep=4)
 def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
     """Loads `norms`, or a checkpoint with one logit; ModelError if it is missing or gives no single number."""
-    return load_norms(model, device) if model_type(model) == KIND else SequenceRegression(model, device)
+    return _norms(model, device) if model_type(model) == KIND else _one_logit(model, device)
+
+
+def _one_logit(model: str, device: Device) -> TextRegression:
+    """Loads a checkpoint of `AutoModelForSequenceClassification` with one logit, which is the number."""
+    import torch
+    from transformers import AutoModelForSequenceClassification as Kind
+
+    path, expected = resolve(model).path, "a text regression (sequence classification with one logit)"
+    network = load_for_inference(Kind, path, model, device, expected=expected)
+    labels = network.config.num_labels
+    if labels != 1:
+        raise ModelError(f"{model} has {labels} logits: it is a classifier, and not {expected}, as moranyanuka/icc is")
+    tokenizer = load_tokenizer_in(path, network=network)
+    length = longest_text(network.config, tokenizer)
+
+    def regression(texts: Sequence[str]) -> Floats:
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return np.empty(0, np.float32)
+        rows = tokenizer(distinct, truncation=True, max_length=length)["input_ids"]
+        # Texts that differ only beyond the limit, or in their white space, are one row.
+        tokens = sorted({tuple(row) for row in rows}, key=lambda row: (len(row), row))
+        scores: dict[tuple[int, ...], float] = {}
+        with torch.inference_mode():
+            # A batch of mixed lengths is mostly padding.
+            for chunk in by_length(tokens, device.batch_size * _TEXTS_PER_SAMPLE):
+                ids, mask = padded(chunk, tokenizer.pad_token_id, device.kind)
+                logits = network(input_ids=ids, attention_mask=mask).logits
+                scores.update(zip(chunk, logits[:, 0].float().tolist(), strict=True))
+        numbers = {text: scores[tuple(row)] for text, row in zip(distinct, rows, strict=True)}
+        return np.array([numbers[text] for text in texts], np.float32)
+
+    return regression
 
 
 # ---- norms
@@ -98,20 +88,8 @@ def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
 #: `model_type` of a folder that holds such a head.
 KIND = "tamis-norms"
 
-#: The tensors of such a head, with their dimensions.
-_TENSORS = {
-    "mean": 1,
-    "hidden_weight": 2,
-    "hidden_bias": 1,
-    "out_weight": 1,
-    "out_bias": 1,
-    "piece_value": 1,
-    "piece_known": 1,
-    "piece_described": 1,
-    "centres": 2,
-    "weight": 1,
-    "bias": 1,
-}
+#: The tensors of such a head that have two dimensions; the others have one.
+_MATRICES = ("hidden_weight", "centres")
 
 #: Words that carry grammar, not content.
 FUNCTION_WORDS = frozenset(
@@ -181,12 +159,7 @@ class NormsHead(WordsHead):
         return bounded((columns * self.weight).sum(axis=1) + self.bias).astype(np.float32)
 
 
-def columns_of(
-    embeddings: Floats,
-    facts: Floats,
-    whole: Floats,
-    centres: Floats,
-) -> Floats:
+def columns_of(embeddings: Floats, facts: Floats, whole: Floats, centres: Floats) -> Floats:
     """Returns the inputs (n, d + m + f + 2) of the linear layer for n texts.
 
     They are embeddings (n, d; unit rows), nearness exp(-4 |e - c|^2) to the centres (m, d), and facts (n, f), each
@@ -211,13 +184,7 @@ def held_out(word: str) -> bool:
     return xxhash.xxh3_64_intdigest(word.strip().casefold().encode()) % 10 == 0
 
 
-def facts_of(
-    texts: Sequence[str],
-    tokenizer: Any,
-    value: Floats,
-    known: NDArray[Any],
-    described: Floats,
-) -> Floats:
+def facts_of(texts: Sequence[str], tokenizer: Any, value: Floats, known: NDArray[Any], described: Floats) -> Floats:
     """Returns `word_facts` of n texts: (n, 16) float32."""
     if not texts:
         return np.empty((0, len(FACTS)), np.float32)
@@ -229,11 +196,7 @@ def facts_of(
 
 
 def word_facts(
-    text: str,
-    pieces: Sequence[tuple[int, str]],
-    value: Floats,
-    known: NDArray[np.bool_],
-    described: Floats,
+    text: str, pieces: Sequence[tuple[int, str]], value: Floats, known: NDArray[np.bool_], described: Floats
 ) -> list[float]:
     """Returns the 16 `FACTS` about the words of a text. A word is known if it is one piece, and an ordinary word.
 
@@ -271,11 +234,10 @@ def word_facts(
     ]
 
 
-@loaded_once(keep=2)
-def load_norms(model: ModelRef, device: Device) -> Callable[[Sequence[str]], Floats]:
+def _norms(model: str, device: Device) -> TextRegression:
     """Loads a head (written by tools/norms.py) and its encoder; ModelError if it was fitted on another one.
 
-    Returns a function of n texts to (n,) float32 in (0, 1), from abstract to concrete: one scale for all lengths.
+    Its numbers are in (0, 1), from abstract to concrete: one scale for all lengths.
     """
     path = resolve(model).path
     config = object_in(path / "config.json")
@@ -284,7 +246,8 @@ def load_norms(model: ModelRef, device: Device) -> Callable[[Sequence[str]], Flo
         raise ModelError(f"{model} was fitted by another version of Tamis: run `python -m tools.norms` again")
     if resolve(encoder).digest != config.get("encoder_digest"):
         raise ModelError(f"{model} was fitted on another version of {encoder}: run `python -m tools.norms` again")
-    tensors = arrays_in(path / "model.safetensors", _TENSORS)
+    dimensions = {field.name: 2 if field.name in _MATRICES else 1 for field in fields(NormsHead)}
+    tensors = arrays_in(path / "model.safetensors", dimensions)
     known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
     head = NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
     encode, tokenizer = load_sentence_encoder(encoder, device), tokenizer_of(encoder)

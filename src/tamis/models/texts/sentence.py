@@ -92,40 +92,28 @@ class SentenceTransformer:
         return vectors[[place[text] for text in texts]]
 
 
-class ClipSentences:
-    """The text tower of CLIP or SigLIP as a sentence encoder (SIEVE's Table 4)."""
+def _blip_encoder(model: str, device: Device) -> SentenceEncoder:
+    """Loads the text tower of a BLIP retrieval checkpoint with its projection (SIEVE's Table 4)."""
+    import torch
+    from transformers import BlipForImageTextRetrieval as Kind
 
-    def __init__(self, model: str, device: Device) -> None:
-        self._clip, self._tokenize = load_clip(model, device), load_tokenizer(model)
+    path = resolve(model).path
+    network = load_for_inference(Kind, path, model, device, expected="a BLIP retrieval checkpoint")
+    tokenizer = load_tokenizer_in(path, network=network)
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return unit_rows(self._clip.texts(self._tokenize(texts)))
-
-
-class BlipSentences:
-    """The text tower of a BLIP retrieval checkpoint with its projection (SIEVE's Table 4)."""
-
-    def __init__(self, model: str, device: Device) -> None:
-        from transformers import BlipForImageTextRetrieval as Kind
-
-        self._device, self._batch = device.kind, device.batch_size
-        path = resolve(model).path
-        self._model = load_for_inference(Kind, path, model, device, expected="a BLIP retrieval checkpoint")
-        self._tokenizer = load_tokenizer_in(path, network=self._model)
-
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        import torch
-
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         parts = []
         with torch.inference_mode():
-            for start in range(0, len(texts), self._batch):
-                batch = self._tokenizer(
-                    list(texts[start : start + self._batch]),
+            for start in range(0, len(texts), device.batch_size):
+                batch = tokenizer(
+                    list(texts[start : start + device.batch_size]),
                     padding=True, truncation=True, max_length=_BLIP_LENGTH, return_tensors="pt",
-                ).to(self._device)  # fmt: skip
-                states = self._model.text_encoder(batch["input_ids"], batch["attention_mask"]).last_hidden_state
-                parts.append(self._model.text_proj(states[:, 0]).float().cpu().numpy())
+                ).to(device.kind)  # fmt: skip
+                states = network.text_encoder(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+                parts.append(network.text_proj(states[:, 0]).float().cpu().numpy())
         return unit_rows(np.concatenate(parts)) if parts else np.empty((0, 0), np.float32)
+
+    return encode
 
 
 @loaded_once(keep=4)
@@ -136,10 +124,11 @@ def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
     if (path / "modules.json").is_file():
         return SentenceTransformer(model, device)
     kind = model_type(model)
-    if kind in KINDS:
-        return ClipSentences(model, device)
+    if kind in KINDS:  # the text tower (SIEVE's Table 4)
+        clip, tokenize = load_clip(model, device), load_tokenizer(model)
+        return lambda texts: unit_rows(clip.texts(tokenize(texts)))
     if kind == "blip":
-        return BlipSentences(model, device)
+        return _blip_encoder(model, device)
     raise ModelError(
         f"{model} is not a sentence encoder: name a sentence-transformers folder (with modules.json), or a CLIP, "
         "SigLIP or BLIP retrieval checkpoint"
@@ -206,9 +195,13 @@ class TokenVectors:
 
 
 class TokenEncoder:
-    """One layer of a BERT-like encoder."""
+    """One layer of a BERT-like checkpoint or a sentence-transformers folder; 0 is its input embeddings.
 
-    def __init__(self, model: str, layer: int | None, device: Device) -> None:
+    Without `layer` it is that of `BEST_LAYERS`, else the last. Raises ModelError if there is no such layer.
+    """
+
+    def __init__(self, model: ModelRef, layer: int | None, device: Device) -> None:
+        require("torch", "transformers", extra="clip")
         from transformers import AutoModel
 
         path, expected = transformer_folder(model), "a BERT-like encoder of texts"
@@ -258,11 +251,4 @@ class TokenEncoder:
         return {text: vectors[row] for text, row in rows.items()}
 
 
-@loaded_once(keep=2)
-def load_token_encoder(model: ModelRef, layer: int | None, device: Device) -> TokenEncoder:
-    """Loads one layer of a BERT-like checkpoint or a sentence-transformers folder; 0 is its input embeddings.
-
-    Without `layer` it is that of `BEST_LAYERS`, else the last. Raises ModelError if there is no such layer.
-    """
-    require("torch", "transformers", extra="clip")
-    return TokenEncoder(model, layer, device)
+load_token_encoder = loaded_once(keep=2)(TokenEncoder)

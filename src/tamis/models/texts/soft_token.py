@@ -192,7 +192,14 @@ class Reader:
 class SemanticAutoencoder:
     """From captions to their reconstructions: CLIP's text tower, the linear layer, the language model."""
 
-    def __init__(self, bridge: str, clip: str | None, language_model: str | None, device: Device) -> None:
+    def __init__(
+        self, bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
+    ) -> None:
+        """Loads `bridge`, which `tamis train sba` wrote, and the two checkpoints; None: where they were in training.
+
+        ModelError if one of them has changed since.
+        """
+        require("torch", "transformers", extra="clip")
         import torch
 
         layer = Bridge.load(bridge)
@@ -227,13 +234,4 @@ class SemanticAutoencoder:
         return [reconstructions[caption] for caption in captions]
 
 
-@loaded_once(keep=1)
-def load_semantic_autoencoder(
-    bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
-) -> SemanticAutoencoder:
-    """Loads a semantic auto-encoder: `bridge` is a folder that `tamis train sba` wrote.
-
-    `clip` and `language_model` are the two checkpoints; None: where they were in training. ModelError if they changed.
-    """
-    require("torch", "transformers", extra="clip")
-    return SemanticAutoencoder(bridge, clip, language_model, device)
+load_semantic_autoencoder = loaded_once(keep=1)(SemanticAutoencoder)

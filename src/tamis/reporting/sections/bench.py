@@ -11,31 +11,15 @@ from tamis.store.checked import read_result
 
 
 def look(context: Context) -> Facts | None:
-    """Reads what `tamis look` found in the pairs it sampled; None where it did not look.
-
-    Returns:
-        `pairs`, the first rows of so many `shards` `of` the pool's; `seconds`; `proposals`, the cheapest first: each
-        with `recipe`, `why`, `commands` and the `share` it keeps with its 95 % interval, or None.
-
-    Raises:
-        RunError: the file is damaged, or was written by a newer version.
-    """
+    """Reads what `tamis look` found in the first rows of some `shards` `of` the pool; None where it did not look."""
     facts = read_result(context.run.path / "look.json", "tamis look", 1)
     return facts and {name: facts[name] for name in ("pairs", "shards", "of", "seconds", "proposals")}
 
 
 def gather(context: Context) -> Facts | None:
-    """Reads the last `tamis bench` on this run; None where there was none.
+    """Reads the last `tamis bench` on this run, the highest score first; None where there was none.
 
-    Returns:
-        `lines`, the highest score first: of each recipe its `subset`, the `share` of the pool that it keeps, `epochs`,
-        `score` and `gain` over the baseline with their intervals (None where unknown), mean score by `tasks`, `kinds`
-        (how many of each true kind it keeps, of how many), `scoring_seconds` and `training_seconds`; then `baseline`,
-        `seeds` (models of each recipe), `samples` (that each saw), `model`, `overlap` (intersection over union, in the
-        order of the lines) and `failed` models with the reason.
-
-    Raises:
-        RunError: the file is damaged, or was written by a newer version.
+    `overlap` is intersection over union, in the order of the lines; `samples` are those that each model saw.
     """
     facts = read_result(context.run.path / "bench.json", "tamis bench", 1)
     if facts is None:

@@ -1,13 +1,189 @@
-"""What the report found, in sentences: each number leads to its images."""
+"""Pairs that a curator would look at first, by rules of shipped recipes, repeated or unreadable; in sentences too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tamis.arrays import Mask
+from tamis.errors import RecipeError
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.formats import in_words, status_words
-from tamis.reporting.sections.found import TRAITS
+from tamis.reporting.pairs import Group, first_of_each, shown_groups
+from tamis.selectors import Distinct
+
+#: Pairs that are shown of each kind, and of each status.
+_SHOWN, _REJECTS = 8, 6
+
+#: Why `distinct` and `semdedup` drop a pair.
+_REPEATS = "repeats another"
+
+#: The largest pool in which the page looks for repeats by itself; `benchmarks/distinct.py` has the cost.
+_POOL = 100_000
+
+#: What recipes ask of pairs: `basic` of languages and sizes, `text_match` of text in images.
+LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
+
+#: A caption is probably not in English if English has less than this probability and it has at least this many words.
+#: Of 10,000 alt-texts of LAION's English part, lid.176 puts another language first in 1,112, of which 61 in 100 are
+#: English. This rule finds 162, of which 33 in 100 are English.
+ENGLISH, ENOUGH_WORDS = 0.02, 5
+
+#: Languages written without spaces: what counts as one word there may be a sentence.
+UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trait:
+    """The words for one pair, and for several, for which `holds` is true; cards show the first of its `columns`."""
+
+    one: str
+    many: str
+    rule: str
+    columns: tuple[str, ...]
+    holds: Callable[..., Mask]
+
+
+def _another_language(top: Any, english: Any, words: Any) -> Mask:
+    top = top if top.type == pa.string() else top.cast(pa.string())
+    other = pc.fill_null(pc.not_equal(top, LANGUAGE), False).to_numpy(zero_copy_only=False)
+    unspaced = pc.is_in(top, pa.array(UNSPACED)).to_numpy(zero_copy_only=False)
+    found: Mask = other & (english < ENGLISH) & ((words >= ENOUGH_WORDS) | unspaced)
+    return found
+
+
+#: By their names in `report.json` and in links.
+TRAITS: Mapping[str, Trait] = {
+    "language": Trait(
+        one="caption probably not in English",
+        many="captions probably not in English",
+        rule=f"the most probable language is another, English has less than {ENGLISH:.0%}, and there are "
+        f"{ENOUGH_WORDS} words or more (any number where a language has no spaces)",
+        columns=("top_language", "english", "words"),
+        holds=_another_language,
+    ),
+    "tiny": Trait(
+        one="tiny image",
+        many="tiny images",
+        rule=f"the shorter side has fewer than {SHORTER_SIDE} pixels",
+        columns=("shorter_side",),
+        holds=lambda side: side < SHORTER_SIDE,
+    ),
+    "hidden": Trait(
+        one="image of a single colour once transparency is ignored",
+        many="images of a single colour once transparency is ignored",
+        rule="such as black line art on a transparent background: tamis score --transparency white shows it on white",
+        columns=("content_hidden",),
+        holds=lambda hidden: hidden == 1,
+    ),
+    "elongated": Trait(
+        one="elongated image",
+        many="elongated images",
+        rule=f"the longer side is more than {ASPECT_RATIO} times the shorter one",
+        columns=("aspect_ratio",),
+        holds=lambda ratio: ratio > ASPECT_RATIO,
+    ),
+    "short": Trait(
+        one="short caption",
+        many="short captions",
+        rule=f"fewer than {WORDS} words",
+        columns=("words",),
+        holds=lambda words: words < WORDS,
+    ),
+    "spelt": Trait(
+        one="image that spells out its caption",
+        many="images that spell out their captions",
+        rule=f"text in the image shares {SHARED} or more consecutive characters with the caption",
+        columns=("text_match",),
+        holds=lambda shared: shared >= SHARED,
+    ),
+}
+
+
+def found(context: Context) -> Facts | None:
+    """Finds pairs of each kind, in one pass, and groups of repeated images; None where there is neither."""
+    columns = {context.run.columns[name][0]: name for name in reversed([*context.numbers, *context.words])}
+    asked = {ident: trait for ident, trait in TRAITS.items() if set(trait.columns) <= set(columns)}
+
+    def masks(values: Mapping[str, Any]) -> dict[str, Mask]:
+        return {
+            ident: trait.holds(*(values[columns[name]] for name in trait.columns)) for ident, trait in asked.items()
+        }
+
+    needed = list(dict.fromkeys(columns[name] for trait in asked.values() for name in trait.columns))
+    found = first_of_each(context.table, needed, masks, context.order, _SHOWN) if asked else {}
+    kinds = []
+    for ident, (count, rows) in sorted(found.items(), key=lambda item: (-item[1][0], item[0])):
+        if count:
+            trait, pairs = TRAITS[ident], [context.pair(row) for row in rows]
+            column = columns[trait.columns[0]]
+            kinds.append({"ident": ident, "what": trait.many, "rule": trait.rule, "column": column, "rows": count,
+                          "pairs": pairs})  # fmt: skip
+    repeated = _repeated(context)
+    return {"rows": context.rows, "kinds": kinds, "repeated": repeated} if kinds or repeated else None
+
+
+def _repeated(context: Context) -> Facts | None:
+    """Returns how many `pairs` repeat another, and the largest groups by subset; the `subset` of the pool is None.
+
+    A count over all pairs comes from a recipe, else from `distinct`, else from a step that saw only part of the pool.
+    """
+    counts: dict[int, int] = {}  # what steps dropped, by how many pairs they looked at
+    for line in (line for subset in context.subsets for line in subset.funnel):
+        if (line.get("facts") or {}).get("largest_groups"):
+            before, repeats = int(line["before"]), int((line.get("dropped") or {}).get(_REPEATS, 0))
+            counts[before] = max(repeats, counts.get(before, 0))
+    of_pool = _repeats_of_pool(context) if context.rows not in counts else None
+    if not counts and of_pool is None:
+        return None
+    pairs = of_pool[0] if of_pool else counts.get(context.rows, max(counts.values(), default=0))
+    groups: list[tuple[Any, Any]] = [(context.names[place], found) for place, found in context.groups.items()]
+    if not groups and of_pool and of_pool[1]:
+        groups = [(None, of_pool[1])]
+    subsets = [
+        {
+            "subset": name,
+            "groups": [{"size": each["size"], "pairs": [context.pair(row) for row in each["rows"]]} for each in found],
+        }
+        for name, found in groups
+    ]
+    return {"pairs": pairs, "subsets": subsets} if pairs or subsets else None
+
+
+def _repeats_of_pool(context: Context) -> tuple[int, list[Group]] | None:
+    """Returns how many pairs of a pool `distinct` would drop, and the largest groups; None if it is not looked at."""
+    hashes = {label for label, group in context.run.scores.items() if group.facts["name"] == "image_hash"}
+    step = Distinct(best="image_bytes", missing="drop")
+    complete = hashes and not hashes & set(context.incomplete) and step.reads <= set(context.run.columns)
+    if not complete or context.rows > _POOL:
+        return None
+    try:
+        found = step.select(context.run.table())
+    except RecipeError:  # hashes of another kind
+        return None
+    return int(found.counts.get(_REPEATS, 0)), shown_groups(found.facts.get("largest_groups", ()), context.table)
+
+
+def rejects(context: Context) -> Facts:
+    """Picks some pairs of each status but `ok`: `rejects` with `status`, `rows` and `pairs`, most rows first."""
+    bad = sorted(set(context.statuses) - {"ok"}, key=lambda status: (-context.statuses[status], status))
+
+    def masks(columns: Mapping[str, Any]) -> dict[str, Mask]:
+        words = columns["status"].cast(pa.string())
+        return {status: pc.equal(words, status).to_numpy(zero_copy_only=False) for status in bad}
+
+    picked = first_of_each(context.table, ["status"], masks, context.order, _REJECTS) if bad else {}
+    found = [
+        {"status": status, "rows": rows, "pairs": [context.pair(row) for row in first]}
+        for status, (rows, first) in picked.items()
+    ]
+    return {"rows": context.rows, "rejects": found}
+
 
 #: Disagreements, and pairs of similar scores, that are named.
 _NAMED = 3
@@ -17,18 +193,12 @@ _ALIKE = 0.9
 
 
 def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
-    """Collects what the other `sections` show. A number is `rows`, `what` they are, and an `anchor` on the page or "".
-
-    Returns:
-        `pool`: numbers of the pool, the largest first; `asked`: whether anything was scored that could find some;
-        `subsets`: the numbers that each `drops`; the largest `disagreements`; `alike`: redundant
-        scores.
-    """
+    """Collects what other `sections` show. A number is `rows`, `what` they are, and an `anchor` on the page or ""."""
     bad = [(status, rows) for status, rows in context.statuses.items() if status != "ok"]
     numbers = [_number(rows, status_words(status, rows), f"reject-{status}") for status, rows in bad]
     return {
         "rows": context.rows,
-        "pool": _largest_first([*numbers, *_found(sections["found"])]),
+        "pool": _largest_first([*numbers, *_numbers(sections["found"])]),
         "asked": bool(context.numbers or context.words),
         "subsets": [{"subset": subset, "drops": _drops(context, subset["place"])} for subset in context.names],
         "disagreements": _disagreements(sections["overlap"]),
@@ -44,7 +214,7 @@ def _largest_first(numbers: list[Facts]) -> list[Facts]:
     return sorted(numbers, key=lambda each: -int(each["rows"]))
 
 
-def _found(found: Facts | None) -> list[Facts]:
+def _numbers(found: Facts | None) -> list[Facts]:
     if found is None:
         return []
     numbers = []

@@ -1,8 +1,9 @@
-"""What the pool is like: which pairs could be read, how large captions and images are, what was scored."""
+"""The head of the page, what the pool is like, what was scored; at the foot the run's folder and recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,68 @@ from numpy.typing import NDArray
 from tamis.data import flat
 from tamis.ids import format_uid, scramble
 from tamis.reporting.context import CAPTION, Context, Facts
-from tamis.reporting.picking import scrambled
+from tamis.reporting.pairs import scrambled
 from tamis.store.run import INDEX_NUMBERS, ScoreSet
 from tamis.store.table import Table
+
+
+def heading(context: Context) -> Facts:
+    """Reads what run.json says of the run. `created` is in seconds since 1970; `readable` rows have the status ok."""
+    run = context.run
+    pool = run.facts["pool"]
+    paths = pool["path"] if isinstance(pool["path"], list) else [pool["path"]]
+    return {
+        "name": PurePath(str(run.path.resolve())).name,
+        "paths": [str(path) for path in paths],
+        "kind": str(pool.get("kind", "pool")),
+        "created": float(run.facts.get("created", 0)),
+        "tamis": str(run.facts.get("tamis", "?")),
+        "rows": context.rows,
+        "readable": context.statuses.get("ok", 0),
+        "shards": len(run.shards),
+        "subsets": len(context.subsets),
+    }
+
+
+def notes(context: Context) -> Facts:
+    """Returns what the reader must know before the numbers.
+
+    `incomplete` has how many of the `shards` have a score; `unexplained` subsets cannot say why pairs were dropped.
+    """
+    no_images = ""
+    if context.pool is None:
+        no_images = "The pool's files are not where the run read them, so there are no images."
+    elif not context.pool.has_images:
+        no_images = "The pool is metadata only, so there are no images."
+    run, subsets = context.run, zip(context.names, context.verdicts, context.keeps, strict=True)
+    return {
+        "failures": run.failures,
+        "incomplete": context.incomplete,
+        "shards": len(run.shards),
+        "missing": len(run.missing),
+        "listed": len(run.urls),
+        "unexplained": [
+            {"subset": name["label"], "problem": verdict.problem}
+            for name, verdict, keep in subsets
+            if verdict.problem and not keep.all()
+        ],
+        "no_images": no_images,
+    }
+
+
+def run_facts(context: Context) -> Facts:
+    """Reads the recipe that the run was scored by ("": none), and lists what is stored next to the scores."""
+    run = context.run
+    path = run.path / "recipe.yaml"
+    return {
+        "folder": str(run.path.resolve()),
+        "pool_fingerprint": run.facts.get("pool_fingerprint"),
+        "format": run.facts.get("format"),
+        "embeddings": list(run.embeddings),
+        "texts": list(run.texts),
+        "recipe": path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "",
+    }
+
 
 #: What the numbers of captions and images count.
 _ABOUT: Mapping[str, str] = {
@@ -28,12 +88,7 @@ _ABOUT: Mapping[str, str] = {
 
 
 def gather(context: Context) -> Facts:
-    """Counts statuses and shared uids, and reads the distributions of sizes.
-
-    Returns:
-        `rows`; `statuses` with their pairs, `ok` first, then the most frequent; `duplicates` (see `duplicates`);
-        `quantities` that some pair has: `name`, `about`, `low`, `high` and the exact `quantiles` by level; `signals`.
-    """
+    """Counts statuses and shared uids, and reads the exact quantiles of those sizes that some pair has."""
     histograms = context.histograms
     return {
         "rows": context.rows,

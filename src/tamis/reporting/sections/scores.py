@@ -12,8 +12,8 @@ from tamis.arrays import Mask
 from tamis.data import Column
 from tamis.math.statistics import rank_correlations
 from tamis.reporting.context import Context, Facts, Marks
-from tamis.reporting.histogram import Histogram, histogram, whole_column
-from tamis.reporting.picking import first_of_each
+from tamis.reporting.distributions import Histogram, histogram, whole_column
+from tamis.reporting.pairs import first_of_each
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.table import Table
 
@@ -22,13 +22,9 @@ LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
 def gather(context: Context) -> Facts:
-    """Reads the distributions.
+    """Reads the distributions of score columns, of index columns that recipes cut, and of scores that recipes compute.
 
-    Returns:
-        `subsets` and `distributions`: of score columns, of index columns that recipes cut, then of scores that recipes
-        compute. Each has its `column`, the label of its `signal` ("" where it has none), `also` (other signals with
-        identical values), the `histogram`, `marks` (where each subset cuts it) and a `strip` of pairs from low to high:
-        `levels`, their common `value`, and the `pair`.
+    `also` are other signals with identical values, `marks` where each subset cuts it, `strip` pairs from low to high.
     """
     return {"subsets": context.names, "distributions": _columns(context) + _computed(context)}
 
@@ -106,11 +102,7 @@ _COMPARED = 24
 def correlation(context: Context) -> Facts | None:
     """Correlates the scores that have a finite value in some row; None with fewer than two scores.
 
-    Of columns of one name that hold the same values, only the first is taken.
-
-    Returns:
-        `names` of the columns and `matrix`: (k, k) Spearman's rank correlations in [-1, 1] over the pairs that have
-        both, NaN where a score is the same for all of them; `looked_at` pairs, drawn by uid, of `rows`.
+    `matrix`: Spearman's rank correlations over pairs that have both; NaN where a score is the same for all of them.
     """
     rows = context.sample
     columns = {name: whole_column(context.table, name)[rows] for name in context.numbers}

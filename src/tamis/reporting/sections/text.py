@@ -11,14 +11,12 @@ from PIL import Image, ImageDraw
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, TamisError
-from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import DecodedImages
-from tamis.features.text import TextBoxes
+from tamis.features.text import MaskedImages, TextBoxes
 from tamis.graph import Executor, Identities
 from tamis.reporting.context import Context, Facts
-from tamis.reporting.histogram import whole_column
-from tamis.reporting.pairs import Painter
-from tamis.reporting.picking import first_by
+from tamis.reporting.distributions import whole_column
+from tamis.reporting.pairs import Painter, first_by
 from tamis.store.run import ScoreSet
 
 #: Pairs that are shown.
@@ -34,9 +32,7 @@ _OUTLINE_SHARE = 1 / 110  # of the longer side
 def gather(context: Context) -> Facts | None:
     """Finds the pairs that lose most of their CLIP cosine without their text; None without T-MARS, or without text.
 
-    Returns:
-        The `column` that says how much they lose, those `beside` it that say what the text was worth, the `pairs`, the
-        largest loss first, and the `problem` that keeps their images from being painted here, or "".
+    `problem` keeps their images from being painted here, or "".
     """
     for name in context.numbers:
         inner, group, _ = context.run.columns[name]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tamis.reporting.context import Context, Facts
-from tamis.reporting.words import FEW, Tally, frequencies
+from tamis.reporting.distributions import FEW, Tally, frequencies
 from tamis.signals.medium import MEDIUM_PHRASES, removed_by
 from tamis.store import Run
 
@@ -23,13 +23,7 @@ _SHOWN, _SURPRISING = 12, 2.0
 
 
 def gather(context: Context) -> Facts | None:
-    """Counts words; None where there are none to compare.
-
-    Returns:
-        `rows`, `subsets`; `columns` that sort pairs (see `_column`), the status among them where it says something;
-        `texts` and `ids`: columns of free text, and those in which most pairs have a value of their own; `captions`
-        (see `_captions`) and `medium` (see `_medium`), each None where there is nothing to show.
-    """
+    """Counts words; None where there are none to compare. `texts` and `ids` are columns that do not sort pairs."""
     # The status alone says nothing while every pair is ok, or while there is no subset to compare.
     status = ["status"] if context.subsets and any(status != "ok" for status in context.statuses) else []
     found = context.tallies
@@ -67,13 +61,12 @@ def _captions(context: Context) -> Facts | None:
     if not context.subsets:
         return None
     run, sample, captions, rows = context.run, context.sample, [], []
-    for shard, start, stop in zip(run.shards, context.table.starts, context.table.starts[1:], strict=False):
-        first, last = np.searchsorted(sample, [start, stop])
-        if first < last:
-            index = run.index(shard, ["caption", "caption_judged"]).take(sample[first:last] - start)
-            judged = np.array(index.column("caption_judged").to_pylist(), bool)
-            captions += index.column("caption").filter(pa.array(judged)).to_pylist()
-            rows += sample[first:last][judged].tolist()
+    for block, place in context.table.blocks_of(sample):
+        here = sample[place] - context.table.starts[block]
+        index = run.index(run.shards[block], ["caption", "caption_judged"]).take(here)
+        judged = np.array(index.column("caption_judged").to_pylist(), bool)
+        captions += index.column("caption").filter(pa.array(judged)).to_pylist()
+        rows += sample[place][judged].tolist()
     keeps = [keep[np.array(rows, np.int64)] for keep in context.keeps]
     subsets = [
         {

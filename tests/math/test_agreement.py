@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from tamis.train.agreement import agreement, kendall, pearson, spearman
+from tamis.math.statistics import agreement, kendall, pearson, spearman
 
 
 def slow_kendall(one: list[int], other: list[int]) -> float:

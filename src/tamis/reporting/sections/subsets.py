@@ -1,0 +1,235 @@
+"""What each subset keeps and drops: funnels of its steps, galleries of pairs, and the overlap of two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Mask
+from tamis.reporting.context import GALLERIES, Context, Facts
+from tamis.reporting.formats import number
+from tamis.reporting.pairs import around, first_by
+from tamis.selectors.expression import parse
+from tamis.store.reasons import Cut
+
+
+def funnels(context: Context) -> Facts | None:
+    """Reads the funnels of the subsets; None without any. `changed`: `about` and `source` describe another recipe."""
+    if not context.subsets:
+        return None
+    found = [
+        {
+            "subset": name,
+            "about": str(subset.recipe.get("about") or "").strip(),
+            "source": str(subset.recipe.get("source") or "").strip(),
+            "changed": name["label"].startswith(f"{subset.name}, "),
+            "lines": [_step(context, name["place"], step, each) for step, each in enumerate(subset.funnel, start=1)],
+            "recipe": dict(subset.recipe),
+        }
+        for name, subset in zip(context.names, context.subsets, strict=True)
+    ]
+    return {"rows": context.rows, "funnels": found}
+
+
+def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> Facts:
+    """Returns one step of a funnel; `codes` has the codes of the reasons that have a gallery."""
+    why, cut = context.verdicts[place].why, entry.get("cut")
+    codes = {}
+    for code in context.shown_reasons(place):
+        reason = why[code - 1]
+        if reason.step == step:
+            codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
+    return {
+        "step": str(entry.get("step", "")),
+        "before": int(entry["before"]),
+        "kept": int(entry["kept"]),
+        "dropped": {str(reason): int(rows) for reason, rows in dict(entry.get("dropped") or {}).items()},
+        "codes": codes,
+        "cut": float(cut) if cut is not None else None,
+        "facts": dict(entry.get("facts") or {}),
+    }
+
+
+def says(step: str, *cuts: float) -> bool:
+    """Whether the words for a step hold the values it cuts at ("words >= 3"), so that they need not be added."""
+    return all(number(cut) in step.replace("-", "−") for cut in cuts)
+
+
+#: Pairs in each strip.
+STRIP = 8
+
+#: Cuts of one reason that have strips.
+CUTS = 4
+
+
+def galleries(context: Context) -> Facts | None:
+    """Picks the pairs of every gallery; None where there is no subset. So many subsets are `left_out`.
+
+    Next to the steps, pairs `kept` and `dropped` are drawn by uid, with the `columns` that their cards show at once.
+    """
+    if not context.subsets:
+        return None
+    places = range(min(GALLERIES, len(context.subsets)))
+    return {
+        "rows": context.rows,
+        "galleries": [_gallery(context, place) for place in places],
+        "left_out": len(context.subsets) - len(places),
+    }
+
+
+def _shown(context: Context, row: int, score: float | None = None, why: str | None = None) -> Facts:
+    return {"pair": context.pair(row), "score": score, "why": why}
+
+
+def _gallery(context: Context, place: int) -> Facts:
+    subset, verdict, keep = context.subsets[place], context.verdicts[place], context.keeps[place]
+    of_step: dict[int | None, list[Facts]] = {}
+    for code in context.shown_reasons(place):
+        of_step.setdefault(verdict.why[code - 1].step, []).append(_fallen(context, place, code))
+    steps = [
+        {
+            "number": number,
+            "step": str(line.get("step", "")),
+            "before": int(line["before"]),
+            "kept": int(line["kept"]),
+            "fallen": of_step.get(number, []),
+        }
+        for number, line in enumerate(subset.funnel, start=1)
+    ]
+    codes = verdict.dropped_by
+    return {
+        "subset": context.names[place],
+        "steps": steps,
+        "kept": [_shown(context, row) for row in first_by(context.order, STRIP, keep).tolist()],
+        "dropped": [
+            _shown(context, row, why=verdict.reasons[codes[row]] if codes is not None else None)
+            for row in first_by(context.order, STRIP, ~keep).tolist()
+        ],
+        "columns": context.shown([name for name in subset.reads if name in context.run.columns]),
+    }
+
+
+def _fallen(context: Context, place: int, code: int) -> Facts:
+    """Returns what a step drops for one reason: `lines` are its cuts of scores with the pairs there.
+
+    Without any, `dropped` are drawn by uid, or `repeats` says that the page shows each group with the pair that stays.
+    """
+    verdict, rows = context.verdicts[place], context.fallen[place][code - 1]
+    assert verdict.dropped_by is not None, "rows are counted by reason"
+    fell = verdict.dropped_by == code
+    reason = verdict.why[code - 1]
+    cuts = [cut for cut in verdict.cuts if cut.code == code][:CUTS]
+    lines = [line for cut in cuts if (line := _cut(context, place, cut, fell)) is not None]
+    funnel = context.subsets[place].funnel
+    step = funnel[reason.step - 1] if reason.step is not None and reason.step <= len(funnel) else {}
+    grouped = place in context.groups and bool((step.get("facts") or {}).get("largest_groups"))
+    repeats = bool(rows) and not lines and grouped
+    random = first_by(context.order, STRIP, fell).tolist() if rows and not lines and not repeats else []
+    return {
+        "code": code,
+        "reason": reason.text,
+        "rows": rows,
+        "lines": lines,
+        "dropped": [_shown(context, row) for row in random],
+        "repeats": repeats,
+    }
+
+
+def _cut(context: Context, place: int, cut: Cut, fell: Mask) -> Facts | None:
+    """Returns a cut and the pairs there; None if the run no longer has the score. `beside` explains its `columns`."""
+    names, known = context.verdicts[place].names, context.run.columns
+    values = context.values(cut.score, names)
+    if values is None:
+        return None
+    kept, dropped = around(context.table, values, cut, context.keeps[place], fell, STRIP)
+    columns = [name for name in (names.get(name, name) for name in sorted(parse(cut.score).columns)) if name in known]
+    beside = [
+        f"{group.label}.{column.beside}"
+        for _, group, column in (known[name] for name in columns)
+        if group and column.beside
+    ]
+    return {
+        "part": cut.step,
+        "score": cut.score,
+        "marks": cut.marks,
+        "just_kept": [_shown(context, row, score) for row, score in kept],
+        "just_dropped": [_shown(context, row, score) for row, score in dropped],
+        "columns": context.shown(columns),
+        "beside": context.shown([name for name in beside if name in known]),
+    }
+
+
+#: Pairs of all cells together; minimum and maximum per cell.
+_PAIRS, _LEAST, _MOST = 160, 3, 8
+
+
+def overlap(context: Context) -> Facts | None:
+    """Counts the pairs that each two subsets share, (k, k), and shows some that `only` one keeps; None without two.
+
+    `columns` are those that both recipes rank by; `jaccard` is in [0, 1], NaN of two empty subsets.
+    """
+    if len(context.subsets) < 2:
+        return None
+    shared = intersections(context.keeps)
+    names = context.names[:GALLERIES]
+    cells = [(one, two) for one in names for two in names if one is not two]
+    shown = min(_MOST, max(_LEAST, _PAIRS // len(cells)))
+    only = [each for one, two in cells if (each := _only(context, one, two, shown))["rows"]]
+    return {"subsets": context.names, "shared": shared, "jaccard": jaccard(shared), "only": only}
+
+
+def _only(context: Context, keeps: Facts, drops: Facts, shown: int) -> Facts:
+    one, two = keeps["place"], drops["place"]
+    among = context.keeps[one] & ~context.keeps[two]
+    rows = first_by(context.order, shown, among).tolist()
+    verdict = context.verdicts[two]
+    codes = verdict.dropped_by
+    return {
+        "keeps": keeps,
+        "drops": drops,
+        "rows": int(np.count_nonzero(among)),
+        "pairs": [context.pair(row) for row in rows],
+        "why": [verdict.reasons[codes[row]] if codes is not None else None for row in rows],
+        "columns": list(dict.fromkeys([*_ranked_by(context, one), *_ranked_by(context, two)])),
+    }
+
+
+def _ranked_by(context: Context, place: int) -> list[str]:
+    """Returns the columns of the score that a recipe cuts last, as the page names them."""
+    verdict = context.verdicts[place]
+    columns = sorted(parse(verdict.ranking.score).columns) if verdict.ranking is not None else []
+    return [short for name in columns if (short := context.short(verdict.names.get(name, name))) in context.numbers]
+
+
+def intersections(keeps: Sequence[Mask]) -> NDArray[np.int64]:
+    """Returns how many rows each two of the masks share: (k, k), the masks' own sizes on the diagonal."""
+    shared = np.zeros((len(keeps), len(keeps)), np.int64)
+    for first, one in enumerate(keeps):
+        for second in range(first, len(keeps)):
+            shared[first, second] = shared[second, first] = np.count_nonzero(one & keeps[second])
+    return shared
+
+
+def jaccard(shared: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns intersection over union: (k, k) in [0, 1]; NaN for two empty sets."""
+    sizes = np.diagonal(shared)
+    union = sizes[:, None] + sizes[None, :] - shared
+    out = np.full(shared.shape, np.nan)
+    np.divide(shared, union, out=out, where=union > 0)
+    return out
+
+
+def disagreements(facts: Facts) -> list[list[Facts]]:
+    """Returns `only` by two subsets, those first that keep many pairs each that the other drops."""
+    by_two: dict[tuple[int, ...], list[Facts]] = {}
+    for each in facts["only"]:
+        by_two.setdefault(tuple(sorted((each["keeps"]["place"], each["drops"]["place"]))), []).append(each)
+
+    def order(both: list[Facts]) -> tuple[int, int]:
+        rows = [each["rows"] for each in both]
+        return -min(rows) if len(rows) == 2 else 0, -sum(rows)
+
+    return sorted(by_two.values(), key=order)
