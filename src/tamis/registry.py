@@ -66,11 +66,7 @@ class Register(Mapping[str, type[Any]]):
         return dict(sorted((found | dict(self)).items()))
 
     def named(self, name: str) -> type[Any]:
-        """Returns one class; imports only the package it comes from.
-
-        Raises:
-            RecipeError: there is none of that name, or its package is at fault.
-        """
+        """Returns one class, importing only its package; raises RecipeError if there is none or it is faulty."""
         if name in self:
             return self[name]
         registered = self._registered()
