@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
 from tamis.features.embeddings import PromptedTextEmbedding, TextEmbedding  # noqa: E402
-from tamis.math.bertscore import bertscore  # noqa: E402
+from tamis.math.texts import bertscore  # noqa: E402
 from tamis.models.captioner import load_beam_captioner  # noqa: E402
 from tamis.models.text_to_image import Drawing, load_text_to_image  # noqa: E402
 from tamis.models.texts.sentence import TokenVectors, load_token_encoder  # noqa: E402
