@@ -20,6 +20,7 @@ from tamis.models.captioner import (  # noqa: E402
     load_captioner,
     word_tokens,
 )
+from tamis.models.decoder import _penalise  # noqa: E402
 from tamis.models.nucleus import Sampling, draw, random_numbers  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 
@@ -73,6 +74,12 @@ def test_greedy_captions_are_identical(captioner: FastCaptioner, penalty: float)
     sampling = Sampling(captions=2, top_p=0, min_tokens=4, max_tokens=14, repetition_penalty=penalty)
     rows = generate(captioner, IMAGES, min_length=4, max_length=14, do_sample=False, repetition_penalty=penalty)
     assert captioner(IMAGES, UIDS[:7], sampling) == [[text] * 2 for text in captioner.texts(rows)]
+
+
+def test_words_already_said_are_penalised_whatever_the_sign_of_their_logits() -> None:
+    logits = torch.tensor([[2.0, -2.0, 1.0], [2.0, -2.0, 1.0]])
+    _penalise(logits, np.array([[0, 1], [2, 2]]), 2.0)
+    assert logits.tolist() == [[1.0, -4.0, 1.0], [2.0, -2.0, 0.5]]
 
 
 def test_captions_are_those_of_a_loop_over_full_forwards(captioner: FastCaptioner) -> None:

@@ -60,6 +60,16 @@ def packs_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "_packs", lambda weight, many_rows: weight.dtype == torch.float32)
 
 
+def test_a_rounded_layer_by_hand() -> None:
+    """Scales are 6.3 / 63 = 0.1 and 12.7 / 127 = 0.1: weights 63, -31, 10 and inputs 127, 50, -20 (of -2.01)."""
+    one = torch.nn.Linear(3, 1)
+    one.weight.data[:] = torch.tensor([[6.3, -3.12, 0.96]])
+    one.bias.data[:] = 2
+    with torch.inference_mode():
+        found = Linear(one, int8=True)(torch.tensor([[12.7, 4.98, -2.01]]))
+    assert found.item() == pytest.approx((63 * 127 - 31 * 50 - 10 * 20) * 0.01 + 2, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs", "bias"), [(1, 1, 1, True), (7, 13, 5, False), (3, 769, 64, True), (200, 64, 7, False)]
 )
