@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from tamis.data import Column, Device, Node, Sample
+from tamis.data import Column, Device, Member, Node, Sample
 from tamis.graph import execute
 from tamis.ids import content_uid
 from tamis.pool import open_pool
@@ -458,6 +458,12 @@ def install_package(
         path = site.joinpath(*name.split(".")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code)
+
+
+def members_of(run: Run, shard: str) -> list[list[Member]]:
+    """Returns the tar members of a shard's rows."""
+    rows = run.index(shard, ["members"])["members"].to_pylist()
+    return [[Member(**part) for part in row] for row in rows]
 
 
 def parts_of(run: Path) -> dict[str, bytes]:

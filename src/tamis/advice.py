@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tamis import recipe as recipes
-from tamis.data import Signal, model_refs
+from tamis.data import Signal, references
 from tamis.errors import RecipeError
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
@@ -19,13 +19,7 @@ from tamis.store import Run, parts
 
 
 def score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Sequence[str] = ()) -> list[str]:
-    """Returns the commands that add signals to a run: one, unless two signals have the same name.
-
-    Args:
-        run: the run; the commands repeat its pool and the pool's settings.
-        entries: label ("" for none) and signal.
-        keep: features to store.
-    """
+    """Returns the commands that add labelled signals to a run: one, unless two signals have the same name."""
     commands = []
     remaining = list(dict.fromkeys(entries))
     while remaining:
@@ -58,7 +52,7 @@ def hidden_contents(run: Run) -> str:
 
 def _settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yields a signal's models and the settings that are not defaults; those of nested records have dotted names."""
-    models = model_refs(record) if isinstance(record, Signal) else {}
+    models = references(record, "model") if isinstance(record, Signal) else {}
     for setting in dataclasses.fields(record):
         value = getattr(record, setting.name)
         if dataclasses.is_dataclass(value):
@@ -74,10 +68,7 @@ def _yaml(value: Any) -> str:
 def how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
     """Returns the sentence and the commands that add columns to a run; "" if no signal of ours makes any of them.
 
-    Args:
-        columns: what the run lacks, as it would name it.
-        run: the run.
-        recipe: reads them; its signals come first, with its settings.
+    The signals of the recipe that reads the columns come first, with its settings.
     """
     entries: list[tuple[str, Signal]] = []
     vectors = [name for name in columns if name.endswith("_embedding")]
@@ -117,7 +108,7 @@ def _stand_ins(entries: Sequence[tuple[str, Signal]]) -> list[str]:
     settings = [
         f"--set signals.{signal.name}.{setting}={built_in}"
         for _, signal in entries
-        for setting, model in model_refs(signal).items()
+        for setting, model in references(signal, "model").items()
         if model not in BUILT_IN and (built_in := stand_in(model))
     ]
     return [f"Built-in models, for the lab's drawn world only: {' '.join(dict.fromkeys(settings))}"] if settings else []

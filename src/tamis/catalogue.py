@@ -181,15 +181,7 @@ def _cost(cls: type[Any]) -> str:
 
 
 def in_full(what: str, name: str) -> str:
-    """Returns everything that is known of one thing of a list, for people.
-
-    Args:
-        what: of `CATALOGUES`.
-        name: as the list has it.
-
-    Raises:
-        RecipeError: the list has none of that name; the nearest is named.
-    """
+    """Returns everything that is known of one thing of a list, for people; raises RecipeError if it has none."""
     rows = {next(iter(row.values())): row for row in CATALOGUES[what]()}
     if name not in rows:
         raise RecipeError(unknown(what.removesuffix("s"), name, rows))

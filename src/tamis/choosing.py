@@ -64,9 +64,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
 def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
     """Maps the names that a recipe's steps read to columns of a run, where they differ.
 
-    Raises:
-        RunError: the run lacks columns; the message ends with the command that makes them.
-        RecipeError: a step cannot use a column, such as `top_language*2`.
+    Raises RunError with the command that makes columns that the run lacks, RecipeError if a step cannot use a column.
     """
     from tamis.selectors.outcome import check_columns as check_kinds
 
@@ -90,10 +88,7 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
 def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     """Maps the names that a recipe reads to the run's columns of signals with the settings that the recipe asks for.
 
-    If the run has a signal under one set of other settings, that is used with a warning.
-
-    Raises:
-        RecipeError: the run has the signal under several settings, none of them the recipe's.
+    A signal with one set of other settings is used with a warning; several of them raise RecipeError.
     """
     columns: dict[str, str] = {}
     for label, signal in recipe.signals:
@@ -131,11 +126,7 @@ def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[s
 
 
 def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
-    """Checks that a recipe's steps read only what it scores, what the pool brings, or what the run already has.
-
-    Raises:
-        RecipeError: a column will not exist; found before any work.
-    """
+    """Raises RecipeError if a recipe's steps read what it does not score, the pool does not bring and the run lacks."""
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
     if run is not None and ((folder := location(run)) / "run.json").is_file():
         opened = Run(folder)

@@ -17,9 +17,9 @@ import PIL
 import pytest
 from PIL import Image
 
-from tamis.lab import kind_shares, make_pool, make_sample
+from tamis.lab import make_pool, make_sample
 from tamis.lab.hard import HARD_KINDS
-from tamis.lab.samples import DEFECT_KINDS, MAIN_KINDS, LabSample, _kind, _rng, own_shares
+from tamis.lab.samples import LabSample, _kind, _rng, own_shares
 from tamis.lab.world import COUNTS, GROUPS, NEAR_COLOURS, OBJECTS
 
 WRONG = [kind for kind in HARD_KINDS if kind.startswith("wrong_")]
@@ -137,18 +137,6 @@ def test_large_text_is_as_high_as_it_says_and_names_what_the_caption_does_not_th
     assert set(looks) == {"title", "poster", "stacked", "logo"}
     assert 0.2 <= min(heights) < 0.3
     assert 0.7 < max(heights) <= 0.9
-
-
-def test_half_of_the_hard_mix_is_as_laion_and_the_hard_kinds_are_equally_frequent() -> None:
-    shares = kind_shares("hard", defects=False)
-    assert sum(shares.values()) == pytest.approx(1)
-    for kind, share in MAIN_KINDS.items():
-        assert shares[kind] == pytest.approx(share / 2)
-    assert {shares[kind] for kind in HARD_KINDS} == {1 / 16}
-    shares = kind_shares("hard", defects=True)
-    assert sum(shares.values()) == pytest.approx(1)
-    assert shares["vague"] == pytest.approx(0.88 / 16)
-    assert sum(shares[kind] for kind in DEFECT_KINDS) == pytest.approx(0.12)
 
 
 def test_own_shares_are_kept_exactly_and_in_any_order(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tamis.lab import PoolSummary, kind_shares, make_pool, make_sample
-from tamis.lab.samples import MAIN_KINDS, _kind, _rng
+from tamis.lab import PoolSummary, make_pool, make_sample
+from tamis.lab.samples import MAIN_KINDS
 
 _PAIRS = 700
 Sample = dict[str, Any]  # the json, with the members' bytes under "jpg" and "txt"
@@ -118,17 +118,6 @@ def test_a_failure_half_way_leaves_no_shard(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="no space left"):
         make_pool(tmp_path, pairs=10)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("mix", "defects"), [("laion", True), ("uniform", False)])
-def test_shares_of_kinds_are_as_promised(mix: Any, defects: bool) -> None:
-    n = 6000
-    odds = tuple(kind_shares(mix, defects=defects).items())
-    counts = Counter(_kind(_rng(0, index), odds) for index in range(n))
-    for kind, share in kind_shares(mix, defects=defects).items():
-        assert abs(counts[kind] - n * share) <= 4.5 * math.sqrt(n * share * (1 - share)), kind
-    if not defects:
-        assert set(counts) == set(MAIN_KINDS)
 
 
 def test_painted_text_overlaps_the_caption_or_does_not_as_its_kind_says(samples: list[Sample]) -> None:

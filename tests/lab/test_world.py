@@ -51,6 +51,10 @@ def test_shares_of_kinds_are_those_of_t_mars() -> None:
     assert sum(shares.values()) == pytest.approx(1)
     assert sum(shares[kind] for kind in DEFECT_KINDS) == pytest.approx(0.12)
     assert kind_shares("uniform", defects=False) == pytest.approx(dict.fromkeys(MAIN_KINDS, 0.2))
+    hard = kind_shares("hard", defects=True)  # half as above, half the hard kinds
+    assert sum(hard.values()) == pytest.approx(1)
+    assert {kind: hard[kind] / shares[kind] for kind in MAIN_KINDS} == pytest.approx(dict.fromkeys(MAIN_KINDS, 0.5))
+    assert [hard[kind] for kind in HARD_KINDS] == pytest.approx([0.88 / 16] * 8)
 
 
 def test_captions_have_right_articles_and_verbs() -> None:

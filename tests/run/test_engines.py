@@ -18,7 +18,7 @@ import tamis
 from tamis.errors import StopError
 from tamis.run import local
 from tamis.run.fill import engine_named
-from tamis.run.local import Local, helping_order
+from tamis.run.local import Local
 from tamis.run.ranks import Place, place_of
 from tamis.store import Run
 
@@ -101,14 +101,6 @@ def test_a_run_moves_between_engines(many: Path, whole: dict[str, bytes], tmp_pa
     tamis.score(many, run=tmp_path / "run", signals=["caption_length"], workers=2, grow=True, quiet=True)
     score(many, tmp_path / "run", "caption_length", Brightness(), engine=Local(place=Place(1, 2)))
     assert parts_of(tmp_path / "run") == whole
-
-
-def test_ranks_help_in_orders_of_their_own() -> None:
-    names = [f"{number:05}" for number in range(50)]
-    orders = [helping_order(names, rank) for rank in range(4)]
-    assert all(sorted(order) == names for order in orders)
-    assert len({order[0] for order in orders}) == 4
-    assert helping_order(reversed(names), 2) == orders[2]
 
 
 @pytest.mark.parametrize(

@@ -119,24 +119,6 @@ PAIRS = {
         ["asdkjh qwe", "12345", "tp-link-powerline-kit", "ZX-4410B", "IMG_2034", "xkqzt"],
         0.35,
     ),
-    "long scenes, and long captions of a thing with claims": (
-        [
-            "a woman in a long green coat walks two small dogs past a row of parked cars on a wet street at night",
-            "an old fisherman with a grey beard sits on an upturned wooden boat and mends a blue net while three gulls "
-            "stand near him",
-            "two boys in striped shirts kick a red ball against the brick wall of a church while a girl on a bench "
-            "eats ice cream",
-        ],
-        [
-            "Baked apple oatmeal. Honestly this is the best breakfast you will ever make, and your whole family will "
-            "ask you for it again and again",
-            "Menu template for restaurants, bars and coffee houses in dark brown, vector file with editable layers, "
-            "royalty free download for your own project",
-            "Complete convertible roof with three plastic windows, black cloth, fits all models built from 1972 to "
-            "1989, two year warranty and free delivery",
-        ],
-        0.05,
-    ),
 }
 
 

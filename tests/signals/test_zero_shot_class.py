@@ -84,21 +84,12 @@ def test_the_run_keeps_the_names_and_their_embeddings(run: Run, clip_model: str)
 
 def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: str) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=5)
-    tamis.score(
-        tmp_path / "pool",
-        run=tmp_path / "run",
-        signals=[{"clip": {"model": clip_model}}],
-        keep=["embeddings"],
-        quiet=True,
-    )
-    shard = tmp_path / "pool" / "00000.tar"
+    pool, place = tmp_path / "pool", tmp_path / "run"
+    tamis.score(pool, run=place, signals=[{"clip": {"model": clip_model}}], keep=["embeddings"], quiet=True)
+    shard = pool / "00000.tar"
     shard.write_bytes(b"\0" * shard.stat().st_size)  # no image can be read now
-    run = tamis.score(
-        tmp_path / "pool",
-        run=tmp_path / "run",
-        signals=[{"zero_shot_class": {"model": clip_model, "classes_from": names}}],
-        quiet=True,
-    )
+    signal = {"zero_shot_class": {"model": clip_model, "classes_from": names}}
+    run = tamis.score(pool, run=place, signals=[signal], quiet=True)
     assert run.failures == {}
     assert None not in words(run)
 
@@ -106,13 +97,12 @@ def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: st
 def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
     write_metadata(tmp_path / "pool" / "aa.parquet", seed=3)
     model = str(clip_folder(tmp_path / "model", size=512))
-    settings = {"model": model, "classes_from": names, "templates": "name"}
-    run = tamis.score(
-        tmp_path / "pool",
-        run=tmp_path / "run",
-        signals=[{"zero_shot_class": settings | {"embedding": "b32_img"}}],
-        quiet=True,
-    )
+
+    def scored(embedding: str) -> Run:
+        settings = {"model": model, "classes_from": names, "templates": "name", "embedding": embedding}
+        return tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=[{"zero_shot_class": settings}], quiet=True)
+
+    run = scored("b32_img")
     vectors = class_vectors(model, ("dog", "cat", "boat"), ("{}",), Device())
     images = run.embedding("b32_img", "aa").astype(np.float32)
     assert words(run) == [("dog", "cat", "boat")[place] for place in (images @ vectors.T).argmax(1)]
@@ -120,12 +110,7 @@ def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
     step = {"clipcov": {"n": 3, "image": "b32_img", "text": "b32_txt", "alpha": 0.5, "double_greedy": False}}
     assert len(tamis.select(run, {"select": [step]})) == 3
     with pytest.raises(RecipeError, match=r"l14_img has 768 dimensions, .* has 512"):
-        tamis.score(
-            tmp_path / "pool",
-            run=tmp_path / "run",
-            signals=[{"zero_shot_class": settings | {"embedding": "l14_img"}}],
-            quiet=True,
-        )
+        scored("l14_img")
 
 
 def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:
