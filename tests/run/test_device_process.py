@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import parts_of, write_pool
+from factories import parts_of, score, write_pool
 from odd_signals import Brightness, Faulty, FaultyBeside, Keeper
 
-import tamis
 from tamis.data import Device, Signal
 from tamis.errors import SignalError
 from tamis.graph import Identities
@@ -20,15 +19,10 @@ from tamis.run import local
 from tamis.run.local import Local
 from tamis.run.plan import Plan
 from tamis.run.ranks import Place
-from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard
 
 SERVED = Local(2, served=True)
-
-
-def score(pool: Path, run: Path, *signals: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 def test_workers_that_share_a_device_make_what_one_makes_alone(pool: Path, tmp_path: Path) -> None:

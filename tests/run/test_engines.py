@@ -7,10 +7,9 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from factories import parts_of, write_pool
+from factories import parts_of, score, write_pool
 from odd_signals import CALLS, Brightness, Faulty
 from processes import command
 
@@ -35,10 +34,6 @@ from tamis.run.ranks import place_of
 engine = Local(place=place_of())
 tamis.score(sys.argv[1], run=sys.argv[2], signals=["caption_length", Brightness()], engine=engine, quiet=True)
 """
-
-
-def score(pool: Path, run: Path, *signals: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 @pytest.fixture(scope="module")

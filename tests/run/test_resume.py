@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import clip_folder, parts_of, safetensors_bytes, write_pool
+from factories import clip_folder, parts_of, safetensors_bytes, score, write_pool
 from odd_signals import Brightness
 from processes import command, die_at_file
 
@@ -23,10 +23,6 @@ from tamis.run import shard as reading
 from tamis.signals import ClipScore, ImageSize
 from tamis.store import Run, writers
 from tamis.store.writers import RowsWriter, TextsWriter
-
-
-def score(pool: Path | PoolSpec, run: Path, *signals: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 def times(run: Path) -> dict[str, int]:
