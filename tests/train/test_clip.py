@@ -30,7 +30,7 @@ from tamis.store.claims import locked  # noqa: E402
 from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
-from tamis.train import measure, step  # noqa: E402
+from tamis.train import step  # noqa: E402
 from tamis.train.batches import Batches, split  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.loop import Processes  # noqa: E402
@@ -572,8 +572,8 @@ SPARE = replace(CPU, cache=0)
 
 def free(amount: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets so many bytes be free, and nothing be read ahead."""
-    monkeypatch.setattr(measure, "free_memory", lambda kind: amount)
-    monkeypatch.setattr(measure, "_READ_AHEAD", 0)
+    monkeypatch.setattr(step, "free_memory", lambda kind: amount)
+    monkeypatch.setattr(step, "_READ_AHEAD", 0)
 
 
 def test_a_batch_is_cut_to_fit_into_free_memory_and_resumes_in_the_same_pieces(

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch_processes import on_processes  # noqa: E402
 
 from tamis.train.loop import ALONE, Processes, started  # noqa: E402
-from tamis.train.losses import backward, loss_over_processes  # noqa: E402
+from tamis.train.losses import backward, contrastive_loss, loss_over_processes  # noqa: E402
 
 PAIRS, WIDTH, SIZE = 12, 6, 5
 
@@ -102,7 +102,7 @@ def test_the_loss_of_two_pairs_is_the_one_worked_by_hand() -> None:
     # log(1 + e^-1.6).
     images, texts = torch.tensor([[2.0, 0.0], [0.6, 0.8]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
     by_hand = np.mean([np.log1p(np.exp(-gap)) for gap in (2.0, 0.4, 0.8, 1.6)])
-    found = float(loss_over_processes(images, texts, torch.tensor(2.0)))
+    found = float(contrastive_loss(images, texts, torch.tensor(2.0)))
     assert found == pytest.approx(by_hand, abs=1e-6)
     assert found == pytest.approx(plain_loss(images.numpy(), texts.numpy(), 2.0), abs=1e-6)
 
@@ -119,7 +119,7 @@ def test_dropout_draws_the_same_in_both_passes() -> None:
     images, texts = pairs()
     torch.manual_seed(7)
     whole = [net.embed(part) for part in zip(images.chunk(3), texts.chunk(3), strict=True)]
-    loss = loss_over_processes(
+    loss = contrastive_loss(
         torch.cat([one for one, _ in whole]), torch.cat([one for _, one in whole]), net.logit_scale.exp()
     )
     loss.backward()  # type: ignore[no-untyped-call]

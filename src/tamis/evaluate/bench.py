@@ -474,7 +474,10 @@ def summed_up(
         training=training,
         seeds=tuple(seeds),
         tasks=tuple(tasks),
-        overlap={one: {other: _number(alike[i, j]) for j, other in enumerate(names)} for i, one in enumerate(names)},
+        overlap={
+            one: {other: None if np.isnan(share) else float(share) for other, share in zip(names, row, strict=True)}
+            for one, row in zip(names, alike, strict=True)
+        },
         failed=dict(failed),
     )
 
@@ -512,10 +515,6 @@ def shown(value: Estimate | None, *, sign: bool = False) -> str:
 
 def _mean(values: Sequence[float]) -> Estimate | None:
     return mean(values) if len(values) > 1 else None
-
-
-def _number(value: float) -> float | None:
-    return None if value != value else float(value)
 
 
 def _seconds(value: float | None) -> str:

@@ -69,15 +69,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """The result of a cell."""
+    """The part of a cell's result that is compared."""
 
-    seed: int
-    samples: int  # pairs seen, repeats counted
-    pairs: int  # distinct ones
-    unreadable: int  # samples that could not be decoded during the training
-    training_seconds: float  # of the steps of all its calls
-    evaluation_seconds: float
     scores: Mapping[str, float]  # of each task
+    training_seconds: float  # of the steps of all its calls
 
     @property
     def score(self) -> float:
@@ -133,7 +128,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
 def result_of(path: Path) -> CellResult:
     """Reads a cell's result."""
     facts = read_record(path, "delete it and repeat `tamis bench`")
-    return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
+    return CellResult(scores=facts["scores"], training_seconds=facts["training_seconds"])
 
 
 def execute(cell: Cell) -> None:
@@ -151,12 +146,13 @@ def execute(cell: Cell) -> None:
     if evaluated.failed or len(scores) < len(evaluated.results):
         why = "; ".join(f"{name}: {reason}" for name, reason in evaluated.failed.items()) or "a task has no score"
         raise StopError(f"it could not be evaluated: {why}")
-    result = CellResult(
-        seed=cell.training.seed, samples=trained.samples, pairs=trained.pairs, unreadable=trained.unreadable,
-        training_seconds=round(trained.seconds, 2), evaluation_seconds=round(time.perf_counter() - start, 2),
-        scores=scores,
-    )  # fmt: skip
-    write_record(cell.path, {"name": cell.name, **asdict(result), "training": asdict(cell.training)})
+    facts = {
+        "name": cell.name, "seed": cell.training.seed, "samples": trained.samples, "pairs": trained.pairs,
+        "unreadable": trained.unreadable, "training_seconds": round(trained.seconds, 2),
+        "evaluation_seconds": round(time.perf_counter() - start, 2), "scores": scores,
+        "training": asdict(cell.training),
+    }  # fmt: skip
+    write_record(cell.path, facts)
     if not cell.keep_model:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -180,18 +180,11 @@ LONGEST = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What the page asks to see.
+    """What the page asks to see: pairs by a reason's code (0: all), ranges (ends included), words, part of a caption.
 
-    Attributes:
-        show: which pairs.
-        reason: only rows that the recipe drops for the reason of this code; 0: all.
-        ranges: (column, low, high), both ends included; None where an end is open.
-        words: (column, word).
-        caption: part of the caption, in any case.
-        sort: the order. "cut": nearest to the recipe's last threshold first; "extremes": lowest and highest in turn.
-        column: of "score" and "extremes".
-        descending: whether the highest comes first.
-        region: for each compared recipe 1 if it keeps the pair and 0 if it drops it; (): any.
+    Of the orders, "cut" has the pairs nearest to the recipe's last threshold first, "extremes" the lowest and highest
+    in turn. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; (): any.
+
     """
 
     show: Literal["all", "kept", "dropped", "good", "bad", "labelled"] = "all"

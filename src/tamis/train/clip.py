@@ -32,9 +32,8 @@ from tamis.store.subset import Subset
 from tamis.store.targets import check_own
 from tamis.train.batches import Batches, TrainingRows, split
 from tamis.train.loop import fit, new_optimisers, started
-from tamis.train.measure import choose_pieces, flops_per_pair
 from tamis.train.scales import ARCHITECTURES, ClipTraining
-from tamis.train.step import How, Step, Task, checkpoint_layers, preparation, text_states
+from tamis.train.step import How, Step, Task, checkpoint_layers, choose_pieces, flops_per_pair, preparation, text_states
 from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
 from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, load_checkpoint
 
@@ -63,7 +62,7 @@ class Trained:
     seconds: float  # of the steps, with those of earlier calls up to their last checkpoint
     losses: Sequence[float]  # of the steps of this call, of this process's share
     samples_per_second: float  # of all processes together, in this call; 0 if it had nothing to do
-    utilisation: float  # share of the hardware's operations that the model used (MFU), see `measure.peak_rate`
+    utilisation: float  # share of the hardware's operations that the model used (MFU), see `step.peak_rate`
 
 
 def train_clip(
@@ -336,8 +335,8 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
             f"{training.model} normalises over the whole batch, which cannot be cut into {processes.count} processes "
             f"of {how.pieces or 1} pieces. Train it in one process and piece, or use convnet"
         )
-    optimisers = new_optimisers(towers.model, training.loop)
-    facts = load_checkpoint(task.state / CHECKPOINT, towers.model, optimisers) or {"step": 0}
+    (optimiser,) = new_optimisers(towers.model, training.loop)
+    facts = load_checkpoint(task.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])
     if processes.largest(first) != first or -processes.largest(-first) != first:
         raise StopError(f"the processes see different checkpoints in {task.state}: use a folder that all of them share")
@@ -346,22 +345,21 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
     if first:
         log.info("resuming after step %d of %d", first, training.steps)
     states = text_states(task, towers)
-    cached = states is not None
     if how.checkpointing:
         checkpoint_layers(towers)
     if how.pieces is None:  # the checkpoint's number, since another one rounds differently
-        pieces = int(facts["pieces"]) if first else processes.largest(choose_pieces(task, towers, cached=cached))
+        pieces = int(facts["pieces"]) if first else processes.largest(choose_pieces(task, towers, states))
         task = replace(task, how=replace(how, pieces=pieces))
     held = HeldOut(task, towers, facts) if task.held is not None and processes.first else None
-    step = Step(task, towers, cached=cached, first=first)
-    watch = Watch(task, towers, optimisers, step, facts, flops_per_pair(task, towers, cached), held)
+    step = Step(task, towers, first)
+    watch = Watch(task, towers, optimiser, step, facts, flops_per_pair(task, towers, states), held)
     batches = Batches(
         run=task.run, pool=task.pool, rows=task.rows, batch=training.batch, side=towers.side, smallest=training.crop,
         resample=towers.resample, seed=training.seed, processes=processes, threads=how.threads, cache=how.cache,
     )  # fmt: skip
     reader = batches(first, training.steps, preparation(task, towers, states))
     try:
-        losses = fit(towers.model, step, reader, training.loop, optimisers=optimisers, after_step=watch, first=first)
+        losses = fit(towers.model, step, reader, training.loop, optimisers=[optimiser], after_step=watch, first=first)
     except FloatingPointError as error:
         raise StopError(f"{error}; the last checkpoint is that of step {watch.saved}") from error
     finally:
@@ -369,8 +367,9 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
     result = watch.result()
     if processes.first:
         if held is not None and training.keep_best:
-            load_checkpoint(task.state / BEST, towers.model, optimisers)
-            held.log_best()
+            load_checkpoint(task.state / BEST, towers.model, optimiser)
+            best, lowest = held.facts["best_step"], held.facts["best"]
+            log.info("kept the model of step %d, whose held-out loss of %.3f is the lowest", best, lowest)
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
         write_record(manifest, {**read_record(manifest), "result": result})
