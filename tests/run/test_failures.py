@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from factories import pair, parts_of, write_pool, write_tar
+from factories import pair, parts_of, score, write_pool, write_tar
 from odd_signals import CALLS, Brightness, Broken, Faulty
 from processes import command
 
@@ -33,10 +33,6 @@ from tamis.store import Run, writers
 from tamis.store.claims import claimed
 
 BAD = "000010003"  # a sample of the second shard
-
-
-def score(pool: Path | tamis.PoolSpec, run: Path, *signals: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -69,43 +65,40 @@ def test_a_signal_that_fails_costs_its_own_part_of_its_shard_alone(
     assert (again.failures, again.to_numpy("faulty").tolist()) == ({}, [1.0] * 21)
 
 
-@pytest.mark.parametrize("how", ["another command", "made", "given up"])
-def test_an_error_stays_until_the_parts_that_lack_are_made_or_given_up(how: str, pool: Path, tmp_path: Path) -> None:
+def test_an_error_stays_until_the_parts_that_lack_are_made_or_given_up(pool: Path, tmp_path: Path) -> None:
     run, mended = tmp_path / "run", tmp_path / "mended"
     signal = Faulty(key=BAD, unless=str(mended))
     score(pool, run, signal, batch_size=2)
     record = run / "failures" / "00001.json"
     before = record.read_bytes()
-    if how == "another command":  # makes all that it wants of the same shard: no success of the first one
-        assert list(score(pool, run, "caption_length").failures) == ["00001"]
-        assert [part.partition("-")[0] for part in json.loads(record.read_text())["lacking"]] == ["scores/faulty"]
-    if how == "given up":
-        shutil.rmtree(next(run.glob("scores/faulty-*")))
-    else:
-        mended.touch()
-        assert score(pool, run, signal).failures == {}
-        record.write_bytes(before)  # as if the worker that made the part had died before it removed this
+    # Another command makes all that it wants of the same shard: no success of the first one.
+    assert list(score(pool, run, "caption_length").failures) == ["00001"]
+    assert [part.partition("-")[0] for part in json.loads(record.read_text())["lacking"]] == ["scores/faulty"]
+    mended.touch()
+    assert score(pool, run, signal).failures == {}
+    record.write_bytes(before)  # as if the worker that made the part had died before it removed this
+    assert score(pool, run, "caption_length").failures == {}
+    record.write_bytes(before)
+    shutil.rmtree(next(run.glob("scores/faulty-*")))  # given up
     assert score(pool, run, "caption_length").failures == {}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
-    workers: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tamis.run.fill.sweep_claims", lambda run: (run / "claims" / "00001").mkdir(parents=True))
-    done = score(pool, tmp_path / "run", "caption_length", workers=workers)
-    assert list(done.failures) == ["00001"]
+    done = score(pool, tmp_path / "run", "caption_length")
+    assert (list(done.failures), done.shards) == (["00001"], ("00000", "00002"))
     assert "Is a directory" in done.failures["00001"]
-    assert done.shards == ("00000", "00002")
 
 
 @pytest.mark.parametrize(
     ("signal", "reason", "workers"),
     [
         (Faulty(key=BAD, how="short"), r"'faulty' \(odd_signals.Faulty\).* 6 .* 7 ", 1),
+        (Faulty(key=BAD, how="short"), " 6 .* 7 ", 2),  # the error comes through the worker's pipe
         (Faulty(key=BAD, how="extra"), "'fault'", 1),
         (Faulty(key=BAD, how="list"), "mapping", 1),
-        (Faulty(key=BAD, how="short"), " 6 .* 7 ", 2),  # the error comes through the worker's pipe
         (Broken(how="misspelt"), "'misspelt'", 1),
         (Broken(how="arguments"), "samples.*images", 1),
         (Broken(how="load"), "KeyError: 'no such weight'", 1),
@@ -179,25 +172,21 @@ def test_a_worker_process_that_dies_costs_its_shard_alone(
 
 
 def test_a_script_without_a_guard_is_told_so_and_loses_no_shard(pool: Path, tmp_path: Path) -> None:
-    call = (
-        f"tamis.score({str(pool)!r}, run={str(tmp_path / 'run')!r}, signals=['caption_length'], workers=2, quiet=True)"
-    )
-    for guard, fine in (("", False), ("if __name__ == '__main__': ", True)):
-        (tmp_path / "script.py").write_text(f"import tamis\n{guard}{call}\n")
-        done = subprocess.run(
-            [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert (done.returncode == 0) == fine, done.stderr
-        assert ("`if __name__ == '__main__':`" in done.stderr) != fine
-        assert Run(tmp_path / "run").failures == {}
-    assert len(Run(tmp_path / "run")) == 21
+    run, script = tmp_path / "run", tmp_path / "script.py"
+    call = f"tamis.score({str(pool)!r}, run={str(run)!r}, signals=['caption_length'], workers=2, quiet=True)"
+    for guard in ("", "if __name__ == '__main__': "):
+        script.write_text(f"import tamis\n{guard}{call}\n")
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode == 0) == bool(guard), done.stderr
+        assert ("`if __name__ == '__main__':`" in done.stderr) != bool(guard)
+        assert Run(run).failures == {}
+    assert len(Run(run)) == 21
 
 
 @pytest.mark.parametrize("how", ["4 others", "9 others", "one more", "one less", "gone"])
 def test_a_file_that_has_changed_is_never_scored_into_the_old_rows(how: str, pool: Path, tmp_path: Path) -> None:
     path, run = pool / "00001.tar", tmp_path / "run"
     same = [(f"00001{row:04d}", pair(1000 + row)) for row in range(8)]
-    write_tar(path, same[:7])
     for file in pool.iterdir():  # another time alone is no change
         os.utime(file, (1, 1))
     old = score(pool, run, "caption_length", Brightness()).to_numpy("brightness")
@@ -211,8 +200,9 @@ def test_a_file_that_has_changed_is_never_scored_into_the_old_rows(how: str, poo
         path.unlink()
         path.symlink_to(tmp_path / "nowhere.tar")
         reason = "No such file"
+    signals = ("caption_length", Brightness(), Brightness(scale=2.0))
     for _ in range(2):
-        changed = score(pool, run, "caption_length", Brightness(), Brightness(scale=2.0))
+        changed = score(pool, run, *signals)
         assert re.search(reason, changed.failures["00001"])
     np.testing.assert_array_equal(changed.to_numpy("brightness"), old)
     double = next(label for label in changed.scores if label.startswith("brightness_"))
@@ -223,11 +213,9 @@ def test_a_file_that_has_changed_is_never_scored_into_the_old_rows(how: str, poo
     else:
         path.unlink()
         path.write_bytes(whole)
-    mended = score(pool, run, "caption_length", Brightness(), Brightness(scale=2.0))
+    mended = score(pool, run, *signals)
     assert mended.failures == {}
-    np.testing.assert_allclose(mended.to_numpy(f"{double}.brightness"), 2 * mended.to_numpy("brightness"), rtol=1e-6)
-    fresh = score(pool, tmp_path / "fresh", "caption_length", Brightness())
-    assert mended.to_arrow(["brightness", "words"]).equals(fresh.to_arrow(["brightness", "words"]))
+    assert mended.to_arrow().equals(score(pool, tmp_path / "fresh", *signals).to_arrow())
 
 
 def test_rows_before_a_cut_get_scores_that_are_added_later_and_stay_when_the_file_is_gone(
