@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,6 @@ def write(folder: Path, kind: str) -> Path:
     if kind == "parquet":
         pq.write_table(pa.table({"text": [row[0] for row in rows], "rating": [row[1] for row in rows]}), path)
     elif kind == "jsonl":
-        import json
-
         path.write_text("".join(json.dumps({"text": text, "rating": rating}) + "\n" for text, rating in rows))
     else:
         tab = "," if kind == "csv" else "\t"
