@@ -21,7 +21,7 @@ from tamis.errors import PoolError, ShardError, UnreachedError
 from tamis.ids import content_uid, format_uid
 from tamis.pool import PoolSpec, datacomp, open_pool, table
 from tamis.pool import rows as pool_rows
-from tamis.pool.datacomp import metadata_shards
+from tamis.pool.datacomp import metadata_pool
 from tamis.pool.source import Problem
 from tamis.store import Run
 
@@ -247,7 +247,7 @@ def test_a_table_that_the_disk_does_not_give_may_be_whole(
     WRITERS[ending](Path(path), [{"image": "a.jpg", "caption": caption(row)} for row in range(12)])
     monkeypatch.setattr(f"tamis.pool.{module}.open_file", without_answer)
     with pytest.raises(UnreachedError, match=rf"p\.{ending}"):
-        metadata_shards({path: "p"}, spec) if module == "datacomp" else table.table_shards(path, "p", spec)
+        metadata_pool(spec, {path: "p"}) if module == "datacomp" else table.table_shards(path, "p", spec)
 
 
 def test_a_file_that_is_no_table_stops_and_one_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:

@@ -58,28 +58,4 @@ def __getattr__(name: str) -> Any:
     return SELECTORS.attribute(name)
 
 
-__all__ = [
-    "SELECTORS",
-    "AllOf",
-    "AnyOf",
-    "AtLeast",
-    "AtMost",
-    "Between",
-    "ClipCov",
-    "Distinct",
-    "Equals",
-    "ImageBased",
-    "NoneOf",
-    "Outcome",
-    "RandomFraction",
-    "Selection",
-    "SemDeDup",
-    "Step",
-    "StepCount",
-    "TopFraction",
-    "TopN",
-    "run_steps",
-    "selector_class",
-    "selectors",
-    "verdict",
-]
+__all__ = ["SELECTORS", "selector_class", "selectors", *_PARTS, *SELECTORS.exported]

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Float32s, Mask, Rows
 from tamis.errors import RecipeError, check_words, without_effect
 from tamis.ids import scramble
-from tamis.math.hashing import leaders
-from tamis.math.likeness import COLOUR, LIGHT, Thumbnails, alike
+from tamis.math.copies import COLOUR, LIGHT, Thumbnails, alike, leaders
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.selectors.semdedup import groups
@@ -39,7 +38,7 @@ class Distinct:
 
     Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes are not
     enough: objects on a white ground have similar low frequencies, so thumbnails are compared too, cell by cell
-    (`tamis.math.likeness`). A flat image (one brightness, hash 0) is dropped only if a kept one has identical hash,
+    (`tamis.math.copies`). A flat image (one brightness, hash 0) is dropped only if a kept one has identical hash,
     colour and lightness strings.
 
     Attributes:
