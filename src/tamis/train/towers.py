@@ -123,7 +123,11 @@ def pretrained(training: ClipTraining) -> dict[str, str]:
     if architecture is None and training.text:
         raise ModelError(f"{training.model} is a checkpoint with a text tower of its own: leave --text out")
     if architecture is not None and not training.text and (architecture.text is None or training.freeze_text):
-        what = "has no text tower" if architecture.text is None else "starts from random weights, so nothing is frozen"
+        what = (
+            "has no text tower"
+            if architecture.text is None
+            else "starts from random weights, so there is nothing to freeze"
+        )
         raise ModelError(f"{training.model} {what}: name a pretrained text encoder (--text minilm)")
     digests = {"text": resolve(training.text).digest} if training.text else {}
     if architecture is None:
