@@ -364,6 +364,7 @@ def test_a_large_parquet_file_is_cut_into_ranges_and_read_once(tmp_path: Path, m
     assert [row["key"] for row in rows] == [f"{number:09d}" for number in range(50)]
     assert [(row["caption"], row["uid_lo"]) for row in rows] == [(f"number {n}", n + 1) for n in range(50)]
     assert tamis.check(run.path).exit_code == 0
+    monkeypatch.setattr(table.TableShard, "batch", 3)  # more than one before the first row
     in_reverse = [list(shard.samples()) for shard in reversed(open_pool(str(tmp_path / "t.parquet")).shards)]
     assert [sample.uid[1] for shard in reversed(in_reverse) for sample in shard] == list(range(1, 51))
     order = [20, 3, 49, 8, 23, 0]
