@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import xxhash
 
-from tamis.advice import hidden_contents
 from tamis.choosing import select
 from tamis.data import Sample
 from tamis.errors import RunError, at_least_one
@@ -30,7 +29,7 @@ from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.formats import status_words
 from tamis.run.fill import fill
 from tamis.run.local import Local
-from tamis.scoring import assembled
+from tamis.scoring import assembled, hidden_contents
 from tamis.storage import output_path
 from tamis.store import Run, open_run
 from tamis.store.checked import write_record

@@ -44,6 +44,11 @@ class Register(Mapping[str, type[Any]]):
     def __contains__(self, name: object) -> bool:
         return name in self.built_in
 
+    @property
+    def exported(self) -> list[str]:
+        """The built-in classes' own names, for the package's `__all__`."""
+        return [where.partition(":")[2] for where in self.built_in.values()]
+
     def attribute(self, cls: str) -> type[Any]:
         """Returns a built-in class by its own name, for the package's `__getattr__`."""
         for name, where in self.built_in.items():

@@ -20,7 +20,7 @@ from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
 from tamis.run.plan import Plan, labelled
 from tamis.storage import location
-from tamis.store import Run, manifest
+from tamis.store import Run, manifest, parts
 
 if TYPE_CHECKING:
     from tamis.run.fill import Engine
@@ -184,3 +184,18 @@ def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
                 f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
             )
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
+
+
+def hidden_contents(run: Run) -> str:
+    """Returns a sentence with the number of images that show nothing without their transparency; "" for none."""
+    name, group, _ = run.columns.get("content_hidden", ("", None, None))
+    if group is None:
+        return ""
+    images = 0
+    for shard in group.shards.intersection(run.shards):
+        values = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
+        images += int((parts.numbers(values) == 1).sum())
+    kind = "image is" if images == 1 else "images are"
+    advice = "score with --transparency white, into another run, to see them on white"
+    seen = f"{images:,} {kind} a single colour once transparency is ignored, e.g. black line art"
+    return f"{seen}: {advice}" if images else ""

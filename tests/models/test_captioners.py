@@ -20,6 +20,7 @@ from tamis.models.captioner import (  # noqa: E402
     load_captioner,
     word_tokens,
 )
+from tamis.models.decoder import _penalise  # noqa: E402
 from tamis.models.nucleus import Sampling, draw, random_numbers  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 
@@ -75,6 +76,12 @@ def test_greedy_captions_are_identical(captioner: FastCaptioner, penalty: float)
     assert captioner(IMAGES, UIDS[:7], sampling) == [[text] * 2 for text in captioner.texts(rows)]
 
 
+def test_words_already_said_are_penalised_whatever_the_sign_of_their_logits() -> None:
+    logits = torch.tensor([[2.0, -2.0, 1.0], [2.0, -2.0, 1.0]])
+    _penalise(logits, np.array([[0, 1], [2, 2]]), 2.0)
+    assert logits.tolist() == [[1.0, -4.0, 1.0], [2.0, -2.0, 0.5]]
+
+
 def test_captions_are_those_of_a_loop_over_full_forwards(captioner: FastCaptioner) -> None:
     sampling = Sampling(captions=4, max_tokens=10, repetition_penalty=1.2, seed=5)
     prompt = [1, *word_tokens(" ".join(WORDS[:2]), captioner.tokenizer)]
@@ -96,29 +103,24 @@ def test_captions_are_those_of_a_loop_over_full_forwards(captioner: FastCaptione
             assert ours[n][which] == tokens[len(prompt) :]
 
 
-def test_a_caption_depends_on_no_other_image_and_no_order(captioner: FastCaptioner) -> None:
-    uids, sampling = UIDS[:7], Sampling(captions=3)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_a_caption_depends_on_no_other_image_and_no_order(kind: str, request: pytest.FixtureRequest) -> None:
+    captioner = load_captioner(request.getfixturevalue(EXAMPLES[kind]), Device())
+    assert captioner.architecture is ARCHITECTURES[kind]
+    assert isinstance(captioner, FastCaptioner) == bool(captioner.architecture.parts)
+    uids, settings = UIDS[:7], {"captions": 3, "min_tokens": 3, "max_tokens": 8}
+    sampling = Sampling(**settings)
+    captioner.check(sampling)
     together = captioner(IMAGES, uids, sampling)
+    assert [len(some) for some in together] == [3] * 7
+    assert len({text for some in together for text in some}) > 3
     assert [captioner([image], uids[n : n + 1], sampling)[0] for n, image in enumerate(IMAGES)] == together
     order = [4, 0, 6, 2, 1, 5, 3]
     assert captioner([IMAGES[n] for n in order], uids[order], sampling) == [together[n] for n in order]
     # More captions: the first stay the same.
-    assert [texts[:3] for texts in captioner(IMAGES, uids, Sampling(captions=5))] == together
-    assert captioner(IMAGES, uids, Sampling(captions=3, seed=1)) != together
+    assert [texts[:3] for texts in captioner(IMAGES, uids, Sampling(**settings | {"captions": 5}))] == together
+    assert captioner(IMAGES, uids, Sampling(**settings, seed=1)) != together
     assert captioner(IMAGES, uids[::-1], sampling) != together
-
-
-@pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_architecture_is_sampled_alike_in_every_batch(kind: str, request: pytest.FixtureRequest) -> None:
-    captioner = load_captioner(request.getfixturevalue(EXAMPLES[kind]), Device())
-    assert captioner.architecture is ARCHITECTURES[kind]
-    assert isinstance(captioner, FastCaptioner) == bool(captioner.architecture.parts)
-    sampling = Sampling(captions=3, min_tokens=3, max_tokens=8)
-    captioner.check(sampling)
-    captions = captioner(IMAGES[:3], UIDS[:3], sampling)
-    assert [len(some) for some in captions] == [3, 3, 3]
-    assert len({text for some in captions for text in some}) > 3
-    assert [captioner([IMAGES[n]], UIDS[n : n + 1], sampling)[0] for n in range(3)] == captions
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)

@@ -167,7 +167,7 @@ def test_each_file_that_counts_changes_the_hash_and_no_other_does(
 
 
 def test_an_onnx_network_is_one_whole_file(tmp_path: Path) -> None:
-    from tamis.models.ocr.detector import load_network
+    from tamis.models.ocr import load_network
 
     pytest.importorskip("openvino")
     path = tmp_path / "network.onnx"

@@ -16,9 +16,8 @@ from tamis.data import Device, Sample, settings
 from tamis.errors import ModelError, RecipeError
 from tamis.features.text import FastBoxes, TextBoxes
 from tamis.math.regions import quad_mask
-from tamis.models.ocr import detector
-from tamis.models.ocr.detector import Regions, fast_quads, load_fast_detector, regions_of, small_size
-from tamis.models.ocr.recogniser import load_legible
+from tamis.models import ocr
+from tamis.models.ocr import Regions, fast_quads, load_fast_detector, load_legible, regions_of, small_size
 from tamis.models.reference import resolve
 from tamis.recipe import load
 from tamis.signals import TextArea
@@ -209,7 +208,7 @@ def dark_is_text(batch: Any) -> Any:
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file that loads as `dark_is_text`."""
-    monkeypatch.setattr(detector, "load_network", lambda model, _: resolve(model) and dark_is_text)
+    monkeypatch.setattr(ocr, "load_network", lambda model, _: resolve(model) and dark_is_text)
     (tmp_path / "fast.onnx").write_bytes(b"a network")
     return str(tmp_path / "fast.onnx")
 

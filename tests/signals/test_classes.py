@@ -30,6 +30,8 @@ def test_names_count_as_whole_words_in_any_case_and_number() -> None:
     assert list(find("the fire-truck")) == ["fire truck"]
     assert list(find("")) == []
     assert list(find("fire")) == []
+    nested = finder([("crane",), ("crane fly",), ("crane fly larva",)])  # of names that begin alike the longest counts
+    assert list(nested("a crane fly larva, a crane fly and a crane")) == ["crane fly larva", "crane fly", "crane"]
 
 
 def test_classes_are_counted_once_and_the_first_is_named() -> None:

@@ -16,7 +16,7 @@ import tamis
 from tamis.arrays import Pixels
 from tamis.data import Device, Sample
 from tamis.features.text import MaskedImages, RecognisedText, TextBoxes, reading_order
-from tamis.models.ocr.detector import Regions, TextDetector, input_size
+from tamis.models.ocr import Regions, TextDetector, input_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
 from tamis.signals.written_text import letters, longest_match
 

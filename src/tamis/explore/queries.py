@@ -79,16 +79,19 @@ class Explorer:
     @property
     def numbers(self) -> list[str]:
         """Columns of numbers that every shard has, scores first."""
-        scores = [name for name in self.run.score_names() if self._whole(name) and self._kind(name) == "number"]
-        return [*(name for name in scores if name != LABEL), *INDEX_NUMBERS]
+        return [*(name for name in self._scores("number") if name != LABEL), *INDEX_NUMBERS]
 
     @property
     def words(self) -> list[str]:
         """Columns of words that every shard has: status, fields of the pool, and scores, but no hashes."""
         fields = ["status", *self.run.facts["pool"]["fields"]]
-        scores = [name for name in self.run.score_names() if self._whole(name) and self._kind(name) == "word"]
         columns = self.run.columns
-        return [name for name in [*fields, *scores] if name in columns and "hex" not in columns[name][2].unit]
+        return [
+            name for name in [*fields, *self._scores("word")] if name in columns and "hex" not in columns[name][2].unit
+        ]
+
+    def _scores(self, kind: str) -> list[str]:
+        return [name for name in self.run.score_names() if self._whole(name) and self._kind(name) == kind]
 
     def _kind(self, name: str) -> str:
         return self.run.locate(name)[2].kind
@@ -99,17 +102,11 @@ class Explorer:
 
     def facts(self) -> dict[str, Any]:
         """Returns what the page needs to know once."""
-        about = [(name, *self.run.columns[name][1:]) for name in self.numbers]
-        columns = [
-            {
-                "name": name,
-                "unit": column.unit,
-                "better": column.better,
-                "about": column.about,
-                "score": group is not None,
-            }
-            for name, group, column in about
-        ]
+        columns = []
+        for name in self.numbers:
+            _, group, column = self.run.columns[name]
+            facts = {field: getattr(column, field) for field in ("unit", "better", "about")}
+            columns.append({"name": name, **facts, "score": group is not None})
         opened = [
             {
                 "name": subset.name,

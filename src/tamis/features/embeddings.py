@@ -14,7 +14,7 @@ import numpy as np
 from tamis.arrays import Floats
 from tamis.data import Device, ModelRef, Node
 from tamis.errors import ModelError, check_words
-from tamis.features.sources import Captions, DecodedImages, each_present
+from tamis.features.sources import Captions, DecodedImages, each_present, of_present
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
@@ -172,8 +172,4 @@ class PromptedTextEmbedding(_Embedding):
 
 def embed_present(items: Sequence[Any], embed: Callable[[Any], Floats], size: int) -> Floats:
     """Embeds those of n items that are not None: (n, size) float16 unit rows, NaN for the others."""
-    rows = np.full((len(items), size), np.nan, np.float16)
-    present = [n for n, item in enumerate(items) if item is not None]
-    if present:
-        rows[present] = unit_rows(embed([items[n] for n in present])).astype(np.float16)
-    return rows
+    return of_present(items, lambda present: unit_rows(embed(present)), (size,), np.float16)

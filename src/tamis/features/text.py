@@ -15,14 +15,15 @@ from tamis.errors import at_least_one, check_words, require, unknown, without_ef
 from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages, each_present
 from tamis.math.regions import fill_around, fill_inside, inpaint
-from tamis.models.ocr.detector import (
+from tamis.models.ocr import (
     Regions,
     TextDetector,
     load_fast_detector,
+    load_legible,
     load_text_detector,
+    load_text_recogniser,
     network_arithmetic,
 )
-from tamis.models.ocr.recogniser import load_legible, load_text_recogniser
 
 
 @dataclass(frozen=True, kw_only=True)
