@@ -57,7 +57,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         run=opened,
         keep=outcome.keep,
         recipe={**chosen.text, **({"columns": columns} if columns else {}), "name": chosen.name},
-        funnel=[line.as_json() for line in outcome.funnel],
+        funnel=list(outcome.funnel),
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
         partial=partial_facts(opened),
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),

@@ -15,8 +15,7 @@ from tamis.features.generated import GeneratedCaptions
 from tamis.models.nucleus import Sampling
 from tamis.recipe import load
 from tamis.signals import Sieve
-from tamis.signals.medium import MEDIUM_PHRASES, removed_by, without_medium
-from tamis.signals.sieve import NOTHING_REMAINS, alignment
+from tamis.signals.sieve import MEDIUM_PHRASES, NOTHING_REMAINS, alignment, removed_by, without_medium
 
 paper = without_medium(MEDIUM_PHRASES["paper"])
 

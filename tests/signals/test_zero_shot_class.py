@@ -15,7 +15,7 @@ import tamis
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.models.class_names import class_names, class_vectors
-from tamis.selectors.latent_classes import classes_of
+from tamis.selectors.clipcov import classes_of
 from tamis.signals import ZeroShotClass
 from tamis.store import Run
 
@@ -146,4 +146,4 @@ def test_side_files_that_are_gone_are_written_again_and_the_rest_stays(run: Run,
 
 def test_a_class_that_is_not_among_the_names_is_an_error(run: Run) -> None:
     with pytest.raises(RunError, match="'boat', which is not among the 2 class names"):
-        classes_of("clipcov", run.table(), "zero_shot_class", (), ["dog", "cat"])
+        classes_of(run.table(), "zero_shot_class", (), ["dog", "cat"])

@@ -34,7 +34,7 @@ from tamis.store.stream import samples_of
 from tamis.store.subset import Subset
 
 
-def scored(pool: Path | str, folder: Path) -> tamis.Run:
+def scored(pool: Path | str | tamis.PoolSpec, folder: Path) -> tamis.Run:
     return tamis.score(pool, run=folder, signals=["caption_length"], quiet=True)
 
 
@@ -73,9 +73,7 @@ def test_a_subset_gives_its_kept_rows_in_the_pools_order_and_a_run_any_rows(run:
         assert list(samples_of(subset_of(run, []), fields=fields)) == []
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"threads": 1}, {"threads": 32}, {"ahead": 1}, {"threads": 7, "ahead": 3_000}, {"ahead": 20_000}]
-)
+@pytest.mark.parametrize("options", [{}, {"threads": 32}, {"threads": 1, "ahead": 1}, {"threads": 7, "ahead": 3_000}])
 def test_a_random_order_with_repeats_is_followed_whatever_threads_and_memory(
     run: tamis.Run, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,9 +274,6 @@ def test_closing_early_ends_all_threads(run: tamis.Run) -> None:
             assert next(samples).row == order[0]
             assert threads() != []
         assert threads() == []
-    unread = samples_of(run, order=order)
-    assert threads() == []
-    unread.close()
 
 
 # ---- what cannot be read
@@ -349,7 +344,7 @@ def test_images_that_are_missing_too_large_or_undecodable_say_so(tmp_path: Path)
     ]
     write_tar(tmp_path / "pool" / "0.tar", samples)
     spec = tamis.PoolSpec(path=str(tmp_path / "pool"), max_pixels=100_000, max_bytes=25_000)
-    run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    run = scored(spec, tmp_path / "run")
     found = list(samples_of(run, fields={"pixels"}, errors="mark"))
     kinds = [one.problem and one.problem.kind for one in found]
     assert kinds == [None, "image_missing", "image_broken", "image_too_large", "image_too_large"]
@@ -384,23 +379,21 @@ def test_a_shard_that_fails_as_a_whole_is_soon_given_up(run: tamis.Run, monkeypa
 
 def test_metadata_without_images_gives_captions_and_refuses_images(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("caption\na cat\na dog\n")
-    spec = tamis.PoolSpec(path=str(tmp_path / "a.csv"), image="none")
-    run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    run = scored(tamis.PoolSpec(path=str(tmp_path / "a.csv"), image="none"), tmp_path / "run")
     assert [one.caption for one in samples_of(run, fields={"caption"}, order=[1, 0])] == ["a dog", "a cat"]
     with pytest.raises(RunError, match=r"a\.csv"):
         samples_of(run)
 
 
-@pytest.mark.parametrize(("transparency", "light"), [("drop", "00"), ("white", "ff")])
-def test_transparency_is_a_setting_of_the_run(transparency: Any, light: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("transparency", "light"), [("drop", 0), ("white", 255)])
+def test_transparency_is_a_setting_of_the_run(transparency: Any, light: int, tmp_path: Path) -> None:
     out = io.BytesIO()
     Image.new("RGBA", (40, 30), (0, 0, 0, 0)).save(out, "PNG")
     write_tar(tmp_path / "pool" / "0.tar", [("a", {"png": out.getvalue(), "txt": b"a drawing"})])
     spec = tamis.PoolSpec(path=str(tmp_path / "pool"), transparency=transparency)
     run = tamis.score(spec, run=tmp_path / "run", signals=["image_hash"], quiet=True)
-    assert run.table().read(0, ["image_lightness"])["image_lightness"].to_pylist() == [light * 1024]
-    (sample,) = samples_of(run, fields={"pixels"})
-    assert np.unique(sample.pixels).tolist() == [int(light, 16)]  # type: ignore[arg-type]
+    assert run.table().read(0, ["image_lightness"])["image_lightness"].to_pylist() == [f"{light:02x}" * 1024]
+    assert [np.unique(one.pixels).tolist() for one in samples_of(run, fields={"pixels"})] == [[light]]  # type: ignore[arg-type]
     other = replace(spec, transparency="white" if transparency == "drop" else "drop")
     with pytest.raises(RunError, match="transparency"):
         tamis.score(other, run=tmp_path / "run", signals=["caption_length"], quiet=True)
