@@ -10,7 +10,8 @@ import functools
 import os
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -205,11 +206,11 @@ def _read_yaml(content: str | bytes) -> Any:
 
 def _yaml(content: bytes, name: str) -> dict[str, Any]:
     try:
-        data = _read_yaml(content.decode("utf-8"))
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RecipeError(f"the recipe {name!r} cannot be read: it holds {kind_of(content)}, not UTF-8") from error
-    except RecipeError as error:
-        raise RecipeError(f"the recipe {name!r} is not valid YAML: {error}") from error
+    with _at(f"the recipe {name!r} is not valid YAML"):
+        data = _read_yaml(text)
     if not isinstance(data, dict):
         raise RecipeError(
             f"the recipe {name!r} holds a {type(data).__name__}, expected keys such as signals and select"
@@ -222,10 +223,8 @@ def assignment(setting: str) -> tuple[str, Any]:
     name, sign, value = setting.partition("=")
     if not sign or not name.strip():
         raise RecipeError(f"--set takes name=value, got {brief(setting)}")
-    try:
+    with _at(f"--set {brief(setting)}: the value is not YAML"):
         return name.strip(), _read_yaml(value)
-    except RecipeError as error:
-        raise RecipeError(f"--set {brief(setting)}: the value is not YAML: {error}") from error
 
 
 def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
@@ -270,6 +269,9 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     for kind in keep:
         if kind not in KEEPS:
             raise RecipeError(f"{where}, keep: {unknown('thing to keep', kind, KEEPS)}")
+    columns = data.get("columns") or {}
+    if not isinstance(columns, dict):
+        raise RecipeError(f"{where}, columns: expected 'name: column' lines, got {brief(columns)}")
     steps = _list(data.get("select"), f"{where}, select")
     signals = _list(data.get("signals"), f"{where}, signals")
     exports = _list(data.get("export"), f"{where}, export")
@@ -284,7 +286,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         run=_path(data.get("run")),
         signals=tuple(signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)),
         keep=keep,
-        columns=_columns(data.get("columns") or {}, f"{where}, columns"),
+        columns={str(short): str(column) for short, column in columns.items()},
         steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
         selects="select" in data,
         exports=written,
@@ -313,12 +315,6 @@ def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise RecipeError(f"{where}: expected a list (lines that begin with '- '), got {brief(value)}")
     return value
-
-
-def _columns(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise RecipeError(f"{where}: expected 'name: column' lines, got {brief(value)}")
-    return {str(name): str(column) for name, column in value.items()}
 
 
 def _pool(value: Any, where: str) -> PoolSpec:
@@ -352,7 +348,8 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Signal]:
     if not isinstance(entry, str | dict):
         raise RecipeError(f"{where}: expected a signal's name, a mapping or a signal, got {brief(entry)}")
     name, settings = _single(entry, where, "signal")
-    cls = _class(signal_class, name, where)
+    with _at(where):
+        cls = signal_class(name)
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")
@@ -360,10 +357,12 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Signal]:
     return label, build(cls, rest, f"{where}, {name}", extra=("label",))
 
 
-def _class(find: Callable[[str], type[Any]], name: str, where: str) -> type[Any]:
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Adds the place to an error of something that does not know it."""
     try:
-        return find(name)
-    except RecipeError as error:
+        yield
+    except (RecipeError, ValueError) as error:
         raise RecipeError(f"{where}: {error}") from error
 
 
@@ -377,11 +376,11 @@ def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
         made: Step = SELECTORS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
         return made
     name, settings = _single(entry, where, "step")
-    step: Step = build(_class(selector_class, name, where), settings, f"{where}, {name}")
-    try:
+    with _at(where):
+        cls = selector_class(name)
+    step: Step = build(cls, settings, f"{where}, {name}")
+    with _at(f"{where}, {name}"):
         _ = step.reads  # parses the score expression
-    except RecipeError as error:
-        raise RecipeError(f"{where}, {name}: {error}") from error
     return step
 
 
@@ -407,7 +406,8 @@ def _export(entry: Any, where: str) -> tuple[Exporter, Path]:
     if not isinstance(entry, dict) or len(entry) != 1:
         raise RecipeError(f"{where}: expected one format with its path, such as 'npy: subset.npy', got {brief(entry)}")
     ((name, settings),) = entry.items()
-    cls = _class(exporter_class, str(name), where)
+    with _at(where):
+        cls = exporter_class(str(name))
     if isinstance(settings, str):
         settings = {"out": settings}
     if not isinstance(settings, dict) or settings.get("out") is None:
@@ -427,15 +427,15 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
         return _validator(cls).validate_python(settings)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        name, place = str(first["loc"][0]) if first["loc"] else "", ".".join(map(str, first["loc"]))
+        name, setting = str(first["loc"][0]) if first["loc"] else "", ".".join(map(str, first["loc"]))
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
-            raise RecipeError(f"{where}: the setting {place!r} is missing{_for_example(cls, place)}") from error
+            raise RecipeError(f"{where}: the setting {setting!r} is missing{_for_example(cls, setting)}") from error
         kinds = {found["loc"] for found in error.errors() if found["loc"][:1] == first["loc"][:1]}
         if len(kinds) > 1 and get_origin(hints_of(cls).get(name)) in (Union, types.UnionType):
-            wanted = next(setting.type for setting in dataclasses.fields(cls) if setting.name == name)
+            wanted = next(field.type for field in dataclasses.fields(cls) if field.name == name)
             raise RecipeError(f"{where}, {name}: expected {wanted}, got {brief(settings[name])}") from error
         got = "" if first["type"] == "value_error" else f", got {brief(first['input'])}"
-        raise RecipeError(f"{where}{f', {place}' if place else ''}: {expectation(first['msg'])}{got}") from error
+        raise RecipeError(f"{where}{f', {setting}' if setting else ''}: {expectation(first['msg'])}{got}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression
         raise RecipeError(f"{where}: {error}") from error
 
@@ -458,10 +458,8 @@ def _subrecord(cls: type[Any], name: str, value: Any, where: str) -> Any:
     choose = getattr(hints_of(cls).get(name), "kind_of", None)
     if choose is None or not isinstance(value, Mapping):
         return value
-    try:
+    with _at(f"{where}, {name}"):
         kind = choose(value)
-    except ValueError as error:
-        raise RecipeError(f"{where}, {name}: {error}") from error
     return value if kind is hints_of(cls)[name] else build(kind, value, f"{where}, {name}")
 
 

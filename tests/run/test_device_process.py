@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from factories import parts_of, score, write_pool
@@ -69,26 +68,22 @@ def test_what_a_node_keeps_of_a_batch_is_not_written_over_by_the_next(pool: Path
     assert run.to_numpy("kept").tolist() == [1.0] * 21
 
 
-def fitting(pool: Path, kind: str, *signals: Signal, **settings: Any) -> int:
-    plan = Plan(
-        pool=open_pool(pool),
-        signals=tuple((signal.name, signal) for signal in signals),
-        identities=Identities(Device(kind=kind)),
-    )
-    return Local(command=True, **settings)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
-
-
 def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fitting(kind: str, signal: Signal, place: Place | None = None) -> int:
+        identities = Identities(Device(kind=kind))
+        plan = Plan(pool=open_pool(pool), signals=((signal.name, signal),), identities=identities)
+        return Local(place=place, command=True)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
+
     monkeypatch.setattr(local, "memory", lambda: 64 << 30)
     reading = FaultyBeside(key=BAD)
-    assert fitting(pool, "cuda:0", Brightness()) == 8  # one per core feeds the GPU
-    assert fitting(pool, "cpu", Brightness()) == 1  # the model takes all cores
-    assert fitting(pool, "cpu", reading) == 1  # too little to start processes for
+    assert fitting("cuda:0", Brightness()) == 8  # one per core feeds the GPU
+    assert fitting("cpu", Brightness()) == 1  # the model takes all cores
+    assert fitting("cpu", reading) == 1  # too little to start processes for
     monkeypatch.setattr(local, "_SMALL_POOL", 1000)
-    assert fitting(pool, "cpu", reading) == 8
-    assert fitting(pool, "cpu", reading, place=Place(local=(0, 16))) == 4  # of sixteen ranks on the machine
+    assert fitting("cpu", reading) == 8
+    assert fitting("cpu", reading, Place(local=(0, 16))) == 4  # of sixteen ranks on the machine
     monkeypatch.setattr(local, "memory", lambda: 3 << 30)
-    assert fitting(pool, "cuda:0", Brightness()) == 3
+    assert fitting("cuda:0", Brightness()) == 3
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from tamis.errors import RunError, SignalError, StopError
 from tamis.run.fill import engine_named
 from tamis.run.shard import ShardWorker
 from tamis.store import Run, writers
+from tamis.store.checked import write_record
 from tamis.store.claims import claimed
 
 BAD = "000010003"  # a sample of the second shard
@@ -138,11 +139,18 @@ def test_two_commands_share_a_run_and_neither_repeats_the_others_shards(pool: Pa
     assert parts == parts_of(whole.path)
 
 
-def test_a_shard_that_another_process_is_at_is_waited_for(pool: Path, tmp_path: Path) -> None:
+def test_a_shard_that_another_process_is_at_is_waited_for_and_done_if_that_one_failed(
+    pool: Path, tmp_path: Path
+) -> None:
     score(pool, tmp_path / "run", "caption_length")
     with ExitStack() as stack:
         assert stack.enter_context(claimed(tmp_path / "run", "00001"))
-        threading.Timer(1.0, stack.close).start()
+
+        def fail() -> None:
+            write_record(tmp_path / "run" / "failures" / "00001.json", {"error": "of another signal", "lacking": []})
+            stack.close()
+
+        threading.Timer(1.0, fail).start()
         run = score(pool, tmp_path / "run", "caption_length", Brightness())
     assert (run.failures, len(run.to_numpy("brightness"))) == ({}, 21)
     assert list((tmp_path / "run" / "claims").iterdir()) == []
@@ -233,24 +241,18 @@ def test_rows_before_a_cut_get_scores_that_are_added_later_and_stay_when_the_fil
     assert len(score(part, tmp_path / "run", "caption_length")) == len(first)
 
 
-@pytest.mark.parametrize("part", ["index", "scores"])
-def test_a_damaged_part_says_what_to_do_and_that_helps(part: str, pool: Path, tmp_path: Path) -> None:
-    run = score(pool, tmp_path / "run", "caption_length")
-    words = run.to_numpy("words")
-    folder = tmp_path / "run" / "index" if part == "index" else run.scores["caption_length"].folder
-    path = folder / "00001.parquet"
+def test_a_damaged_index_says_what_to_do_and_that_helps(pool: Path, tmp_path: Path) -> None:
+    words = score(pool, tmp_path / "run", "caption_length").to_numpy("words")
+    path = tmp_path / "run" / "index" / "00001.parquet"
     content = path.read_bytes()
     path.write_bytes(content[:200])
-    with pytest.raises(RunError) as error:
+    with pytest.raises(RunError, match=rf"{path}.*`tamis score`"):
         tamis.open_run(tmp_path / "run").to_numpy("words")
-    assert str(path) in str(error.value)
-    assert "`tamis score`" in str(error.value)
-    if part == "index":  # other scores of that shard cannot be made, those of others can
-        path.write_bytes(content[:4] + bytes(36) + content[40:])
-        failures = score(pool, tmp_path / "run", "caption_length", "image_size").failures
-        assert list(failures) == ["00001"]
-        assert "00001.parquet" in failures["00001"]
-        assert len(list(run.path.glob("scores/image_size-*/*.parquet"))) == 2
+    path.write_bytes(content[:4] + bytes(36) + content[40:])
+    run = score(pool, tmp_path / "run", "caption_length", "image_size")
+    assert list(run.failures) == ["00001"]  # other scores of that shard cannot be made, those of others can
+    assert "00001.parquet" in run.failures["00001"]
+    assert run.scores["image_size"].shards == {"00000", "00002"}
     path.unlink()
     np.testing.assert_array_equal(score(pool, tmp_path / "run", "caption_length").to_numpy("words"), words)
 

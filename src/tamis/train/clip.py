@@ -112,7 +112,10 @@ def train_clip(
             sweep(task.state)
             for path in task.state.glob(".tmp*"):  # safetensors' own temporary files
                 path.unlink(missing_ok=True)
-            done = _begin(folder, identity)
+            facts = _resumed(folder, identity)
+            if facts is None:
+                write_record(task.state / _MANIFEST, {"format": 1, "settings": identity})
+            done = facts is not None and "result" in facts
             if left_out:
                 log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
         if processes.largest(done):
@@ -137,8 +140,7 @@ def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, trainin
     folder = Path(out).expanduser()
     rows, _ = split(_readable(source, pool)[0], training.hold_out)
     check_folder(folder)
-    if (folder / TRAINING / _MANIFEST).is_file():
-        _compared(folder, _identity(training, _run_of(source), rows, None))
+    _resumed(folder, _identity(training, _run_of(source), rows, None))
 
 
 def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
@@ -291,18 +293,12 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
     }
 
 
-def _begin(folder: Path, identity: Mapping[str, Any]) -> bool:
-    """Begins a training in the folder, or checks that the one in it is the same; returns whether it is done."""
+def _resumed(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The manifest of the training in a folder, None if there is none; RunError if it is another training."""
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
-        write_record(manifest, {"format": 1, "settings": dict(identity)})
-        return False
-    return bool(_compared(folder, identity).get("result"))
-
-
-def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a folder's manifest; RunError if its training is another one."""
-    facts = read_record(folder / TRAINING / _MANIFEST)
+        return None
+    facts = read_record(manifest)
     before = facts["settings"]
     for name, value in identity.items():
         if before.get(name) != value:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tamis.compute import Precision
-from tamis.errors import StopError
+from tamis.errors import StopError, check_words
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +37,9 @@ class Settings:
     floor: float = 0.02  # share of the peak at which they end
     clip_norm: float | None = 1.0  # longer gradients are shortened to this norm
     report_every: int | None = 50  # steps between two lines of the log; None writes none
+
+    def __post_init__(self) -> None:
+        check_words(self)
 
     def shortened(self, effort: float) -> Settings:
         """The same settings with a share of the steps, at least two."""

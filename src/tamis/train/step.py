@@ -74,7 +74,7 @@ class How:
     report_every: Annotated[int | None, "Steps between lines of metrics; by default a hundredth, at most 100."] = None
     keep_epochs: Annotated[bool, "Keep the model at the end of each epoch."] = False
     cache: int = 1 << 30  # bytes of decoded images that each process keeps
-    #: file of `write_text_states` for all rows of the run, shared by trainings; None: computed for this training
+    #: file for the frozen text tower's states of the run's captions, which trainings share; written if it is missing
     text_states: Path | None = None
     trainings: int = 1  # number of trainings that share this machine's memory
 
@@ -155,18 +155,11 @@ def preparation(task: Task, towers: Towers, states: Floats | None) -> Callable[[
     return prepare
 
 
-def embed(task: Task, towers: Towers, piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def embed(towers: Towers, piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """Embeds a piece of a batch (see `Prepared`): images and texts, (b, d) each."""
-    import torch
-
     pixels, *text = (one.to(towers.device, non_blocking=True) for one in piece)
     images = towers.images(pixels)
-    if len(text) == 2 and not task.training.freeze_text:
-        return images, towers.texts(*text)
-    if len(text) == 2:
-        with torch.no_grad():
-            text = [towers.states(*text)]
-    return images, towers.model.text_projection(text[0])
+    return images, towers.texts(*text) if len(text) == 2 else towers.model.text_projection(text[0])
 
 
 class Step:
@@ -203,7 +196,7 @@ class Step:
             )  # fmt: skip
 
         context = partial(autocast, task.how.device.precision, towers.device.type)
-        value = backward(partial(embed, task, towers), batch.pieces, loss, context)
+        value = backward(partial(embed, towers), batch.pieces, loss, context)
         task.processes.average_gradients(towers.model.parameters())
         return value
 
@@ -213,26 +206,25 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
 
     None if the tower runs in every step: it is not frozen, there are several processes, or too many captions.
     """
-    rows = task.rows.rows
+    rows, run = task.rows.rows, task.run
     if not task.training.freeze_text or task.processes.count > 1 or rows.size > _MOST_STATES:
         return None
-    shared = task.how.text_states
+    shared = task.how.text_states if len(run) <= _MOST_STATES else None
     path = shared or task.state / "text-states.npy"
+    embedded = np.arange(len(run)) if shared else rows
     if not path.is_file():
-        write_text_states(task.run, rows, towers, task.how.device.batch_size, path)
+        _write_text_states(run, embedded, towers, task.how.device.batch_size, path)
     try:
-        states: Floats = read_rows(path, Owner(len(task.run) if shared else rows.size, ""))
+        states: Floats = read_rows(path, Owner(embedded.size, ""))
     except DamageError as error:
         raise RunError(f"{path} is damaged: {error.what}; delete it and repeat the command") from error
     return states[rows] if shared else states
 
 
-def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> bool:
-    """Writes what a frozen text tower makes of the captions of some rows, (rows, width) float32, unless too many."""
+def _write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> None:
+    """Writes what a frozen text tower makes of the captions of some rows, (rows, width) float32."""
     import torch
 
-    if rows.size > _MOST_STATES:
-        return False
     log.info("embedding %d captions with the frozen text tower", rows.size)
     towers.model.eval()
     width = int(towers.model.text_projection.in_features)
@@ -250,7 +242,6 @@ def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: 
                     states[some] = towers.states(*(one.to(towers.device) for one in tokens)).float().cpu().numpy()
                 file.write(states.tobytes())
         finish_array(temporary, path, rows.size, "")
-    return True
 
 
 def checkpoint_layers(towers: Towers) -> None:
@@ -320,7 +311,7 @@ def _per_pair(task: Task, towers: Towers, states: Floats | None, room: int) -> i
         if states is not None:
             text = [torch.zeros(count, states.shape[1])]
         loss = partial(contrastive_loss, scale=model.logit_scale.exp())
-        backward(partial(embed, task, towers), [(pixels, *text)], loss, context)
+        backward(partial(embed, towers), [(pixels, *text)], loss, context)
 
     model.train()
     step(2)  # one pair has no variance for batch normalisation; gradients exist afterwards

@@ -96,7 +96,7 @@ class HeldOut:
         towers = self._towers
         towers.model.eval()
         with torch.no_grad(), autocast(self._task.how.device.precision, towers.device.type):
-            pieces = [embed(self._task, towers, piece) for piece in self._batch.pieces]
+            pieces = [embed(towers, piece) for piece in self._batch.pieces]
         towers.model.train()
         kept = self._batch.usable.to(towers.device)
         images, texts = (torch.cat(rows)[kept] for rows in zip(*pieces, strict=True))
