@@ -167,6 +167,19 @@ def test_a_shard_without_rows_is_no_obstacle(tmp_path: Path) -> None:
         assert tamis.export(subset, format, tmp_path / f"out.{format}") == 1
 
 
+@pytest.mark.parametrize("format", ["parquet", "dropped"])
+def test_a_parquet_file_of_another_format_or_program_is_not_replaced(scored: Run, tmp_path: Path, format: str) -> None:
+    subset = tamis.select(scored, {"select": [{"random_fraction": {"fraction": 0.5}}]})
+    other = {"parquet": "dropped", "dropped": "parquet"}[format]
+    tamis.export(subset, other, tmp_path / "theirs")
+    pq.write_table(pa.table({"mine": [1]}), tmp_path / "mine")
+    for out in (tmp_path / "theirs", tmp_path / "mine"):
+        before = out.read_bytes()
+        with pytest.raises(RunError, match=f"was not written by tamis as a {format} export"):
+            tamis.export(subset, format, out, overwrite=True)
+        assert out.read_bytes() == before
+
+
 @pytest.mark.parametrize("format", [*FORMATS, "dropped"])
 def test_folders_are_made_and_a_place_that_cannot_be_written_to_is_an_error(
     scored: Run, tmp_path: Path, format: str
