@@ -116,7 +116,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
         "weights": pretrained(training),
         "stamps": run.stamps,
         "shards": run.shards,
-        "uids": run.uids,
+        "uids": [facts.uids for facts in run.footers],
         "caption": run.facts["pool"].get("caption"),
     }
     # In a folder of its own: the file contains its folder's name, and the bench's folder may be renamed.
