@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.measure import Case, processor
 from tamis.compute import Precision
-from tamis.train.measure import forward_flops, product_rate
+from tamis.train.step import forward_flops, product_rate
 
 _SIDE = 2048  # of the matrices that are multiplied: large enough to be at the top rate, small enough for a second
 

@@ -20,9 +20,8 @@ from benchmarks.clipcov import class_sizes
 from benchmarks.measure import Case, child, finish, options
 from benchmarks.runs import write_manifest, write_rows
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import Clusters, assign, fit
+from tamis.selectors.clusters import Clusters, assign, by_uid, fit, gathered
 from tamis.selectors.semdedup import SemDeDup
-from tamis.selectors.vectors import by_uid, gathered
 from tamis.store import open_run
 from tamis.store.checked import write_array
 

@@ -30,7 +30,7 @@ from tamis.errors import SampleError
 from tamis.features.text import TextBoxes
 from tamis.lab import make_pool
 from tamis.models.device import device_for
-from tamis.models.ocr.detector import input_size
+from tamis.models.ocr import input_size
 from tamis.models.reference import resolve
 from tamis.pool import open_pool
 from tamis.pool.images import decode

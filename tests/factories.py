@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from tamis.data import Column, Device, Node, Sample
+import tamis
+from tamis.data import Column, Device, Member, Node, Sample
 from tamis.graph import execute
 from tamis.ids import content_uid
-from tamis.pool import open_pool
+from tamis.pool import PoolSpec, open_pool
 from tamis.store import Run, manifest
 from tamis.store.checked import uids_digest
 from tamis.store.parts import read_columns, uids_of, write_scores
@@ -114,6 +115,11 @@ def write_pool(folder: Path, shards: int = 3, rows: int = 7, first: int = 0) -> 
         samples = [(f"{shard:05d}{row:04d}", pair(shard * 1000 + row)) for row in range(rows)]
         write_tar(folder / f"{shard:05d}.tar", samples)
     return folder
+
+
+def score(pool: Path | str | PoolSpec, run: Path, *signals: Any, **options: Any) -> Run:
+    """Scores a pool, quietly."""
+    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 def write_run(
@@ -458,6 +464,12 @@ def install_package(
         path = site.joinpath(*name.split(".")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code)
+
+
+def members_of(run: Run, shard: str) -> list[list[Member]]:
+    """Returns the tar members of a shard's rows."""
+    rows = run.index(shard, ["members"])["members"].to_pylist()
+    return [[Member(**part) for part in row] for row in rows]
 
 
 def parts_of(run: Path) -> dict[str, bytes]:

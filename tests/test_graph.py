@@ -351,12 +351,12 @@ def test_what_a_gpu_computes_has_another_fingerprint_and_a_cpus_keeps_its_own(cl
 
 def test_the_runtime_of_the_text_networks_counts_where_it_changes_results(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rapidocr")
-    from tamis.models.ocr import detector
+    from tamis.models import ocr
 
     def stems(precision: Precision, *, openvino: bool, fast: bool = True, cuda: bool = False) -> tuple[str, str]:
-        monkeypatch.setattr(detector, "_has_openvino", lambda: openvino)
-        monkeypatch.setattr(detector, "fast_bf16", lambda: fast)
-        monkeypatch.setattr(detector, "_has_cuda", lambda: cuda)
+        monkeypatch.setattr(ocr, "_has_openvino", lambda: openvino)
+        monkeypatch.setattr(ocr, "fast_bf16", lambda: fast)
+        monkeypatch.setattr(ocr, "_has_cuda", lambda: cuda)
         identities = Identities(Device(kind="cuda" if cuda else "cpu", precision=precision))
         return identities.fingerprint(TextBoxes()), identities.fingerprint(RecognisedText())
 

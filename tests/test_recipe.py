@@ -15,6 +15,7 @@ from factories import write_run
 import tamis
 from tamis import choosing, recipe
 from tamis.errors import RecipeError, brief, unknown
+from tamis.exporters import NpyExport, WebDatasetExport
 from tamis.math.clipcov import PARTS, TERMS
 from tamis.models.class_names import class_names, load_nouns, synset_names
 from tamis.selectors import AllOf, AtLeast, Equals, NoneOf
@@ -356,7 +357,8 @@ def test_a_whole_recipe_is_read() -> None:
         AtLeast(score="alignment", value=0.2, missing="drop"),
         Equals(score="top_language", value=("en", "de")),
     )
-    assert loaded.exports == (("npy", {"out": "subset.npy"}), ("webdataset", {"out": "kept", "shard_size": 500}))
+    webdataset = WebDatasetExport(shard_size=500)
+    assert loaded.exports == ((NpyExport(), Path("subset.npy")), (webdataset, Path("kept")))
     assert (loaded.keep, loaded.report, loaded.reads) == (("embeddings",), "report.html", ["alignment", "top_language"])
 
 
@@ -498,7 +500,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         }
     )
     assert (loaded.run, loaded.report) == ("/home/me/run", "/home/me/report.html")
-    assert [settings["out"] for _, settings in loaded.exports] == ["/home/me/x.npy", "/home/me/keys.txt", "a~b"]
+    assert [str(out) for _, out in loaded.exports] == ["/home/me/x.npy", "/home/me/keys.txt", "a~b"]
 
 
 # ---- recipes of the papers, on scores made by hand

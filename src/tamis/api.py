@@ -91,14 +91,18 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
             pool's files have changed.
     """
     from tamis.exporters import exporter_class
-    from tamis.store.stream import pool_of
 
     exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
-    path = Path(out).expanduser()
-    _check_export(exporter, path, subset.run, subset.run.pool_files, overwrite)
+    return _write_export(exporter, subset, Path(out).expanduser(), overwrite)
+
+
+def _write_export(exporter: Exporter, subset: Subset, out: Path, overwrite: bool) -> int:
+    from tamis.store.stream import pool_of
+
+    _check_export(exporter, out, subset.run, subset.run.pool_files, overwrite)
     open_run(subset.run)  # raises if the run is incomplete and was not opened as partial
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
-    return exporter.write(subset, path, *pool)
+    return exporter.write(subset, out, *pool)
 
 
 def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable[str], overwrite: bool) -> None:
@@ -219,27 +223,20 @@ def check(run: PathLike, *, delete: bool = False) -> Checked:
 
 @dataclass(frozen=True)
 class Exported:
-    """An export that was written: its format, its path, and its number of pairs."""
+    """An export that was written."""
 
-    to: str
+    to: str  # the format
     out: Path
     pairs: int
 
 
 @dataclass(frozen=True)
 class RecipeDone:
-    """The results of `run_recipe`.
+    """The results of `run_recipe`."""
 
-    Attributes:
-        run: the scored run; its `failures` are the shards that could not be read completely.
-        subset: None if the recipe has no `select`.
-        exports: in the recipe's order.
-        report: the page.
-    """
-
-    run: Run
-    subset: Subset | None
-    exports: tuple[Exported, ...]
+    run: Run  # its `failures` are the shards that could not be read completely
+    subset: Subset | None  # None if the recipe has no `select`
+    exports: tuple[Exported, ...]  # in the recipe's order
     report: Path
 
 
@@ -282,9 +279,7 @@ def run_recipe(
     chosen = read(recipe, settings)
     spec, path = _checked_recipe(chosen, recipe, overwrite)
     report_result = on_result or (lambda result: None)
-    run = score(
-        spec, run=path, recipe=chosen, workers=workers, engine=engine, grow=grow, quiet=quiet, **compute
-    )  # fmt: skip
+    run = score(spec, run=path, recipe=chosen, workers=workers, engine=engine, grow=grow, quiet=quiet, **compute)
     report_result(run)
     subset: Subset | None = None
     exports = []
@@ -292,11 +287,9 @@ def run_recipe(
         subset = select(run, chosen, partial=partial)
         subset.save(run.path / "subsets" / f"{chosen.name}.parquet")
         report_result(subset)
-        for to, options in chosen.exports:
-            rest = {name: value for name, value in options.items() if name != "out"}
-            out = Path(options["out"])
+        for exporter, out in chosen.exports:
             again = overwrite or are_outputs(run.path, [out])
-            exports.append(Exported(to, out, export(subset, to, out, overwrite=again, **rest)))
+            exports.append(Exported(exporter.name, out, _write_export(exporter, subset, out, again)))
             note_outputs(run.path, [out])
             report_result(exports[-1])
     pages = _pages(chosen.report) if chosen.report else [run.path / "report.html"]
@@ -324,8 +317,8 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = location(recipe.run)
-    for written in [*(options["out"] for _, options in recipe.exports), recipe.report or "report.html"]:
-        check_path(Path(written))
+    for out in [*(out for _, out in recipe.exports), Path(recipe.report or "report.html")]:
+        check_path(out)
     pool = open_pool(recipe.pool)
     files = pool.files
     if isinstance(source, str | os.PathLike):
@@ -337,18 +330,10 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
 
 
 def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool = False) -> None:
-    """Checks that `run_recipe` may write a recipe's exports and its page.
+    """Raises RunError if `run_recipe` may not write an export or the page, RecipeError if two have the same path.
 
-    Args:
-        recipe: the recipe.
-        read: files that it reads, besides the pool of its run.
-        overwrite: as `run_recipe` takes it.
-
-    Raises:
-        RecipeError: two of them have the same path.
-        RunError: one may not be written.
+    `read` names files that the recipe reads, besides the pool of its run.
     """
-    from tamis.exporters import exporter_class
     from tamis.reporting import check_page
 
     run: Run | None = None
@@ -356,13 +341,10 @@ def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool =
         run = Run(folder)
         read = [*read, *run.pool_files]
     taken: set[str] = set()
-    for to, options in recipe.exports:
-        out = Path(options["out"])
+    for exporter, out in recipe.exports:
         if os.path.realpath(out) in taken:
             raise RecipeError(f"the recipe {recipe.name!r} has two exports to {out}: give each its own path")
         taken.add(os.path.realpath(out))
-        settings = {name: value for name, value in options.items() if name != "out"}
-        exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
         _check_export(exporter, out, run, read, overwrite or (run is not None and are_outputs(run.path, [out])))
     if recipe.report:
         pages = _pages(recipe.report)

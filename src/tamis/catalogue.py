@@ -118,15 +118,10 @@ def _in_the_cache() -> dict[str, Path]:
     from tamis.models.reference import cached
 
     try:
-        from huggingface_hub import constants
-
-        if not Path(constants.HF_HUB_CACHE).is_dir():
-            return {}  # without the cost of the next import
-        from huggingface_hub import scan_cache_dir
-
-        names = [repo.repo_id for repo in scan_cache_dir(constants.HF_HUB_CACHE).repos if repo.repo_type == "model"]
-    except (ImportError, OSError, ValueError):  # no such package; a cache that cannot be read
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:
         return {}
+    names = [path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")]
     found = {name: cached(name) for name in sorted(names)}
     return {name: path for name, path in found.items() if path}
 
@@ -181,15 +176,7 @@ def _cost(cls: type[Any]) -> str:
 
 
 def in_full(what: str, name: str) -> str:
-    """Returns everything that is known of one thing of a list, for people.
-
-    Args:
-        what: of `CATALOGUES`.
-        name: as the list has it.
-
-    Raises:
-        RecipeError: the list has none of that name; the nearest is named.
-    """
+    """Returns everything that is known of one thing of a list, for people; raises RecipeError if it has none."""
     rows = {next(iter(row.values())): row for row in CATALOGUES[what]()}
     if name not in rows:
         raise RecipeError(unknown(what.removesuffix("s"), name, rows))

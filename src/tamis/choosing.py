@@ -1,16 +1,19 @@
-"""`select`, and the checks that a run has, or will have, the columns that a recipe reads."""
+"""`select`, the checks that a run has, or will have, the columns that a recipe reads, and how to add what it lacks."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tamis.advice import how_to_make
-from tamis.data import flat, settings
+from tamis import recipe as recipes
+from tamis.data import Signal, flat, references, settings
 from tamis.errors import RecipeError, RunError, brief, unknown
 from tamis.graph import topological
+from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
 from tamis.signals import maker_of
@@ -54,7 +57,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         run=opened,
         keep=outcome.keep,
         recipe={**chosen.text, **({"columns": columns} if columns else {}), "name": chosen.name},
-        funnel=[line.as_json() for line in outcome.funnel],
+        funnel=list(outcome.funnel),
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
         partial=partial_facts(opened),
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
@@ -64,9 +67,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
 def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
     """Maps the names that a recipe's steps read to columns of a run, where they differ.
 
-    Raises:
-        RunError: the run lacks columns; the message ends with the command that makes them.
-        RecipeError: a step cannot use a column, such as `top_language*2`.
+    Raises RunError with the command that makes columns that the run lacks, RecipeError if a step cannot use a column.
     """
     from tamis.selectors.outcome import check_columns as check_kinds
 
@@ -82,7 +83,7 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
             lacking[column] = error
     if lacking:
         first = next(iter(lacking.values()))
-        raise RunError(f"{first}{how_to_make(list(lacking), run, recipe)}") from first
+        raise RunError(f"{first}{_how_to_make(list(lacking), run, recipe)}") from first
     check_kinds(recipe.steps, run.table(columns))
     return columns
 
@@ -90,10 +91,7 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
 def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     """Maps the names that a recipe reads to the run's columns of signals with the settings that the recipe asks for.
 
-    If the run has a signal under one set of other settings, that is used with a warning.
-
-    Raises:
-        RecipeError: the run has the signal under several settings, none of them the recipe's.
+    A signal with one set of other settings is used with a warning; several of them raise RecipeError.
     """
     columns: dict[str, str] = {}
     for label, signal in recipe.signals:
@@ -131,11 +129,7 @@ def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[s
 
 
 def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
-    """Checks that a recipe's steps read only what it scores, what the pool brings, or what the run already has.
-
-    Raises:
-        RecipeError: a column will not exist; found before any work.
-    """
+    """Raises RecipeError if a recipe's steps read what it does not score, the pool does not bring and the run lacks."""
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
     if run is not None and ((folder := location(run)) / "run.json").is_file():
         opened = Run(folder)
@@ -162,3 +156,86 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}"
             + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
         )
+
+
+# ---- the commands that add what a run lacks, ready to paste
+
+
+def _how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
+    """Returns the sentence and the commands that add columns to a run; "" if no signal of ours makes any of them.
+
+    The signals of the recipe that reads the columns come first, with its settings.
+    """
+    entries: list[tuple[str, Signal]] = []
+    vectors = [name for name in columns if name.endswith("_embedding")]
+    for column in columns:
+        of_recipe = [
+            (label, signal)
+            for label, signal in recipe.signals
+            if column in {name for one in signal.columns for name in (one.name, f"{label or signal.name}.{one.name}")}
+        ]
+        built_in = _maker(column) if not of_recipe and column not in vectors else None
+        entries += of_recipe or ([built_in] if built_in else [])
+    if vectors:
+        entries += [entry for entry in recipe.signals if any(node.name in vectors for node in topological([entry[1]]))]
+    if not entries:
+        return ""
+    entries = list(dict.fromkeys(entries))
+    commands = _score_commands(run, entries, ["embeddings"] if vectors else [])
+    lacks = f"{run.path} lacks what the recipe {recipe.name!r} reads: {', '.join(map(repr, columns))}"
+    return "\n".join(["", f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
+
+
+def _score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Sequence[str] = ()) -> list[str]:
+    """Returns the commands that add labelled signals to a run: one, unless two signals have the same name."""
+    commands = []
+    remaining = list(dict.fromkeys(entries))
+    while remaining:
+        now = list({signal.name: (label, signal) for label, signal in reversed(remaining)}.values())[::-1]
+        remaining = [entry for entry in remaining if entry not in now]
+        words = [run.scoring(), "--signals", ",".join(signal.name for _, signal in now)]
+        for label, signal in now:
+            changed = dict(_changed_settings(signal))
+            if label not in ("", signal.name):
+                changed["label"] = label
+            for name, value in changed.items():
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                words += ["--set", shlex.quote(f"signals.{signal.name}.{name}={text}")]
+        words += ["--keep", ",".join(keep)] if keep else []
+        commands.append(" ".join(words))
+    return commands
+
+
+def _changed_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields a signal's models and the settings that are not defaults; those of nested records have dotted names."""
+    models = references(record, "model") if isinstance(record, Signal) else {}
+    for setting in dataclasses.fields(record):
+        value = getattr(record, setting.name)
+        if dataclasses.is_dataclass(value):
+            yield from _changed_settings(value, f"{above}{setting.name}.")
+        elif (setting.name in models and value not in BUILT_IN) or value != setting.default:
+            yield f"{above}{setting.name}", value
+
+
+def _maker(column: str) -> tuple[str, Signal] | None:
+    """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
+    cls = maker_of(column)
+    if cls is None:
+        return None
+    required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
+    values = {setting: next(iter(recipes.usual(cls.name, setting)), setting.upper()) for setting in required}
+    try:
+        return column.rpartition(".")[0], recipes.signal_from({cls.name: values})[1]
+    except RecipeError:  # the placeholder is not valid for this setting
+        return None
+
+
+def _stand_ins(entries: Sequence[tuple[str, Signal]]) -> list[str]:
+    """Returns a line with the built-in models that can replace those of signals, if there are any."""
+    settings = [
+        f"--set signals.{signal.name}.{setting}={built_in}"
+        for _, signal in entries
+        for setting, model in references(signal, "model").items()
+        if model not in BUILT_IN and (built_in := stand_in(model))
+    ]
+    return [f"Built-in models, for the lab's drawn world only: {' '.join(dict.fromkeys(settings))}"] if settings else []

@@ -138,16 +138,9 @@ OptionalFileRef = Annotated[str | None, _Contents("file")]
 
 
 def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
-    """Checks the class attributes of a plug-in, so that a misspelt one is an error.
+    """Raises TypeError for a misspelt class attribute of a plug-in, or one of another type (None: any type).
 
     Settings are annotated, constants are in capitals or begin with "_"; any other value must be a known attribute.
-
-    Args:
-        cls: the class, not yet a dataclass.
-        known: the class attributes there are, with their types; None for any type.
-
-    Raises:
-        TypeError: an attribute is unknown, or has another type.
     """
     hints = vars(cls).get("__annotations__", {})
     fields = {name for name, hint in hints.items() if not str(hint).startswith(("ClassVar", "typing.ClassVar"))}
@@ -250,34 +243,15 @@ class Samples(Node):
         raise AssertionError("the samples are given, never computed")
 
 
-def model_refs(node: Node) -> dict[str, str]:
-    """Returns the settings of a node that name models: setting name to reference."""
-    return _refs(node, "model")
-
-
-def file_refs(node: Node) -> dict[str, str]:
-    """Returns the settings of a node that name files: setting name to path."""
-    return _refs(node, "file")
-
-
-def parser_refs(node: Node) -> dict[str, str]:
-    """Returns the settings of a node that name spaCy pipelines: setting name to package or folder."""
-    return _refs(node, "parser")
-
-
 #: A node's type hints, cached, including the `Annotated` markers.
 _hints: Callable[[type[Any]], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))  # type: ignore[assignment]
 
 
-def _refs(node: Node, of: Literal["model", "file", "parser"]) -> dict[str, str]:
+def references(node: Node, to: Literal["model", "file", "parser"]) -> dict[str, str]:
+    """Returns the settings of a node that name models, files or spaCy pipelines: setting to reference, without None."""
     hints = _hints(type(node))
-    refs = {}
-    for setting in dataclasses.fields(node):  # type: ignore[arg-type]  # nodes are dataclasses
-        if _Contents(of) in get_args(hints[setting.name])[1:]:
-            reference = getattr(node, setting.name)
-            if reference is not None:
-                refs[setting.name] = reference
-    return refs
+    named = [name for name in settings(node) if _Contents(to) in get_args(hints[name])[1:]]
+    return {name: getattr(node, name) for name in named if getattr(node, name) is not None}
 
 
 def settings(node: Any) -> dict[str, Any]:

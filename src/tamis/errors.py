@@ -49,11 +49,7 @@ class RunError(StopError):
 
 
 class DamageError(RunError):
-    """A file of a run is damaged, or belongs to another shard or run.
-
-    Attributes:
-        what: what is wrong, without the path and the advice; "" if the message says it all.
-    """
+    """A file of a run is damaged, or belongs to another shard or run; `what` says it without path and advice."""
 
     def __init__(self, message: str, what: str = "") -> None:
         super().__init__(message)
@@ -85,17 +81,11 @@ class UnreachedError(ShardError):
 
 
 class SampleError(TamisError):
-    """One sample cannot be scored.
-
-    Attributes:
-        status: one of `tamis.data.STATUSES`, the column `status` of the index.
-        reason: a sentence for a person, the column `reason`.
-    """
+    """One sample cannot be scored: a status of `tamis.data.STATUSES` and a sentence, both columns of the index."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
-        self.status = status
-        self.reason = reason
+        self.status, self.reason = status, reason
 
 
 def shown(text: str) -> str:
@@ -150,11 +140,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def at_least_one(**settings: int) -> None:
-    """Checks settings that count something.
-
-    Raises:
-        ValueError: one of them is below 1.
-    """
+    """Raises ValueError if one of the settings, which count something, is below 1."""
     for setting, value in settings.items():
         if value < 1:
             raise ValueError(f"{setting} must be at least 1, got {value}")
@@ -166,14 +152,7 @@ hints_of: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints
 
 
 def check_words(record: Any) -> None:
-    """Checks the settings of a record whose type is a Literal, for records that are made in Python.
-
-    Args:
-        record: a dataclass.
-
-    Raises:
-        ValueError: a value is not one of the words; the message names the nearest.
-    """
+    """Raises ValueError if a setting of a record whose type is a Literal is none of its words; names the nearest."""
     hints = hints_of(type(record))
     for setting in dataclasses.fields(record):
         hint, value = hints[setting.name], getattr(record, setting.name)
@@ -182,17 +161,9 @@ def check_words(record: Any) -> None:
 
 
 def without_effect(record: Any, *names: str, because: str) -> None:
-    """Refuses settings that another setting makes meaningless.
+    """Raises ValueError if one of the named settings, which another makes meaningless, is not its default.
 
-    A setting with its default value passes, since it may not have been given.
-
-    Args:
-        record: a dataclass.
-        names: of settings with defaults.
-        because: which other setting makes them meaningless, and why.
-
-    Raises:
-        ValueError: one of them is not its default. The message names all of them with their values.
+    `because` says which other setting that is, and why.
     """
     defaults = {setting.name: setting.default for setting in dataclasses.fields(record)}
     given = [f"{name}={getattr(record, name)!r}" for name in names if getattr(record, name) != defaults[name]]
@@ -201,11 +172,7 @@ def without_effect(record: Any, *names: str, because: str) -> None:
 
 
 def require(*packages: str, extra: str) -> None:
-    """Imports optional packages, so that a missing one is reported before any work.
-
-    Raises:
-        DependencyError: one of them, or something that it imports, is not installed.
-    """
+    """Imports optional packages early: raises DependencyError if one, or what it imports, is not installed."""
     for package in packages:
         try:
             importlib.import_module(package)

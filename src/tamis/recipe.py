@@ -10,7 +10,8 @@ import functools
 import os
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +29,7 @@ from tamis.remote import hide
 from tamis.signals import signal_class
 
 if TYPE_CHECKING:
+    from tamis.exporters import Exporter
     from tamis.selectors import Step
 
 #: The top-level keys of a recipe.
@@ -51,35 +53,21 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A checked recipe.
+    """A checked recipe."""
 
-    Attributes:
-        name: its own, else the file's stem.
-        about, source: what it does, and where the rule comes from.
-        pool, run: None if the command names them.
-        signals: pairs of label ("" for none) and signal.
-        keep: features to store.
-        columns: names that the recipe uses, to names of the run's columns.
-        steps: the selectors in order.
-        selects: whether it says what to keep.
-        exports: format and settings.
-        report: where to write the report.
-        text: everything as resolved, for `recipe.yaml` in the run folder; URLs without secrets.
-    """
-
-    name: str = "recipe"
+    name: str = "recipe"  # its own, else the file's stem
     about: str = ""
-    source: str = ""
-    pool: PoolSpec | None = None
+    source: str = ""  # where the rule comes from
+    pool: PoolSpec | None = None  # None if the command names it, and so the run
     run: str | None = None
-    signals: tuple[tuple[str, Signal], ...] = ()
-    keep: tuple[str, ...] = ()
-    columns: Mapping[str, str] = field(default_factory=dict)
-    steps: tuple[Step, ...] = ()
-    selects: bool = False
-    exports: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    report: str | None = None
-    text: Mapping[str, Any] = field(default_factory=dict)
+    signals: tuple[tuple[str, Signal], ...] = ()  # label ("" for none) and signal
+    keep: tuple[str, ...] = ()  # features to store
+    columns: Mapping[str, str] = field(default_factory=dict)  # names that it uses, to names of the run's columns
+    steps: tuple[Step, ...] = ()  # the selectors in order
+    selects: bool = False  # whether it says what to keep
+    exports: tuple[tuple[Exporter, Path], ...] = ()  # what writes, and where
+    report: str | None = None  # where to write the report
+    text: Mapping[str, Any] = field(default_factory=dict)  # all as resolved, for `recipe.yaml`; URLs without secrets
 
     @property
     def reads(self) -> list[str]:
@@ -115,20 +103,16 @@ def load(recipe: PathLike | Mapping[str, Any], settings: Sequence[str] = (), *, 
     """
     data, name = _raw(recipe)
     if signals:
-        data = _with_signals(data, signals, f"recipe {name!r}, signals")
+        already = _list(data.get("signals"), f"recipe {name!r}, signals")
+        there: set[Any] = set()
+        for entry in already:  # a faulty one is reported when the recipe is parsed
+            named = entry.items() if isinstance(entry, Mapping) else [(str(entry), None)]
+            there |= {signal for signal, its in named if not (isinstance(its, Mapping) and its.get("label"))}
+        data["signals"] = [*already, *(signal for signal in dict.fromkeys(signals) if signal not in there)]
     for setting in settings:
         path, value = assignment(setting)
         data = _put(data, path.split(".", _DEEPEST), value, setting)
     return _parse(data, name, () if isinstance(recipe, Mapping) else (_identity(os.fspath(recipe)),))
-
-
-def _with_signals(data: Mapping[str, Any], signals: Sequence[str], where: str) -> dict[str, Any]:
-    already = _list(data.get("signals"), where)
-    there = {entry for entry in already if isinstance(entry, str)}
-    for entry in already:
-        if isinstance(entry, Mapping):  # anything else is reported when the recipe is parsed
-            there |= {name for name, its in entry.items() if not (isinstance(its, Mapping) and its.get("label"))}
-    return {**data, "signals": [*already, *(name for name in dict.fromkeys(signals) if name not in there)]}
 
 
 def usual(signal: str, setting: str) -> dict[str, list[str]]:
@@ -209,8 +193,8 @@ def _read_yaml(content: str | bytes) -> Any:
     except RecipeError:
         raise
     except yaml.MarkedYAMLError as error:
-        place = error.problem_mark or error.context_mark
-        where = f"line {place.line + 1}, column {place.column + 1}: " if place is not None else ""
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         raise RecipeError(f"{where}{error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise RecipeError(str(error).partition("\n")[0]) from error
@@ -222,11 +206,11 @@ def _read_yaml(content: str | bytes) -> Any:
 
 def _yaml(content: bytes, name: str) -> dict[str, Any]:
     try:
-        data = _read_yaml(content.decode("utf-8"))
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RecipeError(f"the recipe {name!r} cannot be read: it holds {kind_of(content)}, not UTF-8") from error
-    except RecipeError as error:
-        raise RecipeError(f"the recipe {name!r} is not valid YAML: {error}") from error
+    with _at(f"the recipe {name!r} is not valid YAML"):
+        data = _read_yaml(text)
     if not isinstance(data, dict):
         raise RecipeError(
             f"the recipe {name!r} holds a {type(data).__name__}, expected keys such as signals and select"
@@ -235,18 +219,12 @@ def _yaml(content: bytes, name: str) -> dict[str, Any]:
 
 
 def assignment(setting: str) -> tuple[str, Any]:
-    """Returns name and value of what `--set` takes: "name=value", the value in YAML.
-
-    Raises:
-        RecipeError: it is not one.
-    """
+    """Returns name and value of what `--set` takes: "name=value", the value in YAML; else raises RecipeError."""
     name, sign, value = setting.partition("=")
     if not sign or not name.strip():
         raise RecipeError(f"--set takes name=value, got {brief(setting)}")
-    try:
+    with _at(f"--set {brief(setting)}: the value is not YAML"):
         return name.strip(), _read_yaml(value)
-    except RecipeError as error:
-        raise RecipeError(f"--set {brief(setting)}: the value is not YAML: {error}") from error
 
 
 def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
@@ -291,6 +269,9 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     for kind in keep:
         if kind not in KEEPS:
             raise RecipeError(f"{where}, keep: {unknown('thing to keep', kind, KEEPS)}")
+    columns = data.get("columns") or {}
+    if not isinstance(columns, dict):
+        raise RecipeError(f"{where}, columns: expected 'name: column' lines, got {brief(columns)}")
     steps = _list(data.get("select"), f"{where}, select")
     signals = _list(data.get("signals"), f"{where}, signals")
     exports = _list(data.get("export"), f"{where}, export")
@@ -302,14 +283,14 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         about=str(data.get("about") or "").strip(),
         source=str(data.get("source") or "").strip(),
         pool=_pool(data["pool"], f"{where}, pool") if data.get("pool") is not None else None,
-        run=_place(data["run"]) if data.get("run") is not None else None,
+        run=_path(data.get("run")),
         signals=tuple(signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)),
         keep=keep,
-        columns=_columns(data.get("columns") or {}, f"{where}, columns"),
+        columns={str(short): str(column) for short, column in columns.items()},
         steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
         selects="select" in data,
         exports=written,
-        report=_place(data["report"]) if data.get("report") is not None else None,
+        report=_path(data.get("report")),
         text={key: _shown(value) if key in ("pool", "run") else json_ready(value) for key, value in data.items()},
     )
 
@@ -323,9 +304,9 @@ def _shown(value: Any) -> Any:
     return hide(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
 
 
-def _place(path: Any) -> str:
-    """Returns a path with ~ expanded, as a shell would."""
-    return os.path.expanduser(str(path))
+def _path(value: Any) -> str | None:
+    """Returns a path with ~ expanded, as a shell would; None for none."""
+    return None if value is None else os.path.expanduser(str(value))
 
 
 def _list(value: Any, where: str) -> list[Any]:
@@ -334,12 +315,6 @@ def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise RecipeError(f"{where}: expected a list (lines that begin with '- '), got {brief(value)}")
     return value
-
-
-def _columns(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise RecipeError(f"{where}: expected 'name: column' lines, got {brief(value)}")
-    return {str(name): str(column) for name, column in value.items()}
 
 
 def _pool(value: Any, where: str) -> PoolSpec:
@@ -365,11 +340,7 @@ def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
 
 
 def signal_from(entry: Any, where: str = "signals") -> tuple[str, Signal]:
-    """Makes a signal from a recipe's entry: a name, or one name with settings, among them its `label`.
-
-    Returns:
-        The label ("" for none) and the signal.
-    """
+    """Makes a label ("" for none) and a signal from a recipe's entry: a name, or one name with settings and `label`."""
     if isinstance(entry, Signal):
         return "", entry
     if isinstance(entry, type) and issubclass(entry, Signal):
@@ -377,7 +348,8 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Signal]:
     if not isinstance(entry, str | dict):
         raise RecipeError(f"{where}: expected a signal's name, a mapping or a signal, got {brief(entry)}")
     name, settings = _single(entry, where, "signal")
-    cls = _class(signal_class, name, where)
+    with _at(where):
+        cls = signal_class(name)
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")
@@ -385,10 +357,12 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Signal]:
     return label, build(cls, rest, f"{where}, {name}", extra=("label",))
 
 
-def _class(find: Callable[[str], type[Any]], name: str, where: str) -> type[Any]:
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Adds the place to an error of something that does not know it."""
     try:
-        return find(name)
-    except RecipeError as error:
+        yield
+    except (RecipeError, ValueError) as error:
         raise RecipeError(f"{where}: {error}") from error
 
 
@@ -402,11 +376,11 @@ def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
         made: Step = SELECTORS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
         return made
     name, settings = _single(entry, where, "step")
-    step: Step = build(_class(selector_class, name, where), settings, f"{where}, {name}")
-    try:
+    with _at(where):
+        cls = selector_class(name)
+    step: Step = build(cls, settings, f"{where}, {name}")
+    with _at(f"{where}, {name}"):
         _ = step.reads  # parses the score expression
-    except RecipeError as error:
-        raise RecipeError(f"{where}, {name}: {error}") from error
     return step
 
 
@@ -426,32 +400,26 @@ def _part(entry: Any, where: str, above: tuple[str, ...]) -> tuple[str, tuple[St
     return inner.name, inner.steps
 
 
-def _export(entry: Any, where: str) -> tuple[str, dict[str, Any]]:
+def _export(entry: Any, where: str) -> tuple[Exporter, Path]:
     from tamis.exporters import exporter_class
 
     if not isinstance(entry, dict) or len(entry) != 1:
         raise RecipeError(f"{where}: expected one format with its path, such as 'npy: subset.npy', got {brief(entry)}")
     ((name, settings),) = entry.items()
-    cls = _class(exporter_class, str(name), where)
+    with _at(where):
+        cls = exporter_class(str(name))
     if isinstance(settings, str):
         settings = {"out": settings}
-    if not isinstance(settings, dict) or "out" not in settings:
+    if not isinstance(settings, dict) or settings.get("out") is None:
         raise RecipeError(f"{where}, {name}: expected a path, or settings with 'out: PATH', got {brief(settings)}")
     made = build(cls, {key: value for key, value in settings.items() if key != "out"}, where, extra=("out",))
-    return str(name), {"out": _place(settings["out"]), **dataclasses.asdict(made)}
+    return made, Path(os.path.expanduser(str(settings["out"])))
 
 
 def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Any:
-    """Makes a settings record from a mapping.
+    """Makes a settings record from a mapping; missing fields keep their defaults.
 
-    Args:
-        cls: a dataclass.
-        settings: its fields; missing ones keep their defaults.
-        where: for messages.
-        extra: keys that the caller handles, for messages.
-
-    Raises:
-        RecipeError: an unknown key (with the nearest), a missing one, or a value of the wrong kind.
+    Raises RecipeError, with `where`, for an unknown key (the caller handles `extra`) or a value of the wrong kind.
     """
     settings = {name: _subrecord(cls, name, value, where) for name, value in settings.items()}
     _check_keys(cls, settings, where, extra)
@@ -459,15 +427,15 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
         return _validator(cls).validate_python(settings)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        name, place = str(first["loc"][0]) if first["loc"] else "", ".".join(map(str, first["loc"]))
+        name, setting = str(first["loc"][0]) if first["loc"] else "", ".".join(map(str, first["loc"]))
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
-            raise RecipeError(f"{where}: the setting {place!r} is missing{_for_example(cls, place)}") from error
+            raise RecipeError(f"{where}: the setting {setting!r} is missing{_for_example(cls, setting)}") from error
         kinds = {found["loc"] for found in error.errors() if found["loc"][:1] == first["loc"][:1]}
         if len(kinds) > 1 and get_origin(hints_of(cls).get(name)) in (Union, types.UnionType):
-            wanted = next(setting.type for setting in dataclasses.fields(cls) if setting.name == name)
+            wanted = next(field.type for field in dataclasses.fields(cls) if field.name == name)
             raise RecipeError(f"{where}, {name}: expected {wanted}, got {brief(settings[name])}") from error
         got = "" if first["type"] == "value_error" else f", got {brief(first['input'])}"
-        raise RecipeError(f"{where}{f', {place}' if place else ''}: {expectation(first['msg'])}{got}") from error
+        raise RecipeError(f"{where}{f', {setting}' if setting else ''}: {expectation(first['msg'])}{got}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression
         raise RecipeError(f"{where}: {error}") from error
 
@@ -490,10 +458,8 @@ def _subrecord(cls: type[Any], name: str, value: Any, where: str) -> Any:
     choose = getattr(hints_of(cls).get(name), "kind_of", None)
     if choose is None or not isinstance(value, Mapping):
         return value
-    try:
+    with _at(f"{where}, {name}"):
         kind = choose(value)
-    except ValueError as error:
-        raise RecipeError(f"{where}, {name}: {error}") from error
     return value if kind is hints_of(cls)[name] else build(kind, value, f"{where}, {name}")
 
 

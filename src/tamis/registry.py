@@ -44,6 +44,11 @@ class Register(Mapping[str, type[Any]]):
     def __contains__(self, name: object) -> bool:
         return name in self.built_in
 
+    @property
+    def exported(self) -> list[str]:
+        """The built-in classes' own names, for the package's `__all__`."""
+        return [where.partition(":")[2] for where in self.built_in.values()]
+
     def attribute(self, cls: str) -> type[Any]:
         """Returns a built-in class by its own name, for the package's `__getattr__`."""
         for name, where in self.built_in.items():
@@ -66,11 +71,7 @@ class Register(Mapping[str, type[Any]]):
         return dict(sorted((found | dict(self)).items()))
 
     def named(self, name: str) -> type[Any]:
-        """Returns one class; imports only the package it comes from.
-
-        Raises:
-            RecipeError: there is none of that name, or its package is at fault.
-        """
+        """Returns one class, importing only its package; raises RecipeError if there is none or it is faulty."""
         if name in self:
             return self[name]
         registered = self._registered()

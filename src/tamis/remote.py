@@ -147,27 +147,28 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _answer(error: BaseException) -> tuple[int, str, str]:
-    """Returns the HTTP status, the store's code for it, and its own text; 0 and "" if there are none."""
+def _answer(error: BaseException) -> tuple[int, str, str, str]:
+    """Returns HTTP status, the store's code for it, its own text and its Retry-After; 0 and "" if there are none."""
     for one in _chain(error):
         response = getattr(one, "response", None)
         if isinstance(response, Mapping):  # botocore's
             facts = response.get("Error", {})
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            return int(status or 0), str(facts.get("Code", "")), str(facts.get("Message", ""))
+            return int(status or 0), str(facts.get("Code", "")), str(facts.get("Message", "")), ""
         # aiohttp's answers, Azure's, Google's; what aiohttp cannot parse has a `code` of 400 that no server sent.
         for name in ("status", "status_code", *(("code",) if type(one).__name__ == "HttpError" else ())):
             status = getattr(one, name, None)
             if isinstance(status, int) and 100 <= status < 600:
-                return status, "", str(getattr(one, "page", "") or one)
-    return 0, "", ""
+                after = (getattr(one, "headers", None) or {}).get("Retry-After", "")
+                return status, "", str(getattr(one, "page", "") or one), str(after)
+    return 0, "", "", ""
 
 
 def _explained(error: Exception) -> RemoteError:
     """Returns the error of a store as one of ours."""
     if isinstance(error, RemoteError):
         return error
-    status, code, page = _answer(error)
+    status, code, page, after = _answer(error)
     shown = " ".join(filter(None, (f"HTTP {status}" if status else "", code if not code.isdigit() else "")))
     what = f"{type(error).__name__}: {redacted(str(error))[:300]}" if str(error) else type(error).__name__
     causes = [type(one).__name__ for one in _chain(error.__cause__)]
@@ -180,17 +181,10 @@ def _explained(error: Exception) -> RemoteError:
         both = " ".join(filter(None, (shown, what))) if reason == "{}" else shown or what
         return kind(reason.format(both))
     failure = RemoteError(shown or (f"no answer in time ({what})" if isinstance(error, TimeoutError) else what))
-    failure.passing, failure.after = True, _retry_after(error)
+    failure.passing = True
+    if after.isascii() and after.isdigit():  # else it is a date
+        failure.after = min(float(after), _LONGEST_PAUSE)
     return failure
-
-
-def _retry_after(error: BaseException) -> float:
-    """Returns the seconds that a server asks us to wait; 0 if it does not, or names a date."""
-    headers: Mapping[str, Any] = next(
-        (found for one in _chain(error) if (found := getattr(one, "headers", None)) is not None), {}
-    )
-    text = str(headers.get("Retry-After", ""))
-    return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdigit() else 0.0
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read
 from tamis.run.plan import Plan, labelled
 from tamis.storage import location
-from tamis.store import Run, manifest
+from tamis.store import Run, manifest, parts
 
 if TYPE_CHECKING:
     from tamis.run.fill import Engine
@@ -86,40 +86,24 @@ def score(
 
 @dataclass(frozen=True)
 class Missing:
-    """An output of a run, and how many shards lack it.
+    """An output of a run, and how many shards lack it."""
 
-    Attributes:
-        kind: "index", "scores", "embeddings", "captions" or "texts".
-        label: the signal's name in recipes; "" for anything else.
-        folder: of its parts, relative to the run folder.
-        shards: how many lack it.
-    """
-
-    kind: str
-    label: str
-    folder: str
+    kind: str  # "index", "scores", "embeddings", "captions" or "texts"
+    label: str  # the signal's name in recipes; "" for anything else
+    folder: str  # of its parts, relative to the run folder
     shards: int
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What `score`, or `run_recipe`, would do. As text it is what `--dry-run` prints.
+    """What `score`, or `run_recipe`, would do. As text it is what `--dry-run` prints."""
 
-    Attributes:
-        kind: of the pool: "webdataset", "table" or "datacomp".
-        shards: how many the pool has.
-        run: the run folder.
-        new: whether the folder does not exist yet.
-        device: where networks would run, in which precision and batches.
-        missing: every output of the run, the index first.
-    """
-
-    kind: str
-    shards: int
+    kind: str  # of the pool: "webdataset", "table" or "datacomp"
+    shards: int  # of the pool
     run: Path
-    new: bool
-    device: Device
-    missing: tuple[Missing, ...]
+    new: bool  # whether the run folder does not exist yet
+    device: Device  # where networks would run, in which precision and batches
+    missing: tuple[Missing, ...]  # every output of the run, the index first
 
     def __str__(self) -> str:
         device = self.device
@@ -173,9 +157,7 @@ def assembled(
 ) -> Plan:
     """Returns the plan of a run: a recipe's signals and others, labelled as the run labels them now.
 
-    Raises:
-        StopError: a signal, its model, or a thing to keep is unknown or does not go with the pool; or the pool cannot
-            be scored into this folder.
+    Raises StopError if something is unknown or does not go with the pool, or the pool with this folder.
     """
     manifest.check_folder(run, pool)
     manifest.check_pool(run, pool, grow=grow)
@@ -192,11 +174,7 @@ def assembled(
 
 
 def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
-    """Adds the json fields that a run already has to a pool's settings.
-
-    Raises:
-        RunError: a new field has the name of something else in the run.
-    """
+    """Adds the json fields that a run already has to a pool's settings; a new one must not hide a score (RunError)."""
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     indexed, later = manifest.fields_of(run)
     if indexed is not None and (new := set(spec.fields) - {*indexed, *later}):
@@ -206,3 +184,18 @@ def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
                 f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
             )
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
+
+
+def hidden_contents(run: Run) -> str:
+    """Returns a sentence with the number of images that show nothing without their transparency; "" for none."""
+    name, group, _ = run.columns.get("content_hidden", ("", None, None))
+    if group is None:
+        return ""
+    images = 0
+    for shard in group.shards.intersection(run.shards):
+        values = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
+        images += int((parts.numbers(values) == 1).sum())
+    kind = "image is" if images == 1 else "images are"
+    advice = "score with --transparency white, into another run, to see them on white"
+    seen = f"{images:,} {kind} a single colour once transparency is ignored, e.g. black line art"
+    return f"{seen}: {advice}" if images else ""

@@ -207,11 +207,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def location(where: str | os.PathLike[str]) -> Path:
-    """Returns the path of what a user named by a path or a URL. Secrets in a URL stay in this process's memory.
-
-    Raises:
-        RunError: no run can be at such a URL.
-    """
+    """Returns the path of a run that a user named by path or URL, whose secrets stay in memory; raises RunError."""
     if isinstance(where, RemotePath):
         return where
     text = os.fspath(where).removeprefix("file://").removeprefix("local://")
@@ -463,10 +459,7 @@ class Log:
 
 
 def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
-    """Deletes temporary files that killed processes left in a folder: all of them, or those of the named files.
-
-    Those of live processes stay: several may work in one run folder.
-    """
+    """Deletes temporary files that killed processes left in a folder: all of them, or those of the named files."""
     starts = tuple(f".{name}" for name in names)
     if not isinstance(folder, RemotePath) and folder.is_dir():
         for entry in list(os.scandir(folder)):
@@ -496,12 +489,7 @@ def to_disk(path: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns the system's errors on writing a path, and safetensors' own for them, into ours.
-
-    Raises:
-        DiskFullError: no space is left.
-        RunError: the folder cannot be written to, or the file is larger than the system allows.
-    """
+    """Raises DiskFullError or RunError for the system's errors on writing a path, and for safetensors' own for them."""
     try:
         yield
     except Exception as caught:
@@ -523,10 +511,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def denied(path: Path, error: BaseException) -> RunError | None:
-    """Returns our error if a file could not be read for a reason that says nothing about its content.
-
-    Such a file may be whole: it must not be called damaged, since damaged files are deleted and made again.
-    """
+    """Returns our error if a file could not be read, but may be whole: damaged files are deleted and made again."""
     if isinstance(error, OSError) and error.errno and error.errno not in (errno.ENOENT, errno.EISDIR, errno.EINVAL):
         return RunError(f"{path} cannot be read: {os.strerror(error.errno)}")  # pyarrow says more than that
     return None

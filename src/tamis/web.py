@@ -24,7 +24,7 @@ _PAGE = 4096  # bytes of an error's page in which its reason is looked for
 
 
 class WebError(Exception):
-    """A server's answer with another status than was asked for: its status, headers and the start of its page."""
+    """A server's answer with another status than was asked for, and the start of its page."""
 
     def __init__(self, status: int, headers: Mapping[str, str], page: str) -> None:
         super().__init__(f"HTTP {status}")

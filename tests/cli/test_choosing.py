@@ -7,20 +7,6 @@ from pathlib import Path
 from command_line import Tamis
 from factories import write_pool, write_run
 
-import tamis as package
-
-
-def test_what_is_printed_is_what_is_written(tamis: Tamis, scored: Path) -> None:
-    assert tamis("select", "run", "--recipe", "random", "--out", "half.parquet").code == 0
-    assert len(package.Subset.load("half.parquet", package.open_run(scored))) == 11
-    for to, out in (("npy", "s.npy"), ("parquet", "s.parquet"), ("keys", "s.txt"), ("webdataset", "s")):
-        more = ("--set", "shard_size=10") if to == "webdataset" else ()
-        assert tamis("export", "run", "half.parquet", out, "--to", to, *more).code == 0
-    assert len(Path("s.txt").read_text().splitlines()) == 11
-    assert sorted(path.name for path in Path("s").glob("*.tar")) == ["00000.tar", "00001.tar"]
-    assert tamis("report", "run", "half.parquet", "--out", "page.html").code == 0
-    assert "<html" in Path("page.html").read_text()
-
 
 def test_a_subset_of_another_run_with_shards_of_the_same_sizes_is_refused(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
-import numpy as np
-import yaml
 from command_line import Tamis, everything
 from factories import write_pool
 
@@ -39,35 +36,6 @@ def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis
     assert "no entry is called 'language'" in tamis(*given, "--set", "signals.language.model=lid176").err
 
 
-def test_a_whole_recipe_runs_from_one_file(tamis: Tamis, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool")
-    recipe = {
-        "name": "mine",
-        "pool": "pool/{00000..00002}.tar",
-        "run": "runs/mine",
-        "signals": ["caption_length"],
-        "select": [{"top_fraction": {"score": "words", "fraction": 0.5}}],
-        "export": [
-            {"npy": "out/subset.npy"},
-            {"webdataset": {"out": "out/shards", "shard_size": 4}},
-            {"keys": "out/keys"},
-        ],
-        "report": "out/page.html",
-    }
-    Path("mine.yaml").write_text(yaml.safe_dump(recipe))
-    done = tamis("run", "mine.yaml", "-q", "--set", "select.top_fraction.fraction=0.29")
-    assert done.code == 0, done.err
-    assert re.search(r"top 29 % of the survivors by words +6 +28\.6 %", done.out)
-    assert np.load("out/subset.npy").shape == (6,)
-    assert len(Path("out/keys").read_text().splitlines()) == 6
-    assert sorted(path.name for path in Path("out/shards").glob("*.tar")) == ["00000.tar", "00001.tar"]
-    assert Path("out/page.html").stat().st_size > 1000
-    subset = package.Subset.load("runs/mine/subsets/mine.parquet", package.open_run("runs/mine"))
-    assert subset.recipe["select"][0]["top_fraction"]["fraction"] == 0.29
-    again = tamis("run", "mine.yaml", "-q", "--set", "select.top_fraction.fraction=0.29")
-    assert again.code == 0, again.err
-
-
 def test_a_dry_run_prints_the_plan_of_the_api_and_changes_nothing(tamis: Tamis, scored: Path, tmp_path: Path) -> None:
     before = everything(tmp_path)
     done = tamis("score", "pool", "--run", "run", "--signals", "caption_length,language", "--dry-run")
@@ -77,8 +45,3 @@ def test_a_dry_run_prints_the_plan_of_the_api_and_changes_nothing(tamis: Tamis, 
     Path("mine.yaml").write_text("pool: pool\nrun: run\nsignals: [caption_length]\n")
     done = tamis("run", "mine.yaml", "--dry-run", "--set", "signals=[image_size, language]")
     assert done.out == f"{package.plan(recipe='mine.yaml', settings=['signals=[image_size, language]'])}\n"
-
-
-def test_status_tells_how_far_a_run_is(tamis: Tamis, scored: Path) -> None:
-    found = json.loads(tamis("status", "run", "--json").out)
-    assert (found["rows"], found["statuses"], found["shards"]["failed"]) == (21, {"ok": 21}, 0)

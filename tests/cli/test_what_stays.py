@@ -93,8 +93,8 @@ def everything() -> dict[str, Any]:
 @pytest.fixture
 def place(tamis: Tamis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder: a pool whose names promise no format, a run of it, another run, a subset and a recipe."""
-    monkeypatch.setattr("tamis.exporters.npy.Careless", Careless, raising=False)
-    monkeypatch.setitem(exporters.EXPORTERS.built_in, "careless", "npy:Careless")
+    monkeypatch.setattr("tamis.exporters.lists.Careless", Careless, raising=False)
+    monkeypatch.setitem(exporters.EXPORTERS.built_in, "careless", "lists:Careless")
     for number in range(2):
         write_tar(
             Path(f"pool/{number:05}.tgz"), [(f"{number}{row}", pair(10 * number + row)) for row in range(3)], "w:gz"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tamis.train.clip import Trained, train_clip  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
 
 DEVICE = Device(kind="cpu", threads=1, batch_size=8)
+Trainings = list[tuple[Subset, Trained]]
 KINDS = ("visual", "text_only", "visual", "mismatched")  # of the rows of a shard, in turn
 
 
@@ -93,10 +95,16 @@ def subsets(run: Run) -> list[Subset]:
     ]
 
 
+@pytest.fixture(scope="module")
+def compared(tasks: Path, tiny: ClipTraining) -> Callable[..., Bench]:
+    """Compares subsets with these tasks and this training."""
+    return partial(compare, tasks=tasks, training=tiny, device=DEVICE)
+
+
 @pytest.fixture
-def trainings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Trained]]:
+def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
     """What is trained, and what came of it."""
-    seen: list[tuple[Any, Trained]] = []
+    seen: Trainings = []
 
     def noted(source: Subset, **settings: Any) -> Trained:
         done = train_clip(source, **settings)
@@ -108,25 +116,20 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Trained]]:
 
 
 @pytest.fixture(scope="module")
-def bench(
-    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Bench, Path]:
+def bench(subsets: list[Subset], tmp_path_factory: pytest.TempPathFactory, compared: Any) -> tuple[Bench, Path]:
     """A bench that is done, and its folder."""
     out = tmp_path_factory.mktemp("bench-done")
-    return compare(subsets, tasks=tasks, out=out, training=tiny, device=DEVICE), out
+    return compared(subsets, out=out), out
 
 
-def result(seed: int, score: float, **more: Any) -> CellResult:
-    facts: dict[str, Any] = {
-        "samples": 8, "pairs": 3, "unreadable": 0, "training_seconds": 2.0, "evaluation_seconds": 1.0,
-    }  # fmt: skip
-    return CellResult(seed=seed, scores={"found": score}, **{**facts, **more})
+def result(score: float) -> CellResult:
+    return CellResult(scores={"found": score}, training_seconds=2.0)
 
 
 def test_every_recipe_sees_as_many_samples_and_only_its_own_pairs(
-    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, trainings: list[tuple[Subset, Trained]]
+    subsets: list[Subset], tmp_path: Path, trainings: Trainings, compared: Any
 ) -> None:
-    done = compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2)
+    done = compared(subsets, out=tmp_path, seeds=2)
     assert done.failed == {}
     assert {trained.samples for _, trained in trainings} == {8}
     assert [(source.name, trained.pairs) for source, trained in trainings] == 2 * [
@@ -151,20 +154,19 @@ def test_a_bench_writes_its_result_and_leaves_no_models(bench: tuple[Bench, Path
 
 
 def test_what_is_done_is_not_done_again_and_more_seeds_train_only_those(
-    bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path,
-    trainings: list[tuple[Subset, Trained]],
-) -> None:  # fmt: skip
+    bench: tuple[Bench, Path], subsets: list[Subset], tmp_path: Path, trainings: Trainings, compared: Any
+) -> None:
     done, out = bench
-    assert compare(subsets, tasks=tasks, out=out, training=tiny, device=DEVICE) == done
+    assert compared(subsets, out=out) == done
     assert trainings == []
     shutil.copytree(out, tmp_path, dirs_exist_ok=True)
-    more = compare(subsets[2:], tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=4)
+    more = compared(subsets[2:], out=tmp_path, seeds=4)
     assert (len(trainings), more.seeds) == (1, (0, 1, 2, 3))
     assert list(more.contenders[0].scores) == [0, 1, 2, 3]
 
 
 def test_an_error_fails_its_cell_and_a_full_disk_stops_everything(
-    subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subsets: list[Subset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: Any
 ) -> None:
     error: Exception = RunError("the pool is gone")
 
@@ -174,19 +176,19 @@ def test_an_error_fails_its_cell_and_a_full_disk_stops_everything(
         return train_clip(source, **settings)
 
     monkeypatch.setattr(cells, "train_clip", broken)
-    done = compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2)
+    done = compared(subsets, out=tmp_path, seeds=2)
     assert done.failed == {"half, seed 0": "the pool is gone", "half, seed 1": "the pool is gone"}
     last = done.contenders[-1]
     assert (last.name, last.score, last.gain, last.scores) == ("half", None, None, {})
     assert done.rows_of_table()[-1]["score"] == "–"
     error = DiskFullError("no space is left")
     with pytest.raises(DiskFullError):
-        compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE, seeds=2)
+        compared(subsets, out=tmp_path, seeds=2)
 
 
 def test_what_cannot_be_compared_is_refused_before_any_training(
-    run: Run, subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path,
-    trainings: list[tuple[Subset, Trained]], monkeypatch: pytest.MonkeyPatch,
+    run: Run, subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path, trainings: Trainings,
+    monkeypatch: pytest.MonkeyPatch, compared: Any,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("tamis.store.claims.PATIENCE_SECONDS", 0.0)
     write_tar(tmp_path / "pool" / "0.tar", [("0000", pair(1))])
@@ -201,17 +203,16 @@ def test_what_cannot_be_compared_is_refused_before_any_training(
         ({"subsets": [chosen(run, "nothing", [])]}, RunError, "nothing to train on"),
         ({"subsets": [subsets[0], chosen(other, "other", [0])]}, RecipeError, "of different runs"),
     ):
-        settings: dict[str, Any] = {"subsets": subsets, "tasks": tasks, "out": tmp_path / "out", **change}
         with pytest.raises(kind, match=message):
-            compare(**settings, training=tiny, device=DEVICE)  # type: ignore[arg-type]
+            compared(**{"subsets": subsets, "out": tmp_path / "out", **change})
     with locked(tmp_path / "busy" / "cells"), pytest.raises(RunError, match="in use"):
-        compare(subsets, tasks=tasks, out=tmp_path / "busy", training=tiny, device=DEVICE)
+        compared(subsets, out=tmp_path / "busy")
     assert trainings == []
 
 
 def test_a_bench_that_was_stopped_goes_on_with_what_is_missing(
-    bench: tuple[Bench, Path], subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path,
-    trainings: list[tuple[Subset, Trained]], monkeypatch: pytest.MonkeyPatch,
+    bench: tuple[Bench, Path], subsets: list[Subset], tmp_path: Path, trainings: Trainings,
+    monkeypatch: pytest.MonkeyPatch, compared: Any,
 ) -> None:  # fmt: skip
     counted = cells.evaluate_zero_shot
 
@@ -222,11 +223,11 @@ def test_a_bench_that_was_stopped_goes_on_with_what_is_missing(
 
     monkeypatch.setattr(cells, "evaluate_zero_shot", stopped)
     with pytest.raises(KeyboardInterrupt):
-        compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
+        compared(subsets, out=tmp_path)
     assert len(list((tmp_path / "cells").glob("*.json"))) == 4
     monkeypatch.setattr(cells, "evaluate_zero_shot", counted)
     trainings.clear()
-    again = compare(subsets, tasks=tasks, out=tmp_path, training=tiny, device=DEVICE)
+    again = compared(subsets, out=tmp_path)
     assert len(trainings) == 5
     assert trainings[0][1].losses == []  # its model was there already
     before = {one.name: one.scores for one in bench[0].contenders}
@@ -269,7 +270,7 @@ def _when_there_is_a_child(do: Callable[[int], object]) -> threading.Thread:
 
 
 def test_cells_in_processes_of_their_own_give_the_same_and_one_that_dies_costs_its_cell_which_is_named(
-    bench: tuple[Bench, Path], run: Run, tasks: Path, tiny: ClipTraining, tmp_path: Path
+    bench: tuple[Bench, Path], run: Run, tmp_path: Path, compared: Any
 ) -> None:
     """From a web server too, whose secret stands in no file: the processes are told."""
 
@@ -283,7 +284,7 @@ def test_cells_in_processes_of_their_own_give_the_same_and_one_that_dies_costs_i
         there = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
         every = chosen(there, "no-filter", list(range(16)))
         killer = _when_there_is_a_child(lambda pid: os.kill(pid, signal.SIGKILL))
-        done = compare([every], tasks=tasks, out=tmp_path / "out", training=tiny, device=DEVICE, seeds=2, workers=2)
+        done = compared([every], out=tmp_path / "out", seeds=2, workers=2)
         killer.join()
     ((name, why),) = done.failed.items()
     assert name.startswith("no-filter, seed ")
@@ -295,7 +296,7 @@ def test_cells_in_processes_of_their_own_give_the_same_and_one_that_dies_costs_i
 
 def test_the_ranking_by_hand(run: Run, subsets: list[Subset], tiny: ClipTraining) -> None:
     scores = {"no-filter": (0.30, 0.32, 0.34), "half": (0.41, 0.40, 0.45), "few": (0.10, 0.20, 0.30)}
-    results = {(name, seed): result(seed, score) for name, row in scores.items() for seed, score in enumerate(row)}
+    results = {(name, seed): result(score) for name, row in scores.items() for seed, score in enumerate(row)}
     done = summed_up(subsets, results, tiny, (0, 1, 2), ["found"], {}, {"half": 12.0})
     assert [one.name for one in done.contenders] == ["half", "no-filter", "few"]
     half, base, few = done.contenders
@@ -332,11 +333,11 @@ def test_overlap_and_kinds_by_hand(run: Run, subsets: list[Subset], tiny: ClipTr
 
 
 def test_a_frozen_text_tower_reads_each_caption_once_for_all_trainings(
-    run: Run, tasks: Path, tmp_path: Path, trainings: list[tuple[Subset, Trained]], tiny: ClipTraining
+    run: Run, tmp_path: Path, trainings: Trainings, tiny: ClipTraining, compared: Any
 ) -> None:
     frozen = replace(tiny, freeze_text=True)
     few = chosen(run, "few", [1, 9, 12, 14])
-    compare([few], tasks=tasks, out=tmp_path / "shared", training=frozen, device=DEVICE, seeds=2)
+    compared([few], out=tmp_path / "shared", training=frozen, seeds=2)
     (states,) = (tmp_path / "shared" / "text-states").glob("*.npy")
     assert len(np.load(states)) == len(run)
     how = cells.How(device=DEVICE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,12 @@ RATINGS = [float(n) for n in range(12)]
 
 
 def write(folder: Path, kind: str) -> Path:
-    """Writes texts with ratings; the last row has no rating, and one has no text."""
+    """Writes texts with ratings; the first row has no rating, and the last no text."""
     path = folder / f"rated.{kind}"
-    rows = [*zip(TEXTS, RATINGS, strict=True), ("no rating", None), (None, 3.0)]
+    rows = [("no rating", None), *zip(TEXTS, RATINGS, strict=True), (None, 3.0)]
     if kind == "parquet":
         pq.write_table(pa.table({"text": [row[0] for row in rows], "rating": [row[1] for row in rows]}), path)
     elif kind == "jsonl":
-        import json
-
         path.write_text("".join(json.dumps({"text": text, "rating": rating}) + "\n" for text, rating in rows))
     else:
         tab = "," if kind == "csv" else "\t"

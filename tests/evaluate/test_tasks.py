@@ -14,10 +14,16 @@ import pytest
 from factories import image_bytes
 
 from tamis.errors import PoolError, ShardError
-from tamis.evaluate.tasks import find_tasks, read_task
+from tamis.evaluate.tasks import Task, find_tasks, read_task
 
 WriteTask = Callable[..., Path]
 Labelled = Callable[..., list[dict[str, bytes]]]
+
+
+def read(folder: Path) -> Task:
+    task = read_task(folder)
+    assert task is not None
+    return task
 
 
 def test_a_webdataset_task_is_read_in_the_order_of_its_tars(
@@ -25,12 +31,10 @@ def test_a_webdataset_task_is_read_in_the_order_of_its_tars(
 ) -> None:
     samples = labelled(26)
     folder = write_task(tmp_path / "odd [1] {x}" / "wds_vtab-dtd_test", samples, tars=12)
-    task = read_task(folder)
-    assert task is not None
+    task = read(folder)
     assert (task.name, task.kind, task.classes) == ("vtab-dtd", "classification", ("dog", "cat", "red boat"))
     assert task.templates == ("a photo of a {c}.", "a {c}")
-    assert task.entry is not None
-    assert task.entry.name == "Describable Textures"
+    assert (task.entry or task).name == "Describable Textures"
     images = list(task.images())
     order = [place for tar in range(12) for place in range(tar, 26, 12)]  # 0.tar, 1.tar, ..., 11.tar
     assert [image.label for image in images] == [place % 3 for place in order]
@@ -46,12 +50,10 @@ def test_captions_are_the_lines_of_a_text(tmp_path: Path, write_task: WriteTask)
         {"txt": b"no image"},
     ]
     folder = write_task(tmp_path / "wds_flickr30k", samples, classes=None, templates=None, kind="retrieval")
-    task = read_task(folder)
-    assert task is not None
+    task = read(folder)
     assert task.kind == "retrieval"
     assert task.metric == "mean_recall@1"
-    assert task.entry is not None
-    assert task.entry.name == "Flickr"
+    assert (task.entry or task).name == "Flickr"
     one, empty, blind = task.images()
     assert one.captions == ("a dog", "a red dog")
     assert empty.problem
@@ -64,15 +66,14 @@ def test_folders_are_classes_and_their_names_are_the_classes(tmp_path: Path) -> 
         for number in range(count):
             (tmp_path / "animals" / name / f"{number}.JPG").write_bytes(image_bytes(number))
     (tmp_path / "animals" / ".cache").mkdir()
-    task = read_task(tmp_path / "animals")
-    assert task is not None
+    task = read(tmp_path / "animals")
     assert (task.name, task.classes, task.templates) == ("animals", ("dog", "sea turtle"), ("a photo of a {c}.",))
     assert [(image.key, image.label) for image in task.images()] == [
         *((f"dog/{number}.JPG", 0) for number in range(3)),
         *((f"sea_turtle/{number}.JPG", 1) for number in range(2)),
     ]
     (tmp_path / "animals" / "classnames.txt").write_text("a hound\na swimming turtle\n")
-    assert read_task(tmp_path / "animals").classes == ("a hound", "a swimming turtle")  # type: ignore[union-attr]
+    assert read(tmp_path / "animals").classes == ("a hound", "a swimming turtle")
     found, others = find_tasks(tmp_path)
     assert ([task.name for task in found], others) == (["animals"], {})
 
@@ -84,8 +85,7 @@ def test_images_with_texts_beside_them_are_a_retrieval_task(tmp_path: Path) -> N
         (folder / f"{number}.png").write_bytes(image_bytes(number, format="PNG"))
     (folder / "0.txt").write_text("one\ntwo\n")
     (folder / "1.txt").write_text("three\n")
-    task = read_task(folder)
-    assert task is not None
+    task = read(folder)
     assert task.kind == "retrieval"
     one, other, bare = task.images()
     assert (one.captions, other.captions) == (("one", "two"), ("three",))
@@ -121,9 +121,7 @@ def test_datacomps_cache_of_tables_is_read(tmp_path: Path, ending: str, write_ta
     write_task(tmp_path / "tasks" / "wds_fairface_test", [], classes=None, templates=None)
     (tmp_path / "tasks" / "notes").mkdir()
     (retrieval, association), others = find_tasks(tmp_path / "tasks")
-    assert retrieval.entry is not None
-    assert association.entry is not None
-    assert (retrieval.entry.name, association.entry.name) == ("Flickr", "WinoGAViL")
+    assert [task.entry and task.entry.name for task in (retrieval, association)] == ["Flickr", "WinoGAViL"]
     assert association.metric == "jaccard_score_10-12"
     images = list(retrieval.images())
     assert [image.captions for image in images] == [tuple(some) for some in captions]
@@ -146,20 +144,19 @@ def test_datacomps_cache_of_tables_is_read(tmp_path: Path, ending: str, write_ta
 def test_an_instance_with_fewer_images_than_candidates_is_not_scored(tmp_path: Path) -> None:
     row = {"candidates": ["dog", "sea", "owl"], "candidate_images": [b"1", b"2"], "cue": "wet", "associations": ["sea"]}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "winogavil-test.parquet")
-    task = read_task(tmp_path)
-    assert task is not None
+    task = read(tmp_path)
     assert ["differ in number" in one.problem for one in task.images()] == [True, True]
 
 
 def test_a_changed_file_or_name_is_another_task(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
     folder = write_task(tmp_path / "wds_pets", labelled(4))
-    before = read_task(folder).digest  # type: ignore[union-attr]
-    assert read_task(folder).digest == before  # type: ignore[union-attr]
+    before = read(folder).digest
+    assert read(folder).digest == before
     (folder / "classnames.txt").write_text("hound\ncat\nred boat\n")
-    named = read_task(folder).digest  # type: ignore[union-attr]
+    named = read(folder).digest
     with open(folder / "test" / "0.tar", "ab") as tar:
         tar.write(b"\0" * 512)
-    assert len({before, named, read_task(folder).digest}) == 3  # type: ignore[union-attr]
+    assert len({before, named, read(folder).digest}) == 3
 
 
 def test_a_tar_that_is_cut_is_told(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
@@ -176,13 +173,11 @@ def test_a_tar_that_is_cut_is_told(tmp_path: Path, write_task: WriteTask, labell
 
 def test_metadata_comes_in_the_order_of_the_images(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
     folder = write_task(tmp_path / "wds_geode_test", labelled(9, fields=2), tars=2)
-    task = read_task(folder)
-    assert task is not None
+    task = read(folder)
     assert task.worst == {"acc_wg": "region"}
     order = [place for tar in range(2) for place in range(tar, 9, 2)]
     assert [image.groups for image in task.images()] == [(place // 2 % 3,) * 2 for place in order]
-    bare = read_task(write_task(tmp_path / "wds_wilds-fmow_test", labelled(2)))
-    assert bare is not None
+    bare = read(write_task(tmp_path / "wds_wilds-fmow_test", labelled(2)))
     with pytest.raises(PoolError, match=r"the \.npy member of s0000000"):
         list(bare.images())
 
@@ -194,8 +189,7 @@ def test_hidden_files_in_a_tar_are_no_images(tmp_path: Path, write_task: WriteTa
             member = tarfile.TarInfo(name)
             member.size = 4
             tar.addfile(member, io.BytesIO(b"junk"))
-    task = read_task(folder)
-    assert task is not None
+    task = read(folder)
     assert [image.key for image in task.images()] == [f"0.tar: s000000{place}" for place in range(3)]
 
 
@@ -239,7 +233,7 @@ def test_folders_that_are_no_task_are_refused(tmp_path: Path, write_task: WriteT
         with pytest.raises(PoolError, match="in the order of their names"):
             read_task(tmp_path)
     (tmp_path / "classnames.txt").write_text("boat\na dog\n")  # other words than the folders': nothing to compare
-    assert read_task(tmp_path).classes == ("boat", "a dog")  # type: ignore[union-attr]
+    assert read(tmp_path).classes == ("boat", "a dog")
     (tmp_path / "tables").mkdir()
     for content in (b"PAR1 and nothing else", None):
         path = tmp_path / "tables" / "a.parquet"
@@ -254,12 +248,10 @@ def test_folders_that_are_no_task_are_refused(tmp_path: Path, write_task: WriteT
 
 def test_members_that_are_no_numbers_are_refused(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
     for number, label in enumerate((None, b"dog", b"-1", b"9" * 5000)):
-        task = read_task(
-            write_task(tmp_path / f"wds_{number}", [{"jpg": b"x"} | ({} if label is None else {"cls": label})])
-        )
+        task = read(write_task(tmp_path / f"wds_{number}", [{"jpg": b"x"} | ({} if label is None else {"cls": label})]))
         with pytest.raises(PoolError, match="s0000000 must be the number of its class"):
-            list(task.images())  # type: ignore[union-attr]
+            list(task.images())
     for number, member in enumerate((b"", b"\x93NUMPY\x01\x00\x0c\x00{'shape': (8", b"PK\x03\x04")):
-        task = read_task(write_task(tmp_path / str(number) / "wds_geode_test", [{**labelled(1)[0], "npy": member}]))
+        task = read(write_task(tmp_path / str(number) / "wds_geode_test", [{**labelled(1)[0], "npy": member}]))
         with pytest.raises(PoolError, match=r"the \.npy member of s0000000"):
-            list(task.images())  # type: ignore[union-attr]
+            list(task.images())

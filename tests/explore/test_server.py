@@ -45,47 +45,39 @@ def test_the_page_and_its_files_come_with_a_strict_policy(page: Page) -> None:
         assert "content-security-policy" in headers
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/", "/?token=wrong", "/wrong/web/main.js", "/wrong/near", "/web/main.js?token=RIGHT", "//"],
-)
-def test_without_the_token_nothing_is_answered(page: Page, path: str) -> None:
-    status, headers, body = page.request(path.replace("RIGHT", page.token))
-    assert status == 401
-    assert b"token is missing or wrong" in body
-    assert page.token.encode() not in body
-    assert "content-security-policy" in headers
-
-
-@pytest.mark.parametrize("host", ["evil.example:80", "127.0.0.1.evil.example", ""])
-def test_other_hosts_names_are_refused(page: Page, host: str) -> None:
-    """DNS rebinding: a name of theirs that leads here."""
-    status, _, body = page.request(f"/?token={page.token}", Host=host)
-    assert status == 403
-    assert b"localhost only" in body
+#: A click on the printed address in a terminal that is itself a web page.
+CLICK = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+PAGE, FACTS, SCRIPT = "/?token=TOKEN", "/TOKEN/ask/facts", "/TOKEN/web/main.js"
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}]
+    ("path", "headers", "status"),
+    [
+        *((path, {}, 401) for path in ("/", "/?token=wrong", "/wrong/web/main.js", "/wrong/near", "//")),
+        ("/web/main.js?token=TOKEN", {}, 401),
+        # DNS rebinding: a name of theirs that leads here.
+        *((PAGE, {"Host": host}, 403) for host in ("evil.example:80", "127.0.0.1.evil.example", "")),
+        *((FACTS, {"Origin": origin}, 403) for origin in ("http://evil.example", "null")),
+        (FACTS, {"Sec_Fetch_Site": "cross-site"}, 403),
+        (FACTS, {"Origin": "http://HERE", "Sec_Fetch_Site": "same-origin"}, 200),
+        # A link from elsewhere opens the page with the right token only, and as a page of its own.
+        (PAGE, CLICK, 200),
+        *((path, CLICK, 403) for path in ("/?token=wrong", SCRIPT, FACTS)),
+        (PAGE, {"Sec_Fetch_Site": "cross-site"}, 403),
+        (PAGE, {**CLICK, "Sec_Fetch_Dest": "iframe"}, 403),
+        (PAGE, {**CLICK, "Sec_Fetch_Mode": "no-cors"}, 403),
+        (PAGE, {**CLICK, "Origin": "http://evil.example"}, 403),
+    ],
 )
-def test_other_pages_requests_are_refused(page: Page, headers: dict[str, str]) -> None:
-    path = f"/{page.token}/ask/facts"
-    assert page.request(path, b"{}", **headers)[0] == 403
-    place = urlsplit(page.address)
-    assert page.request(path, b"{}", Origin=f"http://{place.netloc}", Sec_Fetch_Site="same-origin")[0] == 200
-
-
-def test_a_link_from_elsewhere_opens_the_page_with_the_right_token_only(page: Page) -> None:
-    """A click on the printed address in a terminal that is itself a web page."""
-    click = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
-    right = f"/?token={page.token}"
-    assert page.request(right, **click)[0] == 200
-    assert page.request("/?token=wrong", **click)[0] == 403
-    assert page.request(f"/{page.token}/web/main.js", **click)[0] == 403
-    assert page.request(right, b"x", **click)[0] == 403
-    for other in ({"Sec_Fetch_Dest": "iframe"}, {"Sec_Fetch_Mode": "no-cors"}, {"Origin": "http://evil.example"}):
-        assert page.request(right, **{**click, **other})[0] == 403
-    assert page.request(right, Sec_Fetch_Site="cross-site")[0] == 403
+def test_only_the_page_itself_is_answered(page: Page, path: str, headers: dict[str, str], status: int) -> None:
+    sent = {name: value.replace("HERE", urlsplit(page.address).netloc) for name, value in headers.items()}
+    body = b"{}" if path == FACTS else None
+    found, answered, answer = page.request(path.replace("TOKEN", page.token), body, **sent)
+    assert found == status, answer
+    assert "content-security-policy" in answered
+    if status != 200:
+        assert {401: b"token is missing or wrong", 403: b"only"}[status] in answer
+        assert page.token.encode() not in answer
 
 
 @pytest.mark.parametrize(
@@ -223,7 +215,7 @@ def test_captions_stay_as_they_are_and_are_never_markup(page: Page) -> None:
 
 
 def test_the_pages_own_files_make_no_markup_of_strings_and_name_no_other_place() -> None:
-    for entry in files("tamis.explore.web").iterdir():
+    for entry in (files("tamis.explore") / "web").iterdir():
         if not entry.name.endswith((".js", ".html", ".css")):
             continue
         text = entry.read_text(encoding="utf-8")

@@ -77,7 +77,7 @@ def slow(run: Run, subset: Subset) -> list[dict[str, Any]]:
 def test_every_dropped_pair_is_listed_with_step_reason_and_score(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr("tamis.exporters.dropped._BLOCK", block)
+    monkeypatch.setattr("tamis.exporters.lists._ROWS", block)
     subset = tamis.select(run, RECIPE)
     subset.save(tmp_path / "mine.parquet")
     wanted = slow(run, subset)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tamis
 from tamis.errors import RunError
-from tamis.exporters.npy import uid_order
+from tamis.exporters.lists import uid_order
 from tamis.ids import format_uid
 from tamis.store import Run
 from tamis.store.subset import Subset
@@ -51,7 +51,7 @@ def scored(tmp_path: Path) -> Run:
 def test_npy_is_datacomps_subset_file_byte_for_byte(
     tmp_path: Path, kept: Sequence[int], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tamis.exporters.npy._BLOCK", block)
+    monkeypatch.setattr("tamis.exporters.lists._UIDS", block)
     assert tamis.export(subset_of(uid_run(tmp_path / "run"), kept), "npy", tmp_path / "subset.npy") == len(kept)
     np.save(tmp_path / "theirs.npy", np.array(sorted(UIDS[row] for row in kept), np.dtype("u8,u8")))
     assert (tmp_path / "subset.npy").read_bytes() == (tmp_path / "theirs.npy").read_bytes()

@@ -1,10 +1,8 @@
-"""Captions as a feature: stored and used again, read from a file, complete after a kill."""
+"""Captions as a feature: stored and used again, read from a file."""
 
 from __future__ import annotations
 
 import json
-import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import index_rows, pair, parts_of, text_pool, write_pool, write_tar
-from processes import command, die_at_file
+from factories import index_rows, pair, text_pool, write_pool, write_tar
 
 import tamis
 from tamis.errors import RecipeError
@@ -77,18 +74,6 @@ def test_stored_captions_are_used_again(
     before = set(run.scores)
     other = score(pool, tmp_path / "run", sieve | {"encoder": siglip_model})
     assert before < set(other.scores)
-
-
-def test_a_killed_run_that_is_repeated_has_the_same_parts(tmp_path: Path, sieve: dict[str, Any], kept: Run) -> None:
-    pool = kept.path.parent / "pool"  # the same one: parts hold the path of their pool
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps({"signals": [{"sieve": sieve}], "keep": ["captions"]}))
-    arguments = ["score", str(pool), "--recipe", str(recipe), "--precision", "float32", "--device", "cpu", "-q"]
-    killed = command(*arguments, "--run", tmp_path / "run", before=partial(die_at_file, 8))
-    assert killed.returncode == -signal.SIGKILL
-    assert 0 < len(parts_of(tmp_path / "run")) < len(parts_of(kept.path))
-    score(pool, tmp_path / "run", sieve, keep=["captions"], precision="float32")
-    assert parts_of(tmp_path / "run") == parts_of(kept.path)
 
 
 @pytest.mark.parametrize("form", ["uid.parquet", "uid.csv", "key.jsonl"])

@@ -33,14 +33,6 @@ def test_together_they_take_at_most_40_megabytes() -> None:
     assert 0 < sum(file.stat().st_size for file in files) <= 40e6
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_every_card_has_its_metrics_with_intervals(name: str) -> None:
-    card = (folder(name) / "README.md").read_text()
-    assert "license: mit" in card
-    assert f"python -m tools.lab_models --only lab/{name}" in card
-    assert card.count(" | ") >= 4
-
-
 def missed(name: str, count: int, margin: float) -> dict[str, str]:
     """What a model does not reach on so many examples of each kind, with so much less than its floors asked of it."""
     beside = {"clip": folder("clip")} if name == "text-to-image" else {}

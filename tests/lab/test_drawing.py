@@ -66,7 +66,7 @@ def test_painted_text_lies_within_its_quads_and_the_quads_within_the_image() -> 
         assert quads.shape[1:] == (4, 2)
         assert quads.min() >= 0
         assert quads.max() <= 128
-        assert painted.text.lower().split() == text.lower().split()
+        assert " ".join(painted.lines).lower().split() == text.lower().split()
         left, top = quads.min(axis=(0, 1))
         right, bottom = quads.max(axis=(0, 1))
         assert bottom - top >= 9
@@ -78,8 +78,8 @@ def test_long_text_is_cut_after_a_whole_word() -> None:
     text = "a very long sentence that goes on and on until nobody can follow it any more at all"
     painted = paint_text(Image.new("RGB", (128, 128)), text, np.random.default_rng(0), most_lines=2)
     assert len(painted.quads) == 2
-    assert text.startswith(painted.text)
-    assert 3 <= len(painted.text.split()) < len(text.split())
+    assert text.startswith(" ".join(painted.lines))
+    assert 3 <= len(" ".join(painted.lines).split()) < len(text.split())
 
 
 def test_a_word_longer_than_a_line_is_made_smaller_and_not_lost() -> None:
@@ -87,6 +87,6 @@ def test_a_word_longer_than_a_line_is_made_smaller_and_not_lost() -> None:
         painted = paint_text(
             Image.new("RGB", (128, 128)), "www.unusually-long-address.example", np.random.default_rng(seed)
         )
-        assert painted.text.lower() == "www.unusually-long-address.example"
+        assert " ".join(painted.lines).lower() == "www.unusually-long-address.example"
         assert np.array(painted.quads).min() > 0
         assert np.array(painted.quads).max() < 128

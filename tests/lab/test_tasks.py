@@ -80,7 +80,7 @@ def test_labels_are_what_is_drawn_and_objects_have_colour_and_place(tasks: dict[
         assert all(scene.relation is None for scene in scenes)
     task = tasks["lab-objects"]
     assert task.worst == {"acc_worst_colour": "colour", "acc_worst_place": "place"}
-    metadata = task.metadata()
+    metadata = np.array([image.groups for image in task.images()])
     assert metadata.shape == (SIZE, 2)
     assert 0 <= metadata.min() <= metadata[:, 0].max() < len(COLOURS)
     assert metadata[:, 1].max() < len(PLACES)

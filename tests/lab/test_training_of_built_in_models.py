@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -15,12 +14,8 @@ pytest.importorskip("torch")
 from safetensors import safe_open
 
 from tamis.models.reference import resolve
-from tamis.train.towers import clip_tokenizer
 from tools.lab_models import measuring
 from tools.lab_models.building import BUILDS, Built, build_models
-from tools.lab_models.examples import SIDE, draw
-from tools.lab_models.measuring import mentioned
-from tools.lab_models.vocabulary import bert_tokenizer, corpus, gpt2_tokenizer
 
 LEAST = 0.0001  # an effort that leaves two steps of every training, and 64 examples
 
@@ -63,19 +58,10 @@ def test_every_model_becomes_a_folder_that_its_own_class_loads(built: list[Built
                 kinds = Counter(str(weights.get_tensor(name).dtype) for name in weights.keys())  # noqa: SIM118
             assert set(kinds) == {"torch.float16"}, file
         assert not list(one.folder.parent.glob("*.unfinished"))
-
-
-def test_every_card_tells_data_steps_metrics_and_how_to_build_it_again(built: list[Built]) -> None:
-    for one in built:
         card = (one.folder / "README.md").read_text()
-        assert card.startswith("---\nlicense: mit\n")
         assert f"python -m tools.lab_models --only {one.name}" in card
-        assert "batches" in card
         assert one.metrics
-        for metric in one.metrics.values():
-            assert metric.what in card
-            assert str(metric.found) in card
-            assert metric.found.low <= metric.found.value <= metric.found.high
+        assert all(str(metric.found) in card for metric in one.metrics.values())
 
 
 def test_the_same_seeds_give_the_same_weights(built: list[Built], tmp_path: Path) -> None:
@@ -90,27 +76,3 @@ def test_an_unknown_name_and_a_senseless_effort_are_refused(tmp_path: Path) -> N
         build_models(tmp_path, only=["lab/captoner"])
     with pytest.raises(ValueError, match="effort must be above 0"):
         build_models(tmp_path, effort=0)
-
-
-def test_examples_do_not_depend_on_the_number_of_processes() -> None:
-    one, two = (draw(70, seed=5, kinds={"visual": 1, "text_only": 1}, workers=workers) for workers in (1, 2))
-    assert np.array_equal(one.images, two.images)
-    assert one.samples == two.samples
-    assert {sample.kind for sample in one.samples} == {"visual", "text_only"}
-    assert one.images.shape == (70, SIDE, SIDE, 3)
-
-
-def test_what_a_caption_mentions() -> None:
-    assert mentioned("Two red dogs next to a cat, on a beach.") == [("dog", "red"), ("cat", None)]
-    assert mentioned("a grey sheep and the cacti") == [("sheep", "grey"), ("cactus", None)]
-    assert mentioned("freedom is a red idea") == []
-
-
-@pytest.mark.parametrize("make", [clip_tokenizer, bert_tokenizer, gpt2_tokenizer])
-def test_tokenizers_write_every_caption_and_any_other_text(make: Any) -> None:
-    texts = corpus(500, seed=1)
-    tokenizer = make(texts, 40)
-    for text in [*texts[:50], "xylophones & zithers, 1984!"]:
-        back = tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
-        assert "".join(back.lower().split()) == "".join(text.lower().split())
-    assert tokenizer.unk_token_id not in tokenizer("zyxwvut")["input_ids"][1:-1]

@@ -28,13 +28,6 @@ def slow_ranks(values: list[int]) -> list[float]:
     return [sum(x < value for x in values) + (sum(x == value for x in values) + 1) / 2 for value in values]
 
 
-def test_four_rows_by_hand() -> None:
-    one, other = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 8])
-    assert pearson(one, other) == pytest.approx(10 / math.sqrt(5 * 29))
-    assert spearman(one, other) == pytest.approx(0.8)  # 1 - 6 * 2 / (4 * 15)
-    assert kendall(one, other) == pytest.approx(4 / 6)  # five pairs agree, one does not
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=12))
 def test_they_are_their_definitions(rows: list[tuple[int, int]]) -> None:

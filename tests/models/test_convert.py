@@ -35,8 +35,9 @@ CPU = Device()
 Wrap = Callable[[Mapping[str, Any]], Any]
 
 
-def bert_folder(folder: Path) -> Path:
-    """Saves a tiny tokenizer of BERT's kind."""
+@pytest.fixture
+def bert(tmp_path: Path) -> str:
+    """The folder of a tiny tokenizer of BERT's kind."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -45,33 +46,31 @@ def bert_folder(folder: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    ).save_pretrained(folder)
-    return folder
+    ).save_pretrained(tmp_path / "bert")
+    return str(tmp_path / "bert")
 
 
-def merges_file(path: Path) -> Path:
-    """Writes a short list of merges as OpenAI's is laid out."""
+@pytest.fixture
+def merges(tmp_path: Path) -> str:
+    """A short list of merges, laid out as OpenAI's."""
     merges = ["d o", "do g</w>", "c a", "ca t</w>", "r e", "re d</w>"]
+    path = tmp_path / "bpe_simple_vocab_16e6.txt.gz"
     path.write_bytes(gzip.compress("\n".join(["#version: 0.2", *merges, ""]).encode()))
-    return path
+    return str(path)
 
 
 #: 256 bytes, the same at a word's end, six merges, two signs.
 CLIP_WORDS = 520
 
 
-def drawings(n: int = 3) -> list[Any]:
-    return [plain_image(seed, size=(32, 32)) for seed in range(n)]
+IMAGES = [plain_image(seed, size=(32, 32)) for seed in range(3)]
 
 
-def normalised(images: list[Any]) -> torch.Tensor:
+def pixels() -> torch.Tensor:
+    """The images, normalised as for CLIP."""
     mean = np.array([0.48145466, 0.4578275, 0.40821073])
     std = np.array([0.26862954, 0.26130258, 0.27577711])
-    return torch.tensor((np.stack(images) / 255 - mean) / std).permute(0, 3, 1, 2).float()
-
-
-def padded(rows: list[list[int]], length: int) -> torch.Tensor:
-    return torch.tensor([row + [0] * (length - len(row)) for row in rows])
+    return torch.tensor((np.stack(IMAGES) / 255 - mean) / std).permute(0, 3, 1, 2).float()
 
 
 @pytest.fixture
@@ -79,24 +78,10 @@ def blip() -> PlainBlip:
     return PlainBlip(len(SIGNS) + len(WORDS) + 2).eval()
 
 
-@pytest.fixture
-def bert(tmp_path: Path) -> str:
-    return str(bert_folder(tmp_path / "bert"))
-
-
-@pytest.fixture
-def merges(tmp_path: Path) -> str:
-    return str(merges_file(tmp_path / "bpe_simple_vocab_16e6.txt.gz"))
-
-
 def saved(state: Mapping[str, Any], path: Path) -> Path:
     """Writes a state dict as safetensors: what is mapped does not depend on how it was packed."""
     save_file({name: one.clone().contiguous() for name, one in state.items()}, path)
     return path
-
-
-def left(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 # ---- BLIP
@@ -132,11 +117,10 @@ def test_a_converted_blip_has_the_logits_of_its_own_layout(
     captioner = load_beam_captioner(str(tmp_path / "out"), CPU)
     assert captioner.tokenizer("a red dog", add_special_tokens=False)["input_ids"] == [4, 5, 6]
     assert captioner.tokenizer.decode([14, 4, 5, 6, 3, 0], skip_special_tokens=True) == "a red dog"
-    pixels = normalised(drawings())
     tokens = torch.randint(0, len(SIGNS) + len(WORDS) + 2, (3, 7), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
-        expected = blip(pixels, tokens)
-        found = captioner.model(pixel_values=pixels, input_ids=tokens).logits
+        expected = blip(pixels(), tokens)
+        found = captioner.model(pixel_values=pixels(), input_ids=tokens).logits
     assert float(expected.abs().max()) > 5
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -187,9 +171,10 @@ def check_clip(plain: PlainOpenClip, out: Path) -> None:
     assert [row[0] for row in tokens] == [CLIP_WORDS - 2] * 3
     assert [row[-1] for row in tokens] == [CLIP_WORDS - 1] * 3
     with torch.inference_mode():
-        expected = plain(normalised(drawings()), padded(tokens, 12)).numpy()
+        rows = torch.tensor([row + [0] * (12 - len(row)) for row in tokens])
+        expected = plain(pixels(), rows).numpy()
         scale = float(model._model.logit_scale.exp())
-    images, texts = model.images(drawings()), model.texts(tokens)
+    images, texts = model.images(IMAGES), model.texts(tokens)
     images, texts = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (images, texts))
     assert np.ptp(expected) > 1
     np.testing.assert_allclose(scale * images @ texts.T, expected, atol=1e-5, rtol=1e-5)
@@ -218,12 +203,7 @@ def settings(**changes: Any) -> dict[str, Any]:
         "vision_cfg": {"image_size": 32, "layers": 2, "width": 40, "head_width": 8, "patch_size": 8},
         "text_cfg": {"context_length": 12, "vocab_size": CLIP_WORDS, "width": 32, "heads": 4, "layers": 3},
     }
-    preprocess = {
-        "mean": [0.5, 0.4, 0.3],
-        "std": [0.2, 0.3, 0.25],
-        "interpolation": "bicubic",
-        "resize_mode": "shortest",
-    }
+    preprocess = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.25], "interpolation": "bicubic"}
     for name, value in changes.items():
         part, _, key = name.rpartition("__")
         ({"": model, "preprocess": preprocess}.get(part) or model[f"{part}_cfg"])[key] = value
@@ -285,23 +265,20 @@ def test_clips_tokens_are_cut_and_numbered_as_openais(merges: str) -> None:
 # ---- pickles of transformers
 
 
-def pickled_folder(folder: Path, *, shards: int = 1, lacks: str | None = None) -> Path:
+def pickled_folder(folder: Path) -> Path:
     """Replaces the safetensors of a tiny CLIP by pickles."""
     folder = clip_folder(folder)
     state = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    state.pop(lacks, None)
-    names = [f"pytorch_model-0000{n}-of-0000{shards}.bin" if shards > 1 else "pytorch_model.bin" for n in range(shards)]
-    for n, name in enumerate(names):
-        torch.save({key: state[key] for key in sorted(state)[n::shards]}, folder / name)
-    if shards > 1:
-        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {}}))
+    for n in range(2):
+        torch.save({key: state[key] for key in sorted(state)[n::2]}, folder / f"pytorch_model-0000{n}-of-00002.bin")
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {}}))
     (folder / "optimizer.pt").write_bytes(b"not asked for")
     return folder
 
 
 def test_a_pickled_folder_of_transformers_becomes_safetensors_of_the_same_model(tmp_path: Path) -> None:
-    safe, old = clip_folder(tmp_path / "safe"), pickled_folder(tmp_path / "old", shards=2)
+    safe, old = clip_folder(tmp_path / "safe"), pickled_folder(tmp_path / "old")
     with pytest.raises(ModelError, match=rf"only pickled weights .*run `tamis convert {old} OUT`"):
         load_clip(str(old), CPU)
     assert convert(str(old), tmp_path / "out").kind == "transformers"
@@ -309,7 +286,8 @@ def test_a_pickled_folder_of_transformers_becomes_safetensors_of_the_same_model(
         f"SHA-256 {hashlib.sha256(next(old.glob('*.bin')).read_bytes()).hexdigest()}"
         in (tmp_path / "out" / "README.md").read_text()
     )
-    assert left(tmp_path / "out") == {*left(safe), "README.md"}
+    made, wanted = ({path.name for path in folder.iterdir()} for folder in (tmp_path / "out", safe))
+    assert made == {*wanted, "README.md"}
     made, wanted = load_file(tmp_path / "out" / "model.safetensors"), load_file(safe / "model.safetensors")
     assert made.keys() == wanted.keys()
     assert all(torch.equal(made[name], wanted[name]) for name in wanted)

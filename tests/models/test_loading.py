@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from factories import safetensors_bytes
@@ -98,16 +98,7 @@ def test_threads_that_ask_at_once_load_one_model_and_loaders_may_use_others() ->
         loads.append("outer")
         return (inner(),)
 
-    found: list[Any] = []
-
-    def ask() -> None:
-        together.wait()
-        found.append(outer())
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: (together.wait(), outer())[1], range(8)))
     assert loads == ["outer", "inner"]
     assert len({id(one) for one in found}) == 1

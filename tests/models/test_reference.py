@@ -1,4 +1,4 @@
-"""Model references: what each form means, and what is said, soon, about a model that is not here."""
+"""Model references: what each form means, what is said about a model that is not here, and `tamis list models`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import xxhash
 from factories import safetensors_bytes
 from huggingface_hub import constants
 
+from tamis.catalogue import CATALOGUES
 from tamis.errors import DependencyError, ModelError, install
 from tamis.models import reference
 from tamis.models.reference import BUILT_IN, HUB, PATTERNS, BuiltIn, cached, complete, resolve
@@ -42,14 +43,16 @@ def pipeline_folder(folder: Path) -> Path:
     return folder
 
 
-def in_cache(cache: Path, name: str, revision: str = "main") -> Path:
+def in_cache(
+    cache: Path, name: str, revision: str = "main", weights: bytes = b"weights", *, kind: str = "models"
+) -> Path:
     """Writes a model into a hub's cache, as its client lays it out."""
-    repository = cache / f"models--{name.replace('/', '--')}"
+    repository = cache / f"{kind}--{name.replace('/', '--')}"
     commit = xxhash.xxh3_128_hexdigest(revision.encode()) + "0" * 8
     ref = repository / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
     ref.write_text(commit)
-    return model_folder(repository / "snapshots" / commit)
+    return model_folder(repository / "snapshots" / commit, weights)
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +221,7 @@ def test_a_cached_model_counts_when_complete_and_from_revisions_that_we_know(cac
     main = in_cache(cache, B32)
     (main / "model.safetensors").rename(main / "pytorch_model.bin")
     assert cached(B32) is None
-    assert cached(B32, ("*",)) == main
+    assert cached(B32, pickled=True) == main
     assert in_cache(cache, B32, HUB[B32].revision or "") == cached(B32)
 
 
@@ -247,12 +250,7 @@ def test_offline_says_what_to_download_where_to_put_it_and_what_serves_meanwhile
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "reply",
-    [
-        None,
-        answer("200 OK", b"<html>log in</html>"),
-        answer("503 Service Unavailable"),
-        b"nonsense\r\n\r\n",
-    ],
+    [None, answer("200 OK", b"<html>log in</html>"), answer("503 Service Unavailable"), b"nonsense\r\n\r\n"],
     ids=["silent", "login page", "busy", "nonsense"],
 )
 def test_a_hub_that_does_not_answer_as_one_ends_in_advice(
@@ -318,3 +316,46 @@ def test_a_hub_that_has_pickles_only_is_said_to(hub: SimpleNamespace, tmp_path: 
     assert "the hub has no complete safetensors of 'owner/clip' at revision main" in message
     assert "run `tamis convert owner/clip OUT`" in message
     assert "use the built-in lab/clip" in message
+
+
+# ---- `tamis list models`
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    listed = CATALOGUES["models"]()
+    found = {row["model"]: row for row in listed}
+    assert len(found) == len(listed)  # nothing twice
+    return found
+
+
+def test_built_ins_come_first_then_the_hub_and_any_folder_last() -> None:
+    listed = rows()
+    assert list(listed) == [*BUILT_IN, *HUB, "path/to/folder"]
+    assert [name for name, row in listed.items() if row["kind"] == "hub, pickled"] == ["openai/clip-vit-base-patch16"]
+    row = listed["minilm"]
+    assert (row["kind"], row["job"], row["licence"]) == ("built-in", "sentence encoder", "Apache-2.0")
+    assert (row["download"], row["command"]) == (False, None)
+    assert 90 < row["size_mb"] < 95
+
+
+def test_a_built_in_that_is_not_here_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, extra in (("minilm", "sentence"), ("lab/clip", None)):
+        lost = BuiltIn(job="image-text", package="not_there", file="x", extra=extra, about="lost", licence="MIT")
+        monkeypatch.setitem(BUILT_IN, name, lost)  # type: ignore[arg-type]
+    row = rows()["minilm"]
+    assert (row["size_mb"], row["download"], row["command"]) == (None, True, install("sentence"))
+    row = rows()["lab/clip"]
+    assert (row["size_mb"], row["download"], row["command"]) == (None, False, "pip install --force-reinstall tamis")
+
+
+def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) -> None:
+    in_cache(cache, B32, weights=b"w" * 1_234_000)
+    (in_cache(cache, "google/siglip-base-patch16-224") / "model.safetensors").unlink()
+    (in_cache(cache, "someone/blip-mine") / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A card")
+    in_cache(cache, "someone/pictures", kind="datasets")
+    row = rows()[B32]
+    assert (row["kind"], row["size_mb"], row["licence"], row["download"]) == ("local", 1.2, "MIT", False)
+    row = rows()["someone/blip-mine"]
+    assert (row["kind"], row["job"], row["licence"]) == ("local", "captioner", "cc-by-4.0")
+    assert rows()["google/siglip-base-patch16-224"]["kind"] == "hub"
+    assert "someone/pictures" not in rows()

@@ -1,9 +1,10 @@
-"""Text regions: from probability maps by hand, and large letters with the real detector and recogniser."""
+"""Text regions: from maps by hand, large letters with the real detector and recogniser, and FAST."""
 
 from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,17 @@ import pytest
 from factories import plain_image, score_batch
 from PIL import Image, ImageDraw, ImageFont
 
-from tamis.data import Device, Sample
-from tamis.features.text import TextBoxes
+from tamis.data import Device, Sample, settings
+from tamis.errors import ModelError, RecipeError
+from tamis.features.text import FastBoxes, TextBoxes
 from tamis.math.regions import quad_mask
-from tamis.models.ocr.detector import Regions, regions_of, small_size
-from tamis.models.ocr.recogniser import load_legible
+from tamis.models import ocr
+from tamis.models.ocr import Regions, fast_quads, load_fast_detector, load_legible, regions_of, small_size
+from tamis.models.reference import resolve
+from tamis.recipe import load
+from tamis.signals import TextArea
 
+cv2 = pytest.importorskip("cv2")
 pytest.importorskip("rapidocr")
 
 
@@ -124,3 +130,133 @@ def test_a_page_keeps_all_of_its_words() -> None:
     assert len(found) == len(heights) == 56 * 31 == 1736
     assert found.quads[:, :, 1].min() < 16
     assert found.quads[:, :, 1].max() > 880
+
+
+# ---- FAST
+
+
+def slow_quads(logits: Any, side: int, threshold: float, area: int, pooling: int) -> list[tuple[int, float, list[int]]]:
+    """What fast_head.py and generate_bbox.py do, with torch's pooling: pixels, confidence, bounds of each region."""
+    import torch
+
+    def grown(values: Any) -> Any:
+        half = torch.nn.functional.interpolate(torch.tensor(values)[None, None], size=(side // 2, side // 2))
+        spread = torch.nn.functional.max_pool2d(half, pooling // 2 + 1, stride=1, padding=(pooling // 2) // 2)
+        return torch.nn.functional.interpolate(spread, size=(side, side))[0, 0].numpy()
+
+    _, cores = cv2.connectedComponents((logits > 0).astype(np.uint8))
+    labels, probability = grown(cores.astype(np.float32)), 1 / (1 + np.exp(-grown(logits).astype(np.float64)))
+    found = []
+    for label in range(1, cores.max() + 1):
+        inside = labels == label
+        if inside.sum() < area or probability[inside].mean() < threshold:
+            continue
+        ys, xs = np.nonzero(inside)
+        found.append((int(inside.sum()), float(probability[inside].mean()), [xs.min(), ys.min(), xs.max(), ys.max()]))
+    return found
+
+
+def test_a_square_core_by_hand() -> None:
+    """A core of 2 x 2 at (8, 4) of a 16-pixel map of a 64-pixel square.
+
+    At half the side it covers columns 16 to 19 and rows 8 to 11; a window that looks one back and two ahead spreads it
+    to 14..20 and 6..12 (7 wide); of that map, 31 wide, pixel x of the square reads int(x * 31 / 64).
+    """
+    logits = np.full((16, 16), -6, np.float32)
+    logits[4:6, 8:10] = 6
+    quads, confidence = fast_quads(logits, 64, threshold=0.85, area=200, pooling=7)
+    columns = [x for x in range(64) if 14 <= int(x * 31 / 64) <= 20]
+    rows = [y for y in range(64) if 6 <= int(y * 31 / 64) <= 12]
+    left, right, top, bottom = columns[0], columns[-1], rows[0], rows[-1]
+    np.testing.assert_allclose(quads, [[[left, top], [right, top], [right, bottom], [left, bottom]]], atol=1e-3)
+    np.testing.assert_allclose(confidence, [1 / (1 + np.exp(-6))], rtol=1e-6)
+    count = len(columns) * len(rows)
+    assert count == 210
+    assert len(fast_quads(logits, 64, 0.85, count, 7)[0]) == 1
+    assert len(fast_quads(logits, 64, 0.85, count + 1, 7)[0]) == 0
+    assert len(fast_quads(logits, 64, 0.999, 200, 7)[0]) == 0
+    assert len(fast_quads(-np.abs(logits), 64, 0.0, 0, 7)[0]) == 0
+
+
+@pytest.mark.parametrize("pooling", [1, 7, 9])
+@pytest.mark.parametrize("seed", range(2))
+def test_regions_are_those_of_the_slow_reference(seed: int, pooling: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = cv2.resize(rng.normal(-0.6, 2, (9, 9)).astype(np.float32), (32, 32), interpolation=cv2.INTER_CUBIC)
+    expected = slow_quads(logits, 128, 0.6, 40, pooling)
+    quads, confidence = fast_quads(logits, 128, 0.6, 40, pooling)
+    assert len(expected) >= 2
+    np.testing.assert_allclose(confidence, [sure for _, sure, _ in expected], rtol=1e-5)
+    for quad, (pixels, _, (left, top, right, bottom)) in zip(quads, expected, strict=True):
+        hull = cv2.contourArea(quad)
+        assert hull <= (right - left + 1) * (bottom - top + 1)  # no larger than the upright one
+        assert hull >= 0.6 * pixels
+        centre = quad.mean(axis=0)
+        assert left <= centre[0] <= right
+        assert top <= centre[1] <= bottom
+
+
+def dark_is_text(batch: Any) -> Any:
+    """A network of FAST's shape: means of 4 x 4 pixels; the darker, the higher the first of its channels."""
+    _, _, height, width = batch.shape
+    means = batch.reshape(1, 3, height // 4, 4, width // 4, 4).mean((3, 5))  # (1, 3, h, w)
+    maps = np.zeros((1, 5, height // 4, width // 4), np.float32)
+    maps[:, 0] = -2 * means.sum(1)
+    return maps
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file that loads as `dark_is_text`."""
+    monkeypatch.setattr(ocr, "load_network", lambda model, _: resolve(model) and dark_is_text)
+    (tmp_path / "fast.onnx").write_bytes(b"a network")
+    return str(tmp_path / "fast.onnx")
+
+
+def sign(width: int, height: int, box: tuple[int, int, int, int]) -> Any:
+    image = np.full((height, width, 3), 250, np.uint8)
+    left, top, right, bottom = box
+    image[top:bottom, left:right] = 5
+    return image
+
+
+def test_text_is_found_in_place_for_every_shape_of_the_image(model: str) -> None:
+    boxes = FastBoxes(model=model, side=128, area=80)
+    images = [sign(200, 100, (40, 30, 120, 60)), sign(60, 240, (10, 160, 50, 190)), sign(64, 64, (0, 0, 0, 0))]
+    samples = [Sample(uid=(0, n), key=str(n), pixels=image) for n, image in enumerate(images)]
+    wide, high, empty = score_batch(boxes, samples)
+    for found, (left, top, right, bottom), slack in ((wide, (40, 30, 120, 60), 9), (high, (10, 160, 50, 190), 11)):
+        assert len(found) == 1
+        low, most = found.quads[0].min(axis=0), found.quads[0].max(axis=0)
+        np.testing.assert_allclose([*low, *most], [left, top, right, bottom], atol=slack)
+        assert (low >= 0).all()
+        assert 0.85 <= found.confidence[0] <= 1
+    assert len(empty) == 0
+    assert score_batch(boxes, [Sample(uid=(0, 1), key="x", pixels=None)]) == [None]
+    (none,) = score_batch(FastBoxes(model=boxes.model, side=128, area=80, tallest=0.05), samples[:1])
+    assert len(none) == 0
+
+
+def test_recipes_name_it_by_detects(model: str) -> None:
+    loaded = load({"signals": [{"text_area": {"boxes": {"detects": "fast", "model": model, "side": 64, "area": 20}}}]})
+    ((_, signal),) = loaded.signals
+    assert signal == TextArea(boxes=FastBoxes(model=model, side=64, area=20))
+    assert settings(signal)["boxes"]["detects"] == "fast"
+    found = score_batch(signal, [Sample(uid=(0, 1), key="x", pixels=sign(64, 64, (16, 16, 48, 32)))])
+    assert 0.1 < found["text_area"][0] < 0.5
+    kind = type(signal.boxes).kind_of(settings(signal)["boxes"])  # as the report reads them back
+    assert kind(**settings(signal)["boxes"]) == signal.boxes
+    with pytest.raises(RecipeError, match=r"text_area, boxes: unknown detector 'fats' \(did you mean 'fast'\?\)"):
+        load({"signals": [{"text_area": {"boxes": {"detects": "fats"}}}]})
+    with pytest.raises(RecipeError, match=r"unknown setting 'arae' \(did you mean 'area'\?\)"):
+        load({"signals": [{"text_area": {"boxes": {"detects": "fast", "arae": 3}}}]})
+
+
+def test_bad_settings_and_networks_are_errors(model: str) -> None:
+    for wrong in ({"area": -1}, {"pooling": 0}, {"side": 4}, {"threshold": 2.0}):
+        with pytest.raises(ValueError, match=r"must be|threshold is a probability"):
+            FastBoxes(**wrong)  # type: ignore[arg-type]
+    detect = load_fast_detector(model, side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())
+    assert len(detect([sign(32, 32, (8, 8, 24, 16))])[0]) == 1
+    with pytest.raises(ModelError, match=r"fast_tiny_tt_512_finetune_ic17mlt\.onnx"):
+        load_fast_detector(FastBoxes().model, side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())

@@ -49,6 +49,20 @@ def test_a_request_that_fails_is_made_again(kind: str) -> None:
         assert file.read() == DATA
 
 
+def test_a_range_that_comes_short_is_asked_for_again() -> None:
+    content, spoiled = files({"/a.bin": DATA}), list[int]()
+
+    def answer(request: Request) -> Answer:
+        whole = content(request)
+        if spoiled or len(whole.body) < 2:
+            return whole
+        spoiled.append(len(whole.body))
+        return Answer(whole.status, whole.body[:-1], whole.headers)
+
+    with FaultyServer(answer) as server, open_file(f"{server.url}/a.bin") as file:
+        assert (file.read(), len(spoiled)) == (DATA, 1)
+
+
 @pytest.mark.parametrize("kind", ENDLESS)
 @pytest.mark.parametrize("store", ["http", "s3"])
 def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import pair, write_pool, write_tar
+from factories import members_of, pair, write_metadata, write_pool, write_tar
 from s3_fixtures import LIBRARIES_WARN
 
 import tamis
@@ -74,7 +74,7 @@ def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
     assert 0 < sum(asked) <= sum(path.stat().st_size for path in pool.iterdir())
     asked.clear()
     assert next(tamis.samples_of(run, order=[9])).image == pair(1002)["jpg"]
-    first, *_, last = run.members("00001", [2])[0]
+    first, *_, last = members_of(run, "00001")[2]
     # The head shows whether the tar is compressed; then the image with caption and json, by one request.
     assert asked == [8, last.offset + last.size - first.offset]
     size = s3.size("pool/a/00000.tar")
@@ -103,46 +103,35 @@ def test_a_missing_bucket_key_or_range_says_so_at_once(pool: Path, s3: Any) -> N
         open_pool(PoolSpec(path="s3://pool/a/{00000..00003}.tar"))
 
 
-def kinds_of_pools(folder: Path) -> dict[str, Path]:
+def kinds_of_pools(folder: Path) -> list[Path]:
     """Writes a small pool of each kind; returns their folders, in which relative paths lead to the images."""
     pairs = [pair(n) for n in range(6)]
-    captions = [files["txt"].decode() for files in pairs]
-    paths = [f"images/{n}.jpg" for n in range(6)]
-    kinds = ("webdataset", "webdataset.gz", "img2dataset", "csv", "tsv", "jsonl", "parquet", "bytes", "datacomp")
-    made = {kind: folder / kind for kind in (*kinds, "imagefolder")}
-    for kind, here in made.items():
-        (here / "images").mkdir(parents=True)
-        if kind in ("csv", "tsv", "jsonl", "parquet"):
-            for n, files in enumerate(pairs):
-                (here / paths[n]).write_bytes(files["jpg"])
+    captions, images = [files["txt"].decode() for files in pairs], [files["jpg"] for files in pairs]
     samples = [(f"{n:09d}", files) for n, files in enumerate(pairs)]
-    write_tar(made["webdataset"] / "00000.tar", samples)
-    write_tar(made["webdataset.gz"] / "00000.tar.gz", samples, "w:gz")
-    write_tar(made["img2dataset"] / "00000.tar", samples)
-    pq.write_table(pa.table({"key": ["0"], "caption": ["a"]}), made["img2dataset"] / "00000.parquet")
-    (made["img2dataset"] / "00000_stats.json").write_text("{}")
-    for kind, delimiter in (("csv", ","), ("tsv", "\t")):
-        lines = [delimiter.join(row) for row in zip(["image", *paths], ["caption", *captions], strict=True)]
-        (made[kind] / f"pairs.{kind}").write_text("\n".join(lines) + "\n")
-    lines = [json.dumps({"image": path, "caption": text}) for path, text in zip(paths, captions, strict=True)]
-    (made["jsonl"] / "pairs.jsonl").write_text("\n".join(lines) + "\n")
-    pq.write_table(pa.table({"image": paths, "caption": captions}), made["parquet"] / "pairs.parquet")
-    images = [files["jpg"] for files in pairs]
+    write_tar(folder / "webdataset.gz" / "00000.tar.gz", samples, "w:gz")
+    img2dataset = write_tar(folder / "img2dataset" / "00000.tar", samples).parent
+    pq.write_table(pa.table({"key": ["0"], "caption": ["a"]}), img2dataset / "00000.parquet")
+    (img2dataset / "00000_stats.json").write_text("{}")
+    (folder / "tables" / "images [0]").mkdir(parents=True)
+    paths = [f"images [0]/{n}.jpg" for n in range(6)]
+    for path, image in zip(paths, images, strict=True):
+        (folder / "tables" / path).write_bytes(image)
+    lines = [f"{path}\t{text}\n" for path, text in zip(paths, captions, strict=True)]
+    (folder / "tables" / "a.tsv").write_text("".join(["file_name\ttext\n", *lines[:2]]))
+    rows = [json.dumps({"image": path, "caption": text}) for path, text in zip(paths[2:4], captions[2:4], strict=True)]
+    (folder / "tables" / "b.jsonl").write_text("\n".join(rows) + "\n")
+    pq.write_table(pa.table({"image": paths[4:], "caption": captions[4:]}), folder / "tables" / "c.parquet")
+    for name in ("bytes", "datacomp"):
+        (folder / name).mkdir()
     table = pa.table({"image": pa.array(images, pa.binary()), "caption": captions})
-    pq.write_table(table, made["bytes"] / "pairs.parquet", row_group_size=2)
-    for n, files in enumerate(pairs):
-        (made["imagefolder"] / f"{n}.jpg").write_bytes(files["jpg"])
-    lines = [f"{n}.jpg,{text}" for n, text in enumerate(captions)]
-    (made["imagefolder"] / "metadata.csv").write_text("\n".join(["file_name,text", *lines]) + "\n")
-    rows = {"uid": [f"{n:032x}" for n in range(6)], "url": paths, "text": captions}
-    rows["clip_b32_similarity_score"] = np.linspace(0, 1, 6)  # type: ignore[assignment]
-    pq.write_table(pa.table(rows), made["datacomp"] / "0.parquet")
-    np.savez(made["datacomp"] / "0.npz", b32_img=np.eye(6, 512, dtype=np.float16))
-    return made
+    pq.write_table(table, folder / "bytes" / "pairs.parquet", row_group_size=2)
+    write_metadata(folder / "datacomp" / "0.parquet", rows=6)
+    return sorted(folder.iterdir())
 
 
-def test_every_kind_of_pool_is_read_from_s3_as_from_a_disk(tmp_path: Path, s3: Any) -> None:
-    for kind, folder in kinds_of_pools(tmp_path / "pools").items():
+def test_every_kind_of_pool_is_read_from_s3_as_from_a_disk_in_a_folder_of_any_name(tmp_path: Path, s3: Any) -> None:
+    for folder in kinds_of_pools(tmp_path / "odd [1] {x} {0..2}"):
+        kind = folder.name
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             s3.pipe_file(f"pool/{kind}/{path.relative_to(folder)}", path.read_bytes())
         scores = ["caption_length", *([] if kind == "datacomp" else ["image_size"])]
@@ -155,4 +144,5 @@ def test_every_kind_of_pool_is_read_from_s3_as_from_a_disk(tmp_path: Path, s3: A
         if kind != "datacomp":
             order = [4, 0, 3, 4]
             wanted = [one.image for one in tamis.samples_of(local, order=order)]
+            assert wanted == [pair(n)["jpg"] for n in order], kind
             assert [one.image for one in tamis.samples_of(remote, order=order)] == wanted, kind

@@ -17,12 +17,13 @@ from factories import caption, image_bytes, index_rows, write_metadata
 
 import tamis
 from tamis.data import Sample
-from tamis.errors import PoolError, ShardError, UnreachedError
+from tamis.errors import PoolError, RecipeError, ShardError, UnreachedError
 from tamis.ids import content_uid, format_uid
 from tamis.pool import PoolSpec, datacomp, open_pool, table
 from tamis.pool import rows as pool_rows
-from tamis.pool.datacomp import metadata_shards
+from tamis.pool.datacomp import metadata_pool
 from tamis.pool.source import Problem
+from tamis.pool.texts import read_captions_file
 from tamis.store import Run
 
 Rows = Sequence[Mapping[str, Any]]
@@ -247,7 +248,7 @@ def test_a_table_that_the_disk_does_not_give_may_be_whole(
     WRITERS[ending](Path(path), [{"image": "a.jpg", "caption": caption(row)} for row in range(12)])
     monkeypatch.setattr(f"tamis.pool.{module}.open_file", without_answer)
     with pytest.raises(UnreachedError, match=rf"p\.{ending}"):
-        metadata_shards({path: "p"}, spec) if module == "datacomp" else table.table_shards(path, "p", spec)
+        metadata_pool(spec, {path: "p"}) if module == "datacomp" else table.table_shards(path, "p", spec)
 
 
 def test_a_file_that_is_no_table_stops_and_one_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
@@ -267,6 +268,34 @@ def test_a_file_that_is_no_table_stops_and_one_damaged_inside_is_a_bad_shard(tmp
     bad.write_bytes(content[:-50])
     with pytest.raises(PoolError, match=r"b\.parquet"):
         open_pool(str(tmp_path / "pool"))
+
+
+SECRET = "hunter2-AKIA1234"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", f"{SECRET}\n"),
+        ("a.csv", f"uid,captions\n{SECRET},{SECRET}\n"),
+        ("a.csv", f"uid,captions\n{SECRET},{SECRET},{SECRET}\n"),
+        ("a.csv", f"key,captions\na,{SECRET}\n"),
+        ("a.jsonl", f"{SECRET}\n"),
+        ("a.parquet", f"{SECRET}\n"),
+    ],
+)
+def test_a_captions_file_that_is_none_is_not_quoted(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(RecipeError, match="captions_from") as error:
+        read_captions_file(tmp_path / name)
+    assert SECRET not in str(error.value)
+
+
+def test_what_is_no_table_is_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"{SECRET}\n")
+    with pytest.raises(PoolError, match="its columns: 1 of unreadable names") as error:
+        table.table_shards(str(tmp_path / "a.csv"), "a", PoolSpec(path="a.csv"))
+    assert SECRET not in str(error.value)
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------
@@ -335,6 +364,7 @@ def test_a_large_parquet_file_is_cut_into_ranges_and_read_once(tmp_path: Path, m
     assert [row["key"] for row in rows] == [f"{number:09d}" for number in range(50)]
     assert [(row["caption"], row["uid_lo"]) for row in rows] == [(f"number {n}", n + 1) for n in range(50)]
     assert tamis.check(run.path).exit_code == 0
+    monkeypatch.setattr(table.TableShard, "batch", 3)  # more than one before the first row
     in_reverse = [list(shard.samples()) for shard in reversed(open_pool(str(tmp_path / "t.parquet")).shards)]
     assert [sample.uid[1] for shard in reversed(in_reverse) for sample in shard] == list(range(1, 51))
     order = [20, 3, 49, 8, 23, 0]

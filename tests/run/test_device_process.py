@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from factories import parts_of, write_pool
+from factories import parts_of, score, write_pool
 from odd_signals import Brightness, Faulty, FaultyBeside, Keeper
 
-import tamis
 from tamis.data import Device, Signal
 from tamis.errors import SignalError
 from tamis.graph import Identities
@@ -20,15 +18,10 @@ from tamis.run import local
 from tamis.run.local import Local
 from tamis.run.plan import Plan
 from tamis.run.ranks import Place
-from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard
 
 SERVED = Local(2, served=True)
-
-
-def score(pool: Path, run: Path, *signals: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 def test_workers_that_share_a_device_make_what_one_makes_alone(pool: Path, tmp_path: Path) -> None:
@@ -75,26 +68,22 @@ def test_what_a_node_keeps_of_a_batch_is_not_written_over_by_the_next(pool: Path
     assert run.to_numpy("kept").tolist() == [1.0] * 21
 
 
-def fitting(pool: Path, kind: str, *signals: Signal, **settings: Any) -> int:
-    plan = Plan(
-        pool=open_pool(pool),
-        signals=tuple((signal.name, signal) for signal in signals),
-        identities=Identities(Device(kind=kind)),
-    )
-    return Local(command=True, **settings)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
-
-
 def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fitting(kind: str, signal: Signal, place: Place | None = None) -> int:
+        identities = Identities(Device(kind=kind))
+        plan = Plan(pool=open_pool(pool), signals=((signal.name, signal),), identities=identities)
+        return Local(place=place, command=True)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
+
     monkeypatch.setattr(local, "memory", lambda: 64 << 30)
     reading = FaultyBeside(key=BAD)
-    assert fitting(pool, "cuda:0", Brightness()) == 8  # one per core feeds the GPU
-    assert fitting(pool, "cpu", Brightness()) == 1  # the model takes all cores
-    assert fitting(pool, "cpu", reading) == 1  # too little to start processes for
+    assert fitting("cuda:0", Brightness()) == 8  # one per core feeds the GPU
+    assert fitting("cpu", Brightness()) == 1  # the model takes all cores
+    assert fitting("cpu", reading) == 1  # too little to start processes for
     monkeypatch.setattr(local, "_SMALL_POOL", 1000)
-    assert fitting(pool, "cpu", reading) == 8
-    assert fitting(pool, "cpu", reading, place=Place(local=(0, 16))) == 4  # of sixteen ranks on the machine
+    assert fitting("cpu", reading) == 8
+    assert fitting("cpu", reading, Place(local=(0, 16))) == 4  # of sixteen ranks on the machine
     monkeypatch.setattr(local, "memory", lambda: 3 << 30)
-    assert fitting(pool, "cuda:0", Brightness()) == 3
+    assert fitting("cuda:0", Brightness()) == 3
 
 
 @pytest.mark.parametrize(
@@ -109,15 +98,14 @@ def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch:
 def test_cores_and_memory_are_those_that_a_container_may_use(
     files: dict[str, str], limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
     monkeypatch.setattr(machine, "_groups", lambda controller: [])
-    unlimited, memory = machine.cores(), machine.memory()
+    unlimited = machine.cores()
+    for name, text in {**files, "memory.max": f"{1 << 20}\n"}.items():
+        (tmp_path / name).write_text(text)
     monkeypatch.setattr(machine, "_groups", lambda controller: [tmp_path])
-    assert machine.cores() == (limit or unlimited)
-    for text, expected in (("max", memory), (str(1 << 20), 1 << 20)):
-        (tmp_path / "memory.max").write_text(f"{text}\n")
-        assert machine.memory() == expected
+    assert (machine.cores(), machine.memory()) == (limit or unlimited, 1 << 20)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.memory() > 1 << 20
 
 
 def test_control_groups_are_found_with_those_around_them(tmp_path: Path) -> None:

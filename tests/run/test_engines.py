@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from factories import parts_of, write_pool
+from factories import parts_of, score, write_pool
 from odd_signals import CALLS, Brightness, Faulty
 from processes import command
 
@@ -18,7 +18,7 @@ import tamis
 from tamis.errors import StopError
 from tamis.run import local
 from tamis.run.fill import engine_named
-from tamis.run.local import Local, helping_order
+from tamis.run.local import Local
 from tamis.run.ranks import Place, place_of
 from tamis.store import Run
 
@@ -35,10 +35,6 @@ from tamis.run.ranks import place_of
 engine = Local(place=place_of())
 tamis.score(sys.argv[1], run=sys.argv[2], signals=["caption_length", Brightness()], engine=engine, quiet=True)
 """
-
-
-def score(pool: Path, run: Path, *signals: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -60,27 +56,15 @@ def whole(many: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byt
 def test_three_ranks_started_at_once_make_what_one_worker_makes(
     many: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    here = str(Path(__file__).parent.parent)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(many), str(tmp_path / "run"), here],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"},
-        )
-        for rank in range(3)
-    ]
+    arguments = [sys.executable, "-c", RANK, str(many), str(tmp_path / "run"), str(Path(__file__).parent.parent)]
+    ranks = [subprocess.Popen(arguments, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}) for rank in range(3)]
     assert [rank.wait() for rank in ranks] == [0, 0, 0]
     assert parts_of(tmp_path / "run") == whole
     run = Run(tmp_path / "run")
-    assert run.failures == {}
-    assert tamis.check(run.path).exit_code == 0
+    assert (run.failures, tamis.check(run.path).exit_code) == ({}, 0)
     assert sorted(path.name for path in run.path.glob("status*")) == [f"status-rank{rank}.json" for rank in range(3)]
-    done = Counter(
-        line.split('"shard": "')[1][:5]
-        for path in run.path.glob("events-rank*.jsonl")
-        for line in path.read_text().splitlines()
-        if '"rows": 0' not in line
-    )
-    assert done == {f"{number:05}": 1 for number in range(8)}
+    events = [json.loads(line) for path in run.path.glob("events-rank*") for line in path.read_text().splitlines()]
+    assert Counter(event["shard"] for event in events if event["rows"]) == {f"{number:05}": 1 for number in range(8)}
 
 
 def test_a_rank_does_not_try_again_what_failed_elsewhere_meanwhile(pool: Path, tmp_path: Path) -> None:
@@ -101,14 +85,6 @@ def test_a_run_moves_between_engines(many: Path, whole: dict[str, bytes], tmp_pa
     tamis.score(many, run=tmp_path / "run", signals=["caption_length"], workers=2, grow=True, quiet=True)
     score(many, tmp_path / "run", "caption_length", Brightness(), engine=Local(place=Place(1, 2)))
     assert parts_of(tmp_path / "run") == whole
-
-
-def test_ranks_help_in_orders_of_their_own() -> None:
-    names = [f"{number:05}" for number in range(50)]
-    orders = [helping_order(names, rank) for rank in range(4)]
-    assert all(sorted(order) == names for order in orders)
-    assert len({order[0] for order in orders}) == 4
-    assert helping_order(reversed(names), 2) == orders[2]
 
 
 @pytest.mark.parametrize(
@@ -142,23 +118,14 @@ def test_the_place_of_a_rank_is_what_its_launcher_says(environment: dict[str, st
     assert place_of(environment, rank=0, world=2) == Place(0, 2)
 
 
-@pytest.mark.parametrize(
-    ("cores", "place", "taken"),
-    [
-        (12, Place(1, 4, (1, 4), cores=12), 12),  # bound to its own
-        (96, Place(1, 4, (1, 4), cores=12), 12),
-        (96, Place(1, 4, (1, 4)), 24),
-        (2, Place(1, 4, (1, 4)), 1),
-    ],
-)
-def test_ranks_of_one_machine_share_its_cores(
-    cores: int, place: Place, taken: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_one_machine_share_its_cores(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(local, "cores", lambda: cores)
     monkeypatch.setattr(local, "decoders", lambda available: seen.append(available) or 1)
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Local(1, place))
-    assert seen == [taken]
+    bound = Place(1, 4, (1, 4), cores=12)
+    for cores, place in ((12, bound), (96, bound), (96, Place(1, 4, (1, 4))), (2, Place(1, 4, (1, 4)))):
+        monkeypatch.setattr(local, "cores", lambda cores=cores: cores)
+        score(pool, tmp_path / "run", "caption_length", engine=Local(1, place))
+    assert seen == [12, 12, 24, 1]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from factories import pair, parts_of, write_pool, write_tar
+from factories import pair, parts_of, score, write_pool, write_tar
 from odd_signals import CALLS, Brightness, Broken, Faulty
 from processes import command
 
@@ -30,13 +30,10 @@ from tamis.errors import RunError, SignalError, StopError
 from tamis.run.fill import engine_named
 from tamis.run.shard import ShardWorker
 from tamis.store import Run, writers
+from tamis.store.checked import write_record
 from tamis.store.claims import claimed
 
 BAD = "000010003"  # a sample of the second shard
-
-
-def score(pool: Path | tamis.PoolSpec, run: Path, *signals: Any, **options: Any) -> Run:
-    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -69,43 +66,40 @@ def test_a_signal_that_fails_costs_its_own_part_of_its_shard_alone(
     assert (again.failures, again.to_numpy("faulty").tolist()) == ({}, [1.0] * 21)
 
 
-@pytest.mark.parametrize("how", ["another command", "made", "given up"])
-def test_an_error_stays_until_the_parts_that_lack_are_made_or_given_up(how: str, pool: Path, tmp_path: Path) -> None:
+def test_an_error_stays_until_the_parts_that_lack_are_made_or_given_up(pool: Path, tmp_path: Path) -> None:
     run, mended = tmp_path / "run", tmp_path / "mended"
     signal = Faulty(key=BAD, unless=str(mended))
     score(pool, run, signal, batch_size=2)
     record = run / "failures" / "00001.json"
     before = record.read_bytes()
-    if how == "another command":  # makes all that it wants of the same shard: no success of the first one
-        assert list(score(pool, run, "caption_length").failures) == ["00001"]
-        assert [part.partition("-")[0] for part in json.loads(record.read_text())["lacking"]] == ["scores/faulty"]
-    if how == "given up":
-        shutil.rmtree(next(run.glob("scores/faulty-*")))
-    else:
-        mended.touch()
-        assert score(pool, run, signal).failures == {}
-        record.write_bytes(before)  # as if the worker that made the part had died before it removed this
+    # Another command makes all that it wants of the same shard: no success of the first one.
+    assert list(score(pool, run, "caption_length").failures) == ["00001"]
+    assert [part.partition("-")[0] for part in json.loads(record.read_text())["lacking"]] == ["scores/faulty"]
+    mended.touch()
+    assert score(pool, run, signal).failures == {}
+    record.write_bytes(before)  # as if the worker that made the part had died before it removed this
+    assert score(pool, run, "caption_length").failures == {}
+    record.write_bytes(before)
+    shutil.rmtree(next(run.glob("scores/faulty-*")))  # given up
     assert score(pool, run, "caption_length").failures == {}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
-    workers: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tamis.run.fill.sweep_claims", lambda run: (run / "claims" / "00001").mkdir(parents=True))
-    done = score(pool, tmp_path / "run", "caption_length", workers=workers)
-    assert list(done.failures) == ["00001"]
+    done = score(pool, tmp_path / "run", "caption_length")
+    assert (list(done.failures), done.shards) == (["00001"], ("00000", "00002"))
     assert "Is a directory" in done.failures["00001"]
-    assert done.shards == ("00000", "00002")
 
 
 @pytest.mark.parametrize(
     ("signal", "reason", "workers"),
     [
         (Faulty(key=BAD, how="short"), r"'faulty' \(odd_signals.Faulty\).* 6 .* 7 ", 1),
+        (Faulty(key=BAD, how="short"), " 6 .* 7 ", 2),  # the error comes through the worker's pipe
         (Faulty(key=BAD, how="extra"), "'fault'", 1),
         (Faulty(key=BAD, how="list"), "mapping", 1),
-        (Faulty(key=BAD, how="short"), " 6 .* 7 ", 2),  # the error comes through the worker's pipe
         (Broken(how="misspelt"), "'misspelt'", 1),
         (Broken(how="arguments"), "samples.*images", 1),
         (Broken(how="load"), "KeyError: 'no such weight'", 1),
@@ -145,11 +139,18 @@ def test_two_commands_share_a_run_and_neither_repeats_the_others_shards(pool: Pa
     assert parts == parts_of(whole.path)
 
 
-def test_a_shard_that_another_process_is_at_is_waited_for(pool: Path, tmp_path: Path) -> None:
+def test_a_shard_that_another_process_is_at_is_waited_for_and_done_if_that_one_failed(
+    pool: Path, tmp_path: Path
+) -> None:
     score(pool, tmp_path / "run", "caption_length")
     with ExitStack() as stack:
         assert stack.enter_context(claimed(tmp_path / "run", "00001"))
-        threading.Timer(1.0, stack.close).start()
+
+        def fail() -> None:
+            write_record(tmp_path / "run" / "failures" / "00001.json", {"error": "of another signal", "lacking": []})
+            stack.close()
+
+        threading.Timer(1.0, fail).start()
         run = score(pool, tmp_path / "run", "caption_length", Brightness())
     assert (run.failures, len(run.to_numpy("brightness"))) == ({}, 21)
     assert list((tmp_path / "run" / "claims").iterdir()) == []
@@ -179,25 +180,21 @@ def test_a_worker_process_that_dies_costs_its_shard_alone(
 
 
 def test_a_script_without_a_guard_is_told_so_and_loses_no_shard(pool: Path, tmp_path: Path) -> None:
-    call = (
-        f"tamis.score({str(pool)!r}, run={str(tmp_path / 'run')!r}, signals=['caption_length'], workers=2, quiet=True)"
-    )
-    for guard, fine in (("", False), ("if __name__ == '__main__': ", True)):
-        (tmp_path / "script.py").write_text(f"import tamis\n{guard}{call}\n")
-        done = subprocess.run(
-            [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert (done.returncode == 0) == fine, done.stderr
-        assert ("`if __name__ == '__main__':`" in done.stderr) != fine
-        assert Run(tmp_path / "run").failures == {}
-    assert len(Run(tmp_path / "run")) == 21
+    run, script = tmp_path / "run", tmp_path / "script.py"
+    call = f"tamis.score({str(pool)!r}, run={str(run)!r}, signals=['caption_length'], workers=2, quiet=True)"
+    for guard in ("", "if __name__ == '__main__': "):
+        script.write_text(f"import tamis\n{guard}{call}\n")
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode == 0) == bool(guard), done.stderr
+        assert ("`if __name__ == '__main__':`" in done.stderr) != bool(guard)
+        assert Run(run).failures == {}
+    assert len(Run(run)) == 21
 
 
 @pytest.mark.parametrize("how", ["4 others", "9 others", "one more", "one less", "gone"])
 def test_a_file_that_has_changed_is_never_scored_into_the_old_rows(how: str, pool: Path, tmp_path: Path) -> None:
     path, run = pool / "00001.tar", tmp_path / "run"
     same = [(f"00001{row:04d}", pair(1000 + row)) for row in range(8)]
-    write_tar(path, same[:7])
     for file in pool.iterdir():  # another time alone is no change
         os.utime(file, (1, 1))
     old = score(pool, run, "caption_length", Brightness()).to_numpy("brightness")
@@ -211,8 +208,9 @@ def test_a_file_that_has_changed_is_never_scored_into_the_old_rows(how: str, poo
         path.unlink()
         path.symlink_to(tmp_path / "nowhere.tar")
         reason = "No such file"
+    signals = ("caption_length", Brightness(), Brightness(scale=2.0))
     for _ in range(2):
-        changed = score(pool, run, "caption_length", Brightness(), Brightness(scale=2.0))
+        changed = score(pool, run, *signals)
         assert re.search(reason, changed.failures["00001"])
     np.testing.assert_array_equal(changed.to_numpy("brightness"), old)
     double = next(label for label in changed.scores if label.startswith("brightness_"))
@@ -223,11 +221,9 @@ def test_a_file_that_has_changed_is_never_scored_into_the_old_rows(how: str, poo
     else:
         path.unlink()
         path.write_bytes(whole)
-    mended = score(pool, run, "caption_length", Brightness(), Brightness(scale=2.0))
+    mended = score(pool, run, *signals)
     assert mended.failures == {}
-    np.testing.assert_allclose(mended.to_numpy(f"{double}.brightness"), 2 * mended.to_numpy("brightness"), rtol=1e-6)
-    fresh = score(pool, tmp_path / "fresh", "caption_length", Brightness())
-    assert mended.to_arrow(["brightness", "words"]).equals(fresh.to_arrow(["brightness", "words"]))
+    assert mended.to_arrow().equals(score(pool, tmp_path / "fresh", *signals).to_arrow())
 
 
 def test_rows_before_a_cut_get_scores_that_are_added_later_and_stay_when_the_file_is_gone(
@@ -245,24 +241,18 @@ def test_rows_before_a_cut_get_scores_that_are_added_later_and_stay_when_the_fil
     assert len(score(part, tmp_path / "run", "caption_length")) == len(first)
 
 
-@pytest.mark.parametrize("part", ["index", "scores"])
-def test_a_damaged_part_says_what_to_do_and_that_helps(part: str, pool: Path, tmp_path: Path) -> None:
-    run = score(pool, tmp_path / "run", "caption_length")
-    words = run.to_numpy("words")
-    folder = tmp_path / "run" / "index" if part == "index" else run.scores["caption_length"].folder
-    path = folder / "00001.parquet"
+def test_a_damaged_index_says_what_to_do_and_that_helps(pool: Path, tmp_path: Path) -> None:
+    words = score(pool, tmp_path / "run", "caption_length").to_numpy("words")
+    path = tmp_path / "run" / "index" / "00001.parquet"
     content = path.read_bytes()
     path.write_bytes(content[:200])
-    with pytest.raises(RunError) as error:
+    with pytest.raises(RunError, match=rf"{path}.*`tamis score`"):
         tamis.open_run(tmp_path / "run").to_numpy("words")
-    assert str(path) in str(error.value)
-    assert "`tamis score`" in str(error.value)
-    if part == "index":  # other scores of that shard cannot be made, those of others can
-        path.write_bytes(content[:4] + bytes(36) + content[40:])
-        failures = score(pool, tmp_path / "run", "caption_length", "image_size").failures
-        assert list(failures) == ["00001"]
-        assert "00001.parquet" in failures["00001"]
-        assert len(list(run.path.glob("scores/image_size-*/*.parquet"))) == 2
+    path.write_bytes(content[:4] + bytes(36) + content[40:])
+    run = score(pool, tmp_path / "run", "caption_length", "image_size")
+    assert list(run.failures) == ["00001"]  # other scores of that shard cannot be made, those of others can
+    assert "00001.parquet" in run.failures["00001"]
+    assert run.scores["image_size"].shards == {"00000", "00002"}
     path.unlink()
     np.testing.assert_array_equal(score(pool, tmp_path / "run", "caption_length").to_numpy("words"), words)
 

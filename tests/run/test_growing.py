@@ -1,4 +1,4 @@
-"""A run has one pool: a part of it adds nothing, another one is added when asked for, and none is in the run."""
+"""What is added to a run later: shards of its pool, another pool when asked for, and json fields."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from command_line import Tamis
-from factories import write_pool
+from factories import pair, parts_of, write_pool, write_tar
 
 import tamis as package
-from tamis.errors import RunError
+from tamis.errors import RecipeError, RunError
 from tamis.store import Run
 
 SIGNALS = ("--run", "run", "--signals", "caption_length", "-q")
@@ -110,3 +110,58 @@ def test_a_run_is_not_made_among_other_files(pool: str, run: str, tamis: Tamis, 
         assert (done.code, files(tmp_path) == before) == (2, True), done.err
         assert "--run" in done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["above", "linked", "photos", "pool"]
+
+
+# ---- json fields: in the index of a new run, as scores in a run that has an index
+
+
+def fielded(folder: Path, shards: int = 2, rows: int = 3) -> Path:
+    """A pool whose json has a source (none in the first row of each shard) and a number."""
+    folder.mkdir(exist_ok=True)
+    for shard in range(shards):
+        samples = []
+        for row in range(rows):
+            files = pair(10 * shard + row)
+            facts = {**json.loads(files.get("json", b"{}")), "number": row}
+            facts |= {"source": f"web{row}"} if row else {}
+            samples.append((f"{shard:03d}{row:03d}", {**files, "json": json.dumps(facts).encode()}))
+        write_tar(folder / f"{shard:05d}.tar", samples)
+    return folder
+
+
+def with_fields(pool: Path, run: Path, *fields: str, signals: tuple[str, ...] = ("caption_length",)) -> Run:
+    return package.score(package.PoolSpec(path=str(pool), fields=fields), run=run, signals=signals, quiet=True)
+
+
+def test_a_field_is_added_to_a_run_later_like_a_score(tmp_path: Path) -> None:
+    pool = fielded(tmp_path / "pool")
+    with_fields(pool, tmp_path / "run", "number")
+    before = parts_of(tmp_path / "run")
+    run = with_fields(pool, tmp_path / "run", "source")
+    assert run.facts["pool"]["fields"] == ["number"]
+    assert run["source"].tolist()[:3] == [None, "web1", "web2"]
+    kept = package.select(run, {"select": [{"equals": {"score": "source", "value": "web2", "missing": "drop"}}]})
+    assert kept.keep.tolist() == [False, False, True] * 2
+    after = parts_of(tmp_path / "run")
+    assert {name: after[name] for name in before} == before
+    assert package.check(run.path).exit_code == 0
+
+
+def test_the_fields_of_a_run_need_not_be_named_again_and_new_shards_get_them(tmp_path: Path) -> None:
+    pool = fielded(tmp_path / "pool", shards=1)
+    with_fields(pool, tmp_path / "run", "number")
+    with_fields(pool, tmp_path / "run", "source")
+    fielded(pool, shards=2)
+    run = with_fields(pool, tmp_path / "run", signals=("image_size",))
+    assert run.to_pandas(["number", "source"])[["number", "source"]].to_numpy()[4].tolist() == ["1", "web1"]
+    assert run.missing == ()
+
+
+def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:
+    pool = fielded(tmp_path / "pool", shards=1)
+    with_fields(pool, tmp_path / "run")
+    for name in ("words", "caption_length"):
+        with pytest.raises(RunError, match=f"the field '{name}' cannot be added to .*it has a score of that name"):
+            with_fields(pool, tmp_path / "run", name)
+    with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added to the run: a column of"):
+        with_fields(pool, tmp_path / "run", "shorter_side", signals=("image_size",))

@@ -6,14 +6,13 @@ import io
 import json
 import shutil
 import signal
-import subprocess
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import parts_of
+from factories import parts_of, score
 from odd_signals import CALLS, Faulty
 from processes import command, die_at_file
 from rich.console import Console
@@ -31,29 +30,22 @@ def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
     for number in range(3):
         (pool / f"0000{number}_stats.json").write_text(json.dumps({"count": 9, "successes": 7}))
     found: list[dict[str, Any]] = []
-    shown: list[subprocess.CompletedProcess[str]] = []
-
-    def look() -> None:
-        found.append(read_status(tmp_path / "run"))
-        shown.append(command("status", tmp_path / "run", "--json"))
-
-    CALLS.append(look)
+    CALLS.append(lambda: found.append(read_status(tmp_path / "run")))
     signal = Faulty(key="000010003", how="call")
-    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length", signal], quiet=True)
-    (status,), (done,) = found, shown
+    run = score(pool, tmp_path / "run", "caption_length", signal)
+    (status,) = found
     assert (status["state"], status["rows"], status["statuses"]) == ("running", 7, {"ok": 7})
     assert status["shards"] == {"total": 3, "indexed": 1, "failed": 0}
     assert {label: group["done"] for label, group in status["scores"].items()} == {"caption_length": 1, "faulty": 1}
     assert status["pairs"] in [{"done": done, "total": 21, "exact": True} for done in (0, 7)]  # written once a second
     assert f" %, {status['pairs']['done']} of 21 pairs" in render_status(status)
-    other = json.loads(done.stdout)
-    assert [other[key] for key in ("state", "shards", "rows")] == [status[key] for key in ("state", "shards", "rows")]
     shutil.rmtree(run.scores["faulty"].folder)
     for path in pool.glob("*.json"):
         path.unlink()
-    tamis.score(pool, run=tmp_path / "run", signals=[signal], quiet=True)
+    score(pool, tmp_path / "run", signal)
     assert found[1]["pairs"]["total"] == 21
-    assert "faulty" in read_status(tmp_path / "run")["took"]
+    shown = json.loads(command("status", tmp_path / "run", "--json").stdout)
+    assert (shown["state"], "faulty" in shown["took"]) == ("done", True)
 
 
 def test_sizes_of_shards_are_read_from_files_next_to_them(pool: Path) -> None:
@@ -66,7 +58,7 @@ def test_sizes_of_shards_are_read_from_files_next_to_them(pool: Path) -> None:
 
 def test_a_run_that_is_done_says_so_and_names_what_failed(pool: Path, tmp_path: Path) -> None:
     (pool / "00001.tar").write_bytes(b"")
-    tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    score(pool, tmp_path / "run", "caption_length")
     done = command("status", tmp_path / "run")
     lines = done.stdout.splitlines()
     assert (done.returncode, lines[0]) == (1, f"{tmp_path / 'run'}: failed")
@@ -110,7 +102,7 @@ def test_a_command_is_dead_when_its_process_is_or_elsewhere_when_its_status_is_o
 
     CALLS.append(stop)
     with pytest.raises(tamis.errors.StopError, match="enough"):
-        tamis.score(pool, run=tmp_path / "run", signals=[Faulty(key="000010003", how="call")], quiet=True)
+        score(pool, tmp_path / "run", Faulty(key="000010003", how="call"))
     assert read_status(tmp_path / "run")["state"] == "stopped"
     path = tmp_path / "run" / "status.json"
     write_record(path, {**json.loads(path.read_text()), "state": "running", **changes})

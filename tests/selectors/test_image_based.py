@@ -12,7 +12,7 @@ from tamis.errors import RecipeError
 from tamis.math.similarity import unit_rows
 from tamis.selectors import ImageBased
 from tamis.selectors import clusters as clustering
-from tamis.selectors.image_based import hit, reference_vectors
+from tamis.selectors.clusters import reference_vectors
 from tamis.store.table import Table
 
 Array = np.ndarray[Any, Any]
@@ -23,15 +23,6 @@ def heaps(n: int, which: tuple[int, ...], seed: int) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     kind = rng.choice(which, n)
     return unit_rows(np.eye(6)[kind] + 0.05 * rng.normal(size=(n, 6))).astype(np.float16), kind
-
-
-def test_hit_centroids_are_the_nearest_of_a_reference() -> None:
-    axes = np.eye(3, 2, dtype=np.float32)
-    assert hit([np.array([[0.6, 0.8], [0, 1]], np.float32)], axes).tolist() == [False, True, False]
-    blocks = [np.array([row], np.float32) for row in ([0, 1], [1, 0])]
-    assert hit(blocks, axes).tolist() == [True, True, False]
-    with pytest.raises(RecipeError, match="have 3 dimensions, the pool's 2"):
-        hit([np.ones((1, 3), np.float32)], axes)
 
 
 def test_rows_stay_whose_cluster_holds_a_reference(tmp_path: Path) -> None:
@@ -58,7 +49,7 @@ def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
     rows = heaps(50, (0, 2), 5)[0]
     rows[7] = np.nan
     np.save(tmp_path / "reference.npy", rows)
-    monkeypatch.setattr("tamis.selectors.image_based.BLOCK", 8)
+    monkeypatch.setattr("tamis.selectors.clusters.BLOCK", 8)
     blocks = list(reference_vectors(str(tmp_path / "reference.npy"), "image_embedding"))
     assert [len(block) for block in blocks] == [7, *[8] * 5, 2]
     assert np.concatenate(blocks).tolist() == unit_rows(np.delete(rows, 7, axis=0)).tolist()

@@ -114,10 +114,10 @@ def assert_same(steps: Sequence[Step], rows: Sequence[Row], block: int = 4) -> N
     before = len(rows)
     for number, line in enumerate(outcome.funnel, start=1):
         own = [code for code, reason in enumerate(outcome.reasons, start=1) if reason.step == number]
-        assert (line.before, sum(line.dropped.values())) == (before, int(np.isin(codes, own).sum()))
-        before = line.kept
-        assert line.before == line.kept + sum(line.dropped.values())
-        assert line.dropped.get("missing", 0) == sum(
+        assert (line["before"], sum(line["dropped"].values())) == (before, int(np.isin(codes, own).sum()))
+        before = line["kept"]
+        assert line["before"] == line["kept"] + sum(line["dropped"].values())
+        assert line["dropped"].get("missing", 0) == sum(
             text.startswith(f"Step {number}: no value") for text in why.values()
         )
     assert before == int(outcome.keep.sum())

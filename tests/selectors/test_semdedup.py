@@ -117,7 +117,7 @@ def test_row_order_and_blocks_do_not_matter(clusters: int, keep: Any, monkeypatc
     step = SemDeDup(epsilon=0.05, clusters=clusters, keep=keep)
     straight = step.select(table())
     for block, gather in ((1, 1), (13, 50), (500, 1 << 18)):
-        monkeypatch.setattr("tamis.selectors.vectors.GATHER", gather)
+        monkeypatch.setattr("tamis.selectors.clusters.GATHER", gather)
         order = np.random.default_rng(block).permutation(ROWS)
         moved = step.select(table(order, block))
         assert moved.keep.tolist() == straight.keep[order].tolist()

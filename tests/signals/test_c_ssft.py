@@ -49,15 +49,6 @@ def plain_cosines(model: Path) -> np.ndarray:
     return np.array(cosines)
 
 
-def test_the_mean_by_hand() -> None:
-    cosines = np.array([[0.1, 0.5, np.nan], [0.3, 0.2, 0.1], [0.2, -0.1, 0.1]], np.float32)
-    given = {f"image_{epoch}": row[:, None] for epoch, row in enumerate(cosines, start=1)}
-    given |= {f"text_{epoch}": np.ones((3, 1), np.float32) for epoch in (1, 2, 3)}
-    found = CSsft(folder="x", epochs=3).load(Device())(**given)["c_ssft"]
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, [0.2, 0.2, np.nan], atol=1e-7)
-
-
 def test_c_ssft_is_the_mean_of_every_epochs_cosine_under_transformers(tmp_path: Path) -> None:
     folder = epochs_folder(tmp_path / "epochs", 3)
     each = np.stack([plain_cosines(folder / f"epoch-{number}") for number in (1, 2, 3)])

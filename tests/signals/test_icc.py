@@ -16,7 +16,6 @@ from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
 from tamis.models.texts.regression import (  # noqa: E402
     FACTS,
-    NormsHead,
     TextRegression,
     bounded,
     columns_of,
@@ -119,24 +118,6 @@ PAIRS = {
         ["asdkjh qwe", "12345", "tp-link-powerline-kit", "ZX-4410B", "IMG_2034", "xkqzt"],
         0.35,
     ),
-    "long scenes, and long captions of a thing with claims": (
-        [
-            "a woman in a long green coat walks two small dogs past a row of parked cars on a wet street at night",
-            "an old fisherman with a grey beard sits on an upturned wooden boat and mends a blue net while three gulls "
-            "stand near him",
-            "two boys in striped shirts kick a red ball against the brick wall of a church while a girl on a bench "
-            "eats ice cream",
-        ],
-        [
-            "Baked apple oatmeal. Honestly this is the best breakfast you will ever make, and your whole family will "
-            "ask you for it again and again",
-            "Menu template for restaurants, bars and coffee houses in dark brown, vector file with editable layers, "
-            "royalty free download for your own project",
-            "Complete convertible roof with three plastic windows, black cloth, fits all models built from 1972 to "
-            "1989, two year warranty and free delivery",
-        ],
-        0.05,
-    ),
 }
 
 
@@ -146,21 +127,9 @@ def test_concrete_texts_score_above_abstract_ones(case: str, norms: TextRegressi
     assert norms(concrete).min() > norms(abstract).max() + distance
 
 
-@pytest.mark.parametrize("bias", [-3.0, 3.0])
-def test_a_sum_outside_0_to_1_scores_inside(bias: float) -> None:
+def test_a_sum_outside_0_to_1_scores_inside() -> None:
     # 1 / (1 + e^2.925), a half, and 1 / (1 + e^-3.575), by hand.
     assert bounded(np.array([0.0, 0.45, 1.0])) == pytest.approx([0.0509, 0.5, 0.9728], abs=1e-4)
-    d, facts = 4, np.ones((2, len(FACTS)), np.float32)
-
-    def zeros(*shape: int) -> np.ndarray:
-        return np.zeros(shape, np.float32)
-
-    head = NormsHead(
-        mean=zeros(d), hidden_weight=zeros(3, d), hidden_bias=zeros(3), out_weight=zeros(3), out_bias=zeros(1),
-        piece_value=zeros(1), piece_known=np.zeros(1, bool), piece_described=zeros(1), centres=zeros(1, d),
-        weight=zeros(d + 1 + len(FACTS) + 2), bias=np.full(1, bias, np.float32),
-    )  # fmt: skip
-    assert head.scores(zeros(2, d), facts) == pytest.approx(1 / (1 + np.exp(-6.5 * (bias - 0.45))))
 
 
 def test_word_facts_by_hand() -> None:

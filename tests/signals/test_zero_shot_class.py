@@ -15,7 +15,7 @@ import tamis
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.models.class_names import class_names, class_vectors
-from tamis.selectors.latent_classes import classes_of
+from tamis.selectors.clipcov import classes_of
 from tamis.signals import ZeroShotClass
 from tamis.store import Run
 
@@ -84,21 +84,12 @@ def test_the_run_keeps_the_names_and_their_embeddings(run: Run, clip_model: str)
 
 def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: str) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=5)
-    tamis.score(
-        tmp_path / "pool",
-        run=tmp_path / "run",
-        signals=[{"clip": {"model": clip_model}}],
-        keep=["embeddings"],
-        quiet=True,
-    )
-    shard = tmp_path / "pool" / "00000.tar"
+    pool, place = tmp_path / "pool", tmp_path / "run"
+    tamis.score(pool, run=place, signals=[{"clip": {"model": clip_model}}], keep=["embeddings"], quiet=True)
+    shard = pool / "00000.tar"
     shard.write_bytes(b"\0" * shard.stat().st_size)  # no image can be read now
-    run = tamis.score(
-        tmp_path / "pool",
-        run=tmp_path / "run",
-        signals=[{"zero_shot_class": {"model": clip_model, "classes_from": names}}],
-        quiet=True,
-    )
+    signal = {"zero_shot_class": {"model": clip_model, "classes_from": names}}
+    run = tamis.score(pool, run=place, signals=[signal], quiet=True)
     assert run.failures == {}
     assert None not in words(run)
 
@@ -106,13 +97,12 @@ def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: st
 def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
     write_metadata(tmp_path / "pool" / "aa.parquet", seed=3)
     model = str(clip_folder(tmp_path / "model", size=512))
-    settings = {"model": model, "classes_from": names, "templates": "name"}
-    run = tamis.score(
-        tmp_path / "pool",
-        run=tmp_path / "run",
-        signals=[{"zero_shot_class": settings | {"embedding": "b32_img"}}],
-        quiet=True,
-    )
+
+    def scored(embedding: str) -> Run:
+        settings = {"model": model, "classes_from": names, "templates": "name", "embedding": embedding}
+        return tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=[{"zero_shot_class": settings}], quiet=True)
+
+    run = scored("b32_img")
     vectors = class_vectors(model, ("dog", "cat", "boat"), ("{}",), Device())
     images = run.embedding("b32_img", "aa").astype(np.float32)
     assert words(run) == [("dog", "cat", "boat")[place] for place in (images @ vectors.T).argmax(1)]
@@ -120,12 +110,7 @@ def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
     step = {"clipcov": {"n": 3, "image": "b32_img", "text": "b32_txt", "alpha": 0.5, "double_greedy": False}}
     assert len(tamis.select(run, {"select": [step]})) == 3
     with pytest.raises(RecipeError, match=r"l14_img has 768 dimensions, .* has 512"):
-        tamis.score(
-            tmp_path / "pool",
-            run=tmp_path / "run",
-            signals=[{"zero_shot_class": settings | {"embedding": "l14_img"}}],
-            quiet=True,
-        )
+        scored("l14_img")
 
 
 def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:
@@ -146,43 +131,19 @@ def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:
     assert class_names("imagenet")[:2] == ("tench", "goldfish")
 
 
-def wrong(folder: Path) -> dict[str, str]:
-    """What the check finds, by file name, except the shard that another test has added."""
-    found = tamis.check(folder).findings
-    return {Path(each.path).name: each.what for each in found if not each.what.startswith("1 shards")}
-
-
-def test_changed_side_files_are_reported_and_written_again(run: Run, tmp_path: Path) -> None:
+def test_side_files_that_are_gone_are_written_again_and_the_rest_stays(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run.path, folder)
     place = folder / "scores" / run.scores["zero_shot_class"].folder.name
-    names, vectors, description = (place / name for name in ("class_names.json", "class_vectors.npy", "signal.json"))
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    assert json.loads(before["signal.json"])["side_files"]["class_vectors.npy"] == {"shape": [3, 24]}
+    for name in ("class_names.json", "class_vectors.npy", "signal.json"):
+        (place / name).unlink()
     signal = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
-    parts = {path.name: path.read_bytes() for path in sorted(place.glob("*.parquet"))}
-    before, right = description.read_text(), names.read_text()
-    noted = json.loads(before)["side_files"]
-    assert (set(noted), noted["class_vectors.npy"]) == ({names.name, vectors.name}, {"shape": [3, 24]})
-
-    names.write_text(right.replace("dog", "dig"))
-    with pytest.raises(RunError, match=r"class_names\.json is damaged.* does not hold what was written"):
-        Run(folder).scores["zero_shot_class"].side_file("class_names.json")
-    vectors.unlink()
-    assert wrong(folder) == {
-        "class_names.json": "it does not hold what was written",
-        "class_vectors.npy": "a side file; tamis score makes it again",
-    }
-    tamis.check(folder, delete=True)
-    assert not names.exists()
-    description.unlink()  # its notes are lost, and written again
     tamis.score(run.path.parent / "pool", run=folder, signals=[signal], quiet=True)
-    assert (names.read_text(), description.read_text()) == (right, before)
-    assert {name: (place / name).read_bytes() for name in parts} == parts
-    assert wrong(folder) == {}
-    stamp = names.stat().st_mtime_ns
-    tamis.score(run.path.parent / "pool", run=folder, signals=[signal], quiet=True)
-    assert names.stat().st_mtime_ns == stamp
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
 
 
 def test_a_class_that_is_not_among_the_names_is_an_error(run: Run) -> None:
     with pytest.raises(RunError, match="'boat', which is not among the 2 class names"):
-        classes_of("clipcov", run.table(), "zero_shot_class", (), ["dog", "cat"])
+        classes_of(run.table(), "zero_shot_class", (), ["dog", "cat"])

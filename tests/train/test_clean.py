@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from tamis.train.clip import (  # noqa: E402
     train_c_ssft,
 )
 from tamis.train.scales import ClipTraining, at_scale  # noqa: E402
-from tamis.train.step import How, Step  # noqa: E402
+from tamis.train.step import How  # noqa: E402
 
 CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=1)
 
@@ -63,23 +62,6 @@ def same(one: Path, two: Path) -> bool:
     return (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
 
 
-class Killed(BaseException):
-    """Stands for a kill."""
-
-
-def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the process die in a step, counted over all trainings."""
-    plain = Step.__call__
-    seen: Iterator[int] = iter(range(1, 1000))
-
-    def call(self: Step, batch: Any) -> torch.Tensor:
-        if next(seen) == number:
-            raise Killed
-        return plain(self, batch)
-
-    monkeypatch.setattr(Step, "__call__", call)
-
-
 def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tmp_path: Path, clip_model: str) -> None:
     # Batches of 6 end no epoch of 16 pairs on their own.
     done = fine_tuned(run, tmp_path / "out", fine_tuning(clip_model, learning_rate=1e-2, batch=6))
@@ -96,7 +78,7 @@ def both_here(path: str, out: str, training: ClipTraining) -> None:
 
 
 def test_c_rho_trains_the_same_model_twice_and_resumes_in_either(
-    run: Run, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, clip_model: str, kill: Any
 ) -> None:
     training = at_scale("lab", model=clip_model, batch=8)
     clean, pool = alone = two_trained(run, tmp_path / "whole", training)
@@ -105,10 +87,8 @@ def test_c_rho_trains_the_same_model_twice_and_resumes_in_either(
     signal = CRho(clean=str(clean.folder), pool=str(pool.folder))
     scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", signals=[signal], quiet=True)
     assert np.isfinite(scored.to_numpy("c_rho")).all()
-    with monkeypatch.context() as patch:
-        killed_at(10, patch)  # eight steps are the clean model's, two the pool's
-        with pytest.raises(Killed):
-            two_trained(run, tmp_path / "killed", training)
+    with kill(10):  # eight steps are the clean model's, two the pool's
+        two_trained(run, tmp_path / "killed", training)
     again = two_trained(run, tmp_path / "killed", training)
     assert [len(one.losses) for one in again] == [0, 1]
     on_processes(2, both_here, str(run.path), str(tmp_path / "two"), training)

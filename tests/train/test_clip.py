@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from factories import WORDS, clip_folder, pair, tokenizer_folder, write_tar  # noqa: E402
+from factories import WORDS, clip_folder, members_of, pair, tokenizer_folder, write_tar  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 import tamis  # noqa: E402
@@ -30,7 +30,7 @@ from tamis.store.claims import locked  # noqa: E402
 from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
-from tamis.train import measure, step  # noqa: E402
+from tamis.train import step  # noqa: E402
 from tamis.train.batches import Batches, split  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.loop import Processes  # noqa: E402
@@ -61,7 +61,7 @@ def spoil(run: Run, rows: list[int]) -> None:
     index = index.set_column(column, index.schema.field(column), pa.nulls(len(index), pa.uint64()))
     write_index(path, index, source=run.urls[run.shards[0]], stamp=facts.stamp)
     with open(run.urls[run.shards[0]], "r+b") as file:
-        for members in run.members(run.shards[0], rows):
+        for members in [members_of(run, run.shards[0])[row] for row in rows]:
             image = next(member for member in members if member.ext == "jpg")
             file.seek(image.offset)
             file.write(b"x" * image.size)
@@ -124,23 +124,6 @@ def assert_same_model(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-class Killed(BaseException):
-    """Stands for a kill."""
-
-
-def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the process die in a step, before anything of it is written."""
-    plain = Step.__call__
-    seen = iter(range(1, 1000))
-
-    def call(self: Step, batch: Any) -> torch.Tensor:
-        if next(seen) == number:
-            raise Killed
-        return plain(self, batch)
-
-    monkeypatch.setattr(Step, "__call__", call)
-
-
 def after(number: int, action: Any, monkeypatch: pytest.MonkeyPatch, *, before: bool = False) -> None:
     """Calls `action(watch)` after the work of a step, or before it."""
     plain = Watch.__call__
@@ -197,14 +180,12 @@ def test_the_temperature_stays_within_its_bounds(run: Run, tmp_path: Path, tiny:
 
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_a_killed_training_resumes_to_the_same_losses_and_weights_to_the_bit(
-    run: Run, tmp_path: Path, tiny: ClipTraining, pieces: int, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, tiny: ClipTraining, pieces: int, kill: Any
 ) -> None:
     how = replace(CPU, pieces=pieces)
     whole, out = trained(run, tmp_path / "whole", tiny, how), tmp_path / "killed"
-    with monkeypatch.context() as patch:
-        killed_at(6, patch)
-        with pytest.raises(Killed):
-            trained(run, out, tiny, how)
+    with kill(6):
+        trained(run, out, tiny, how)
     assert [line["step"] for line in metrics(out)] == [1, 2, 3, 4, 5]
     state = out / "training"
     ours = temporary_name(state / "checkpoint.safetensors").name
@@ -223,15 +204,13 @@ def test_a_killed_training_resumes_to_the_same_losses_and_weights_to_the_bit(
 
 
 def test_a_residual_tower_learns_loads_with_transformers_and_resumes_to_the_bit(
-    run: Run, tmp_path: Path, residual: ClipTraining, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, residual: ClipTraining, monkeypatch: pytest.MonkeyPatch, kill: Any
 ) -> None:
     from transformers import AutoModel
 
     whole = trained(run, tmp_path / "whole", residual)
-    with monkeypatch.context() as patch:
-        killed_at(4, patch)
-        with pytest.raises(Killed):
-            trained(run, tmp_path / "killed", residual)
+    with kill(4):
+        trained(run, tmp_path / "killed", residual)
     assert list(trained(run, tmp_path / "killed", residual).losses) == list(whole.losses)[2:]
     assert_same_model(tmp_path / "whole", tmp_path / "killed")
     network = AutoModel.from_pretrained(tmp_path / "whole").eval()
@@ -282,11 +261,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
     assert not (tmp_path / "config.json").exists()
 
 
-def test_a_checkpoint_with_a_flipped_bit_is_refused(
-    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_at(4, monkeypatch)
-    with pytest.raises(Killed):
+def test_a_checkpoint_with_a_flipped_bit_is_refused(run: Run, tmp_path: Path, tiny: ClipTraining, kill: Any) -> None:
+    with kill(4):
         trained(run, tmp_path, tiny)
     path = tmp_path / "training" / "checkpoint.safetensors"
     whole = path.read_bytes()
@@ -541,8 +517,9 @@ def test_held_out_pairs_are_not_trained_on_and_their_loss_is_in_the_metrics(
 
 
 def test_the_best_model_is_kept_after_a_kill_too_and_overfitting_is_reported(
-    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    kill: Any,
+) -> None:  # fmt: skip
     best = replace(tiny, hold_out=0.3, keep_best=True)
     scripted = {1: 3.0, 2: 2.0, 3: 1.0, 4: 4.0, 5: 5.0, 6: 6.0}
     third: dict[str, torch.Tensor] = {}
@@ -554,10 +531,8 @@ def test_the_best_model_is_kept_after_a_kill_too_and_overfitting_is_reported(
 
     monkeypatch.setattr(HeldOut, "check", checked)
     after(3, lambda one: third.update({k: v.clone() for k, v in one._towers.model.state_dict().items()}), monkeypatch)
-    with monkeypatch.context() as patch:
-        killed_at(6, patch)
-        with pytest.raises(Killed):
-            trained(run, tmp_path, best)
+    with kill(6):
+        trained(run, tmp_path, best)
     trained(run, tmp_path, best)
     assert all(torch.equal(one, third[name]) for name, one in weights(tmp_path).items())
     assert "the model overfits: since step 3 the training loss fell from " in caplog.text
@@ -572,13 +547,14 @@ SPARE = replace(CPU, cache=0)
 
 def free(amount: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets so many bytes be free, and nothing be read ahead."""
-    monkeypatch.setattr(measure, "free_memory", lambda kind: amount)
-    monkeypatch.setattr(measure, "_READ_AHEAD", 0)
+    monkeypatch.setattr(step, "free_memory", lambda kind: amount)
+    monkeypatch.setattr(step, "_READ_AHEAD", 0)
 
 
 def test_a_batch_is_cut_to_fit_into_free_memory_and_resumes_in_the_same_pieces(
-    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    kill: Any,
+) -> None:  # fmt: skip
     caplog.set_level("INFO", "tamis.train")
     whole = trained(run, tmp_path / "whole", tiny)
     assert "pieces of at most 8 pairs" in caplog.text
@@ -586,10 +562,8 @@ def test_a_batch_is_cut_to_fit_into_free_memory_and_resumes_in_the_same_pieces(
     cut = trained(run, tmp_path / "cut", tiny, SPARE)
     assert "pieces of at most 2 pairs" in caplog.text
     assert cut.losses == pytest.approx(whole.losses, abs=1e-4)
-    with monkeypatch.context() as patch:
-        killed_at(4, patch)
-        with pytest.raises(Killed):
-            trained(run, tmp_path / "killed", tiny, SPARE)
+    with kill(4):
+        trained(run, tmp_path / "killed", tiny, SPARE)
     free(1 << 40, monkeypatch)
     assert list(trained(run, tmp_path / "killed", tiny, SPARE).losses) == list(cut.losses)[2:]
     assert_same_model(tmp_path / "cut", tmp_path / "killed")

@@ -51,7 +51,6 @@ def trained(steps: int = 400, *, own_gradients: bool = False, **how: object) -> 
 
 
 def test_the_loss_falls_and_the_same_seed_gives_the_same_weights() -> None:
-    before = Net().frozen.weight.shape
     net, losses = trained()
     for again, same in (trained(), trained(own_gradients=True)):
         assert losses == same
@@ -61,7 +60,6 @@ def test_the_loss_falls_and_the_same_seed_gives_the_same_weights() -> None:
     assert not net.training
     torch.manual_seed(0)
     assert torch.equal(net.frozen.weight, Net().frozen.weight)
-    assert net.frozen.weight.shape == before
 
 
 def test_bf16_learns_too_and_the_weights_stay_float32() -> None:
@@ -87,16 +85,14 @@ def test_matrices_inside_the_layers_go_to_muon_and_everything_else_to_adamw() ->
 
 def test_the_filters_of_a_convolution_are_the_rows_of_a_matrix_and_a_step_is_as_long_as_adamws() -> None:
     torch.manual_seed(3)
-    gradient = torch.randn(5, 3, 2, 2)
-    nets = [torch.nn.Sequential(torch.nn.Sequential(kind)) for kind in (torch.nn.Conv2d(3, 5, 2, bias=False),)]
-    nets.append(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(12, 5, bias=False))))
-    for net in nets:
-        (weight,) = net.parameters()
-        torch.nn.init.ones_(weight)
-        weight.grad = gradient.view_as(weight)
+    gradient, steps = torch.randn(5, 12), []
+    for layer in (torch.nn.Conv2d(3, 5, 2, bias=False), torch.nn.Linear(12, 5, bias=False)):
+        net = torch.nn.Sequential(torch.nn.Sequential(layer))
+        torch.nn.init.ones_(layer.weight)
+        layer.weight.grad = gradient.view_as(layer.weight)
         (muon,) = new_optimisers(net, Settings(steps=1, matrix_learning_rate=0.1, weight_decay=0.0))
         muon.step()
-    steps = [next(net.parameters()).detach().view(5, 12) - 1 for net in nets]
+        steps.append(layer.weight.detach().view(5, 12) - 1)
     assert torch.equal(steps[0], steps[1])
     assert steps[0].pow(2).mean().sqrt() == pytest.approx(0.1 * 0.2, rel=0.35)
 

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tamis.models import device as machine  # noqa: E402
-from tamis.train.measure import peak_bytes  # noqa: E402
+from tamis.train.step import peak_bytes  # noqa: E402
 
 
 def test_the_peak_is_what_exists_at_once_in_the_backward_pass_too() -> None:

@@ -176,8 +176,8 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
         print(f"  score   {label or signal.name}")
     for step in chosen.steps:
         print(f"  select  {describe(step)}")
-    for name, settings_of_export in chosen.exports:
-        print(f"  export  {name} to {settings_of_export['out']}")
+    for exporter, out in chosen.exports:
+        print(f"  export  {exporter.name} to {out}")
     try:
         check_files(chosen.steps)
     except RecipeError as error:  # it may be made, or named with --set, before the recipe runs

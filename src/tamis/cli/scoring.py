@@ -159,8 +159,8 @@ def _say_result(compute: dict[str, Any], result: Run | Subset | Exported | Path)
 
 
 def _say_scored(run: Run, compute: dict[str, Any]) -> None:
-    from tamis.advice import hidden_contents
     from tamis.models.device import device_for
+    from tamis.scoring import hidden_contents
 
     # Availability was checked before scoring, here or on the cluster.
     device = device_for(**compute, away=True)

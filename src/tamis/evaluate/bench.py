@@ -24,7 +24,7 @@ from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError, require
-from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
+from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, text_states_path
 from tamis.evaluate.tasks import find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
@@ -405,6 +405,7 @@ def compare(
         place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
         counting, _ = find_tasks(place, only=only)
         numbers = tuple(range(training.seed, training.seed + seeds))
+        states = text_states_path(run, training, folder)
         cells = {}
         for seed in numbers:  # seed by seed: a bench that is stopped early has every subset
             one = replace(training, seed=seed)
@@ -418,12 +419,10 @@ def compare(
                     device=device,
                     folder=folder,
                     ident=identity(subset, one, counting, device.precision),
+                    text_states=states,
                     keep_model=keep_models,
+                    at_a_time=max(1, min(workers, seeds * len(subsets))),
                 )
-        if any(not cell.path.is_file() for cell in cells.values()):
-            states = shared_text_states(subsets[0].run, training, device, folder)
-            at_a_time = max(1, min(workers, len(cells)))
-            cells = {key: replace(cell, text_states=states, at_a_time=at_a_time) for key, cell in cells.items()}
         problems = execute_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
@@ -474,7 +473,10 @@ def summed_up(
         training=training,
         seeds=tuple(seeds),
         tasks=tuple(tasks),
-        overlap={one: {other: _number(alike[i, j]) for j, other in enumerate(names)} for i, one in enumerate(names)},
+        overlap={
+            one: {other: None if np.isnan(share) else float(share) for other, share in zip(names, row, strict=True)}
+            for one, row in zip(names, alike, strict=True)
+        },
         failed=dict(failed),
     )
 
@@ -512,10 +514,6 @@ def shown(value: Estimate | None, *, sign: bool = False) -> str:
 
 def _mean(values: Sequence[float]) -> Estimate | None:
     return mean(values) if len(values) > 1 else None
-
-
-def _number(value: float) -> float | None:
-    return None if value != value else float(value)
 
 
 def _seconds(value: float | None) -> str:

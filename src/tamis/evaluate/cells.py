@@ -27,7 +27,6 @@ from tamis.errors import DiskFullError, StopError, TamisError
 from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.ids import fingerprint
-from tamis.models.device import use_threads
 from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
 from tamis.store.checked import read_record, write_record
@@ -36,8 +35,8 @@ from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.train.clip import read_as, train_clip, training_rows
 from tamis.train.scales import ClipTraining
-from tamis.train.step import How, write_text_states
-from tamis.train.towers import build, needs_tokenizer, pretrained
+from tamis.train.step import How
+from tamis.train.towers import needs_tokenizer, pretrained
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class Cell:
     device: Device
     folder: Path  # of the bench: results are in `cells`, models in `models`
     ident: str  # see `identity`
-    text_states: Path | None = None  # see `shared_text_states`
+    text_states: Path | None = None  # see `text_states_path`
     keep_model: bool = False
     at_a_time: int = 1  # cells that are trained on this machine at a time
 
@@ -69,15 +68,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """The result of a cell."""
+    """The part of a cell's result that is compared."""
 
-    seed: int
-    samples: int  # pairs seen, repeats counted
-    pairs: int  # distinct ones
-    unreadable: int  # samples that could not be decoded during the training
-    training_seconds: float  # of the steps of all its calls
-    evaluation_seconds: float
     scores: Mapping[str, float]  # of each task
+    training_seconds: float  # of the steps of all its calls
 
     @property
     def score(self) -> float:
@@ -105,11 +99,8 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], prec
     )
 
 
-def shared_text_states(run: Run, training: ClipTraining, device: Device, folder: Path) -> Path | None:
-    """The file of a frozen text tower's states of all captions of a run, computed if it is missing.
-
-    All cells read the same captions with the same tower, which would take a quarter of a small training's time.
-    """
+def text_states_path(run: Run, training: ClipTraining, folder: Path) -> Path | None:
+    """The file of a frozen text tower's states of all captions of a run, which all cells share."""
     if not training.freeze_text or needs_tokenizer(training):
         return None
     what = {
@@ -120,20 +111,13 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
         "caption": run.facts["pool"].get("caption"),
     }
     # In a folder of its own: the file contains its folder's name, and the bench's folder may be renamed.
-    path = folder / "text-states" / f"{fingerprint(what)}.npy"
-    if not path.is_file():
-        use_threads(device)
-        towers = build(training)
-        towers.model.to(device.kind)
-        if not write_text_states(run, np.arange(len(run)), towers, device.batch_size, path):
-            return None
-    return path
+    return folder / "text-states" / f"{fingerprint(what)}.npy"
 
 
 def result_of(path: Path) -> CellResult:
     """Reads a cell's result."""
     facts = read_record(path, "delete it and repeat `tamis bench`")
-    return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
+    return CellResult(scores=facts["scores"], training_seconds=facts["training_seconds"])
 
 
 def execute(cell: Cell) -> None:
@@ -151,12 +135,13 @@ def execute(cell: Cell) -> None:
     if evaluated.failed or len(scores) < len(evaluated.results):
         why = "; ".join(f"{name}: {reason}" for name, reason in evaluated.failed.items()) or "a task has no score"
         raise StopError(f"it could not be evaluated: {why}")
-    result = CellResult(
-        seed=cell.training.seed, samples=trained.samples, pairs=trained.pairs, unreadable=trained.unreadable,
-        training_seconds=round(trained.seconds, 2), evaluation_seconds=round(time.perf_counter() - start, 2),
-        scores=scores,
-    )  # fmt: skip
-    write_record(cell.path, {"name": cell.name, **asdict(result), "training": asdict(cell.training)})
+    facts = {
+        "name": cell.name, "seed": cell.training.seed, "samples": trained.samples, "pairs": trained.pairs,
+        "unreadable": trained.unreadable, "training_seconds": round(trained.seconds, 2),
+        "evaluation_seconds": round(time.perf_counter() - start, 2), "scores": scores,
+        "training": asdict(cell.training),
+    }  # fmt: skip
+    write_record(cell.path, facts)
     if not cell.keep_model:
         shutil.rmtree(folder, ignore_errors=True)
 

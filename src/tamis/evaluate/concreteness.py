@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,33 +47,25 @@ def evaluate_concreteness(
     column = next((column.name for column in signal.columns if column.kind == "number"), None)
     if column is None:
         raise RecipeError(f"{signal.name} gives no number to compare with ratings: name another signal")
+    if DecodedImages() in topological([signal]):
+        raise RecipeError(f"{signal.name} needs images: name a signal of captions, such as icc")
     chosen = choose_column("rating", rating, RATING_COLUMNS, columns_of(file), str(file))
     table = read_texts(file, text=text, numbers=[chosen])
     rows = [n for n, one in enumerate(table.texts) if not only_held_out or held_out(one)]
-    texts, ratings = [table.texts[n] for n in rows], table.numbers[chosen][rows]
-    rated = np.isfinite(ratings)
-    scores = np.full(len(texts), np.nan)
-    if rated.any():
-        some = [one for one, has in zip(texts, rated, strict=True) if has]
-        scores[rated] = np.array(score_texts(signal, some, device)[column], np.float64)
+    ratings = table.numbers[chosen][rows]
+    rated = np.flatnonzero(np.isfinite(ratings))
+    scores = np.full(len(rows), np.nan)
+    executor = Executor(device)
+    for start in range(0, len(rated), _AT_ONCE):
+        some = rated[start : start + _AT_ONCE]
+        batch = []
+        for number in some:
+            caption = table.texts[rows[number]]
+            uid = content_uid(None, caption.encode())
+            batch.append(Sample(uid=uid, key=f"{number:09d}", caption=caption, shown_caption=caption))
+        columns = executor.run([signal], {Samples(): batch})[signal]
+        scores[some] = np.array(columns[column], np.float64)
     judged = np.isfinite(scores)
     if judged.sum() < 3:
-        raise PoolError(f"{file}: {judged.sum()} of {len(texts)} texts have a rating and a score; 3 are needed")
+        raise PoolError(f"{file}: {judged.sum()} of {len(rows)} texts have a rating and a score; 3 are needed")
     return agreement(scores[judged], ratings[judged], left_out=int((~judged).sum()))
-
-
-def score_texts(signal: Signal, texts: Sequence[str], device: Device) -> dict[str, list[Any]]:
-    """The columns of a signal of captions, one value per text; RecipeError if it needs images."""
-    if DecodedImages() in topological([signal]):
-        raise RecipeError(f"{signal.name} needs images: name a signal of captions, such as icc")
-    executor = Executor(device)
-    values: dict[str, list[Any]] = {column.name: [] for column in signal.columns}
-    for start in range(0, len(texts), _AT_ONCE):
-        batch = [
-            Sample(uid=content_uid(None, text.encode()), key=f"{number:09d}", caption=text, shown_caption=text)
-            for number, text in enumerate(texts[start : start + _AT_ONCE], start)
-        ]
-        columns: Mapping[str, Any] = executor.run([signal], {Samples(): batch})[signal]
-        for name, rows in values.items():
-            rows.extend(list(columns[name]))
-    return values

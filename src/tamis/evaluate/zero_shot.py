@@ -24,8 +24,8 @@ from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardE
 from tamis.evaluate.tasks import Average, Task, TaskImage, averages, entry_of, find_tasks
 from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.accuracy import group_means, hits, recall_at, top_classes
 from tamis.math.similarity import cosines, unit_rows
+from tamis.math.statistics import group_means, hits, recall_at, top_classes
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import resolve

@@ -1,33 +1,26 @@
-"""Images of pairs, read from the pool by byte range; small ones are kept for a while."""
+"""Images of pairs, read from the pool by byte range, small ones kept for a while; and with their text painted over."""
 
 from __future__ import annotations
 
-import io
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
-from PIL import Image, features
-
 from tamis.arrays import Pixels
-from tamis.errors import TamisError
+from tamis.errors import ModelError, TamisError
 from tamis.pool import Pool
 from tamis.pool.source import Problem
-from tamis.reporting.pairs import NO_IMAGE
+from tamis.reporting.pairs import NO_IMAGE, Painter, encoded
+from tamis.reporting.sections.text import painter
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
 
-#: Longer sides of an image in the grid and in a pair's panel, in pixels, with the quality they are encoded at.
-SMALL, LARGE = 288, 1400
-_QUALITY = {SMALL: 76, LARGE: 88}
+#: Longer side of an image in the grid and in a pair's panel, in pixels, and the quality it is encoded at.
+SMALL, LARGE = (288, 76), (1400, 88)
 
 #: Small images that are kept: about 10 kB each.
 KEPT = 8_000
-
-#: The format in which browsers get images.
-KIND = "webp" if features.check("webp") else "jpeg"
 
 #: Concurrent and queued prefetches of grid pages.
 _READERS, _WAITING = 2, 4
@@ -104,7 +97,7 @@ class Images:
                 if sample.pixels is None:
                     wanted[sample.row].set_exception(_absence(sample.problem))
                 else:
-                    wanted[sample.row].set_result(encoded(sample.pixels, SMALL))
+                    wanted[sample.row].set_result(encoded(sample.pixels, *SMALL)[0])
         except NoImage as error:
             problem = error
         except (TamisError, OSError) as error:
@@ -138,10 +131,22 @@ def _absence(problem: Problem | None) -> NoImage:
     return NoImage(NO_IMAGE.get(kind, "no image"), passing=kind in _PASSING)
 
 
-def encoded(pixels: Pixels, side: int) -> bytes:
-    """Returns an image as a file of `KIND`, at most `side` pixels on its longer side."""
-    image = Image.fromarray(np.ascontiguousarray(pixels))
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    image.save(out, KIND.upper(), quality=_QUALITY[side])
-    return out.getvalue()
+class TextPainter:
+    """Paints over the text of images as the run's T-MARS did; `problem` is why it cannot, or ""."""
+
+    def __init__(self, run: Run) -> None:
+        self._group = next((group for group in run.scores.values() if group.facts["name"] == "tmars"), None)
+        self.problem = "" if self._group else "the run has no T-MARS scores"
+        self._paint: Painter | None = None
+        self._guard = threading.Lock()
+
+    def paint(self, image: Pixels) -> tuple[Pixels, Pixels]:
+        """Returns an image with its text outlined, and with the text painted over; ModelError if it cannot be done."""
+        if self._group is None:
+            raise ModelError(self.problem)
+        try:
+            with self._guard:  # the page asks for both images at once, and detectors process one at a time
+                self._paint = self._paint or painter(self._group)
+                return self._paint(image)
+        except Exception as error:  # a model may raise anything
+            raise ModelError(f"the text could not be painted over: {error}") from error

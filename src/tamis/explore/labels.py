@@ -129,19 +129,11 @@ def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:
 def best_threshold(values: Float32s, labels: Float32s, *, draws: int = 200, seed: int = 0) -> dict[str, Any] | None:
     """Returns the threshold with the largest share of good pairs kept less the share of bad ones (Youden's J).
 
-    Args:
-        values: (rows,) the score.
-        labels: (rows,) 1 good, 0 bad, NaN neither.
-        draws: of the bootstrap.
-        seed: of its draws.
-
-    Returns:
-        Whether it `keeps` "at_least" or "at_most" the `value`; `low` and `high`, the 95 % interval of the bootstrap
-        (percentiles over draws with replacement); the shares of `good` and `bad` pairs kept and how much they differ
-        (`gain`), and `n`, the labelled pairs that have the score. None if fewer than two good or two bad pairs have the
-        score, or all of them have the same.
+    `low` and `high` are the 95 % interval of the bootstrap (percentiles over draws with replacement), `n` the labelled
+    pairs that have the score. None if fewer than two good or two bad pairs have it, or all of them have the same.
 
     Source: Youden 1950, "Index for rating diagnostic tests"; Efron and Tibshirani 1993, section 13.3.
+
     """
     there = np.isfinite(values) & np.isfinite(labels)
     score, good = values[there].astype(np.float64), labels[there] == GOOD

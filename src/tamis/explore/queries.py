@@ -18,11 +18,21 @@ import yaml
 from tamis import recipe as recipes
 from tamis.arrays import U64, Mask, Rows
 from tamis.errors import RecipeError
-from tamis.explore.columns import Binned, HeldRun, binned, containing, counted, counted_among, heat, most_frequent
+from tamis.explore.columns import (
+    Binned,
+    HeldRun,
+    View,
+    binned,
+    containing,
+    counted,
+    counted_among,
+    heat,
+    most_frequent,
+    rows_of,
+)
+from tamis.explore.images import TextPainter
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
-from tamis.explore.pair import TextPainter
-from tamis.explore.view import View, rows_of
 from tamis.pool import Pool
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, scrambled
@@ -52,7 +62,7 @@ class Explorer:
 
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
-        self.labels = Labels(run)
+        self.labels, self.near, self.painter = Labels(run), Near(run), TextPainter(run)
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
@@ -62,16 +72,6 @@ class Explorer:
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
 
     @cached_property
-    def painter(self) -> TextPainter:
-        """Paints over the text of images."""
-        return TextPainter(self.run)
-
-    @cached_property
-    def near(self) -> Near:
-        """Search by stored embeddings."""
-        return Near(self.run)
-
-    @cached_property
     def order(self) -> U64:
         """The random order: (rows,) scrambled uids."""
         return scrambled(self.run.table())
@@ -79,16 +79,19 @@ class Explorer:
     @property
     def numbers(self) -> list[str]:
         """Columns of numbers that every shard has, scores first."""
-        scores = [name for name in self.run.score_names() if self._whole(name) and self._kind(name) == "number"]
-        return [*(name for name in scores if name != LABEL), *INDEX_NUMBERS]
+        return [*(name for name in self._scores("number") if name != LABEL), *INDEX_NUMBERS]
 
     @property
     def words(self) -> list[str]:
         """Columns of words that every shard has: status, fields of the pool, and scores, but no hashes."""
         fields = ["status", *self.run.facts["pool"]["fields"]]
-        scores = [name for name in self.run.score_names() if self._whole(name) and self._kind(name) == "word"]
         columns = self.run.columns
-        return [name for name in [*fields, *scores] if name in columns and "hex" not in columns[name][2].unit]
+        return [
+            name for name in [*fields, *self._scores("word")] if name in columns and "hex" not in columns[name][2].unit
+        ]
+
+    def _scores(self, kind: str) -> list[str]:
+        return [name for name in self.run.score_names() if self._whole(name) and self._kind(name) == kind]
 
     def _kind(self, name: str) -> str:
         return self.run.locate(name)[2].kind
@@ -325,13 +328,8 @@ class Explorer:
             "different": pool.num_rows,
             "found": matches.num_rows,
             "words": [
-                {
-                    "word": each["word"][:_WORD],
-                    "whole": len(each["word"]) <= _WORD,
-                    "pool": each["n"],
-                    "kept": int(those),
-                }
-                for each, those in zip(top.to_pylist(), kept, strict=True)
+                {"word": word[:_WORD], "whole": len(word) <= _WORD, "pool": rows, "kept": int(those)}
+                for word, rows, those in zip(*top.to_pydict().values(), kept, strict=True)
             ],
         }
 

@@ -24,10 +24,11 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from tamis.errors import DiskFullError, RunError, TamisError, needs_extra
-from tamis.explore.images import KIND, NoImage
+from tamis.explore.images import NoImage
 from tamis.explore.near import LARGEST
 from tamis.explore.pages import Pages
 from tamis.ids import json_ready
+from tamis.reporting.pairs import KIND
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -94,7 +95,7 @@ def application(pages: Pages, token: str) -> Starlette:
     except ImportError as error:
         raise needs_extra("starlette", "explore") from error
 
-    web = {entry.name: entry.read_bytes() for entry in files("tamis.explore.web").iterdir() if entry.is_file()}
+    web = {entry.name: entry.read_bytes() for entry in (files("tamis.explore") / "web").iterdir() if entry.is_file()}
 
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         refused = refusal(request, token)

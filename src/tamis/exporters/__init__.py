@@ -21,11 +21,11 @@ EXPORTERS = Register(
     "export format",
     "tamis.exporters",
     {
-        "npy": "npy:NpyExport",
-        "parquet": "parquet:ParquetExport",
-        "keys": "keys:KeysExport",
+        "npy": "lists:NpyExport",
+        "parquet": "lists:ParquetExport",
+        "keys": "lists:KeysExport",
         "webdataset": "webdataset:WebDatasetExport",
-        "dropped": "dropped:DroppedExport",
+        "dropped": "lists:DroppedExport",
     },
     _wrong,
 )
@@ -42,14 +42,4 @@ def __getattr__(name: str) -> Any:
     return EXPORTERS.attribute(name)
 
 
-__all__ = [
-    "EXPORTERS",
-    "DroppedExport",
-    "Exporter",
-    "KeysExport",
-    "NpyExport",
-    "ParquetExport",
-    "WebDatasetExport",
-    "exporter_class",
-    "exporters",
-]
+__all__ = ["EXPORTERS", "Exporter", "exporter_class", "exporters", *EXPORTERS.exported]

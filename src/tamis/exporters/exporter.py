@@ -6,15 +6,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tamis.data import check_class_attributes
 from tamis.store import Run
 from tamis.store.subset import Subset
-
-#: Metadata of our Parquet exports: the format that wrote the file.
-_FORMAT = b"tamis.export"
 
 
 class Exporter(ABC):
@@ -56,17 +50,4 @@ class Exporter(ABC):
             out: a regular file, or a folder that is not empty.
             run: the run that is exported; None if it does not exist yet.
         """
-        return False
-
-
-def parquet_schema(fields: Any, name: str) -> pa.Schema:
-    """Returns the schema of a Parquet export; its metadata names the format."""
-    return pa.schema(fields, metadata={_FORMAT: name})
-
-
-def is_parquet_of(path: Path, name: str) -> bool:
-    """Whether a file is a Parquet export of a format."""
-    try:
-        return (pq.read_schema(path).metadata or {}).get(_FORMAT) == name.encode()
-    except (OSError, pa.ArrowException):
         return False

@@ -6,7 +6,7 @@ import io
 import itertools
 import logging
 import tarfile
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,13 @@ class WebDatasetExport(Exporter):
         firsts = range(0, rows.size, self.shard_size)
         outputs = {f"{number:0{width}d}.tar": rows[first:][: self.shard_size] for number, first in enumerate(firsts)}
         done = _finished(out, outputs)
-        _write_shards(subset, pool, {out / name: rows for name, rows in outputs.items() if name not in done})
+        missing = {name: own for name, own in outputs.items() if name not in done}
+        order = np.concatenate([np.empty(0, np.int64), *missing.values()])
+        # One thread reads while this one writes. A remote store still gets many requests at once.
+        with closing(samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)) as samples:
+            for name, own in missing.items():
+                with writing(out / name, durable=True) as temporary:
+                    _write_tar(temporary, itertools.islice(samples, own.size))
         write_json(out / "sizes.json", {name: rows.size for name, rows in outputs.items()})
         return rows.size
 
@@ -127,15 +133,6 @@ def _finished(folder: Path, planned: Container[str]) -> set[str]:
     return {path.name for path in tars}
 
 
-def _write_shards(subset: Subset, pool: Pool, outputs: Mapping[Path, Rows]) -> None:
-    order = np.concatenate([np.empty(0, np.int64), *outputs.values()])
-    # One thread reads while this one writes. A remote store still gets many requests at once.
-    with closing(samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)) as samples:
-        for path, rows in outputs.items():
-            with writing(path, durable=True) as temporary:
-                _write_tar(temporary, itertools.islice(samples, rows.size))
-
-
 def _write_tar(path: Path, samples: Iterable[KeptSample]) -> None:
     taken: set[str] = set()
     renamed = 0
@@ -158,9 +155,7 @@ def _free_key(key: str, taken: set[str]) -> str:
     # A key can be any text of a tar. A path that we write must not leave the folder it is unpacked in.
     safe = [folder for folder in folders if folder not in ("", ".", "..")]
     plain = "/".join([*safe, base.replace(".", "_") or "_"])
-    candidate, number = plain, 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{plain}_{number}"
-    taken.add(candidate)
-    return candidate
+    names = itertools.chain([plain], (f"{plain}_{number}" for number in itertools.count(2)))
+    key = next(name for name in names if name not in taken)
+    taken.add(key)
+    return key

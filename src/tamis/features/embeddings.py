@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from tamis.arrays import Floats
 from tamis.data import Device, ModelRef, Node
 from tamis.errors import ModelError, check_words
-from tamis.features.sources import Captions, DecodedImages, each_present
+from tamis.features.sources import Captions, DecodedImages, each_present, of_present
 from tamis.math.similarity import unit_rows
-
-if TYPE_CHECKING:
-    from tamis.models.clip import Clip
+from tamis.models.clip import load_clip, load_tokenizer
+from tamis.models.preprocess import load_preprocess
 
 #: How images are made to fit a model; see `ModelPixels`.
 Fit = Literal["model", "crop"]
@@ -50,8 +49,6 @@ class ModelPixels(Node):
         return {"images": self.of}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.preprocess import load_preprocess
-
         preprocess = load_preprocess(self.model)
         if self.fit == "crop":
             preprocess = preprocess.cropping()
@@ -72,8 +69,6 @@ class Tokens(Node):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_tokenizer
-
         tokenize = load_tokenizer(self.model)
 
         return lambda *, captions: each_present(captions, tokenize)
@@ -86,11 +81,6 @@ class _Embedding(Node):
     version: ClassVar[int] = 1
     stored_as: ClassVar[str] = "embeddings"
     model: ModelRef
-
-    def _clip(self, device: Device) -> Clip:
-        from tamis.models.clip import load_clip
-
-        return load_clip(self.model, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +97,7 @@ class ImageEmbedding(_Embedding):
         return {"pixels": ModelPixels(model=self.model)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        clip = self._clip(device)
+        clip = load_clip(self.model, device)
         return lambda *, pixels: embed_present(pixels, clip.images, clip.size)
 
 
@@ -129,8 +119,6 @@ class AlikeImageEmbedding(ImageEmbedding):
         return {"pixels": ModelPixels(model=self.resized_for)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.preprocess import load_preprocess
-
         if load_preprocess(self.model) != load_preprocess(self.resized_for):
             raise ModelError(
                 f"{self.model} and {self.resized_for} are not epochs of one training: their preprocessor_config.json "
@@ -153,7 +141,7 @@ class TextEmbedding(_Embedding):
         return {"tokens": Tokens(model=self.model)}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        clip = self._clip(device)
+        clip = load_clip(self.model, device)
         return lambda *, tokens: embed_present(tokens, clip.texts, clip.size)
 
 
@@ -173,9 +161,7 @@ class PromptedTextEmbedding(_Embedding):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.clip import load_tokenizer
-
-        clip, tokenize = self._clip(device), load_tokenizer(self.model)
+        clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
 
         def embed(*, captions: Sequence[str | None]) -> Floats:
             prompted = [None if caption is None else self.prompt + caption for caption in captions]
@@ -186,8 +172,4 @@ class PromptedTextEmbedding(_Embedding):
 
 def embed_present(items: Sequence[Any], embed: Callable[[Any], Floats], size: int) -> Floats:
     """Embeds those of n items that are not None: (n, size) float16 unit rows, NaN for the others."""
-    rows = np.full((len(items), size), np.nan, np.float16)
-    present = [n for n, item in enumerate(items) if item is not None]
-    if present:
-        rows[present] = unit_rows(embed([items[n] for n in present])).astype(np.float16)
-    return rows
+    return of_present(items, lambda present: unit_rows(embed(present)), (size,), np.float16)

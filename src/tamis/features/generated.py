@@ -16,7 +16,7 @@ from tamis.features.embeddings import Fit, ModelPixels
 from tamis.features.sources import Captions, DecodedImages, of_distinct
 from tamis.ids import format_uid
 from tamis.models.nucleus import Sampling
-from tamis.models.text_to_image import Drawing
+from tamis.models.text_to_image import Drawing, load_text_to_image
 from tamis.pool.texts import read_captions_file
 
 
@@ -122,8 +122,6 @@ class DrawnImages(Node):
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        from tamis.models.text_to_image import load_text_to_image
-
         draw = load_text_to_image(self.model, device)
 
         def images(texts: Sequence[str]) -> list[list[Pixels] | None]:

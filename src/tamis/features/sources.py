@@ -16,9 +16,11 @@ from tamis.errors import check_words
 T = TypeVar("T")
 
 
-def of_present(items: Sequence[Any], compute: Callable[[Any], Floats]) -> Floats:
-    """Applies a function to those of n items that are not None: (n,) float32, NaN for the others."""
-    results = np.full(len(items), np.nan, np.float32)
+def of_present(
+    items: Sequence[Any], compute: Callable[[Any], Floats], shape: tuple[int, ...] = (), dtype: Any = np.float32
+) -> Floats:
+    """Applies a function to those of n items that are not None: (n, *shape), NaN for the others."""
+    results = np.full((len(items), *shape), np.nan, dtype)
     present = [n for n, item in enumerate(items) if item is not None]
     if present:
         results[present] = compute([items[n] for n in present])

@@ -7,7 +7,7 @@ bags-of-words; Ma et al. 2023, CREPE).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
@@ -36,13 +36,8 @@ Detail = str | int | float | list[str] | None
 _OPPOSITES = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 
 
-@dataclass(frozen=True)
-class Said:
-    """A caption and the facts about it."""
-
-    caption: str
-    described: Scene | None  # the scene of the caption; None if it names no class
-    details: Mapping[str, Detail]  # more values of the sample's json
+#: A caption, the scene that it describes (None if it names no class), and more values of the sample's json.
+Said = tuple[str, Scene | None, Mapping[str, Detail]]
 
 
 def scene_for(kind: HardKind, rng: np.random.Generator, weights: Mapping[str, float]) -> Scene:
@@ -66,17 +61,17 @@ def say(kind: HardKind, scene: Scene, rng: np.random.Generator, weights: Mapping
     """
     if kind == "vague":
         caption, group = vague_caption(scene, rng)
-        return Said(caption, None, {"said": group})
+        return caption, None, {"said": group}
     if kind == "half_described":
         return _half(scene, rng)
     if kind == "watermark":
-        return Said(describe(scene, rng), scene, {})
+        return describe(scene, rng), scene, {}
     if kind == "large_text":
         other = sample_scene(rng, weights, unlike=scene)
-        return Said(describe(other, rng), other, {})
+        return describe(other, rng), other, {}
     described, shown, said = _WRONG[kind](scene, rng)
     caption = describe(described, rng, coloured=True if kind == "wrong_colour" else None)
-    return Said(caption, described, {"wrong": kind.removeprefix("wrong_"), "shown": shown, "said": said})
+    return caption, described, {"wrong": kind.removeprefix("wrong_"), "shown": shown, "said": said}
 
 
 def _half(scene: Scene, rng: np.random.Generator) -> Said:
@@ -88,7 +83,7 @@ def _half(scene: Scene, rng: np.random.Generator) -> Said:
         left, described = scene.other, replace(scene, relation=None, other=None, other_colour=None)
     else:
         left, described = scene.subject, Scene(subject=scene.other, colour=scene.other_colour, place=scene.place)
-    return Said(describe(described, rng, with_place=False), described, {"left_out": [left, scene.place]})
+    return describe(described, rng, with_place=False), described, {"left_out": [left, scene.place]}
 
 
 def _wrong_colour(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:

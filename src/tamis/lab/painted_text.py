@@ -58,11 +58,6 @@ class PaintedText:
     lines: tuple[str, ...]  # the words as painted (perhaps in capitals, perhaps not all)
     quads: tuple[Quad, ...]  # of each line the four corners around its letters, clockwise from the top left, in pixels
 
-    @property
-    def text(self) -> str:
-        """The painted words; "" where there are none."""
-        return " ".join(self.lines)
-
 
 def paint_text(
     image: Image.Image, text: str, rng: np.random.Generator, *, where: Where = "anywhere", most_lines: int = 2

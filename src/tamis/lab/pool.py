@@ -8,8 +8,9 @@ import multiprocessing
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -134,8 +135,7 @@ def _write_shard(
     kinds: Counter[Kind] = Counter()
     rows: list[dict[str, Any]] = []
     paths = [out / f"{number:05d}{end}" for end in (".parquet", "_stats.json", ".tar")]
-    table, stats, tar = unfinished = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in paths]
-    try:
+    with unfinished(*paths) as (table, stats, tar):
         with tarfile.open(tar, "w", format=tarfile.USTAR_FORMAT) as file:
             for index in range(number * shard_size, min((number + 1) * shard_size, pairs)):
                 sample = make(index)
@@ -148,20 +148,26 @@ def _write_shard(
                 add_member(file, f"{meta['key']}.txt", sample.caption.encode())
         pq.write_table(pa.Table.from_pylist(rows, schema=_TABLE), table)
         stats.write_text(json.dumps(_stats(len(rows)), indent=4), encoding="utf-8")
-        for fresh, path in zip(unfinished, paths, strict=True):
-            check_same(fresh, path)
-        for fresh, path in zip(unfinished, paths, strict=True):
-            fresh.replace(path)
-    finally:
-        for path in unfinished:
-            path.unlink(missing_ok=True)
     return kinds
 
 
-def check_same(fresh: Path, path: Path) -> None:
-    """Raises FileExistsError if a path exists with another content than the fresh file."""
-    if os.path.lexists(path) and (path.is_symlink() or not filecmp.cmp(fresh, path, shallow=False)):
-        raise FileExistsError(f"{path} exists with another content: remove it or choose another folder")
+@contextmanager
+def unfinished(*paths: Path) -> Iterator[list[Path]]:
+    """Gives files to write in place of some paths, and then their names, in order; FileExistsError if others have them.
+
+    The names hold the process: two commands that draw into one folder write the same bytes.
+    """
+    fresh = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in paths]
+    try:
+        yield fresh
+        for made, path in zip(fresh, paths, strict=True):
+            if os.path.lexists(path) and (path.is_symlink() or not filecmp.cmp(made, path, shallow=False)):
+                raise FileExistsError(f"{path} exists with another content: remove it or choose another folder")
+        for made, path in zip(fresh, paths, strict=True):
+            made.replace(path)
+    finally:
+        for made in fresh:
+            made.unlink(missing_ok=True)
 
 
 def _stats(count: int) -> dict[str, Any]:

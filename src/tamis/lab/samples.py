@@ -197,8 +197,8 @@ def _captioned(
     """A scene, the scene that the caption describes, the caption, and the facts of a hard kind."""
     if kind in HARD_KINDS:
         scene = scene_for(kind, rng, weights)
-        said = say(kind, scene, rng, weights)
-        return scene, said.described, said.caption, said.details
+        caption, described, details = say(kind, scene, rng, weights)
+        return scene, described, caption, details
     scene = sample_scene(rng, weights)
     if kind == "not_english":
         scene = replace(scene, count=1)  # its tables have only singular nouns

@@ -7,7 +7,6 @@ a function of (seed, task, number); no pool and no training example shares the s
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from tamis.errors import at_least_one
 from tamis.lab.captions import describe, noun_phrase, with_article
 from tamis.lab.drawing import render
 from tamis.lab.painted_text import paint_text
-from tamis.lab.pool import add_member, check_same
+from tamis.lab.pool import add_member, unfinished
 from tamis.lab.samples import jpeg
 from tamis.lab.world import COLOURS, OBJECTS, PLACES, Scene, sample_scene
 
@@ -171,17 +170,10 @@ def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str
             raise FileExistsError(f"{folder / name} exists with another content: use another folder")
     inner = folder / "test"
     inner.mkdir(parents=True, exist_ok=True)
-    # A name per process: two commands that draw into one folder write the same bytes.
-    unfinished = inner / f".0.tar.{os.getpid()}.partial"
-    try:
-        with tarfile.open(unfinished, "w", format=tarfile.USTAR_FORMAT) as tar:
-            for number, files in enumerate(samples):
-                for ending, data in files.items():
-                    add_member(tar, f"s{number:07d}.{ending}", data)
-        check_same(unfinished, inner / "0.tar")
-        unfinished.replace(inner / "0.tar")
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with unfinished(inner / "0.tar") as (path,), tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number, files in enumerate(samples):
+            for ending, data in files.items():
+                add_member(tar, f"s{number:07d}.{ending}", data)
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
     (inner / "nshards.txt").write_text("1\n", encoding="utf-8")

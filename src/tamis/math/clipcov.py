@@ -15,9 +15,10 @@ quantity" (AISTATS, arXiv 2403.12267), equations 23 to 36 and algorithm 1.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,35 +43,6 @@ class Picks:
     gains: Float64s
 
 
-def check_terms(terms: Sequence[str]) -> None:
-    """Checks the names of the objective's terms.
-
-    Raises:
-        ValueError: one is unknown, there is none, or "cov" is combined with a part of it.
-    """
-    wrong = [term for term in terms if term not in TERMS + PARTS]
-    if wrong or not terms:
-        got = f"got {wrong[0]!r}" if wrong else "got none"
-        raise ValueError(f"terms are some of {', '.join(TERMS)}, or class or self instead of cov; {got}")
-    if "cov" in terms and set(PARTS) & set(terms):
-        raise ValueError(f"'cov' is class and self together: write one or the other, got {', '.join(terms)}")
-
-
-def measured_alpha(cross_modal: float, text: float) -> float:
-    """Returns the weight of F_label: average cross-modal similarity divided by average similarity in text.
-
-    Args:
-        cross_modal: mean of sim(i, j) over the pairs i, j of each class, all i with the same weight (definition 4.1).
-        text: mean of <t_i, y_k>, each caption with its class's label. The paper's footnote finds a ratio of about 1/2.
-
-    Raises:
-        ValueError: the average similarity in text is not above 0, so the ratio has no meaning.
-    """
-    if not text > 0:
-        raise ValueError(f"captions have a mean cosine of {text:.3g} with their labels: set alpha yourself")
-    return cross_modal / text
-
-
 def modular_gains(
     images: Floats,
     texts: Floats,
@@ -79,8 +51,7 @@ def modular_gains(
     label: Floats | None = None,
     alpha: float = 0.5,
     others: tuple[Floats, Floats] | None = None,
-    sums: tuple[Floats, Floats] | None = None,
-    size: int | None = None,
+    whole: tuple[Floats, Floats, int] | None = None,
 ) -> Float64s:
     """Returns the part of each pair's gain that does not depend on the other choices.
 
@@ -90,8 +61,7 @@ def modular_gains(
         label: (d,) unit row of the class name; for "label".
         alpha: weight of "label".
         others: (d,) sums over the other classes of their mean images and mean texts; for "inter".
-        sums: (d,) sums of `images` and `texts`, if known.
-        size: |V_k|, if the rows are only some of the class; `sums` are of the whole class then.
+        whole: (d,) sums of images and of texts of the whole class, and |V_k|, if known or if the rows are only some.
 
     Returns:
         (n,) float64.
@@ -101,10 +71,9 @@ def modular_gains(
     gains = np.zeros(len(images))
     if not len(images):
         return gains
-    n = size or len(images)
+    image_sum, text_sum, n = whole or (images.sum(0, np.float64), texts.sum(0, np.float64), len(images))
     central = "cov" in terms or "class" in terms
     if central or "class_reg" in terms:
-        image_sum, text_sum = sums if sums is not None else (images.sum(0, np.float64), texts.sum(0, np.float64))
         mass = _dots(images, text_sum) + _dots(texts, image_sum)  # sum over j in V_k of sim(i, j)
         if central:
             gains += mass / n
@@ -153,9 +122,7 @@ def greedy(
     A refresh computes every gain from the running sums. Between refreshes only the best `candidates` pairs have exact
     gains. The best of them is taken while its gain is above the highest possible gain of any other pair: its gain at
     the refresh plus an upper bound of its rise since. Without negative similarities nothing rises, F is submodular, and
-    this is the lazy evaluation of Minoux (1978). With them, the rise after choosing rows that sum to q is at most
-    -weight times the least possible <x_e, q>: every x_e = (v_e, t_e) is split into its part along the class's mean
-    direction and the rest (bounded by Cauchy and Schwarz).
+    this is the lazy evaluation of Minoux (1978). With them, `_Spread` bounds the rise.
 
     Args:
         images, texts: (n, d) rows of one class. Ties in gain go to the lower row, so sort the rows by scrambled uid.
@@ -281,70 +248,24 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
     Returns:
         (m,) positions in the choices of all classes, one class after another; m = min(count, all).
     """
-    if not picks:
-        return np.empty(0, np.int64)
-    # A class keeps its order, so a choice waits for all before it: its effective gain is their running minimum.
-    reach = [np.minimum.accumulate(each.gains) for each in picks]
-    turn = [_turns(each.gains, least, tie) for each, least, tie in zip(picks, reach, ties, strict=True)]
-    order: Rows = np.lexsort((np.concatenate(turn), -np.concatenate(reach)))[:count]  # stable
-    return order
+    firsts = np.cumsum([0, *(len(each.rows) for each in picks)]).tolist()
+    queues = [
+        zip((-each.gains).tolist(), tie.tolist(), range(first, first + len(tie)), strict=True)
+        for each, tie, first in zip(picks, ties, firsts[:-1], strict=True)
+    ]
+    # The least of the heads of all queues is next, so the queues need not be sorted.
+    return np.array([position for *_, position in islice(heapq.merge(*queues), count)], np.int64)
 
 
-def _turns(gains: Float64s, reach: Float64s, ties: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns the tie number of each choice: the running maximum among choices of its class with the same reach.
-
-    A gain above its reach gets number 0, so that the choice directly follows its predecessor.
-    """
-    turns = np.where(gains > reach, np.uint64(0), ties)
-    edges = [0, *(np.flatnonzero(np.diff(reach) != 0) + 1).tolist(), reach.size]
-    for start, stop in pairwise(edges):
-        if stop - start > 1:
-            turns[start:stop] = np.maximum.accumulate(turns[start:stop])
-    return turns
-
-
-def floor_for(modular: Sequence[Float64s], slopes: Sequence[Float64s], count: int) -> float:
-    """Estimates the gain that about `count` choices of all classes reach, so that no class is ranked completely.
-
-    Taking b pairs of a class is assumed to lower the gain of its pair i by b * slope_i. A wrong estimate costs only
-    time.
+def covariance(products: Floats, image_sum: Floats, text_sum: Floats, n: int) -> Float64s:
+    """Returns the cross-covariance of images and captions: (d, d), mean of v t' minus the product of the means.
 
     Args:
-        modular: of each class, (n,) gains before any choice.
-        slopes: of each class, (n,) average decrease of each gain per choice: weight * mass / n.
-        count: number of choices.
+        products, image_sum, text_sum: the sums of v t' (d, d), of v and of t (d,) over the rows.
+        n: number of rows; without any the covariance is 0.
     """
-    if sum(map(len, modular)) <= count:
-        return -np.inf
-    pairs = [(gains, slope) for gains, slope in zip(modular, slopes, strict=True) if len(gains)]
-    low = min(float((gains - len(gains) * np.maximum(slope, 0)).min()) for gains, slope in pairs)
-    high = max(float(gains.max()) for gains, _ in pairs)
-    for _ in range(14):
-        middle = (low + high) / 2
-        if sum(_reaching(gains, slope, middle) for gains, slope in pairs) >= count:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _reaching(gains: Float64s, slopes: Float64s, floor: float) -> int:
-    """Returns the largest b for which b pairs reach the floor after b - 1 choices."""
-    if not len(gains):
-        return 0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        life = np.where(slopes > 0, (gains - floor) / slopes, np.where(gains >= floor, np.inf, -1.0))
-    life = np.sort(life)[::-1]
-    return int(np.count_nonzero(life >= np.arange(len(life))))
-
-
-def covariance(images: Floats, texts: Floats) -> Float64s:
-    """Returns the cross-covariance of images and captions: (d, d), mean of v t' minus the product of the means."""
-    return covariance_of_sums(images.T @ texts, images.sum(0, np.float64), texts.sum(0, np.float64), len(images))
-
-
-def covariance_of_sums(products: Floats, image_sum: Floats, text_sum: Floats, n: int) -> Float64s:
-    """Returns the cross-covariance from the sums of v t', of v and of t over n rows, which can be summed in blocks."""
+    if not n:
+        return np.zeros_like(products)
     return np.asarray(products / n - np.outer(image_sum / n, text_sum / n), np.float64)
 
 
@@ -385,7 +306,10 @@ def centre_error(whole: tuple[Floats, Floats], part: tuple[Floats, Floats]) -> f
 
 @dataclass(frozen=True)
 class _Spread:
-    """Bounds <x_e, q> for every row of a class: the range along one direction, and the largest rest."""
+    """Bounds <x_e, q> for every row x_e = (v_e, t_e) of a class and the sum q of chosen rows.
+
+    A row is split into its part along the class's mean direction and the rest (bounded by Cauchy and Schwarz).
+    """
 
     direction: Float64s
     low: float

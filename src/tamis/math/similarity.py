@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tamis.arrays import Float32s, Floats, Mask, Rows
+from tamis.arrays import U64, Float32s, Floats, Mask, Rows
 
 #: `nearest_of` treats cosines within this distance as equal: a matrix product rounds equal rows differently by position
 #: and batch size, so the batch would decide between two names of one class.
@@ -147,7 +147,7 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
     return Nearest(cosine, row)
 
 
-def equal_before(vectors: Floats) -> Rows:
+def equal_before(vectors: Floats | U64) -> Rows:
     """Returns the first earlier row that equals each row: (n,), -1 where there is none.
 
     Args:

@@ -12,12 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from tamis.errors import ModelError
+from tamis.models.preprocess import CLIP_MEAN, CLIP_STD
 
 Activation = Literal["gelu", "quick_gelu"]
-
-#: CLIP's, with which BLIP was trained too.
-_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_STD = (0.26862954, 0.26130258, 0.27577711)
 
 #: The width of a head in nearly every published transformer; that of open_clip's wide image towers (ViT-H, ViT-g,
 #: ViT-bigG, ViT-e) by the tower's width.
@@ -291,7 +288,7 @@ def _images(kind: str, image: int, settings: Mapping[str, Any]) -> dict[str, Any
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": list(settings.get("mean") or _MEAN),
-        "image_std": list(settings.get("std") or _STD),
+        "image_mean": list(settings.get("mean") or CLIP_MEAN),
+        "image_std": list(settings.get("std") or CLIP_STD),
         **({"do_convert_rgb": True} if clip else {}),
     }

@@ -12,7 +12,6 @@ import re
 import sys
 import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,8 +42,8 @@ _SHORTEST = 3
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What each loader has returned, the last used at the end.
-_LOADED: list[OrderedDict[tuple[Any, ...], Any]] = []
+#: Empties the cache of a loader, for each of them.
+_FORGET: list[Callable[[], None]] = []
 
 #: Held while a model is loaded: transformers changes global state meanwhile. Loaders may use other loaders.
 _LOADING = threading.RLock()
@@ -57,8 +56,9 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
 
     def decorate(load: Callable[P, T]) -> Callable[P, T]:
-        signature, kept, annotated = inspect.signature(load), OrderedDict[tuple[Any, ...], Any](), cast(Any, load)
-        _LOADED.append(kept)
+        signature, annotated = inspect.signature(load), cast(Any, load)
+        kept = functools.lru_cache(keep)(lambda digests, *values: annotated(*values))
+        _FORGET.append(kept.cache_clear)
 
         @functools.wraps(load)
         def loaded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -66,12 +66,9 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
             bound.apply_defaults()
             hints = get_type_hints(annotated.__init__ if isinstance(load, type) else load, include_extras=True)
             models = [value for name, value in bound.arguments.items() if hints[name] in (ModelRef, OptionalModelRef)]
-            key = (*bound.arguments.values(), *(resolve(model).digest for model in models if model is not None))
+            digests = tuple(resolve(model).digest for model in models if model is not None)
             with _LOADING:
-                kept[key] = value = kept.pop(key) if key in kept else load(*args, **kwargs)  # the last one
-                while len(kept) > keep:
-                    kept.popitem(last=False)
-                return cast(T, value)
+                return cast(T, kept(digests, *bound.arguments.values()))
 
         return loaded
 
@@ -81,8 +78,8 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 def forget_loaded() -> None:
     """Drops every model that `loaded_once` keeps."""
     with _LOADING:
-        for kept in _LOADED:
-            kept.clear()
+        for forget in _FORGET:
+            forget()
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from tamis.errors import ModelError, brief
 from tamis.models.loading import one_sentence
 from tamis.models.reference import object_in, resolve
 
-_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+#: CLIP's, with which BLIP was trained too.
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 #: No model sees larger images; a damaged file with a larger number would fill the memory.
 _LARGEST_SIDE = 8192
@@ -115,8 +116,8 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     if isinstance(crop, int):
         crop = {"height": crop, "width": crop}
     resize, normalise = config.get("do_resize", True), config.get("do_normalize", True)
-    mean = config.get("image_mean", _CLIP_MEAN if clip else (0.5, 0.5, 0.5)) if normalise else (0.0, 0.0, 0.0)
-    std = config.get("image_std", _CLIP_STD if clip else (0.5, 0.5, 0.5)) if normalise else (1.0, 1.0, 1.0)
+    mean = config.get("image_mean", CLIP_MEAN if clip else (0.5, 0.5, 0.5)) if normalise else (0.0, 0.0, 0.0)
+    std = config.get("image_std", CLIP_STD if clip else (0.5, 0.5, 0.5)) if normalise else (1.0, 1.0, 1.0)
     made = Preprocess(
         shorter=size.get("shortest_edge") if resize else None,
         size=(size["width"], size["height"]) if resize and "height" in size else None,

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -212,6 +212,7 @@ PATTERNS = (
 
 #: Suffixes of pickled weights, which `tamis convert` turns into safetensors.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_ANY_WEIGHTS = (*PICKLES, ".safetensors")
 
 #: Timeout of the hub's first answer.
 _SECONDS = 5.0
@@ -222,27 +223,26 @@ def is_hub_id(reference: str) -> bool:
     return reference.count("/") == 1 and not reference.startswith((".", "~", "/"))
 
 
-def cached(reference: str, patterns: Sequence[str] = PATTERNS) -> Path | None:
+def cached(reference: str, *, pickled: bool = False) -> Path | None:
     """Returns the folder of a hub model in this machine's cache, None where it is not there with all its weights.
 
-    With the patterns ("*",) pickled weights will do.
+    `pickled`: weights in any layout will do.
     """
     try:
         import huggingface_hub
         from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
     except ImportError as error:
         raise needs_extra("huggingface_hub", "clip") from error
-    known = HUB.get(reference)
+    known, patterns = HUB.get(reference), ["*"] if pickled else list(PATTERNS)
     for revision in dict.fromkeys(["main", (known and known.revision) or "main"]):
         try:
             download = huggingface_hub.snapshot_download
-            folder = Path(download(reference, revision=revision, local_files_only=True, allow_patterns=list(patterns)))
+            folder = Path(download(reference, revision=revision, local_files_only=True, allow_patterns=patterns))
         except HFValidationError as error:
             raise ModelError(f"{reference!r} is not a Hugging Face id: {error}") from error
         except LocalEntryNotFoundError:
             continue
-        weights = any(file.suffix in (*PICKLES, ".safetensors") for file in folder.rglob("*"))
-        if complete(folder) or ("*" in patterns and weights):
+        if complete(folder) or (pickled and any(file.suffix in _ANY_WEIGHTS for file in folder.rglob("*"))):
             return folder
     return None
 
@@ -264,7 +264,7 @@ def _from_hub(reference: str) -> Path:
 
 def with_pickles(reference: str) -> Path:
     """Returns the folder of a hub model in any layout, for `tamis convert`."""
-    folder = cached(reference) or cached(reference, ("*",))
+    folder = cached(reference) or cached(reference, pickled=True)
     return folder or _download(reference, "main", [*PATTERNS, *(f"*{suffix}" for suffix in PICKLES)])
 
 

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, Node, Sample, Samples, Signal
-from tamis.errors import ShardError, UnreachedError
+from tamis.errors import PoolError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, stamp
-from tamis.pool.rows import unopened
-from tamis.pool.source import PoolSpec, ShardReader, checked, set_caption, set_identity
+from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
+from tamis.pool.source import Pool, PoolSpec, ShardReader, checked, set_caption, set_identity
 from tamis.pool.table import Cut, TableShard, cuts_of, piece_name
-from tamis.remote import unreached
+from tamis.remote import passing, unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
@@ -142,10 +142,10 @@ class DataCompShard(TableShard):
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")
 
 
-def metadata_shards(stems: Mapping[str, str], spec: PoolSpec) -> list[DataCompShard]:
-    """Returns the shards of metadata files: each of them, or ranges of its rows if it has many."""
+def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
+    """Returns the pool of some metadata files (stems by URL), each of them a shard, or cut into ranges of its rows."""
 
-    def cut(url: str) -> list[Cut]:
+    def cuts_in(url: str) -> list[Cut]:
         try:
             with open_file(url) as raw:
                 return cuts_of([pq.read_metadata(raw).num_rows])
@@ -155,13 +155,30 @@ def metadata_shards(stems: Mapping[str, str], spec: PoolSpec) -> list[DataCompSh
             return [Cut()]  # it is damaged: its shard will say so
 
     with ThreadPoolExecutor(16) as threads:  # each file takes a request or two on a store
-        found = list(threads.map(cut, stems))
-    shared: dict[str, Any] = {"spec": spec, "image": None, "caption": spec.caption or "text"}
-    return [
-        DataCompShard(name=piece_name(stems[url], cuts, piece), url=url, cut=piece, **shared)
-        for url, cuts in zip(stems, found, strict=True)
-        for piece in cuts
-    ]
+        found = dict(zip(stems, threads.map(cuts_in, stems), strict=True))
+    first = next(iter(stems))
+    try:
+        shapes = embedding_shapes(first.removesuffix(".parquet") + ".npz")
+    except ShardError as error:
+        if error.__cause__ is not None and passing(error.__cause__):
+            raise
+        raise PoolError(str(error)) from error
+    kinds = column_kinds(first)
+    caption = choose_column("caption", spec.caption, ("text",), list(kinds), first)
+    check_texts(caption, kinds, first)
+    shards = tuple(
+        DataCompShard(name=piece_name(stems[url], cuts, cut), url=url, cut=cut, spec=spec, image=None, caption=caption)
+        for url, cuts in found.items()
+        for cut in cuts
+    )
+    return Pool(
+        spec=spec,
+        kind="datacomp",
+        shards=shards,
+        has_images=False,
+        signals=(DataCompScores(),) if any(name in kinds for name in SCORES) else (),
+        features=tuple(GivenEmbedding(array=name, size=size) for name, (_, size) in shapes.items()),
+    )
 
 
 EMBEDDINGS = ("b32_img", "b32_txt", "l14_img", "l14_txt")

@@ -12,11 +12,10 @@ from typing import Any
 
 import xxhash
 
-from tamis.errors import PoolError, ShardError
+from tamis.errors import PoolError
 from tamis.pool.files import absolute, expand_braces, find, is_remote, read_head
 from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.pool.tar import TarShard
-from tamis.remote import passing
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -61,36 +60,15 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     if kind == "webdataset":
         opened = Pool(spec=spec, kind=kind, shards=tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls))
     elif kind == "datacomp":
-        opened = _datacomp_pool(spec, urls, stems)
+        from tamis.pool.datacomp import metadata_pool
+
+        opened = metadata_pool(spec, {url: stems[url] for url in urls})
     else:
         from tamis.pool.table import NO_IMAGES, table_shards
 
         shards = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
         opened = Pool(spec=spec, kind=kind, shards=shards, has_images=spec.image != NO_IMAGES)
     return replace(opened, shards=tuple(sorted(opened.shards, key=lambda shard: shard.name)))
-
-
-def _datacomp_pool(spec: PoolSpec, urls: Sequence[str], stems: Mapping[str, str]) -> Pool:
-    from tamis.pool import datacomp
-    from tamis.pool.rows import check_texts, choose_column, column_kinds
-
-    shards = datacomp.metadata_shards(stems, spec)
-    try:
-        shapes = datacomp.embedding_shapes(urls[0].removesuffix(".parquet") + ".npz")
-    except ShardError as error:
-        if error.__cause__ is not None and passing(error.__cause__):
-            raise
-        raise PoolError(str(error)) from error
-    kinds = column_kinds(urls[0])
-    check_texts(choose_column("caption", spec.caption, ("text",), list(kinds), urls[0]), kinds, urls[0])
-    return Pool(
-        spec=spec,
-        kind="datacomp",
-        shards=tuple(shards),
-        has_images=False,
-        signals=(datacomp.DataCompScores(),) if any(name in kinds for name in datacomp.SCORES) else (),
-        features=tuple(datacomp.GivenEmbedding(array=name, size=size) for name, (_, size) in shapes.items()),
-    )
 
 
 def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:

@@ -42,14 +42,17 @@ def table_rows(
 ) -> Iterator[Mapping[str, Any]]:
     """Yields rows of a table by the names of its columns; of Parquet only some columns, and from row `first` on."""
     if url.endswith(".parquet"):
-        yield from parquet_rows(url, columns, first, rows, batch)
+        yield from _parquet_rows(url, columns, first, rows, batch)
         return
     with open_file(url) as raw:
-        yield from jsonl_rows(raw) if url.endswith(".jsonl") else csv_rows(raw, "," if url.endswith(".csv") else "\t")
+        yield from _json_rows(raw) if url.endswith(".jsonl") else _csv_rows(raw, _delimiter(url))
 
 
-def csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
-    """Yields the rows of a CSV or TSV file by the names of its header."""
+def _delimiter(url: str) -> str:
+    return "," if url.endswith(".csv") else "\t"
+
+
+def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
     csv.field_size_limit(MAX_TEXT_BYTES)
     # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -98,8 +101,7 @@ def _number(name: str, cell: str) -> Any:
     return cell
 
 
-def jsonl_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the rows of a JSON lines file."""
+def _json_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
     while line := raw.readline(MOST_CHARACTERS + 1):
         if len(line) > MOST_CHARACTERS:
             while line and not line.endswith(b"\n"):
@@ -123,9 +125,9 @@ def column_kinds(url: str) -> dict[str, str]:
             if url.endswith(".parquet"):
                 return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}
             if url.endswith(".jsonl"):
-                return _json_kinds(itertools.islice(jsonl_rows(raw), _LOOK_AT))
+                return _json_kinds(itertools.islice(_json_rows(raw), _LOOK_AT))
             first = raw.readline(MOST_CHARACTERS).decode("utf-8-sig", "replace")
-            names = next(csv.reader([first], delimiter="," if url.endswith(".csv") else "\t"), [])
+            names = next(csv.reader([first], delimiter=_delimiter(url)), [])
             return dict.fromkeys(names, TEXT)
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
         raise unopened(url, "a table", error) from error
@@ -149,10 +151,11 @@ def _json_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         for name, value in row.items():
             if isinstance(name, str):
                 found.setdefault(name, set()).update(() if value is None else (kind_of(value),))
-    usable = (TEXT, TEXTS)
-    return {
-        name: next((one for one in (*usable, *sorted(kinds)) if one in kinds), TEXT) for name, kinds in found.items()
-    }
+
+    def usable_first(kind: str) -> tuple[bool, bool, str]:
+        return kind != TEXT, kind != TEXTS, kind
+
+    return {name: min(kinds, key=usable_first, default=TEXT) for name, kinds in found.items()}
 
 
 def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
@@ -213,10 +216,9 @@ _left_open: dict[tuple[Any, ...], Generator[Mapping[str, Any], None, None]] = {}
 _guard = threading.Lock()
 
 
-def parquet_rows(
-    url: str, columns: Sequence[str], first: int = 0, rows: int | None = None, batch: int = BATCH
+def _parquet_rows(
+    url: str, columns: Sequence[str], first: int, rows: int | None, batch: int
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields rows of a Parquet file as mappings, of those columns that it has."""
     file = (url, stamp(url) if first or rows is not None else "", tuple(columns), batch)
     with _guard:
         place = _left_open.pop((*file, first), None) or _rows_from(url, columns, first, batch)
@@ -273,7 +275,7 @@ def _cells(part: pa.RecordBatch) -> list[dict[str, Any]]:
         for name, column in zip(part.schema.names, part.columns, strict=True):
             words = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
             values = (column.cast(pa.large_binary()) if words else column).to_pylist()
-            columns[name] = [
-                value.decode("utf-8", "surrogateescape") if words and value is not None else value for value in values
-            ]
+            if words:
+                values = [None if value is None else value.decode("utf-8", "surrogateescape") for value in values]
+            columns[name] = values
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -94,10 +94,9 @@ class TableShard(Shard):
     def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields numbered rows of this shard: of a Parquet file from row `first` on, of others all."""
         first = first if self.url.endswith(".parquet") else 0
+        left = None if self.cut.rows is None else self.cut.rows - first
         try:
-            left = None if self.cut.rows is None else self.cut.rows - first
-            found = table_rows(self.url, self.columns(), self.cut.first + first, left, self.batch)
-            yield from enumerate(found, first)
+            yield from enumerate(table_rows(self.url, self.columns(), self.cut.first + first, left, self.batch), first)
         except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
             kind = UnreachedError if unreached(error) else ShardError
             raise kind(f"{self.url}: cannot be read further: {error}") from error
@@ -133,9 +132,7 @@ class TableShard(Shard):
         elif len(data) > self.spec.max_bytes:
             sample.mark("image_too_large", f"the image has {too_many_bytes(len(data), self.spec.max_bytes)}")
             data = None
-        # The column may name any file: a path must not choose what a file of an export is called.
-        ext = posixpath.splitext(path or "")[1].lstrip(".").lower()
-        return ext if ext in _EXTENSIONS else _ext_of(data), data
+        return _extension(path or "", data or b""), data
 
     def _file(self, sample: Sample, path: str) -> bytes | None:
         folder, slash, _ = self.url.rpartition("/")
@@ -281,13 +278,14 @@ def _read_image(path: str, limit: int) -> bytes:
     return data
 
 
-def _ext_of(data: bytes | None) -> str:
-    head = (data or b"")[:12]
-    if head.startswith(b"\x89PNG"):
-        return "png"
-    if head.startswith(b"GIF8"):
-        return "gif"
-    return "webp" if head[8:12] == b"WEBP" else "jpg"
+def _extension(path: str, data: bytes) -> str:
+    """Returns an image's extension: the column may name any file, whose name an export must not get."""
+    ext = posixpath.splitext(path)[1].lstrip(".").lower()
+    if ext in _EXTENSIONS:
+        return ext
+    if data.startswith((b"\x89PNG", b"GIF8")):
+        return "gif" if data.startswith(b"GIF8") else "png"
+    return "webp" if data[8:12] == b"WEBP" else "jpg"
 
 
 def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:

@@ -6,7 +6,8 @@ import csv
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,14 +30,14 @@ from tamis.pool.rows import (
     table_rows,
     unopened,
 )
-from tamis.pool.source import text_in, utf8
+from tamis.pool.source import TABLES, text_in, utf8
 
 log = logging.getLogger(__name__)
 
 #: Usual names of a column of texts.
 TEXT_COLUMNS = (*CAPTION_COLUMNS, "word", "Word", "sentence")
 
-ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl", ".txt")
+ENDINGS = (*TABLES, ".txt")
 
 
 @dataclass(frozen=True)
@@ -56,29 +57,27 @@ class Texts:
 
 def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[str] = ()) -> Texts:
     """Reads a table of texts."""
-    path = str(path)
+    path, chosen = str(path), ""
     try:
-        kinds = _kinds(path)
-        if not kinds and path.endswith(".txt"):
-            if numbers:
-                raise PoolError(f"{path} has one text per line and no columns: {', '.join(numbers)} cannot be read")
-            kept = [(row, line) for row, line in enumerate(_lines(path)) if line]
-            return Texts([line for _, line in kept], {}, np.array([row for row, _ in kept], np.int64))
-        chosen = choose_column("text", text, TEXT_COLUMNS, list(kinds), path)
-        check_texts(chosen, kinds, path)
-        for name in numbers:
-            choose_column("number", name, (), list(kinds), path)
-        return _table(path, chosen, numbers)
+        if kinds := _kinds(path):
+            chosen = choose_column("text", text, TEXT_COLUMNS, list(kinds), path)
+            check_texts(chosen, kinds, path)
+            for name in numbers:
+                choose_column("number", name, (), list(kinds), path)
+            return _texts(path, table_rows(path, [chosen, *numbers]), chosen, numbers)
+        if numbers:
+            raise PoolError(f"{path} has one text per line and no columns: {', '.join(numbers)} cannot be read")
+        return _texts(path, ({chosen: line} for line in _lines(path)), chosen, numbers)
     except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise unopened(path, None, error) from error
 
 
-def _table(path: str, column: str, numbers: Sequence[str]) -> Texts:
+def _texts(path: str, rows: Iterable[Mapping[str, Any]], column: str, numbers: Sequence[str]) -> Texts:
     texts: list[str] = []
     columns: dict[str, list[float]] = {name: [] for name in numbers}
     places: list[int] = []
     unread: list[tuple[int, str]] = []
-    for place, row in enumerate(table_rows(path, [column, *numbers])):
+    for place, row in enumerate(rows):
         problem = row.get(PROBLEM)
         try:
             found = text_in(row.get(column), f"column {column!r}")
@@ -97,9 +96,8 @@ def _table(path: str, column: str, numbers: Sequence[str]) -> Texts:
     if unread:
         place, problem = unread[0]
         log.warning("%s: %d rows cannot be read and were left out; row %d: %s", path, len(unread), place, problem)
-    return Texts(
-        texts, {name: np.array(cells, np.float64) for name, cells in columns.items()}, np.array(places, np.int64)
-    )
+    arrays = {name: np.array(cells, np.float64) for name, cells in columns.items()}
+    return Texts(texts, arrays, np.array(places, np.int64))
 
 
 def write_to_label(path: Path, captions: Sequence[str]) -> None:
@@ -135,17 +133,16 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def _number(cell: Any) -> float:
-    try:
-        found = float(cell)
-    except (TypeError, ValueError):
-        return math.nan
-    return found if math.isfinite(found) else math.nan
+    with suppress(TypeError, ValueError):
+        if math.isfinite(found := float(cell)):
+            return found
+    return math.nan
 
 
 def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, list[str]]]:
     """Reads captions made elsewhere: Parquet, CSV, TSV or JSON lines."""
-    if path.suffix not in (".parquet", ".csv", ".tsv", ".jsonl"):
-        raise RecipeError(f"captions_from: {path} is none of .parquet, .csv, .tsv, .jsonl")
+    if path.suffix not in TABLES:
+        raise RecipeError(f"captions_from: {path} is none of {', '.join(TABLES)}")
     try:
         names = list(column_kinds(str(path)))
         by: Literal["uid", "key"] = "uid" if "uid" in names else "key"

@@ -31,17 +31,10 @@ _LONG_TAIL = 0.75
 class Histogram:
     """One column of the pool, and of the part of it that each subset keeps.
 
-    Attributes:
-        judged: rows with a finite value.
-        null: rows without a value.
-        infinite: rows whose value is infinite; they are in no bar.
-        low, high: smallest and largest finite value; NaN where there is none.
-        quantiles: level to value. Lower quantiles, no interpolation.
-        edges: (bars + 1,) where the bars begin and end.
-        below, above: True where the first (last) bar also holds everything beyond its edge.
-        pool: (bars,) rows.
-        kept: per subset (bars,) rows that it keeps.
-        kept_null: per subset, kept rows without a value.
+    `judged` rows have a finite value, `null` rows none; `infinite` ones are in no bar. Quantiles are the lower ones,
+    without interpolation. Bars are between `edges`; `below` (`above`) is True where the first (last) bar also holds
+    everything beyond its edge. `low` and `high` are NaN where there is no finite value.
+
     """
 
     judged: int
@@ -66,14 +59,7 @@ class Histogram:
 def histograms(
     table: Table, names: Sequence[str], keeps: Sequence[Mask], cuts: Mapping[str, Sequence[float]] | None = None
 ) -> dict[str, Histogram]:
-    """Returns the distribution of each number column.
-
-    Args:
-        table: the pool's rows.
-        names: the columns; float32 with NaN for null.
-        keeps: (rows,) bool for each subset.
-        cuts: values by column that must be on the axis even where they are in a long tail.
-    """
+    """Returns the distribution of each number column; `cuts` must be on its axis even where they are in a long tail."""
     return {name: histogram(whole_column(table, name), keeps, (cuts or {}).get(name, ())) for name in names}
 
 

@@ -120,6 +120,9 @@ THUMBNAIL = 160
 
 _QUALITY = 62
 
+#: The format in which pages get images.
+KIND = "webp" if features.check("webp") else "jpeg"
+
 #: What the page says instead of an image, by the kind of problem (`tamis.pool.source.Problem`).
 NO_IMAGE = {
     "absent": "the pool's files are not here",
@@ -240,10 +243,18 @@ def _add_images(
 
 
 def thumbnail(pixels: Pixels) -> tuple[str, tuple[int, int]]:
-    """Returns a small copy of an image as a data URL, and its size. Nothing of the file's metadata is in it."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    """Returns a small copy of an image as a data URL, and its size."""
+    data, size = encoded(pixels, THUMBNAIL, _QUALITY)
+    return f"data:image/{KIND};base64,{base64.b64encode(data).decode('ascii')}", size
+
+
+def encoded(pixels: Pixels, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
+    """Returns an image as a file of `KIND`, at most `side` pixels on its longer side, and its size.
+
+    Nothing of the original file's metadata is in it.
+    """
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    kind = "webp" if features.check("webp") else "jpeg"
-    image.save(out, kind.upper(), quality=_QUALITY)
-    return f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode('ascii')}", image.size
+    image.save(out, KIND.upper(), quality=quality)
+    return out.getvalue(), image.size

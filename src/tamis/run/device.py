@@ -94,11 +94,7 @@ class RemoteExecutor(Executor):
         self._memory: mmap.mmap | None = None
 
     def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, Fault]) -> None:
-        """Adds the values of nodes to those of a batch, as `Executor.compute` does; only values that a part needs.
-
-        Raises:
-            ShardError: the process died while computing this batch, or was not restarted.
-        """
+        """Adds the values that a part needs; raises ShardError if the process dies at this batch, or stays dead."""
         for node in nodes:
             if node.host and all(needed in values for needed in node.needs().values()):
                 super().compute([node], values, faults)

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -70,22 +70,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Local:
-    """Engine: worker processes on this machine, for one command or for one rank of several.
-
-    Attributes:
-        workers: how many; 1 works in this process. None: one per GPU, or 1.
-        place: which rank this is; None: there are no others.
-        command: a command started it, not a caller of the library. Then
-            - `workers` None means one per core, as memory allows, to feed GPUs or if there is only reading to do;
-            - plug-ins run in a child process even with one worker, so that their exit does not end the command.
-        served: one process per device runs the networks for all workers, instead of each worker. None: for GPUs, if
-            there are more workers than GPUs.
-    """
+    """Engine: worker processes on this machine, for one command or for one rank of several."""
 
     away: ClassVar[bool] = False
-    workers: int | None = None
-    place: Place | None = None
+    workers: int | None = None  # 1 works in this process. None: one per GPU, or 1
+    place: Place | None = None  # which rank this is; None: there are no others
+    # A command started it, not a caller of the library: then `workers` None means one per core, as memory allows, to
+    # feed GPUs or if there is only reading to do, and plug-ins run in a child process even with one worker, so that
+    # their exit does not end the command.
     command: bool = False
+    # One process per device runs the networks for all workers. None: for GPUs, if there are more workers than GPUs.
     served: bool | None = None
 
     @property
@@ -115,14 +109,16 @@ class Local:
                     )
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
-                failed = {name for name, tag in recorded(run).items() if tag != failed_before.get(name)}
-                if self.place is None:  # others may make other parts
-                    failed = set()
+                failed = set[str]()
+                if self.place is not None:  # other commands than ranks may make other parts
+                    failed |= {name for name, tag in recorded(run).items() if tag != failed_before.get(name)}
                 for name in sorted(pending & failed | pending - missing.keys()):  # what others have finished
                     pending.discard(name)
                     missing.pop(name, None)
                     yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if name in failed else None)
-                some = helping_order(missing, place.rank)[:_LOOKS_AT]
+                # Each rank has an order of its own in which it helps others.
+                order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{place.rank}/{name}".encode()))
+                some = order[:_LOOKS_AT]
                 busy = being_done(run, some)
                 batch = [missing[name] for name in some if name not in busy][:_HELPS_WITH]
                 if batch:
@@ -158,11 +154,6 @@ class Local:
         if on_cpu and not _worth_processes(tasks):
             return 1
         return max(len(devices), feeders(available, (self.place or Place()).local[1]))
-
-
-def helping_order(names: Iterable[str], rank: int) -> list[str]:
-    """Returns the order in which a rank helps with the shards of others: each rank has its own."""
-    return sorted(names, key=lambda name: (xxhash.xxh64_intdigest(f"{rank}/{name}".encode()), name))
 
 
 def feeders(available: int, engines: int) -> int:

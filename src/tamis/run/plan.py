@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tamis import __version__
-from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, model_refs, settings
+from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, references, settings
 from tamis.errors import RecipeError, unknown
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Identities, model_digest, topological
@@ -180,7 +180,7 @@ class Plan:
         """Returns the content of `signal.json` (or `feature.json`) for an output's folder."""
         node = output.node
         assert node is not None  # the index describes itself
-        references = [one for inner in topological([node]) for one in model_refs(inner).values()]
+        models = [one for inner in topological([node]) for one in references(inner, "model").values()]
         facts: dict[str, Any] = {
             "name": node.name,
             "label": output.label,
@@ -189,7 +189,7 @@ class Plan:
             "identity": self.identities.facts(node),
             "precision": self.device.precision,
             "tamis": __version__,
-            "models": {reference: model_digest(reference) for reference in references},
+            "models": {reference: model_digest(reference) for reference in models},
         }
         if isinstance(node, Signal):
             facts["columns"] = [asdict(column) for column in node.columns]

@@ -12,20 +12,13 @@ from tamis.errors import StopError
 
 @dataclass(frozen=True)
 class Place:
-    """Which rank this process is, of those that share a run.
-
-    Attributes:
-        rank, world: the rank, from 0, and the number of ranks.
-        local: the same among the ranks on this machine, which share its GPUs and cores.
-        cores: of each rank; None: an equal share of the machine's.
-        own_gpus: whether a rank sees its own GPUs only.
-    """
+    """Which rank this process is, of those that share a run."""
 
     rank: int = 0
     world: int = 1
-    local: tuple[int, int] = (0, 1)
-    cores: int | None = None
-    own_gpus: bool = False
+    local: tuple[int, int] = (0, 1)  # the same among the ranks on this machine, which share its GPUs and cores
+    cores: int | None = None  # of each rank; None: an equal share of the machine's
+    own_gpus: bool = False  # a rank sees its own GPUs only
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world:

@@ -48,19 +48,14 @@ _ASIDE = "aside"
 
 @dataclass(frozen=True)
 class Ray:
-    """Engine: actors of Ray.
-
-    Attributes:
-        address: a running cluster ("auto", "ray://host:10001"); None starts Ray on this machine for this run.
-        workers: how many actors; None: one per GPU of the cluster (or per `threads` cores if it has none), including
-            nodes that join later.
-        served: each actor has as many reading and decoding workers as its machine has cores for it, and a process that
-            runs the networks for them (`tamis.run.device`). None: where actors have GPUs.
-    """
+    """Engine: actors of Ray."""
 
     suffix: ClassVar[str] = ""
-    address: str | None = None
+    address: str | None = None  # a running cluster ("auto", "ray://host:10001"); None starts Ray here for this run
+    # How many actors; None: one per GPU of the cluster, or per `threads` cores if it has none, also of nodes that join.
     workers: int | None = None
+    # Each actor has as many reading and decoding workers as its machine has cores for it, and a process that runs the
+    # networks for them (`tamis.run.device`). None: where actors have GPUs.
     served: bool | None = None
 
     @property

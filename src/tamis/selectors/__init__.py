@@ -35,7 +35,7 @@ SELECTORS = Register(
         "clipcov": "clipcov:ClipCov",
         "semdedup": "semdedup:SemDeDup",
         "distinct": "distinct:Distinct",
-        "image_based": "image_based:ImageBased",
+        "image_based": "clusters:ImageBased",
         "all_of": "steps:AllOf",
         "any_of": "steps:AnyOf",
         "none_of": "steps:NoneOf",
@@ -47,7 +47,7 @@ SELECTORS = Register(
 selectors, selector_class = SELECTORS.all, SELECTORS.named
 
 #: Names re-exported from `tamis.selectors.outcome` for selector authors.
-_PARTS = ("Outcome", "Selection", "Step", "StepCount", "run_steps", "verdict")
+_PARTS = ("Outcome", "Selection", "Step", "run_steps", "verdict")
 
 
 def __getattr__(name: str) -> Any:
@@ -58,28 +58,4 @@ def __getattr__(name: str) -> Any:
     return SELECTORS.attribute(name)
 
 
-__all__ = [
-    "SELECTORS",
-    "AllOf",
-    "AnyOf",
-    "AtLeast",
-    "AtMost",
-    "Between",
-    "ClipCov",
-    "Distinct",
-    "Equals",
-    "ImageBased",
-    "NoneOf",
-    "Outcome",
-    "RandomFraction",
-    "Selection",
-    "SemDeDup",
-    "Step",
-    "StepCount",
-    "TopFraction",
-    "TopN",
-    "run_steps",
-    "selector_class",
-    "selectors",
-    "verdict",
-]
+__all__ = ["SELECTORS", "selector_class", "selectors", *_PARTS, *SELECTORS.exported]

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
-from tamis.errors import RecipeError, check_words, without_effect
+from tamis.errors import RecipeError, RunError, check_words, without_effect
 from tamis.ids import scramble
 from tamis.math import clipcov
-from tamis.math.clipcov import TERMS, Picks, check_terms
+from tamis.math.clipcov import PARTS, TERMS, Picks
 from tamis.math.order import round_half_up
-from tamis.selectors.latent_classes import Products, by_class, classes_of
+from tamis.math.similarity import unit_rows
+from tamis.selectors.clusters import BLOCK, by_uid, embedded, gathered
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
-from tamis.selectors.steps import check_fraction
-from tamis.selectors.vectors import by_uid
+from tamis.selectors.steps import check_fraction, group_codes
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 
 T = TypeVar("T")
-
-#: From a class's number and unit embeddings to the modular gains of its pairs.
-Modular = Callable[[int, Float32s, Float32s], Float64s]
 
 log = logging.getLogger(__name__)
 
 #: The column of classes that comes with embeddings of their names.
 ZERO_SHOT = "zero_shot_class"
 
-#: Sampling used only to speed up the floor estimate: at least this many rows, at most one in this many.
-_SAMPLE, _STRIDE = 20_000, 10
+#: Classes worked on at once. The choices in a class depend only on that class.
+WORKERS = min(4, os.cpu_count() or 1)
+
+#: The floor of gains is estimated from one row in this many, of pools with at least so many rows for each.
+_STRIDE, _LARGE = 10, 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +100,11 @@ class ClipCov:
         check_words(self)
         if self.alpha is not None and not math.isfinite(self.alpha):
             raise ValueError(f"alpha is a number, got {self.alpha}")
-        check_terms(self.terms)
+        if (wrong := [term for term in self.terms if term not in TERMS + PARTS]) or not self.terms:
+            got = f"got {wrong[0]!r}" if wrong else "got none"
+            raise ValueError(f"terms are some of {', '.join(TERMS)}, or class or self instead of cov; {got}")
+        if "cov" in self.terms and set(PARTS) & set(self.terms):
+            raise ValueError(f"'cov' is class and self together: write one or the other, got {', '.join(self.terms)}")
         if "label" in self.terms and self.per.rpartition(".")[2] != ZERO_SHOT:
             raise ValueError(
                 f"the term 'label' compares captions with class names, whose embeddings only the signal {ZERO_SHOT} "
@@ -150,8 +157,7 @@ class ClipCov:
         alive = table.living()
         vectors = self._class_vectors(table) if "label" in self.terms else None
         self._check_sizes(table, vectors)
-        known = table.side_file(self.per, CLASS_NAMES)
-        labels, names = classes_of(self.name, table, self.per, (self.image, self.text), known)
+        labels, names = classes_of(table, self.per, (self.image, self.text), table.side_file(self.per, CLASS_NAMES))
         missing = alive & (labels < 0)
         check_missing(self, missing, alive, self._needed)  # before the work, not after it
         rows = np.flatnonzero(labels >= 0)
@@ -186,10 +192,8 @@ class ClipCov:
     def _check_sizes(self, table: Table, names: Float32s | None) -> None:
         """Raises RecipeError if images, captions and class names have embeddings of different sizes."""
         first = np.flatnonzero(table.living())[:1]
-        if not first.size:
-            return
-        sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text)}
-        sizes |= {} if names is None else {"the class names": names.shape[1]}
+        sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text) if first.size}
+        sizes |= {} if names is None or not first.size else {"the class names": names.shape[1]}
         if len(set(sizes.values())) > 1:
             raise RecipeError(
                 "clipcov: embeddings of one model have one number of dimensions, got "
@@ -217,188 +221,223 @@ class Ranking:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class _Class:
-    """What is kept of a class between two readings of its embeddings."""
+def classes_of(
+    table: Table, column: str, needed: Sequence[str], listed: Sequence[str] | None = None
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Returns the class of each candidate, -1 if it has none or lacks a vector, and the classes' names.
 
-    size: int
-    image_sum: Float64s
-    text_sum: Float64s
-    cross_modal: float  # mean of sim(i, j) over its pairs
-    text: float  # mean of <t_i, y_k>
+    A number is named with the fewest digits that identify it (1000001, 0.1). `needed` are columns of vectors, `listed`
+    all names in the order of their classes (None: those in the column, sorted); another name raises RunError.
+    """
+    codes, values = group_codes(table, column)
+    for name in needed:
+        codes[~embedded(table, name)] = -1
+    words = [v if isinstance(v, str) else np.format_float_positional(np.float32(v), trim="-") for v in values]
+    names = tuple(listed or sorted(set(words)))
+    numbers = {word: number for number, word in enumerate(names)}
+    used = {words[code] for code in np.unique(codes[codes >= 0])}
+    if unknown := sorted(used - numbers.keys()):
+        raise RunError(
+            f"clipcov: the column {column!r} holds {unknown[0]!r}, which is not among the {len(names):,} class names "
+            "stored with it: this column and the stored class list do not match. `tamis check RUN` finds damaged files"
+        )
+    return np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes], names
 
-    @property
-    def centre(self) -> tuple[Float64s, Float64s]:
-        """Its mean image and mean caption."""
-        return self.image_sum / self.size, self.text_sum / self.size
+
+class _Covariance:
+    """The cross-covariance of rows that come block by block."""
+
+    def __init__(self, d: int) -> None:
+        self._products, self._images, self._texts, self._rows = np.zeros((d, d)), np.zeros(d), np.zeros(d), 0
+
+    def add(self, stored: Iterable[Sequence[Any]]) -> None:
+        """Adds pairs of stored images and captions, some thousand at once: many small classes cost one product."""
+        blocks = [
+            [side[start : start + BLOCK] for side in sides]
+            for sides in stored
+            for start in range(0, len(sides[0]), BLOCK)
+        ]
+        waiting: list[list[Any]] = []
+        rows = 0
+        for number, block in enumerate(blocks, start=1):
+            waiting.append(block)
+            rows += len(block[0])
+            if rows >= BLOCK or number == len(blocks):
+                images, texts = (unit_rows(np.concatenate(side)) for side in zip(*waiting, strict=True))
+                self._products += images.T @ texts
+                self._images += images.sum(0, np.float64)
+                self._texts += texts.sum(0, np.float64)
+                self._rows += rows
+                waiting, rows = [], 0
+
+    def value(self) -> Float64s:
+        return clipcov.covariance(self._products, self._images, self._texts, self._rows)
 
 
-@dataclass
+def _sums(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[Float64s, Float64s]:
+    return images.sum(0, np.float64), texts.sum(0, np.float64)
+
+
 class _Work:
-    """One selection: classes with their rows, read group by group."""
+    """One selection. The embeddings are read class by class; of each class only sums are kept."""
 
-    step: ClipCov
-    table: Table
-    order: Rows
-    starts: Rows
-    names: Sequence[str]
-    vectors: Float32s | None
-    budget: int
+    def __init__(
+        self,
+        step: ClipCov,
+        table: Table,
+        order: Rows,
+        starts: Rows,
+        names: Sequence[str],
+        vectors: Float32s | None,
+        budget: int,
+    ) -> None:
+        """`order` are the rows, class after class, `starts` where each class begins, `vectors` are of the names."""
+        self.step, self.table, self.order, self.starts = step, table, order, starts
+        self.names, self.vectors, self.budget = names, vectors, budget
+        self.sizes = np.diff(starts)
+        self.covariance = _Covariance(int(table.vectors(step.image, order[:1]).shape[1]))
+        self.sums = dict(self._by_class(_sums, order, starts, self.covariance))
+        self.alpha = self._alpha() if "label" in step.terms else 0.0
+        self.means = np.zeros((2, len(names), len(next(iter(self.sums.values()))[0])))  # of images and captions
+        for k, sums in self.sums.items():
+            self.means[:, k] = sums[0] / self.sizes[k], sums[1] / self.sizes[k]
+        # Of every class the sums (or means) over the other classes of their mean images and captions.
+        scale = 1.0 if step.inter == "sum" else 1 / max(len(self.sums) - 1, 1)
+        self.others = [(each.sum(0) - each) * scale for each in self.means]
 
     def ranking(self, missing: Mask) -> Ranking:
-        whole = Products(int(self.table.vectors(self.step.image, self.order[:1]).shape[1]))
-        classes = dict(self._classes(self._sum, products=whole))
-        alpha = self._alpha(list(classes.values()))
-        picks, gained = self._greedy(self._modular(classes, alpha), classes)
-        taken = {k: self.order[self.starts[k] + each.rows] for k, each in picks.items()}
+        """Returns the choice."""
+        for margin in (1.12, 1.6, math.inf):  # the floor of gains was too high if too few pairs reach it
+            found = self._picks(self.order, self.starts, self.budget, self._floor(margin * self.budget))
+            if sum(len(picks.rows) for picks, _ in found.values()) >= self.budget:
+                break
+        taken = {k: self.order[self.starts[k] + picks.rows] for k, (picks, _) in found.items()}
         ties = [scramble(*self.table.uids(rows)) for rows in taken.values()]
-        order = clipcov.merge(list(picks.values()), ties, self.budget)
-        kind = np.repeat(np.array(list(picks), np.int64), [len(rows) for rows in taken.values()])[order]
-        rows, modular = (np.concatenate(list(each.values()))[order] for each in (taken, gained))
-        gains = np.concatenate([each.gains for each in picks.values()])[order]
-        stays, facts = self._double_greedy(kind, rows, modular, classes, alpha, whole.covariance())
+        order = clipcov.merge([picks for picks, _ in found.values()], ties, self.budget)
+        kind = np.repeat(np.array(list(found), np.int64), [len(rows) for rows in taken.values()])[order]
+        rows = np.concatenate(list(taken.values()))[order]
+        gains = np.concatenate([picks.gains for picks, _ in found.values()])[order]
+        modular = np.concatenate([each for _, each in found.values()])[order]
+        stays, facts = self._double_greedy(kind, rows, modular)
         return Ranking(rows, gains, stays, missing, facts)
 
-    def _classes(
+    def _by_class(
         self,
         work: Callable[[int, slice, Float32s, Float32s], T],
-        order: Rows | None = None,
-        starts: Rows | None = None,
-        products: Products | None = None,
+        order: Rows,
+        starts: Rows,
+        covariance: _Covariance | None = None,
     ) -> Iterator[tuple[int, T]]:
-        """Calls `work(class, slice of the order, images, texts)` for every class that has rows, some at once."""
-        order = self.order if order is None else order
-        starts = self.starts if starts is None else starts
-        return by_class(self.table, (self.step.image, self.step.text), order, starts, work, products)
+        """Calls `work(class, place in the order, images, texts)` for every class with rows, some at once, in order.
 
-    def _weight(self, size: int) -> float:
-        """Returns the factor of the similarity of chosen pairs in a class."""
-        share = self.budget / self.order.size if self.step.diversity == "share" else 1.0
-        return clipcov.pair_weight(size, self.step.terms, share=share)
+        All rows are added to `covariance`.
+        """
 
-    def _sum(self, k: int, place: slice, images: Float32s, texts: Float32s) -> _Class:
-        image_sum, text_sum = images.sum(0, np.float64), texts.sum(0, np.float64)
-        size = len(images)
-        text = 0.0 if self.vectors is None else float(text_sum @ self.vectors[k]) / size
-        return _Class(size, image_sum, text_sum, 2 * float(image_sum @ text_sum) / size**2, text)
+        def one(item: tuple[int, slice, list[Any]]) -> tuple[int, T]:
+            k, place, (images, texts) = item
+            return k, work(k, place, unit_rows(images), unit_rows(texts))
 
-    def _alpha(self, classes: Sequence[_Class]) -> float:
-        if "label" not in self.step.terms:
-            return 0.0
+        for group in gathered(self.table, (self.step.image, self.step.text), order, starts):
+            if covariance is not None:
+                covariance.add(stored for _, _, stored in group)
+            sizes = np.array([place.stop - place.start for _, place, _ in group], float)
+            # BLAS's own threads are best for one class with most of the work, one thread per class for many classes.
+            if WORKERS == 1 or sizes.max(initial=0) ** 2 * WORKERS > (sizes**2).sum():
+                yield from map(one, group)
+            else:
+                with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(WORKERS) as pool:
+                    yield from pool.map(one, group)
+
+    def _alpha(self) -> float:
+        """Returns the weight of "label": average cross-modal similarity divided by average similarity in text.
+
+        Each pair has the same weight (definition 4.1); the paper's footnote finds a ratio of about 1/2.
+        """
         if self.step.alpha is not None:
             return self.step.alpha
-        weights = [each.size for each in classes]
-        cross = float(np.average([each.cross_modal for each in classes], weights=weights))
-        text = float(np.average([each.text for each in classes], weights=weights))
-        try:
-            alpha = clipcov.measured_alpha(cross, text)
-        except ValueError as error:
-            raise RecipeError(f"clipcov: {error}") from error
-        if alpha < 0:  # an encoder whose images and captions are far apart
+        assert self.vectors is not None
+        sizes = [int(self.sizes[k]) for k in self.sums]
+        pairs, labels = [], []
+        for (k, (image_sum, text_sum)), size in zip(self.sums.items(), sizes, strict=True):
+            pairs.append(2 * float(image_sum @ text_sum) / size**2)
+            labels.append(float(text_sum @ self.vectors[k]) / size)
+        cross, text = (float(np.average(each, weights=sizes)) for each in (pairs, labels))
+        if not text > 0:
+            raise RecipeError(
+                f"clipcov: captions have a mean cosine of {text:.3g} with their labels: set alpha yourself"
+            )
+        if cross < 0:  # an encoder whose images and captions are far apart
             log.warning(
                 "clipcov: alpha is %.3g, so the term 'label' keeps captions away from their class's name; "
                 "give alpha, or leave the term out",
-                alpha,
+                cross / text,
             )
-        return alpha
+        return cross / text
 
-    def _modular(self, classes: dict[int, _Class], alpha: float) -> Modular:
-        """Returns the function that gives what each pair of a class is worth, whatever else is chosen."""
-        d = len(next(iter(classes.values())).image_sum)
-        images, texts = np.zeros((len(self.names), d)), np.zeros((len(self.names), d))
-        for k, each in classes.items():
-            images[k], texts[k] = each.centre
-        # Of every class the sums (or means) over the other classes of their mean images and captions.
-        scale = 1.0 if self.step.inter == "sum" else 1 / max(len(classes) - 1, 1)
-        other_images, other_texts = (images.sum(0) - images) * scale, (texts.sum(0) - texts) * scale
+    def _weight(self, k: int) -> float:
+        """Returns the factor of the similarity of chosen pairs in a class."""
+        share = self.budget / self.order.size if self.step.diversity == "share" else 1.0
+        return clipcov.pair_weight(int(self.sizes[k]), self.step.terms, share=share)
 
-        def modular(k: int, images: Float32s, texts: Float32s) -> Float64s:
-            return clipcov.modular_gains(
+    def _picks(
+        self, order: Rows, starts: Rows, count: int, floor: float, each: int = 1
+    ) -> dict[int, tuple[Picks, Float64s]]:
+        """Returns each class's choices with gains from `floor` on, and their modular gains. A row stands for `each`."""
+
+        def work(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[Picks, Float64s]:
+            modular = clipcov.modular_gains(
                 images,
                 texts,
                 terms=self.step.terms,
                 label=None if self.vectors is None else self.vectors[k],
-                alpha=alpha,
-                others=(other_images[k], other_texts[k]),
-                sums=(classes[k].image_sum, classes[k].text_sum),
-                size=classes[k].size,
+                alpha=self.alpha,
+                others=(self.others[0][k], self.others[1][k]),
+                whole=(*self.sums[k], int(self.sizes[k])),
             )
+            weight = each * self._weight(k)
+            picks = clipcov.greedy(images, texts, modular, weight=weight, count=count, floor=floor)
+            return picks, modular[picks.rows]
 
-        return modular
+        return dict(self._by_class(work, order, starts))
 
-    def _greedy(self, modular: Modular, classes: dict[int, _Class]) -> tuple[dict[int, Picks], dict[int, Float64s]]:
-        """Returns each class's choices down to a gain that `budget` choices reach, and their modular gains."""
-        budget = self.budget
-        floor = self._floor(modular, classes, budget)
-        while True:
+    def _floor(self, count: float) -> float:
+        """Estimates the gain that about `count` choices of all classes reach, so that no class is ranked completely.
 
-            def work(k: int, place: slice, images: Float32s, texts: Float32s, floor: float = floor) -> Any:
-                gains = modular(k, images, texts)
-                weight = self._weight(len(images))
-                picks = clipcov.greedy(images, texts, gains, weight=weight, count=budget, floor=floor)
-                return picks, gains[picks.rows]
-
-            found = dict(self._classes(work))
-            picks, gained = ({k: both[side] for k, both in found.items()} for side in (0, 1))
-            reached = sum(len(each.rows) for each in picks.values())
-            if reached >= budget or floor == -np.inf:
-                return picks, gained
-            # The floor was too high. Estimate a lower one; drop the floor if it cannot go lower.
-            wider = int(budget * (2 - reached / budget)) + budget // 20
-            lower = self._floor(modular, classes, wider)
-            floor = lower if lower < floor else -np.inf
-
-    def _floor(self, modular: Modular, classes: dict[int, _Class], budget: int) -> float:
-        """Returns a gain that a little more than `budget` choices are likely to reach, from a share of the rows."""
-        if budget > self.order.size // 2:
-            return -np.inf
-        stride = min(max(self.order.size // _SAMPLE, 1), _STRIDE)
-        picked = [np.arange(a, b, stride) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
-        starts = np.concatenate([[0], np.cumsum([len(each) for each in picked])]).astype(np.int64)
-
-        def work(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[Float64s, Float64s]:
-            weight = self._weight(classes[k].size)
-            image, text = (mean.astype(np.float32) for mean in classes[k].centre)
-            # One sampled row stands for several, and so does one choice.
-            slope = stride * weight * (images @ text + texts @ image)
-            base = modular(k, images, texts) - weight * clipcov.own_cosines(images, texts)
-            return base, slope.astype(np.float64)
-
-        found = [each for _, each in self._classes(work, self.order[np.concatenate(picked)], starts)]
-        count = int(1.12 * budget / stride) + 20 // stride + 1
-        return clipcov.floor_for([base for base, _ in found], [slope for _, slope in found], count)
-
-    def _double_greedy(
-        self, kind: Rows, rows: Rows, modular: Float64s, classes: dict[int, _Class], alpha: float, whole: Float64s
-    ) -> tuple[NDArray[np.bool_], dict[str, Any]]:
-        """Returns which choices stay, (m,) bool, and facts about them.
-
-        `kind`, `rows` and `modular` are the class, row and modular gain of each choice, `whole` all rows' covariance.
+        It is the last gain of a choice from a share of the rows. A wrong estimate costs only time.
         """
+        stride = min(max(self.order.size // _LARGE, 1), _STRIDE)
+        if stride == 1 or count > self.order.size // 2:
+            return -math.inf
+        sample = [np.arange(a, b, stride) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
+        starts = np.cumsum([0, *map(len, sample)]).astype(np.int64)
+        few = int(count / stride) + 1
+        found = self._picks(self.order[np.concatenate(sample)], starts, few, -math.inf, stride)
+        gains = np.concatenate([np.minimum.accumulate(picks.gains) for picks, _ in found.values()])
+        return float(np.sort(gains)[::-1][:few][-1])
+
+    def _double_greedy(self, kind: Rows, rows: Rows, modular: Float64s) -> tuple[Mask, dict[str, Any]]:
+        """Returns which choices stay, (m,) bool, and the facts; the arguments are each choice's class, row and gain."""
         in_classes = np.argsort(kind, kind="stable")
         starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).astype(np.int64)
 
         def work(k: int, place: slice, images: Float32s, texts: Float32s) -> Any:
-            gains = modular[in_classes[place]]
-            chosen = np.arange(len(gains))
-            weight = self._weight(classes[k].size)
-            stay = np.ones(len(gains), bool)
+            gains, weight = modular[in_classes[place]], self._weight(k)
+            chosen, stay = np.arange(len(gains)), np.ones(len(gains), bool)
             if self.step.double_greedy:
                 stay = clipcov.double_greedy(images, texts, gains, weight=weight, chosen=chosen)
-            before = clipcov.objective(images, texts, gains, weight=weight, chosen=chosen)
-            after = before
-            if not stay.all():
-                after = clipcov.objective(images, texts, gains, weight=weight, chosen=chosen[stay])
+            before, after = (
+                clipcov.objective(images, texts, gains, weight=weight, chosen=some) for some in (chosen, chosen[stay])
+            )
             error = None
             if count := int(np.count_nonzero(stay)):
                 part = images[stay].sum(0, np.float64) / count, texts[stay].sum(0, np.float64) / count
-                error = clipcov.centre_error(classes[k].centre, part)
+                error = clipcov.centre_error((self.means[0, k], self.means[1, k]), part)
             return place, stay, before, after, error
 
         stays = np.ones(len(rows), bool)
         before = after = 0.0
         errors = []
-        for _, (place, stay, was, now, error) in self._classes(work, rows[in_classes], starts):
+        for _, (place, stay, was, now, error) in self._by_class(work, rows[in_classes], starts):
             stays[in_classes[place]] = stay
             before, after = before + was, after + now
             errors += [error] if error is not None else []
@@ -408,25 +447,21 @@ class _Work:
                 dropped,
                 len(rows),
             )
-        products = Products(len(whole))
+        whole, part = self.covariance.value(), _Covariance(self.means.shape[2])
         kept = rows[in_classes][stays[in_classes]]
-        products.add_stored([[self.table.vectors(name, kept) for name in (self.step.image, self.step.text)]])
-        covariance = products.covariance()
-        facts = {
-            **self._counts(kind[stays]),
+        part.add([[self.table.vectors(name, kept) for name in (self.step.image, self.step.text)]])
+        taken = np.bincount(kind[stays], minlength=len(self.names))
+        largest_first = np.argsort(-self.sizes, kind="stable")[: np.count_nonzero(self.sizes)].tolist()
+        return stays, {
+            "classes": [
+                {"class": self.names[k], "pairs": int(self.sizes[k]), "kept": int(taken[k])} for k in largest_first
+            ],
+            "classes_covered": int(np.count_nonzero(taken)),
             "objective_greedy": before,
             "objective": after,
             "dropped_by_double_greedy": dropped,
-            **({"alpha": alpha} if "label" in self.step.terms else {}),
-            "covariance_error": clipcov.covariance_error(whole, covariance),
-            "covariance_error_up_to_scale": clipcov.covariance_error(whole, covariance, up_to_scale=True),
+            **({"alpha": self.alpha} if "label" in self.step.terms else {}),
+            "covariance_error": clipcov.covariance_error(whole, part.value()),
+            "covariance_error_up_to_scale": clipcov.covariance_error(whole, part.value(), up_to_scale=True),
+            **({"class_centre_error": float(np.mean(errors))} if errors else {}),
         }
-        return stays, facts | ({"class_centre_error": float(np.mean(errors))} if errors else {})
-
-    def _counts(self, kind: Rows) -> dict[str, Any]:
-        """Returns the pairs of each class and how many of them stay, the largest class first."""
-        taken, sizes = np.bincount(kind, minlength=len(self.names)), np.diff(self.starts)
-        held = np.flatnonzero(sizes)
-        held = held[np.lexsort((held, -sizes[held]))].tolist()
-        classes = [{"class": self.names[k], "pairs": int(sizes[k]), "kept": int(taken[k])} for k in held]
-        return {"classes": classes, "classes_covered": int(np.count_nonzero(taken))}

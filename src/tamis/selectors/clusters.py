@@ -1,31 +1,100 @@
-"""Clusters of stored embeddings by spherical k-means: for steps, and `cluster`, which writes them as columns."""
+"""Stored embeddings, and their clusters by spherical k-means.
+
+Steps use them (`semdedup`, `clipcov`, and `image_based` here), and `cluster` writes them as columns.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis import __version__
-from tamis.arrays import Float32s, Mask
+from tamis.arrays import Float32s, Floats, Mask, Rows, load_array
 from tamis.data import Column
-from tamis.errors import RecipeError, at_least_one, check_words, needs_extra
-from tamis.ids import fingerprint
+from tamis.errors import RecipeError, RunError, at_least_one, check_words, needs_extra
+from tamis.ids import fingerprint, scramble
 from tamis.math.similarity import unit_rows
-from tamis.selectors.outcome import check_kind, check_missing
-from tamis.selectors.vectors import BLOCK, by_uid, embedded
+from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.storage import files
 from tamis.store import Run, manifest, open_run, parts
 from tamis.store.checked import write_array
 from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
 from tamis.store.table import Table
 
+log = logging.getLogger(__name__)
+
 #: Rows per centroid that k-means is trained on, as faiss would sample them; and the minimum in all, so k=1 uses
 #: enough rows.
 _PER_CENTROID, _AT_LEAST = 256, 1 << 16
+
+
+#: Rows per matrix product over a whole column: a block in float32 stays in the cache.
+BLOCK = 4096
+
+#: Rows gathered at once, of as many groups as fit; a larger group is gathered alone.
+GATHER = 1 << 18
+
+
+def present(vectors: Floats) -> Mask:
+    """Returns which rows of (n, d) are embeddings: (n,) bool.
+
+    A missing one is NaN throughout. One with NaN or infinity somewhere, or only zeros, has no direction and would make
+    its whole class or cluster NaN, so it counts as missing too.
+    """
+    there = np.empty(len(vectors), bool)
+    for start in range(0, len(vectors), BLOCK):
+        block = vectors[start : start + BLOCK].astype(np.float32, copy=False)
+        squares = np.einsum("nd,nd->n", block, block)
+        there[start : start + BLOCK] = np.isfinite(squares) & (squares > 0)
+    return there
+
+
+def embedded(table: Table, name: str) -> Mask:
+    """Returns which candidates have an embedding."""
+    parts = list(table.map([name], lambda place, columns: present(columns[name])))
+    there: Mask = np.concatenate([np.zeros(0, bool), *parts])
+    return table.living() & there
+
+
+def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
+    """Returns ascending row numbers in an order that depends only on their uids and the seed.
+
+    `groups` are the group of each row: one group comes after another.
+    """
+    high, low = table.uids(rows)
+    tie = scramble(high, low, seed)
+    return rows[np.lexsort((low, high, tie) if groups is None else (low, high, tie, groups))]
+
+
+def gathered(
+    table: Table, names: Sequence[str], order: Rows, starts: Rows
+) -> Iterator[list[tuple[int, slice, list[Floats]]]]:
+    """Yields lists of (group, its slice of `order`, its stored vectors by name); one table scan per list.
+
+    `order` are (n,) row numbers, one group after another, `starts` (groups + 1,) where each group begins in it.
+    """
+    group, groups = 0, len(starts) - 1
+    while group < groups:
+        stop = group + 1
+        while stop < groups and starts[stop + 1] - starts[group] <= GATHER:
+            stop += 1
+        low = int(starts[group])
+        found = [table.vectors(name, order[low : int(starts[stop])]) for name in names]
+        places = [(k, slice(int(starts[k]), int(starts[k + 1]))) for k in range(group, stop)]
+        yield [
+            (k, place, [each[place.start - low : place.stop - low] for each in found])
+            for k, place in places
+            if place.start < place.stop
+        ]
+        group = stop
 
 
 @dataclass(frozen=True)
@@ -138,6 +207,112 @@ def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Cluster
 
     list(table.map([name], work))
     return Clusters(centroids, label, cosine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageBased(ClusterStep):
+    """Keeps rows in clusters of the pool that hold at least one reference image.
+
+    Attributes:
+        reference: embeddings of the reference images by the same model: a run folder that stores them (score a folder
+            of images with --keep embeddings), or a .npy file (m, d).
+        embedding: a column of stored embeddings (DataComp: l14_img).
+        clusters: of the pool, at most one per row; None: one per thousand rows. DataComp takes 100,000.
+        seed: of the clusters.
+        missing: what to do with rows without the embedding.
+
+    Cost: k-means, then n k d multiplications for the pool and m k d for the references. Memory: the rows that k-means
+        is trained on (256 per cluster); pool and references are read in blocks.
+
+    Source: Gadre et al. 2023, DataComp (arXiv 2304.14108), baseline "image-based". It trains clusters by distance and
+        assigns by inner product; here both go by cosine.
+    """
+
+    name: ClassVar[str] = "image_based"
+    reference: str
+    embedding: str = "image_embedding"
+    clusters: int | None = None
+    seed: int = 0
+    missing: Literal["error", "drop"] = "error"
+
+    @property
+    def described(self) -> str:
+        return f"clusters of {self.embedding} that hold an image of {Path(self.reference).name}"
+
+    def check_files(self) -> None:
+        """Raises RecipeError if the references are missing or hold no embedding."""
+        next(reference_vectors(self.reference, self.embedding))
+
+    def select(self, table: Table) -> Selection:
+        blocks = reference_vectors(self.reference, self.embedding, table.about(self.embedding).get("models"))
+        first = next(blocks)  # what is wrong with the reference is reported before the work, not after it
+        clusters, missing = self.cluster(table)
+        keep = np.zeros(len(table), bool)
+        facts: dict[str, Any] = {}
+        if clusters is not None:
+            holds = np.zeros(len(clusters.centroids), bool)
+            for block in chain([first], blocks):
+                if block.shape[1] != clusters.centroids.shape[1]:
+                    raise RecipeError(
+                        f"image_based: the reference embeddings have {block.shape[1]} dimensions, the pool's "
+                        f"{clusters.centroids.shape[1]}: embed both with one model"
+                    )
+                holds[(block @ clusters.centroids.T).argmax(1)] = True  # ties go to the lower number
+            there = clusters.label >= 0
+            keep[there] = holds[clusters.label[there]]
+            facts = {"clusters": len(holds), "clusters_with_reference": int(np.count_nonzero(holds))}
+            if holds.all():
+                log.warning(
+                    "image_based keeps every image: all of its clusters (%d) hold a reference image; raise `clusters`",
+                    len(holds),
+                )
+        reason = "no reference image in its cluster"
+        return verdict(self, keep, missing, table.living(), reason, what=self.embedding, facts=facts)
+
+
+def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] | None = None) -> Iterator[Float32s]:
+    """Yields the reference embeddings that are not missing, in blocks (m, d) of float32 unit rows.
+
+    `models` made the pool's: digests of weights by name. Raises RecipeError if the place is neither a run folder with
+    that embedding nor a .npy file of rows, another model made them, or every row is missing.
+    """
+    path, empty = Path(reference).expanduser(), True
+    for part in _parts(path, embedding, models or {}):
+        if part.ndim != 2 or part.dtype.kind != "f":
+            raise RecipeError(
+                f"image_based: {reference} holds an array of {part.shape} {part.dtype}, expected rows of embeddings, "
+                "floats (m, d)"
+            )
+        for start in range(0, len(part), BLOCK):
+            block = part[start : start + BLOCK]
+            block = block[present(block)]
+            if len(block):
+                empty = False
+                yield unit_rows(block)
+    if empty:
+        raise RecipeError(f"image_based: {reference} holds no embedding: no cluster of the pool could be kept")
+
+
+def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Floats]:
+    try:
+        if not path.is_dir():
+            yield load_array(path, mapped=True)
+            return
+        run = Run(path)
+        others: Mapping[str, str] = run.table().about(embedding).get("models") or {}
+        if models and others and not {*models.values()} & {*others.values()}:  # weights: one model may have many paths
+            raise RecipeError(
+                f"image_based: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} those of "
+                "the pool: embed both with one model"
+            )
+        for shard in run.shards:
+            yield run.embedding(run.vectors.get(embedding, embedding), shard)
+    except RunError as error:
+        raise RecipeError(f"image_based: {error}") from error
+    except (OSError, ValueError) as error:
+        raise RecipeError(
+            f"image_based: {path} is neither a run folder nor a .npy file of embeddings ({error})"
+        ) from error
 
 
 def cluster(

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Float32s, Mask, Rows
 from tamis.errors import RecipeError, check_words, without_effect
 from tamis.ids import scramble
-from tamis.math.hashing import leaders
-from tamis.math.likeness import COLOUR, LIGHT, Thumbnails, alike
+from tamis.math.copies import COLOUR, LIGHT, Thumbnails, alike, leaders
+from tamis.math.similarity import equal_before
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.selectors.semdedup import groups
@@ -39,7 +39,7 @@ class Distinct:
 
     Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes are not
     enough: objects on a white ground have similar low frequencies, so thumbnails are compared too, cell by cell
-    (`tamis.math.likeness`). A flat image (one brightness, hash 0) is dropped only if a kept one has identical hash,
+    (`tamis.math.copies`). A flat image (one brightness, hash 0) is dropped only if a kept one has identical hash,
     colour and lightness strings.
 
     Attributes:
@@ -138,12 +138,13 @@ class Distinct:
         facts = groups(table, order, heads) if order.size else {}
         return verdict(self, keep, missing, alive, "repeats another", what=what, facts=facts)
 
-    def _heads(self, words: list[NDArray[Any]], images: Thumbnails, order: Rows) -> NDArray[np.int64]:
+    def _heads(self, words: list[NDArray[Any]], images: Thumbnails, order: Rows) -> Rows:
         """Returns for each row of the order, best first, the index of its representative in it."""
         # Of rows with identical strings only the first is compared with others.
-        first, inverse = _firsts(_digests(words, order))
-        shaped = np.flatnonzero(words[0][order[first], 0] != 0)
-        rows = order[first[shaped]]
+        before, heads = equal_before(_digests(words, order)), np.arange(order.size)
+        first = np.where(before < 0, heads, before)
+        shaped = np.flatnonzero((before < 0) & (words[0][order, 0] != 0))  # a flat image only repeats identical ones
+        rows = order[shaped]
 
         def same(left: Rows, right: Rows) -> Mask:
             found = np.ones(left.size, bool)
@@ -152,9 +153,8 @@ class Distinct:
                 found[some] = self._same(images.of(rows[left[some]]), images.of(rows[right[some]]))
             return found
 
-        heads = np.arange(first.size)
         heads[shaped] = shaped[leaders(words[0][rows], self.distance, same)]
-        return np.asarray(first[heads][inverse], np.int64)
+        return heads[first]
 
     def _same(self, left: Thumbnails, right: Thumbnails) -> Mask:
         """Returns which pairs of images agree as thumbnails."""
@@ -173,19 +173,6 @@ def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
         digests = b"".join(xxhash.xxh3_128_digest(row) for row in np.concatenate(parts, axis=1))
         found[start : start + _CHUNK] = np.frombuffer(digests, np.uint64).reshape(-1, 2)
     return found
-
-
-def _firsts(digests: U64) -> tuple[Rows, Rows]:
-    """Returns the first index of each distinct digest, ascending, and for every row the number of its digest."""
-    order = np.lexsort((np.arange(len(digests)), digests[:, 0], digests[:, 1]))
-    ordered = digests[order]
-    new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(order)]
-    first = order[new]
-    rank = np.empty(first.size, np.int64)
-    rank[np.argsort(first)] = np.arange(first.size)
-    inverse = np.empty(order.size, np.int64)
-    inverse[order] = rank[np.cumsum(new) - 1]
-    return np.sort(first), inverse
 
 
 def _decoded(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:

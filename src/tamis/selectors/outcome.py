@@ -101,43 +101,23 @@ def check_kind(step: str, table: Table, name: str, *expected: str) -> None:
 
 
 @dataclass(frozen=True)
-class StepCount:
-    """One line of the funnel: candidates before the step, kept, and dropped by reason."""
-
-    step: str
-    before: int
-    kept: int
-    dropped: Mapping[str, int]
-    cut: float | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the line for JSON."""
-        line = {name: getattr(self, name) for name in ("step", "before", "kept", "dropped", "cut")}
-        return line | ({"facts": dict(self.facts)} if self.facts else {})
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What all steps of a recipe leave of a table.
 
     Attributes:
         keep: (rows,) bool.
         dropped_by: (rows,) uint8 or uint16: the code of the reason each row was dropped for; 0 where it stays.
-        funnel: one line per step, in order.
+        funnel: a line per step, in order, as JSON holds it: the `step`, candidates `before` it, `kept`, `dropped` by
+            reason, the `cut`, and the `facts` if there are any.
         reasons: the reason of code 1, of code 2, and so on, each with the number of its step.
         cuts: the thresholds on scores, in the order of the steps.
     """
 
     keep: Mask
     dropped_by: Codes
-    funnel: tuple[StepCount, ...] = ()
+    funnel: tuple[Mapping[str, Any], ...] = ()
     reasons: tuple[Reason, ...] = ()
     cuts: tuple[Cut, ...] = ()
-
-    @property
-    def kept(self) -> int:
-        return int(np.count_nonzero(self.keep))
 
 
 def describe(step: Any) -> str:
@@ -273,7 +253,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     """
     alive = table.living().copy()
     codes: Codes = np.zeros(alive.size, np.uint8)
-    funnel: list[StepCount] = []
+    funnel: list[Mapping[str, Any]] = []
     reasons: list[Reason] = []
     cuts: list[Cut] = []
     for number, step in enumerate(steps, start=1):
@@ -285,5 +265,6 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
         cuts += [replace(cut, code=len(reasons) + cut.code) for cut in found.cuts]
         reasons += [replace(reason, step=number) for reason in found.reasons]
         dropped = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
-        funnel.append(StepCount(describe(step), before, found.counts["kept"], dropped, found.cut, found.facts))
+        line = {"step": describe(step), "before": before, "kept": found.counts["kept"], "dropped": dropped}
+        funnel.append({**line, "cut": found.cut, **({"facts": dict(found.facts)} if found.facts else {})})
     return Outcome(alive, codes, tuple(funnel), tuple(reasons), tuple(cuts))

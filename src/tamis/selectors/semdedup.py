@@ -12,10 +12,9 @@ from tamis.arrays import Mask, Rows
 from tamis.ids import format_uid, scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import equal_before, nearest_before, survivors, unit_rows
-from tamis.selectors.clusters import Clusters, ClusterStep
+from tamis.selectors.clusters import Clusters, ClusterStep, by_uid, gathered
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.steps import check_fraction
-from tamis.selectors.vectors import by_uid, gathered
 from tamis.store.table import Table
 
 #: Groups whose members are listed in the facts, the largest first.

@@ -22,7 +22,6 @@ from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_kind, only_score, run_steps, verdict
 from tamis.selectors.outcome import describe as describe  # the command line imports it from here
-from tamis.selectors.vectors import group_codes
 from tamis.store.reasons import Cut, Reason
 from tamis.store.table import Table
 
@@ -41,6 +40,20 @@ def check_numbers(step: str, table: Table, expression: str) -> None:
     """Raises RecipeError if an expression reads a column that does not hold numbers."""
     for name in sorted(parse(expression).columns):
         check_kind(step, table, name, "number")
+
+
+def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
+    """Returns the group of every row by the value of a column, (rows,), -1 for none; and the value of each group."""
+    codes = np.full(len(table), -1, np.int64)
+    numbers: dict[Any, int] = {}
+    for place, values in table.map([column], lambda place, columns: (place, columns[column])):
+        if isinstance(values, np.ndarray):
+            values = pa.array(values + 0, mask=np.isnan(values))  # + 0: no negative zero
+        words = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        inside = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        known = [*(numbers.setdefault(value, len(numbers)) for value in words.dictionary.to_pylist()), -1]
+        codes[place] = np.array(known, np.int64)[inside]
+    return codes, list(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,29 +210,37 @@ class _Top:
         self.check_columns(table)
         alive, of_pool = table.living(), getattr(self, "of", "survivors") == "pool"
         score = parse(self.score).values(table)
-        missing = np.isnan(score)
-        what, group = None, None
+        missing, what = np.isnan(score), self.score
         if self.per is not None:
             what = f"{self.score} and {self.per}"
             group, values = group_codes(table, self.per)
             missing |= group < 0
         missing &= alive
         judged = alive & ~missing
-        if group is not None:
+        if self.per is not None:
             place = _places(table, score, group, judged)
             if self.cap is None:
                 sizes = np.bincount(group[group >= 0] if of_pool else group[judged], minlength=len(values))
                 quota = np.array([self._budget(int(size)) for size in sizes] or [0], np.int64)
                 keep = judged & (place < quota[np.maximum(group, 0)])
-                return verdict(
-                    self, keep, missing, alive, f"below the cut of its {self.per}", what=what, score=self.score
-                )
+                reason = f"below the cut of its {self.per}"
+                return verdict(self, keep, missing, alive, reason, what=what, score=self.score)
             judged &= place < self.cap
         n = self._budget(len(table) if of_pool else int(np.count_nonzero(alive)))
         n = min(n, int(np.count_nonzero(judged)))
         keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
         reason = f"{self.score} below the cut"
         return verdict(self, keep, missing, alive, reason, cut, what=what, score=self.score, ends=(cut, None))
+
+
+def _places(table: Table, score: Float64s, group: NDArray[np.int64], judged: Mask) -> NDArray[np.int64]:
+    """Returns the rank of each scored row in its group: 0 for the best, ties by uid."""
+    rows = np.flatnonzero(judged)
+    order = np.lexsort((scramble(*table.uids(rows)), -score[rows], group[rows]))
+    ordered = group[rows[order]]
+    place = np.full(len(table), len(table), np.int64)
+    place[rows[order]] = np.arange(rows.size) - np.searchsorted(ordered, ordered)  # since the start of its group
+    return place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -466,14 +487,3 @@ class NoneOf(_Combined):
             # Without the part's thresholds: here the rows inside them are dropped.
             drops.drop(part.keep, f"in {name}", score=only_score(part.reasons))
         return drops.selection()
-
-
-def _places(table: Table, score: Float64s, group: NDArray[np.int64], judged: Mask) -> NDArray[np.int64]:
-    """Returns the rank of each scored row in its group: 0 for the best, ties by uid."""
-    rows = np.flatnonzero(judged)
-    order = np.lexsort((scramble(*table.uids(rows)), -score[rows], group[rows]))
-    ordered = group[rows[order]]
-    starts = np.searchsorted(ordered, ordered)  # of each row's group
-    place = np.full(len(table), len(table), np.int64)
-    place[rows[order]] = np.arange(rows.size) - starts
-    return place

@@ -214,7 +214,7 @@ def best_reconstructions(
 
     `encode` gives the `TokenVectors` of texts.
     """
-    from tamis.math.bertscore import bertscore
+    from tamis.math.texts import bertscore
 
     vectors = encode([*generated, *(other for others in generated.values() for other in others)])
     best: dict[str, tuple[float, str | None]] = {}

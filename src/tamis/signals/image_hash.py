@@ -13,8 +13,7 @@ from PIL import Image
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, Node, Signal
 from tamis.features.sources import DecodedImages, HiddenContents
-from tamis.math.hashing import SIDE, image_hash
-from tamis.math.likeness import COLOUR, LIGHT
+from tamis.math.copies import COLOUR, LIGHT, SIDE, image_hash
 
 #: Shares of each side that are cropped before hashing.
 MARGINS = (0.0, 0.03, 0.06)
@@ -39,7 +38,7 @@ class ImageHash(Signal):
 
     Cost: 1 ms per image on one CPU core.
 
-    Source: see `tamis.math.hashing.image_hash`.
+    Source: see `tamis.math.copies.image_hash`.
     """
 
     name = "image_hash"

@@ -12,13 +12,12 @@ import numpy as np
 from tamis.arrays import Floats, Pixels
 from tamis.data import Column, Device, ModelRef, Node, Signal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
-from tamis.features.masked_images import Fill, MaskedEmbedding, MaskedImages
 from tamis.features.sources import Captions, DecodedImages
-from tamis.features.text import RecognisedText, TextBoxes
+from tamis.features.text import Fill, MaskedEmbedding, MaskedImages, RecognisedText, TextBoxes
 from tamis.math.regions import covered_share
 from tamis.math.similarity import rowwise_dot
-from tamis.math.substring import longest_shared_run, longest_words_across
-from tamis.models.ocr.detector import Regions
+from tamis.math.texts import longest_shared_run, longest_words_across
+from tamis.models.ocr import Regions
 
 
 @dataclass(frozen=True, kw_only=True)

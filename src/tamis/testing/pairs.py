@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -22,14 +21,11 @@ CAPTIONS = (
     "three green dogs under a tree, in english",
     "The cat of the old house, near two boats",
     "a blue sale sign on the house",
-    "two small cats",
-    "The three old houses near the red beach",
-    "a dog on the green boat",
 )
 
 
 def _image(seed: int) -> bytes:
-    """Returns a JPEG of 36 to 67 pixels: a smooth ground, a box and a disc. One in eight is larger, with words."""
+    """Returns a JPEG of 36 to 67 pixels: a smooth ground, a box and a disc. The fifth is larger, with words."""
     rng = np.random.default_rng(seed)
     width, height = rng.integers(36, 68, 2).tolist()
     ground = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
@@ -38,7 +34,7 @@ def _image(seed: int) -> bytes:
     for shape in (draw.rectangle, draw.ellipse):
         left, top = rng.integers(0, 24, 2).tolist()
         shape((left, top, left + 12, top + 12), fill=tuple(rng.integers(0, 256, 3).tolist()))
-    if seed % 8 == 4:
+    if seed == 4:
         image = image.resize((4 * width, 4 * height))
         draw = ImageDraw.Draw(image)
         draw.rectangle((0, height, 4 * width, 3 * height), fill=(245, 240, 225))
@@ -48,22 +44,15 @@ def _image(seed: int) -> bytes:
     return out.getvalue()
 
 
-def files(seed: int) -> dict[str, bytes]:
-    """Returns the files of one good pair by extension, as a tar holds them."""
-    facts = {"original_width": 480 + seed, "original_height": 320, "similarity": round(0.2 + 0.01 * seed, 2)}
-    return {"jpg": _image(seed), "txt": CAPTIONS[seed].encode(), "json": json.dumps(facts).encode()}
-
-
 def good_pairs() -> list[Sample]:
     """Returns five good pairs as a reader gives them, decoded; the last image has words on it."""
     made = []
-    for seed in range(5):
-        parts = files(seed)
-        caption, given = parts["txt"].decode(), json.loads(parts["json"])
+    for seed, caption in enumerate(CAPTIONS):
+        image = _image(seed)
+        given = {"original_width": 480 + seed, "original_height": 320, "similarity": round(0.2 + 0.01 * seed, 2)}
         sample = Sample(
-            uid=content_uid(parts["jpg"], parts["txt"]), key=f"drawn-{seed}", caption=caption, shown_caption=caption,
-            image=parts["jpg"], image_bytes=len(parts["jpg"]), original_width=given["original_width"],
-            original_height=given["original_height"], given=given,
+            uid=content_uid(image, caption.encode()), key=f"drawn-{seed}", caption=caption, shown_caption=caption,
+            image=image, image_bytes=len(image), original_width=480 + seed, original_height=320, given=given,
         )  # fmt: skip
         fill_pixels(sample, max_pixels=10**6)
         made.append(sample)

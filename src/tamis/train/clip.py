@@ -32,9 +32,8 @@ from tamis.store.subset import Subset
 from tamis.store.targets import check_own
 from tamis.train.batches import Batches, TrainingRows, split
 from tamis.train.loop import fit, new_optimisers, started
-from tamis.train.measure import choose_pieces, flops_per_pair
 from tamis.train.scales import ARCHITECTURES, ClipTraining
-from tamis.train.step import How, Step, Task, checkpoint_layers, preparation, text_states
+from tamis.train.step import How, Step, Task, checkpoint_layers, choose_pieces, flops_per_pair, preparation, text_states
 from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
 from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, load_checkpoint
 
@@ -63,7 +62,7 @@ class Trained:
     seconds: float  # of the steps, with those of earlier calls up to their last checkpoint
     losses: Sequence[float]  # of the steps of this call, of this process's share
     samples_per_second: float  # of all processes together, in this call; 0 if it had nothing to do
-    utilisation: float  # share of the hardware's operations that the model used (MFU), see `measure.peak_rate`
+    utilisation: float  # share of the hardware's operations that the model used (MFU), see `step.peak_rate`
 
 
 def train_clip(
@@ -113,7 +112,10 @@ def train_clip(
             sweep(task.state)
             for path in task.state.glob(".tmp*"):  # safetensors' own temporary files
                 path.unlink(missing_ok=True)
-            done = _begin(folder, identity)
+            facts = _resumed(folder, identity)
+            if facts is None:
+                write_record(task.state / _MANIFEST, {"format": 1, "settings": identity})
+            done = facts is not None and "result" in facts
             if left_out:
                 log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
         if processes.largest(done):
@@ -138,8 +140,7 @@ def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, trainin
     folder = Path(out).expanduser()
     rows, _ = split(_readable(source, pool)[0], training.hold_out)
     check_folder(folder)
-    if (folder / TRAINING / _MANIFEST).is_file():
-        _compared(folder, _identity(training, _run_of(source), rows, None))
+    _resumed(folder, _identity(training, _run_of(source), rows, None))
 
 
 def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
@@ -292,18 +293,12 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
     }
 
 
-def _begin(folder: Path, identity: Mapping[str, Any]) -> bool:
-    """Begins a training in the folder, or checks that the one in it is the same; returns whether it is done."""
+def _resumed(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The manifest of the training in a folder, None if there is none; RunError if it is another training."""
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
-        write_record(manifest, {"format": 1, "settings": dict(identity)})
-        return False
-    return bool(_compared(folder, identity).get("result"))
-
-
-def _compared(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a folder's manifest; RunError if its training is another one."""
-    facts = read_record(folder / TRAINING / _MANIFEST)
+        return None
+    facts = read_record(manifest)
     before = facts["settings"]
     for name, value in identity.items():
         if before.get(name) != value:
@@ -336,8 +331,8 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
             f"{training.model} normalises over the whole batch, which cannot be cut into {processes.count} processes "
             f"of {how.pieces or 1} pieces. Train it in one process and piece, or use convnet"
         )
-    optimisers = new_optimisers(towers.model, training.loop)
-    facts = load_checkpoint(task.state / CHECKPOINT, towers.model, optimisers) or {"step": 0}
+    (optimiser,) = new_optimisers(towers.model, training.loop)
+    facts = load_checkpoint(task.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])
     if processes.largest(first) != first or -processes.largest(-first) != first:
         raise StopError(f"the processes see different checkpoints in {task.state}: use a folder that all of them share")
@@ -346,22 +341,21 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
     if first:
         log.info("resuming after step %d of %d", first, training.steps)
     states = text_states(task, towers)
-    cached = states is not None
     if how.checkpointing:
         checkpoint_layers(towers)
     if how.pieces is None:  # the checkpoint's number, since another one rounds differently
-        pieces = int(facts["pieces"]) if first else processes.largest(choose_pieces(task, towers, cached=cached))
+        pieces = int(facts["pieces"]) if first else processes.largest(choose_pieces(task, towers, states))
         task = replace(task, how=replace(how, pieces=pieces))
     held = HeldOut(task, towers, facts) if task.held is not None and processes.first else None
-    step = Step(task, towers, cached=cached, first=first)
-    watch = Watch(task, towers, optimisers, step, facts, flops_per_pair(task, towers, cached), held)
+    step = Step(task, towers, first)
+    watch = Watch(task, towers, optimiser, step, facts, flops_per_pair(task, towers, states), held)
     batches = Batches(
         run=task.run, pool=task.pool, rows=task.rows, batch=training.batch, side=towers.side, smallest=training.crop,
         resample=towers.resample, seed=training.seed, processes=processes, threads=how.threads, cache=how.cache,
     )  # fmt: skip
     reader = batches(first, training.steps, preparation(task, towers, states))
     try:
-        losses = fit(towers.model, step, reader, training.loop, optimisers=optimisers, after_step=watch, first=first)
+        losses = fit(towers.model, step, reader, training.loop, optimisers=[optimiser], after_step=watch, first=first)
     except FloatingPointError as error:
         raise StopError(f"{error}; the last checkpoint is that of step {watch.saved}") from error
     finally:
@@ -369,8 +363,9 @@ def _train(task: Task, tokenizer: str | None) -> Trained:
     result = watch.result()
     if processes.first:
         if held is not None and training.keep_best:
-            load_checkpoint(task.state / BEST, towers.model, optimisers)
-            held.log_best()
+            load_checkpoint(task.state / BEST, towers.model, optimiser)
+            best, lowest = held.facts["best_step"], held.facts["best"]
+            log.info("kept the model of step %d, whose held-out loss of %.3f is the lowest", best, lowest)
         towers.save(task.folder)
         manifest = task.state / _MANIFEST
         write_record(manifest, {**read_record(manifest), "result": result})

@@ -15,7 +15,7 @@ import json
 import logging
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,6 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.arrays import Float64s
+from tamis.compute import Precision
 from tamis.data import Device
 from tamis.errors import PoolError, at_least_one, check_words, require, unknown
 from tamis.math.normalise import PerLength, inverse_logit
@@ -70,25 +71,56 @@ class SbaTraining:
     seed: Annotated[int, "Seed of the initial weights and the order of the captions."] = 0
 
     def __post_init__(self) -> None:
-        at_least_one(epochs=self.epochs, batch_size=self.batch_size)
-        check_rate(self.learning_rate, self.warmup)
-        check_words(self)
+        _check(self)
 
 
-def check_rate(learning_rate: float, warmup: float) -> None:
-    """Raises ValueError for values out of range."""
-    if not learning_rate > 0:
-        raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
-    if not 0 <= warmup < 1:
-        raise ValueError(f"warmup is a share of the steps, in [0, 1), got {warmup}")
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """The settings of a student's training.
+
+    The paper gives the student and the mean squared error. The rest follows its SBA (appendix A.7): two epochs,
+    batches of 128, a half cosine after a warm-up of 0.03, and the AdamW of `transformers`' Trainer (betas 0.9 and
+    0.999, no weight decay). The learning rate is ours.
+    """
+
+    student: Annotated[str, "The text encoder to start from."] = "distilbert/distilroberta-base"
+    epochs: Annotated[int, "Number of epochs."] = 2
+    batch_size: Annotated[int, "Captions in a batch of training."] = 128
+    learning_rate: Annotated[float, "The peak learning rate."] = 1e-4
+    optimiser: Annotated[Literal["adamw", "muon"], "adamw, or muon for the matrices inside the layers."] = "adamw"
+    warmup: float = 0.03  # share of the steps over which the rate rises
+    max_tokens: int = 64  # longer captions are cut in training
+    seed: Annotated[int, "Seed of the new head, dropout and the order of the captions."] = 0
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.max_tokens < 4:
+            raise ValueError(f"max_tokens must be at least 4, got {self.max_tokens}")
 
 
-def shuffled(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
-    """Yields the rows of endless batches; each epoch has another order."""
-    rng = np.random.default_rng(seed)
-    while True:
-        order = rng.permutation(count)
-        yield from (order[start : start + batch] for start in range(0, count, batch))
+def _check(training: SbaTraining | Distillation) -> None:
+    check_words(training)
+    at_least_one(epochs=training.epochs, batch_size=training.batch_size)
+    if not training.learning_rate > 0:
+        raise ValueError(f"learning_rate must be above 0, got {training.learning_rate}")
+    if not 0 <= training.warmup < 1:
+        raise ValueError(f"warmup is a share of the steps, in [0, 1), got {training.warmup}")
+
+
+def _fit(
+    network: torch.nn.Module, loss: Callable[[NDArray[np.int64]], torch.Tensor], captions: int,
+    training: SbaTraining | Distillation, precision: Precision = "float32", **settings: Any,
+) -> list[float]:  # fmt: skip
+    """Trains on batches of captions, given by their numbers, each epoch in another order; returns the losses."""
+    steps = math.ceil(captions / training.batch_size) * training.epochs
+    log.info("%d captions, %d batches of %d", captions, steps, training.batch_size)
+    rng = np.random.default_rng(training.seed)
+    orders = (rng.permutation(captions) for _ in range(training.epochs))
+    starts = range(0, captions, training.batch_size)
+    batches = (order[start : start + training.batch_size] for order in orders for start in starts)
+    warmup = max(1, round(training.warmup * steps))
+    whole = Settings(steps=steps, learning_rate=training.learning_rate, warmup=warmup, floor=0.0, **settings)
+    return fit(network, loss, batches, whole, precision=precision)
 
 
 def train_sba(
@@ -125,14 +157,10 @@ def train_sba(
     tokens = reader.tokens(distinct)
     layer = torch.nn.Linear(embedded.shape[1], reader.width).to(reader.device)
 
-    def loss(rows: np.ndarray) -> torch.Tensor:
+    def loss(rows: NDArray[np.int64]) -> torch.Tensor:
         return reader.loss(layer(embedded[rows]), [tokens[row] for row in rows])
 
-    steps = math.ceil(len(distinct) / training.batch_size) * training.epochs
-    warmup = max(1, round(training.warmup * steps))
-    settings = Settings(steps=steps, learning_rate=training.learning_rate, weight_decay=0.0, warmup=warmup, floor=0.0)
-    log.info("%d captions, %d batches of %d", len(distinct), steps, training.batch_size)
-    losses = fit(layer, loss, shuffled(len(distinct), training.batch_size, training.seed), settings)
+    losses = _fit(layer, loss, len(distinct), training, weight_decay=0.0)
     bridge = Bridge(
         weight=layer.weight.detach().float().cpu().numpy(),
         bias=layer.bias.detach().float().cpu().numpy(),
@@ -144,34 +172,8 @@ def train_sba(
     )
     last = float(np.mean(losses[-20:]))
     with new_folder(Path(out)) as folder:
-        bridge.save(folder, {**asdict(training), "captions": len(distinct), "steps": steps, "last_loss": last})
+        bridge.save(folder, {**asdict(training), "captions": len(distinct), "steps": len(losses), "last_loss": last})
     return losses
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distillation:
-    """The settings of a student's training.
-
-    The paper gives the student and the mean squared error. The rest follows its SBA (appendix A.7): two epochs,
-    batches of 128, a half cosine after a warm-up of 0.03, and the AdamW of `transformers`' Trainer (betas 0.9 and
-    0.999, no weight decay). The learning rate is ours.
-    """
-
-    student: Annotated[str, "The text encoder to start from."] = "distilbert/distilroberta-base"
-    epochs: Annotated[int, "Number of epochs."] = 2
-    batch_size: Annotated[int, "Captions in a batch of training."] = 128
-    learning_rate: Annotated[float, "The peak learning rate."] = 1e-4
-    optimiser: Annotated[Literal["adamw", "muon"], "adamw, or muon for the matrices inside the layers."] = "adamw"
-    warmup: float = 0.03  # share of the steps over which the rate rises
-    max_tokens: int = 64  # longer captions are cut in training
-    seed: Annotated[int, "Seed of the new head, dropout and the order of the captions."] = 0
-
-    def __post_init__(self) -> None:
-        check_words(self)
-        at_least_one(epochs=self.epochs, batch_size=self.batch_size)
-        check_rate(self.learning_rate, self.warmup)
-        if self.max_tokens < 4:
-            raise ValueError(f"max_tokens must be at least 4, got {self.max_tokens}")
 
 
 @dataclass(frozen=True)
@@ -250,13 +252,17 @@ def distill(
     aside[rows] = False
     _check_enough(captions, learned, aside)
     if stages == 2:
-        columns = _by_students(captions, columns, students, training, device)
+        if students is None:
+            columns = _by_new_students(captions, columns, training, device)
+        else:
+            columns = _scores_of(students, captions, device)
     combination = (
         combination_of(columns[rows], values) if weights is None else Logistic(tuple(weights[:-1]), weights[-1])
     )
     target = combination(columns)
     with new_folder(Path(out)) as folder:
-        student, with_target = _student(captions, target, learned, aside, folder, training, device)
+        student = _student(captions, target, learned, folder, training, device)
+        with_target = agreement(student(list(itertools.compress(captions, aside))), target[aside])
         with_labels = {}
         if len(rows) > 2:
             by = {**dict(zip(TEACHERS, columns[rows].T, strict=True)), "combined": target[rows]}
@@ -303,7 +309,8 @@ def distill_teacher(
     aside = is_held_out(captions)
     _check_enough(captions, ~aside, aside)
     with new_folder(Path(out)) as folder:
-        return _student(captions, target, ~aside, aside, folder, training or Distillation(), device)[1]
+        student = _student(captions, target, ~aside, folder, training or Distillation(), device)
+        return agreement(student(list(itertools.compress(captions, aside))), target[aside])
 
 
 def captions_to_label(
@@ -404,17 +411,13 @@ def _check_enough(captions: Sequence[str], learned: NDArray[np.bool_], aside: ND
         )
 
 
-def _by_students(
-    captions: Sequence[str], columns: Float64s, students: Sequence[str] | None, training: Distillation, device: Device
-) -> Float64s:
-    """The scores of both teachers' students, (n, 2). They are trained first if none are given."""
-    if students is not None:
-        return _scores_of(students, captions, device)
+def _by_new_students(captions: Sequence[str], teachers: Float64s, training: Distillation, device: Device) -> Float64s:
+    """Trains a student of each teacher, kept nowhere, and returns their scores, (n, 2)."""
     with tempfile.TemporaryDirectory() as temporary:
-        folders = [Path(temporary) / name for name in TEACHERS]
-        for folder, column in zip(folders, columns.T, strict=True):
-            _train_student(captions, column, ~is_held_out(captions), folder, training, device)
-        return _scores_of([str(folder) for folder in folders], captions, device)
+        folders = [str(Path(temporary) / name) for name in TEACHERS]
+        for folder, column in zip(folders, teachers.T, strict=True):
+            _student(captions, column, ~is_held_out(captions), Path(folder), training, device)
+        return _scores_of(folders, captions, device)
 
 
 def _scores_of(students: Sequence[str], captions: Sequence[str], device: Device) -> Float64s:
@@ -437,19 +440,10 @@ def _labelled(
 
 
 def _student(
-    captions: Sequence[str], target: Float64s, learned: NDArray[np.bool_], aside: NDArray[np.bool_], folder: Path,
-    training: Distillation, device: Device,
-) -> tuple[Callable[[Sequence[str]], NDArray[Any]], Agreement]:  # fmt: skip
-    """A trained student, and its agreement with the target on the captions held aside."""
-    _train_student(captions, target, learned, folder, training, device)
-    student = load_text_regression(str(folder), device)
-    return student, agreement(student(list(itertools.compress(captions, aside))), target[aside])
-
-
-def _train_student(
     captions: Sequence[str], target: Float64s, learned: NDArray[np.bool_], out: Path, training: Distillation,
     device: Device,
-) -> None:  # fmt: skip
+) -> Callable[[Sequence[str]], NDArray[Any]]:  # fmt: skip
+    """Trains a student of the target on the captions to learn from, writes its folder and loads it."""
     require("torch", "transformers", extra="clip")
     import torch
     from torch.nn import functional as F
@@ -478,20 +472,13 @@ def _train_student(
         guess = model(input_ids=ids, attention_mask=mask).logits[:, 0].float()
         return F.mse_loss(guess, targets[rows].to(device.kind))
 
-    steps = -(-len(tokens) // training.batch_size) * training.epochs
-    rate, adamw = training.learning_rate, training.optimiser == "adamw"
-    settings = Settings(
-        steps=steps,
-        optimiser=training.optimiser,
-        learning_rate=rate,
-        matrix_learning_rate=rate,
+    adamw = training.optimiser == "adamw"
+    _fit(
+        model, loss, len(tokens), training, device.precision, optimiser=training.optimiser,
+        matrix_learning_rate=training.learning_rate,
         betas=(0.9, 0.999) if adamw else (0.9, 0.98),  # the paper's
         weight_decay=0.0 if adamw else 0.01,
-        warmup=max(1, round(training.warmup * steps)),
-        floor=0.0,
-    )
-    log.info("%s: %d captions, %d batches of %d", training.student, len(tokens), steps, training.batch_size)
-    batches = shuffled(len(tokens), training.batch_size, training.seed)
-    fit(model, loss, batches, settings, precision=device.precision)
+    )  # fmt: skip
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    return load_text_regression(str(out), device)

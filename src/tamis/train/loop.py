@@ -6,13 +6,13 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tamis.compute import Precision
-from tamis.errors import StopError
+from tamis.errors import StopError, check_words
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Batch = TypeVar("Batch")
-Parameters: TypeAlias = "Sequence[tuple[str, torch.nn.Parameter]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,7 @@ class Settings:
     """How to optimise; what is optimised is passed to `fit`."""
 
     steps: int  # number of batches
-    optimiser: str = "muon"  # one of `OPTIMISERS`
+    optimiser: Literal["adamw", "muon"] = "muon"  # see `new_optimisers`
     learning_rate: float = 1e-3  # AdamW's peak
     matrix_learning_rate: float = 1e-2  # Muon's peak
     betas: tuple[float, float] = (0.9, 0.98)  # AdamW's
@@ -38,6 +37,9 @@ class Settings:
     floor: float = 0.02  # share of the peak at which they end
     clip_norm: float | None = 1.0  # longer gradients are shortened to this norm
     report_every: int | None = 50  # steps between two lines of the log; None writes none
+
+    def __post_init__(self) -> None:
+        check_words(self)
 
     def shortened(self, effort: float) -> Settings:
         """The same settings with a share of the steps, at least two."""
@@ -132,26 +134,10 @@ def autocast(precision: Precision, device: str) -> Iterator[None]:
 
 
 def new_optimisers(model: torch.nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
-    """The optimisers of a training, at their peak rates."""
-    return OPTIMISERS[settings.optimiser](list(model.named_parameters()), settings)
+    """The optimisers of a training, at their peak rates.
 
-
-def _adamw(parameters: Parameters, settings: Settings) -> list[torch.optim.Optimizer]:
-    """AdamW for all trained parameters, with weight decay on those of two or more dimensions."""
-    import torch
-
-    trained = [one for _, one in parameters if one.requires_grad]
-    decayed, others = [one for one in trained if one.ndim >= 2], [one for one in trained if one.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
-    rate, betas, epsilon = settings.learning_rate, settings.betas, settings.epsilon
-    return [torch.optim.AdamW(groups, lr=rate, betas=betas, eps=epsilon)] if groups else []
-
-
-def _muon(parameters: Parameters, settings: Settings) -> list[torch.optim.Optimizer]:
-    """Muon for matrices and convolutions inside the layers, AdamW for all other trained parameters.
-
-    Muon's steps are as long as AdamW's (`match_rms_adamw`).
+    "adamw": AdamW for all trained parameters. "muon": Muon for matrices and convolutions inside the layers, whose steps
+    are as long as AdamW's (`match_rms_adamw`), and AdamW for all others.
 
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
     scalable for LLM training", section 2.2.
@@ -175,21 +161,23 @@ def _muon(parameters: Parameters, settings: Settings) -> list[torch.optim.Optimi
                 matrix.grad = None if weight.grad is None else weight.grad.view(len(weight), -1)
             super().step()  # type: ignore[no-untyped-call]
 
-    def is_inside(name: str, parameter: torch.nn.Parameter) -> bool:
+    inside: list[torch.nn.Parameter] = []
+    decayed: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for name, one in model.named_parameters():
         # "encoder.layers.3.mlp.fc1.weight"; the first part may be the number that a list of modules gives.
         in_layer = any(part.isdigit() for part in name.split(".")[1:])
-        return parameter.requires_grad and parameter.ndim in (2, 4) and in_layer and "embedding" not in name
-
-    inside = [one for name, one in parameters if is_inside(name, one)]
-    adamw = _adamw([(name, one) for name, one in parameters if not is_inside(name, one)], settings)
+        if not one.requires_grad:
+            continue
+        if settings.optimiser == "muon" and one.ndim in (2, 4) and in_layer and "embedding" not in name:
+            inside.append(one)
+        else:
+            (decayed if one.ndim >= 2 else others).append(one)
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    rate, betas, epsilon = settings.learning_rate, settings.betas, settings.epsilon
+    adamw = [torch.optim.AdamW(groups, lr=rate, betas=betas, eps=epsilon)] if groups else []
     return [*adamw, *([Muon(inside)] if inside else [])]
-
-
-#: By the names that `Settings.optimiser` takes.
-OPTIMISERS: Mapping[str, Callable[[Parameters, Settings], list[torch.optim.Optimizer]]] = {
-    "adamw": _adamw,
-    "muon": _muon,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,10 +195,7 @@ class Processes:
 
     def wait(self) -> None:
         """Waits for all processes."""
-        if self.count > 1:
-            import torch.distributed as dist
-
-            dist.barrier()
+        self.total(0)
 
     def largest(self, number: int) -> int:
         """The largest of all processes' numbers."""

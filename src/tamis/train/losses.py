@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from tamis.train.loop import ALONE, Processes
+from tamis.train.loop import Processes
 
 if TYPE_CHECKING:
     import torch
@@ -38,37 +38,14 @@ def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Ten
         return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 
-def gathered(rows: torch.Tensor, processes: Processes) -> torch.Tensor:
-    """The rows (n, d) of all processes in order of rank, (count * n, d). Gradients are summed over all processes."""
-    import torch
-    import torch.distributed as dist
-
-    class Gather(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, own: torch.Tensor) -> torch.Tensor:
-            parts = [torch.empty_like(own) for _ in range(processes.count)]
-            dist.all_gather(parts, own.contiguous())
-            return torch.cat(parts)
-
-        @staticmethod
-        def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            # gloo has no reduce-scatter, so we reduce everything (a few MB) and keep our part.
-            total = gradients[0].contiguous()
-            dist.all_reduce(total)
-            return total.chunk(processes.count)[processes.rank]
-
-    everyone: torch.Tensor = Gather.apply(rows)  # type: ignore[no-untyped-call]
-    return everyone
-
-
 def loss_over_processes(
     images: torch.Tensor,
     texts: torch.Tensor,
     scale: torch.Tensor,
     *,
-    usable: torch.Tensor | None = None,
-    local: bool = True,
-    processes: Processes = ALONE,
+    usable: torch.Tensor,
+    local: bool,
+    processes: Processes,
 ) -> torch.Tensor:
     """CLIP's loss over the pairs of all processes.
 
@@ -89,18 +66,20 @@ def loss_over_processes(
     from torch.nn import functional as F
 
     if processes.count == 1:
-        return contrastive_loss(*((images, texts) if usable is None else (images[usable], texts[usable])), scale)
+        return contrastive_loss(images[usable], texts[usable], scale)
+    from torch.distributed.nn.functional import all_gather
+
     size = len(images)
-    kept = torch.ones(size, dtype=torch.bool, device=images.device) if usable is None else usable
     with torch.autocast(images.device.type, enabled=False):
-        all_images = gathered(F.normalize(images.float(), dim=-1), processes)
-        all_texts = gathered(F.normalize(texts.float(), dim=-1), processes)
-        all_kept = gathered(kept.to(torch.uint8), processes).bool()  # (N,)
+        # In order of rank, (N, d); gradients are summed over all processes.
+        unit = [F.normalize(one.float(), dim=-1) for one in (images, texts)]
+        all_images, all_texts, all_kept = (torch.cat(all_gather(one)) for one in (*unit, usable.to(torch.uint8)))  # type: ignore[no-untyped-call]
+        all_kept = all_kept.bool()  # (N,)
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:
             return contrastive_loss(all_images, all_texts, scale)
         place = all_kept.cumsum(0) - 1  # of each pair among the kept ones
-        own = place[processes.rank * size : (processes.rank + 1) * size][kept]
+        own = place[processes.rank * size : (processes.rank + 1) * size][usable]
         total = F.cross_entropy(scale * all_images[own] @ all_texts.T, own, reduction="sum")
         total = total + F.cross_entropy(scale * all_texts[own] @ all_images.T, own, reduction="sum")
         return total * processes.count / (2 * len(all_images))

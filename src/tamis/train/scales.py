@@ -124,15 +124,14 @@ class Architecture:
     open_clip: str | None = None  # its name in open_clip; None where that has no such model
 
 
-def _vit(patch: int, width: int, layers: int, text: int, size: int) -> Architecture:
-    name = {768: "B", 1024: "L"}[width]
+def _vit(name: str, patch: int, width: int, layers: int, text: int, size: int) -> Architecture:
     return Architecture(
         kind="clip_vision_model",
         side=224,
         vision=_tower(width, layers, width // 64, patch_size=patch, image_size=224),
         text=_tower(text, 12, text // 64, max_position_embeddings=77),
         size=size,
-        open_clip=f"ViT-{name}-{patch}",
+        open_clip=name,
     )
 
 
@@ -177,9 +176,9 @@ def _resnet(side: int) -> Architecture:
 
 #: open_clip's, by its names (`model_configs`), and small ones.
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "ViT-B-32": _vit(32, 768, 12, 512, 512),
-    "ViT-B-16": _vit(16, 768, 12, 512, 512),
-    "ViT-L-14": _vit(14, 1024, 24, 768, 768),
+    "ViT-B-32": _vit("ViT-B-32", 32, 768, 12, 512, 512),
+    "ViT-B-16": _vit("ViT-B-16", 16, 768, 12, 512, 512),
+    "ViT-L-14": _vit("ViT-L-14", 14, 1024, 24, 768, 768),
     "ViT-tiny": Architecture(
         kind="clip_vision_model",
         side=64,

@@ -1,22 +1,31 @@
-"""A step of CLIP's training: preparing a batch, embedding it, its loss and gradients."""
+"""A step of CLIP's training: preparing a batch, embedding it, its loss and gradients.
+
+And what a step costs: memory, which decides the number of pieces, and operations, for the utilisation.
+"""
 
 from __future__ import annotations
 
 import copy
 import logging
+import math
+import os
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
+from tamis.compute import Precision
 from tamis.data import Device
 from tamis.errors import DamageError, RunError, StopError, at_least_one
+from tamis.models.device import free_memory
 from tamis.models.reference import TRAINING
 from tamis.pool import Pool
 from tamis.storage import writing
@@ -25,9 +34,9 @@ from tamis.store.parts import read_rows
 from tamis.store.run import Run
 from tamis.train.batches import Batch, TrainingRows
 from tamis.train.loop import Processes, autocast
-from tamis.train.losses import Embed, backward, loss_over_processes
+from tamis.train.losses import backward, contrastive_loss, loss_over_processes
 from tamis.train.scales import ClipTraining
-from tamis.train.towers import Towers
+from tamis.train.towers import Towers, needs_whole_batch
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +45,20 @@ log = logging.getLogger(__name__)
 
 _MOST_STATES = 4_000_000  # captions whose states are kept: 6 GB at 384 numbers
 _STATES_AT_ONCE = 1 << 16
+
+_SHARE = 0.8  # of the free memory may be used
+_MEASURED = 16  # pairs in the measured step, at most
+#: On a CPU a step of ViT-B-32 took 1.12 times what its tensors do: kernels and the allocator need some too.
+_OVERHEAD = 1.25
+#: Most bytes of a piece on a CPU: larger ones are no faster (ViT-B-32: 16 pairs as 64), and others need memory too.
+_ENOUGH_ON_A_CPU = 2 << 30
+_READ_AHEAD = 7  # batches of images that are decoded, waiting or in use at a time
+_CACHED_IMAGE = 1 << 20  # bytes of a decoded image that is kept: 600 x 600 pixels
+_LOGITS = 6  # matrices of the loss that are as large as its logits
+_CAPTIONS = 10_000  # sampled to find the longest
+
+#: Floating-point operations per second on dense bf16 matrices, by NVIDIA's data sheets.
+PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "A10": 125e12}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +74,7 @@ class How:
     report_every: Annotated[int | None, "Steps between lines of metrics; by default a hundredth, at most 100."] = None
     keep_epochs: Annotated[bool, "Keep the model at the end of each epoch."] = False
     cache: int = 1 << 30  # bytes of decoded images that each process keeps
-    #: file of `write_text_states` for all rows of the run, shared by trainings; None: computed for this training
+    #: file for the frozen text tower's states of the run's captions, which trainings share; written if it is missing
     text_states: Path | None = None
     trainings: int = 1  # number of trainings that share this machine's memory
 
@@ -78,9 +101,9 @@ class Task:
         """The folder of settings, metrics and checkpoint."""
         return self.folder / TRAINING
 
-    def captions(self, stop: int) -> Iterator[str]:
-        """Yields the captions of the first rows."""
-        return captions_of(self.run, self.rows.rows[:stop])
+    def captions(self, count: int) -> Iterator[str]:
+        """Yields the captions of the first pairs."""
+        return captions_of(self.run, self.rows.rows[:count])
 
 
 def captions_of(run: Run, rows: NDArray[np.int64]) -> Iterator[str]:
@@ -132,39 +155,27 @@ def preparation(task: Task, towers: Towers, states: Floats | None) -> Callable[[
     return prepare
 
 
-def embedding(task: Task, towers: Towers, *, cached: bool) -> Embed:
-    """The function that embeds a piece of a batch; `cached`: its texts are states of the frozen text tower."""
-    import torch
-
-    def embed(piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        pixels, *text = (one.to(towers.device, non_blocking=True) for one in piece)
-        images = towers.images(pixels)
-        if cached:
-            return images, towers.model.text_projection(text[0])
-        if not task.training.freeze_text:
-            return images, towers.texts(*text)
-        with torch.no_grad():
-            states = towers.states(*text)
-        return images, towers.model.text_projection(states)
-
-    return embed
+def embed(towers: Towers, piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeds a piece of a batch (see `Prepared`): images and texts, (b, d) each."""
+    pixels, *text = (one.to(towers.device, non_blocking=True) for one in piece)
+    images = towers.images(pixels)
+    return images, towers.texts(*text) if len(text) == 2 else towers.model.text_projection(text[0])
 
 
 class Step:
     """The loss and the gradients of each step, for `loop.fit`."""
 
-    def __init__(self, task: Task, towers: Towers, *, cached: bool, first: int) -> None:
+    def __init__(self, task: Task, towers: Towers, first: int) -> None:
         self._task = task
         self._towers = towers
         self._step = first
-        self._embed = embedding(task, towers, cached=cached)
         self.unreadable = 0  # pairs in this process; the reader resets it
 
     def __call__(self, batch: Prepared) -> torch.Tensor:
         """Sets the gradients, the same in every process, and returns this process's loss."""
         import torch
 
-        task, model = self._task, self._towers.model
+        task, towers = self._task, self._towers
         if not task.processes.largest(int(batch.usable.any())):
             raise StopError(
                 f"none of the {task.training.batch} images of step {self._step + 1} can be read: "
@@ -175,18 +186,18 @@ class Step:
         self._step += 1
         self.unreadable += batch.unreadable
         if task.training.freeze_text:
-            model.text_model.eval()
-        usable = batch.usable.to(self._towers.device)
+            towers.model.text_model.eval()
+        usable = batch.usable.to(towers.device)
 
         def loss(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
             return loss_over_processes(
-                images, texts, model.logit_scale.exp(), usable=usable, local=task.how.local_loss,
+                images, texts, towers.model.logit_scale.exp(), usable=usable, local=task.how.local_loss,
                 processes=task.processes,
             )  # fmt: skip
 
-        context = partial(autocast, task.how.device.precision, self._towers.device.type)
-        value = backward(self._embed, batch.pieces, loss, context)
-        task.processes.average_gradients(model.parameters())
+        context = partial(autocast, task.how.device.precision, towers.device.type)
+        value = backward(partial(embed, towers), batch.pieces, loss, context)
+        task.processes.average_gradients(towers.model.parameters())
         return value
 
 
@@ -195,26 +206,25 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
 
     None if the tower runs in every step: it is not frozen, there are several processes, or too many captions.
     """
-    rows = task.rows.rows
+    rows, run = task.rows.rows, task.run
     if not task.training.freeze_text or task.processes.count > 1 or rows.size > _MOST_STATES:
         return None
-    shared = task.how.text_states
+    shared = task.how.text_states if len(run) <= _MOST_STATES else None
     path = shared or task.state / "text-states.npy"
+    embedded = np.arange(len(run)) if shared else rows
     if not path.is_file():
-        write_text_states(task.run, rows, towers, task.how.device.batch_size, path)
+        _write_text_states(run, embedded, towers, task.how.device.batch_size, path)
     try:
-        states: Floats = read_rows(path, Owner(len(task.run) if shared else rows.size, ""))
+        states: Floats = read_rows(path, Owner(embedded.size, ""))
     except DamageError as error:
         raise RunError(f"{path} is damaged: {error.what}; delete it and repeat the command") from error
     return states[rows] if shared else states
 
 
-def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> bool:
-    """Writes what a frozen text tower makes of the captions of some rows, (rows, width) float32, unless too many."""
+def _write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> None:
+    """Writes what a frozen text tower makes of the captions of some rows, (rows, width) float32."""
     import torch
 
-    if rows.size > _MOST_STATES:
-        return False
     log.info("embedding %d captions with the frozen text tower", rows.size)
     towers.model.eval()
     width = int(towers.model.text_projection.in_features)
@@ -232,7 +242,6 @@ def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: 
                     states[some] = towers.states(*(one.to(towers.device) for one in tokens)).float().cpu().numpy()
                 file.write(states.tobytes())
         finish_array(temporary, path, rows.size, "")
-    return True
 
 
 def checkpoint_layers(towers: Towers) -> None:
@@ -247,3 +256,161 @@ def checkpoint_layers(towers: Towers) -> None:
             # transformers 6 drops the older name.
             enable = getattr(part, "activation_checkpointing_enable", None) or part.gradient_checkpointing_enable
             enable()
+
+
+def choose_pieces(task: Task, towers: Towers, states: Floats | None) -> int:
+    """The number of pieces that each process's part of a batch is cut into, which the log explains."""
+    training, how, size = task.training, task.how, task.training.batch // task.processes.count
+    free = free_memory(how.device.kind) // how.trainings
+    if how.device.kind == "cpu":  # torchrun says how many processes share this machine
+        free //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    usable = int(_SHARE * free)
+    fixed = _fixed(task, towers)
+    pair = _per_pair(task, towers, states, usable - fixed) if usable > fixed else 0
+    gib = 2**30
+    needs = (
+        f"{f'a pair takes {pair / gib:.3g} GiB, ' if pair else ''}gradients, AdamW and images read ahead "
+        f"{fixed / gib:.3g} GiB; {usable / gib:.3g} GiB may be used, {_SHARE:.0%} of the free memory"
+    )
+    fitting, whole = (usable - fixed) // pair if pair else 0, needs_whole_batch(towers.model)
+    if fitting < 1 or (whole and fitting < size):
+        cut = f" {training.model} normalises over the batch, so it cannot be cut into pieces." if whole else ""
+        raise StopError(
+            f"{training.model} does not fit into memory: {needs}.{cut} Use a smaller --train-batch or model"
+        )
+    if how.device.kind == "cpu" and not whole:
+        fitting = min(fitting, max(1, _ENOUGH_ON_A_CPU // pair))
+    pieces = math.ceil(size / fitting)
+    log.info("a batch of %d is computed in pieces of at most %d pairs: %s", size, math.ceil(size / pieces), needs)
+    return pieces
+
+
+def _fixed(task: Task, towers: Towers) -> int:
+    """Bytes that do not depend on the pieces: gradients, AdamW's two moments, the loss, images."""
+    size = task.training.batch // task.processes.count
+    trained = sum(one.nbytes for one in towers.model.parameters() if one.requires_grad)
+    fixed: int = 3 * trained + 4 * _LOGITS * size * task.training.batch
+    if task.how.device.kind == "cpu":
+        fixed += min(task.how.cache, task.rows.rows.size * _CACHED_IMAGE) + _READ_AHEAD * size * 3 * towers.side**2
+    return fixed
+
+
+def _per_pair(task: Task, towers: Towers, states: Floats | None, room: int) -> int:
+    """Bytes that a pair of a batch takes, from a step on two pairs and, if that fits, on some more."""
+    import torch
+
+    model = towers.model
+    buffers = {name: one.clone() for name, one in model.named_buffers()}  # batch normalisation counts what it sees
+    ids, mask = towers.tokens(list(task.captions(_CAPTIONS)))
+    longest = int(mask.sum(1).argmax())
+    context = partial(autocast, task.how.device.precision, towers.device.type)
+
+    def step(count: int) -> None:
+        pixels = torch.zeros(count, towers.side, towers.side, 3, dtype=torch.uint8)
+        text: Sequence[torch.Tensor] = [one[[longest] * count] for one in (ids, mask)]
+        if states is not None:
+            text = [torch.zeros(count, states.shape[1])]
+        loss = partial(contrastive_loss, scale=model.logit_scale.exp())
+        backward(partial(embed, towers), [(pixels, *text)], loss, context)
+
+    model.train()
+    step(2)  # one pair has no variance for batch normalisation; gradients exist afterwards
+    size = peak_bytes(lambda: step(2)) / 2
+    count = min(_MEASURED, task.training.batch // task.processes.count)
+    if count * size < room:
+        size = peak_bytes(lambda: step(count)) / count
+    model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, one in model.named_buffers():
+            one.copy_(buffers[name])
+    return math.ceil(_OVERHEAD * size)
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """The most bytes of tensors that a call makes and that exist at once, in the backward pass too."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        now: int = 0
+        top: int = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            inputs = {id(one.untyped_storage()) for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)}
+            made = function(*args, **(kwargs or {}))
+            for one in tree_leaves(made):
+                if isinstance(one, torch.Tensor):
+                    storage = one.untyped_storage()
+                    if id(storage) not in inputs and storage not in known:
+                        known.add(storage)
+                        weakref.finalize(storage, self.freed, storage.nbytes())
+                        self.now += storage.nbytes()
+                        self.top = max(self.top, self.now)
+            return made
+
+        def freed(self, size: int) -> None:
+            self.now -= size
+
+    known: weakref.WeakSet[Any] = weakref.WeakSet()
+    counting = Counting()  # type: ignore[no-untyped-call]
+    with counting:
+        call()
+    return counting.top
+
+
+def flops_per_pair(task: Task, towers: Towers, states: Floats | None) -> float:
+    """Operations for one pair: those of a forward pass, three times for each part that learns.
+
+    Source: the backward pass has two products for each forward one (Chowdhery et al. 2022, "PaLM", appendix B).
+    Recomputation to save memory does not count.
+    """
+    import torch
+
+    towers.model.eval()
+    pixels = torch.zeros(2, towers.side, towers.side, 3, dtype=torch.uint8, device=towers.device)
+    total = 3 * forward_flops(lambda: towers.images(pixels)) / 2
+    if states is None:
+        captions = list(task.captions(16))
+        tokens = [one.to(towers.device) for one in towers.tokens(captions)]
+        forward = forward_flops(lambda: towers.texts(*tokens)) / len(captions)
+        total += forward * (1 if task.training.freeze_text else 3)
+    return total
+
+
+def forward_flops(call: Callable[[], Any]) -> int:
+    """Floating-point operations of a call's matrix products, without gradients."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        call()
+    return int(counted.get_total_flops())
+
+
+def peak_rate(device: torch.device, precision: Precision) -> float:
+    """Floating-point operations per second that a device could do, by which MFU divides.
+
+    From the data sheet in bf16 on a GPU of `PEAKS`, else what a large matrix product reaches.
+    """
+    import torch
+
+    if device.type == "cuda" and precision == "bf16":
+        name = torch.cuda.get_device_name(device)
+        for known, number in PEAKS.items():
+            if all(part in name for part in known.split()):
+                return number
+    return product_rate(device, precision, side=4096 if device.type == "cuda" else 768)
+
+
+def product_rate(device: torch.device, precision: Precision, *, side: int, rounds: int = 4) -> float:
+    """Floating-point operations per second of a product of square matrices, the best of some rounds."""
+    import torch
+
+    one = torch.ones(side, side, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        float((one @ one)[0, 0])
+        best = min(best, time.perf_counter() - start)
+    return float(2 * side**3 / best)

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,7 @@ from tamis.storage import explained, writing
 from tamis.train.batches import Batches
 from tamis.train.loop import autocast
 from tamis.train.losses import contrastive_loss
-from tamis.train.measure import peak_rate
-from tamis.train.step import Step, Task, embedding, preparation
+from tamis.train.step import Prepared, Step, Task, embed, peak_rate, preparation
 from tamis.train.towers import Towers
 
 if TYPE_CHECKING:
@@ -40,34 +39,31 @@ _RISING = 0.1  # share of the steps for which the held-out loss must be above it
 
 
 class HeldOut:
-    """The loss of held-out pairs: `last` is that of the last check, None before the first."""
+    """The loss of held-out pairs, and at which step it was lowest."""
 
     def __init__(self, task: Task, towers: Towers, facts: Mapping[str, Any]) -> None:
         """Reads the pairs; `facts` are those of the checkpoint that the training resumes from."""
         assert task.held is not None
         self._task = task
         self._towers = towers
-        self._embed = embedding(task, towers, cached=False)
         batches = Batches(
             run=task.run, pool=task.pool, rows=task.held, batch=min(task.held.epoch_size, task.training.batch),
             side=towers.side, smallest=1.0, resample=towers.resample, threads=task.how.threads, cache=0,
         )  # fmt: skip
+        self._batch: Prepared
         (self._batch,) = batches(0, 1, preparation(task, towers, None))
         if not self._batch.usable.any():
             raise StopError(f"none of the {len(self._batch.usable)} held-out images can be read")
         self._every = max(1, task.training.steps // _CHECKS)
-        self._best = float(facts.get("best", math.inf))
-        self._best_step = int(facts.get("best_step", 0))
-        self._best_training = float(facts.get("best_training", math.inf))
         self._warned = False
-        self.last: float | None = facts.get("held_out_loss")
-
-    def facts(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {
-            "best": self._best, "best_step": self._best_step, "best_training": self._best_training,
-            "held_out_loss": self.last,
-        }  # fmt: skip
+        #: what a checkpoint keeps: the last loss (None before the first), the lowest one, the training's loss then
+        self.facts: dict[str, Any] = {
+            "best": math.inf,
+            "best_step": 0,
+            "best_training": math.inf,
+            "held_out_loss": None,
+        }
+        self.facts |= {name: facts[name] for name in self.facts if name in facts}
 
     def is_due(self, step: int) -> bool:
         """Whether to measure the loss after a step, counted from 1."""
@@ -75,19 +71,20 @@ class HeldOut:
 
     def check(self, step: int, training_loss: float) -> bool:
         """Measures the loss and returns whether it is the lowest so far. Warns once if the model overfits."""
-        training = self._task.training
-        self.last = self.loss()
-        if self.last < self._best:
-            self._best, self._best_step, self._best_training = self.last, step, training_loss
+        training, best = self._task.training, self.facts
+        loss = self.loss()
+        best["held_out_loss"] = loss
+        if loss < best["best"]:
+            best.update(best=loss, best_step=step, best_training=training_loss)
             return True
-        late = step - self._best_step >= _RISING * training.steps
-        if late and training_loss < self._best_training and not self._warned:
+        late = step - best["best_step"] >= _RISING * training.steps
+        if late and training_loss < best["best_training"] and not self._warned:
             self._warned = True
-            hint = f"; train for {self._best_step * training.batch:,} samples, or use --keep-best"
+            hint = f"; train for {best['best_step'] * training.batch:,} samples, or use --keep-best"
             log.warning(
                 "the model overfits: since step %d the training loss fell from %.3f to %.3f and the held-out loss rose "
                 "from %.3f to %.3f%s",
-                self._best_step, self._best_training, training_loss, self._best, self.last,
+                best["best_step"], best["best_training"], training_loss, best["best"], loss,
                 "" if training.keep_best else hint,
             )  # fmt: skip
         return False
@@ -96,30 +93,27 @@ class HeldOut:
         """CLIP's loss of the held-out pairs, compared with each other."""
         import torch
 
-        self._towers.model.eval()
-        with torch.no_grad(), autocast(self._task.how.device.precision, self._towers.device.type):
-            pieces = [self._embed(piece) for piece in self._batch.pieces]
-        self._towers.model.train()
-        kept = self._batch.usable.to(self._towers.device)
+        towers = self._towers
+        towers.model.eval()
+        with torch.no_grad(), autocast(self._task.how.device.precision, towers.device.type):
+            pieces = [embed(towers, piece) for piece in self._batch.pieces]
+        towers.model.train()
+        kept = self._batch.usable.to(towers.device)
         images, texts = (torch.cat(rows)[kept] for rows in zip(*pieces, strict=True))
-        return float(contrastive_loss(images, texts, self._towers.model.logit_scale.detach().exp()))
-
-    def log_best(self) -> None:
-        """Logs which step's model is kept."""
-        log.info("kept the model of step %d, whose held-out loss of %.3f is the lowest", self._best_step, self._best)
+        return float(contrastive_loss(images, texts, towers.model.logit_scale.detach().exp()))
 
 
 class Watch:
     """What happens after each step of a training."""
 
     def __init__(
-        self, task: Task, towers: Towers, optimisers: Sequence[torch.optim.Optimizer], step: Step,
-        facts: Mapping[str, Any], flops: float, held: HeldOut | None,
+        self, task: Task, towers: Towers, optimiser: torch.optim.Optimizer, step: Step, facts: Mapping[str, Any],
+        flops: float, held: HeldOut | None,
     ) -> None:  # fmt: skip
         """`facts` are those of the checkpoint that the training resumes from, `flops` the operations of a pair."""
         self._task = task
         self._towers = towers
-        self._optimisers = optimisers
+        self._optimiser = optimiser
         self._step = step
         self._held = held
         self._share = flops / (peak_rate(towers.device, task.how.device.precision) * task.processes.count)
@@ -153,7 +147,7 @@ class Watch:
             lowest = self._held.check(step, sum(self._since_check) / len(self._since_check))
             self._since_check.clear()
             if lowest and training.keep_best:
-                save_checkpoint(task.state / BEST, model, self._optimisers, {"step": step})
+                save_checkpoint(task.state / BEST, model, self._optimiser, {"step": step})
         if step % self._report_every == 0 or last:
             self._report(step)
         epoch = step * training.batch // task.rows.epoch_size
@@ -166,9 +160,9 @@ class Watch:
             if task.processes.first:
                 facts = {
                     "step": step, "pieces": task.how.pieces, "unreadable": self._unreadable,
-                    "seconds": time.monotonic() - self._start, **(self._held.facts() if self._held else {}),
+                    "seconds": time.monotonic() - self._start, **(self._held.facts if self._held else {}),
                 }  # fmt: skip
-                save_checkpoint(task.state / CHECKPOINT, model, self._optimisers, facts)
+                save_checkpoint(task.state / CHECKPOINT, model, self._optimiser, facts)
             self.saved = step
 
     def result(self) -> dict[str, Any]:
@@ -204,15 +198,15 @@ class Watch:
             "samples": step * training.batch,
             "epoch": step * training.batch / self._task.rows.epoch_size,
             "loss": total / processes.count / steps,
-            "learning_rate": self._optimisers[0].param_groups[0]["lr"],
+            "learning_rate": self._optimiser.param_groups[0]["lr"],
             "scale": math.exp(float(self._towers.model.logit_scale.detach())),
             "unreadable": self._unreadable,
             **speed,
         }
         held = ""
-        if self._held is not None and self._held.last is not None:
-            line["held_out_loss"] = self._held.last
-            held = f", held-out loss {self._held.last:.3f}"
+        if self._held is not None and (loss := self._held.facts["held_out_loss"]) is not None:
+            line["held_out_loss"] = loss
+            held = f", held-out loss {loss:.3f}"
         with explained(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         log.info(
@@ -239,7 +233,7 @@ class Watch:
 
 
 def save_checkpoint(
-    path: Path, model: torch.nn.Module, optimisers: Sequence[torch.optim.Optimizer], facts: Mapping[str, Any]
+    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, facts: Mapping[str, Any]
 ) -> None:
     """Writes trained weights, the optimiser's state and facts (the step). Replaces the previous file once complete.
 
@@ -250,9 +244,8 @@ def save_checkpoint(
 
     check_finite(model, int(facts.get("step", 0)))
     tensors = {f"{_MODEL}{name}": one for name, one in _trained(model).items()}
-    for start, optimiser in _numbered(optimisers):
-        for number, state in optimiser.state_dict()["state"].items():
-            tensors |= {f"{_OPTIMISER}{start + number}.{name}": torch.as_tensor(one) for name, one in state.items()}
+    for number, state in optimiser.state_dict()["state"].items():
+        tensors |= {f"{_OPTIMISER}{number}.{name}": torch.as_tensor(one) for name, one in state.items()}
     # safetensors refuses tensors that share memory.
     plain = {name: one.detach().contiguous().cpu().clone() for name, one in tensors.items()}
     text = json.dumps(dict(facts))
@@ -272,10 +265,8 @@ def check_finite(model: torch.nn.Module, step: int) -> None:
             )
 
 
-def load_checkpoint(
-    path: Path, model: torch.nn.Module, optimisers: Sequence[torch.optim.Optimizer]
-) -> dict[str, Any] | None:
-    """Loads a checkpoint into a model and its optimisers and returns its facts; None if there is no file."""
+def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """Loads a checkpoint into a model and its optimiser and returns its facts; None if there is no file."""
     import torch
     from safetensors import SafetensorError, safe_open
 
@@ -297,22 +288,10 @@ def load_checkpoint(
             if name.startswith(_OPTIMISER):
                 number, _, what = name.removeprefix(_OPTIMISER).partition(".")
                 state.setdefault(int(number), {})[what] = one if what == "step" else one.to(device)
-        for start, optimiser in _numbered(optimisers):
-            groups = optimiser.state_dict()["param_groups"]
-            count = sum(len(group["params"]) for group in groups)
-            own = {number - start: one for number, one in state.items() if start <= number < start + count}
-            optimiser.load_state_dict({"state": own, "param_groups": groups})
+        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise RunError(f"{path} is damaged ({type(error).__name__}: {error}): delete it to start again") from error
     return facts
-
-
-def _numbered(optimisers: Sequence[torch.optim.Optimizer]) -> Iterator[tuple[int, torch.optim.Optimizer]]:
-    """Yields each optimiser with the number of its first parameter, counted over all of them."""
-    start = 0
-    for optimiser in optimisers:
-        yield start, optimiser
-        start += sum(len(group["params"]) for group in optimiser.param_groups)
 
 
 def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:

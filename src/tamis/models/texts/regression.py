@@ -12,7 +12,7 @@ into (0, 1).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -88,20 +88,8 @@ def _one_logit(model: str, device: Device) -> TextRegression:
 #: `model_type` of a folder that holds such a head.
 KIND = "tamis-norms"
 
-#: The tensors of such a head, with their dimensions.
-_TENSORS = {
-    "mean": 1,
-    "hidden_weight": 2,
-    "hidden_bias": 1,
-    "out_weight": 1,
-    "out_bias": 1,
-    "piece_value": 1,
-    "piece_known": 1,
-    "piece_described": 1,
-    "centres": 2,
-    "weight": 1,
-    "bias": 1,
-}
+#: The tensors of such a head that have two dimensions; the others have one.
+_MATRICES = ("hidden_weight", "centres")
 
 #: Words that carry grammar, not content.
 FUNCTION_WORDS = frozenset(
@@ -171,12 +159,7 @@ class NormsHead(WordsHead):
         return bounded((columns * self.weight).sum(axis=1) + self.bias).astype(np.float32)
 
 
-def columns_of(
-    embeddings: Floats,
-    facts: Floats,
-    whole: Floats,
-    centres: Floats,
-) -> Floats:
+def columns_of(embeddings: Floats, facts: Floats, whole: Floats, centres: Floats) -> Floats:
     """Returns the inputs (n, d + m + f + 2) of the linear layer for n texts.
 
     They are embeddings (n, d; unit rows), nearness exp(-4 |e - c|^2) to the centres (m, d), and facts (n, f), each
@@ -201,13 +184,7 @@ def held_out(word: str) -> bool:
     return xxhash.xxh3_64_intdigest(word.strip().casefold().encode()) % 10 == 0
 
 
-def facts_of(
-    texts: Sequence[str],
-    tokenizer: Any,
-    value: Floats,
-    known: NDArray[Any],
-    described: Floats,
-) -> Floats:
+def facts_of(texts: Sequence[str], tokenizer: Any, value: Floats, known: NDArray[Any], described: Floats) -> Floats:
     """Returns `word_facts` of n texts: (n, 16) float32."""
     if not texts:
         return np.empty((0, len(FACTS)), np.float32)
@@ -219,11 +196,7 @@ def facts_of(
 
 
 def word_facts(
-    text: str,
-    pieces: Sequence[tuple[int, str]],
-    value: Floats,
-    known: NDArray[np.bool_],
-    described: Floats,
+    text: str, pieces: Sequence[tuple[int, str]], value: Floats, known: NDArray[np.bool_], described: Floats
 ) -> list[float]:
     """Returns the 16 `FACTS` about the words of a text. A word is known if it is one piece, and an ordinary word.
 
@@ -273,7 +246,8 @@ def _norms(model: str, device: Device) -> TextRegression:
         raise ModelError(f"{model} was fitted by another version of Tamis: run `python -m tools.norms` again")
     if resolve(encoder).digest != config.get("encoder_digest"):
         raise ModelError(f"{model} was fitted on another version of {encoder}: run `python -m tools.norms` again")
-    tensors = arrays_in(path / "model.safetensors", _TENSORS)
+    dimensions = {field.name: 2 if field.name in _MATRICES else 1 for field in fields(NormsHead)}
+    tensors = arrays_in(path / "model.safetensors", dimensions)
     known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
     head = NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
     encode, tokenizer = load_sentence_encoder(encoder, device), tokenizer_of(encoder)

@@ -32,12 +32,17 @@ def gather(context: Context) -> Facts:
 def _columns(context: Context) -> list[Facts]:
     run, (marks, _) = context.run, context.marks
     found: dict[str, Facts] = {}
+
+    def alike(one: str, other: str) -> bool:
+        table = context.table
+        return np.array_equal(whole_column(table, one), whole_column(table, other), equal_nan=True)
+
     for name in (*context.numbers, *(name for name in INDEX_NUMBERS if name in marks)):
         inner, group, column = run.columns[name]
         label, here = group.label if group else "", context.histograms[name]
         cuts = list(marks.get(name, [()] * len(context.subsets)))
-        same = (each for other, each in found.items() if run.columns[other][0] == inner)
-        twin = next((each for each in same if _equal(each["histogram"], here)), None)
+        same = (each for other, each in found.items() if run.columns[other][0] == inner and alike(other, name))
+        twin = next(same, None)
         if twin is None:
             found[name] = _distribution(column, label, here, cuts)
         else:
@@ -64,16 +69,6 @@ def _computed(context: Context) -> list[Facts]:
 def _distribution(column: Column, label: str, histogram: Histogram, marks: Marks) -> Facts:
     about = {"column": asdict(column), "signal": label, "also": []}
     return {**about, "histogram": histogram, "marks": marks, "strip": []}
-
-
-def _equal(one: Histogram, other: Histogram) -> bool:
-    """Whether two columns of one name hold the same values, as far as their distributions can say."""
-    counts = [(one.pool, other.pool), *zip(one.kept, other.kept, strict=True)]
-    return (
-        (one.judged, one.null, one.infinite) == (other.judged, other.null, other.infinite)
-        and all(np.array_equal(mine, theirs) for mine, theirs in counts)
-        and np.array_equal([*one.quantiles.values()], [*other.quantiles.values()], equal_nan=True)
-    )
 
 
 def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> None:

@@ -11,9 +11,8 @@ from PIL import Image, ImageDraw
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, TamisError
-from tamis.features.masked_images import MaskedImages
 from tamis.features.sources import DecodedImages
-from tamis.features.text import TextBoxes
+from tamis.features.text import MaskedImages, TextBoxes
 from tamis.graph import Executor, Identities
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.distributions import whole_column

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.distributions import FEW, Tally, frequencies
-from tamis.signals.medium import MEDIUM_PHRASES, removed_by
+from tamis.signals.sieve import MEDIUM_PHRASES, removed_by
 from tamis.store import Run
 
 #: Values of a column that are shown at once, and at all.

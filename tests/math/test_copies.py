@@ -1,4 +1,4 @@
-"""Perceptual hashes, and the search for near ones beside all pairs."""
+"""Perceptual hashes, the search for near ones beside all pairs, and thumbnails of two images, compared."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from tamis.arrays import Mask, Rows
-from tamis.math import hashing
-from tamis.math.hashing import image_hash, leaders
+from tamis.math import copies
+from tamis.math.copies import Thumbnails, _place, alike, image_hash, leaders
 
 Array = np.ndarray[Any, Any]
 
@@ -73,8 +74,8 @@ def few_waves() -> list[Array]:
 
 
 def test_images_of_few_waves_have_one_hash_on_every_kernel_of_the_blas() -> None:
-    code = "import test_hashing as t; print([t.image_hash(each) for each in t.few_waves()])"
-    places = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
+    code = "import test_copies as t; print([t.image_hash(each) for each in t.few_waves()])"
+    places = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     outputs = set()
     for kernel in ("Haswell", "Nehalem", "Prescott", "SkylakeX"):
         known = os.environ | {"OPENBLAS_CORETYPE": kernel, "PYTHONPATH": places}
@@ -112,10 +113,10 @@ def test_leaders_are_those_of_all_pairs(seed: int, radius: int, bands: int, toge
     inside[3] = found[8]
     rows = [list(pair) for pair in zip(found, inside, strict=True)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashing, "_bands", lambda *_: hashing._cut(bands))
-        patch.setattr(hashing, "_FIRST", together)
-        patch.setattr(hashing, "_PAIRS", 20)
-        patch.setattr(hashing, "_CHUNK", 7)
+        patch.setattr(copies, "_bands", lambda *_: copies._cut(bands))
+        patch.setattr(copies, "_ROWS", together)
+        patch.setattr(copies, "_PAIRS", 20)
+        patch.setattr(copies, "_HASHES", 7)
         hashes = np.array(rows, np.uint64)
         assert leaders(hashes, radius).tolist() == slow_leaders(rows, radius, lambda *_: True)
         kind = rng.integers(0, 2, len(rows))
@@ -126,12 +127,12 @@ def test_leaders_are_those_of_all_pairs(seed: int, radius: int, bands: int, toge
 def test_any_number_of_rows_is_cut_into_bands_that_find_everything() -> None:
     for n in (1, 100, 10**4, 10**6, 10**8):
         for radius in range(16):
-            bands = hashing._bands(radius, n)
+            bands = copies._bands(radius, n)
             assert [first for first, _ in bands] == np.cumsum([0, *(width for _, width in bands[:-1])]).tolist()
             assert sum(width for _, width in bands) == 64
             # Fewest differing bits that every band misses: one more than it looks for.
             assert sum((radius - number) // len(bands) + 1 for number in range(len(bands))) == radius + 1
-    assert len(hashing._bands(8, 10**6)) < len(hashing._bands(8, 100))
+    assert len(copies._bands(8, 10**6)) < len(copies._bands(8, 100))
 
 
 def test_no_image_is_dropped_for_a_dropped_one() -> None:
@@ -141,6 +142,19 @@ def test_no_image_is_dropped_for_a_dropped_one() -> None:
     assert leaders(np.zeros((0, 1), np.uint64), 1).tolist() == []
     with pytest.raises(ValueError, match="from 0 to 15 bits of 64, got 16"):
         leaders(chain, 16)
+
+
+@pytest.mark.parametrize("together", [1, 2, 1024])
+def test_a_copy_belongs_to_the_first_kept_image_near_it(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "_ROWS", together)
+    # The first three are 4 bits apart from one another, and the others within 2 bits of two or three of them.
+    hashes = np.array([[0b001111], [0b110011], [0b111100], [0b111111], [0b000011], [0b110000]], np.uint64)
+    assert leaders(hashes, 2).tolist() == [0, 1, 2, 0, 0, 1]
+    # Crops of the first and the second are near the last one's whole; the third's whole is near the last one's crop.
+    crops = [[0xFF << 40, 0b0111], [0xFF << 30, 0b0001], [0xFF << 20, 0xFF << 50], [0b0011, 0xFE << 20]]
+    hashes = np.array(crops, np.uint64)
+    assert leaders(hashes, 2).tolist() == [0, 1, 2, 2]
+    assert leaders(hashes[[0, 1, 3]], 2).tolist() == [0, 1, 0]
 
 
 def test_copies_are_compared_with_the_kept_one_only() -> None:
@@ -158,3 +172,68 @@ def test_copies_are_compared_with_the_kept_one_only() -> None:
     head = leaders(hashes[:, None], 8, counted)
     assert head.tolist() == [*range(500), *[500] * 12_000]
     assert asked < 200_000
+
+
+def photograph(seed: int) -> Array:
+    """A image with detail everywhere, of 300 x 300 pixels."""
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 240, (10, 10), dtype=np.uint8))
+    return np.asarray(coarse.resize((300, 300), Image.Resampling.BICUBIC))
+
+
+def thumbnail(grey: Array) -> Array:
+    return np.asarray(Image.fromarray(grey).resize((32, 32), Image.Resampling.BICUBIC))
+
+
+def thumbnails(*light: Array, colours: Array | None = None, side: float = 256) -> Thumbnails:
+    hues = np.full((len(light), 128), 128, np.uint8) if colours is None else colours
+    return Thumbnails(np.stack(light).reshape(len(light), 1024), hues, np.full(len(light), side, np.float32))
+
+
+def same(one: Thumbnails, two: Thumbnails) -> list[bool]:
+    return alike(one, two, levels=3, tolerance=3).tolist()
+
+
+def test_a_cropped_copy_is_aligned_and_found() -> None:
+    # Columns 12 to 285 and rows 6 to 300: the middle is moved by (12 - 15) / 300 to the left, the width is 273 of 300.
+    for seed in range(5):
+        whole = photograph(seed)
+        part = np.asarray(np.clip(whole[6:, 12:285] * 0.95, 0, 255), np.uint8)
+        place = _place(*(thumbnail(each).astype(np.float32)[None] for each in (part, whole)))
+        assert place[0] == pytest.approx([-3 / 300, -27 / 300, 6 / 300, -6 / 300, 0.95], abs=0.01)
+        assert same(thumbnails(thumbnail(part)), thumbnails(thumbnail(whole))) == [True]
+        assert same(thumbnails(thumbnail(whole)), thumbnails(thumbnail(part))) == [True]
+    assert same(thumbnails(thumbnail(photograph(0))), thumbnails(thumbnail(photograph(1)))) == [False]
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_cropped_copy_with_hard_edges_may_differ_by_more(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    whole = np.full((300, 300), 230, np.uint8)
+    for _ in range(6):
+        (x, y), (width, height) = rng.integers(20, 220, 2), rng.integers(30, 70, 2)
+        whole[y : y + height, x : x + width] = rng.integers(0, 200)
+    assert same(thumbnails(thumbnail(whole[4:, 9:288])), thumbnails(thumbnail(whole))) == [True]
+
+
+def test_two_fields_have_to_differ_by_more_than_the_levels_and_more_than_their_surroundings() -> None:
+    ground = np.full((32, 32), 200, np.uint8)
+    ground[:, :4] = 20  # so that it can be aligned
+    found = []
+    for fields, levels in ((20, 3), (1, 9), (2, 9), (20, 9)):
+        other = ground.copy()
+        other[6 : 6 + fields, 20] -= levels
+        found += same(thumbnails(ground), thumbnails(other))
+    assert found == [True, True, False, False]
+    edge = ground.copy()
+    edge[:, 4] -= 9  # next to a step of 180 levels
+    assert same(thumbnails(ground), thumbnails(edge)) == [True]
+
+
+def test_colours_alone_tell_images_apart() -> None:
+    light = thumbnail(photograph(0))
+    colours = np.full((1, 128), 128, np.uint8)
+    colours[0, 54:58] += 8
+    assert same(thumbnails(light), thumbnails(light, colours=colours)) == [False]
+    none = np.zeros((1, 0), np.uint8)
+    assert same(thumbnails(light, colours=none), thumbnails(light, colours=none)) == [True]

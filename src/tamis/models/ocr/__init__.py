@@ -1,1 +1,0 @@
-"""Detection and recognition of written text in images."""
