@@ -221,8 +221,7 @@ class _Source:
 
     name: str
     shard: Shard | None
-    first: int  # row in the run
-    size: int
+    place: slice  # its rows in the run
     restamped: bool | None = None  # whether its file has another size or time; None: not looked at
     failures: int = 0  # jobs in a row that failed as a whole
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -258,11 +257,8 @@ class _Stream:
         self._files, self._image = "files" in fields, bool(fields & {"image", "pixels"})
         columns = [column for name in FIELDS if name in fields for column in _COLUMNS[name]]
         self._columns = list(dict.fromkeys([*columns, *(_COMPARED if fields & _FROM_FILES else ())]))
-        self._starts = np.concatenate([[0], np.cumsum(run.sizes, dtype=np.int64)])
-        self._sources = [
-            _Source(name, shards.get(name), start, size)
-            for name, start, size in zip(run.shards, self._starts.tolist(), run.sizes, strict=False)
-        ]
+        self._starts = np.array([place.start for place in run.places.values()], np.int64)
+        self._sources = [_Source(name, shards.get(name), place) for name, place in run.places.items()]
         self._needed = np.zeros(len(run), bool)
         self._needed[order] = True
         self._ascending = bool((order[1:] >= order[:-1]).all())  # each shard is needed once: nothing is kept
@@ -339,12 +335,12 @@ class _Stream:
 
     def _index_of(self, block: int) -> tuple[Rows, pa.Table]:
         source = self._sources[block]
-        rows = np.flatnonzero(self._needed[source.first : source.first + source.size])
+        rows = np.flatnonzero(self._needed[source.place])
         return rows, self._run.index(source.name, self._columns).take(pa.array(rows))
 
     def _entry(self, row: int, block: int) -> _Entry:
         source, (rows, table) = self._sources[block], self._indexes[block]
-        place = int(np.searchsorted(rows, row - source.first))
+        place = int(np.searchsorted(rows, row - source.place.start))
         entry = _Entry(row, source, {name: table[name][place].as_py() for name in self._columns})
         if not self._files and not self._image:
             return entry
@@ -394,7 +390,7 @@ class _Stream:
                 with self._reader(source, shard, leaves) as reader:
                     if reader.sequential and before is not None:
                         wait([before])  # it was begun before this one, so it ends
-                    rows = [entry.row - source.first for entry in entries]
+                    rows = [entry.row - source.place.start for entry in entries]
                     answer = reader.read(rows, [entry.members for entry in entries])
                 source.failures = 0
                 for entry, found in zip(entries, answer, strict=True):
@@ -462,7 +458,7 @@ class _Stream:
         return KeptSample(
             row=entry.row,
             shard=entry.source.name,
-            row_in_shard=entry.row - entry.source.first,
+            row_in_shard=entry.row - entry.source.place.start,
             key=facts.get("key"),
             uid=format_uid(facts["uid_hi"], facts["uid_lo"]) if "uid" in self._fields else None,
             status=facts.get("status"),
