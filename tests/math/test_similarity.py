@@ -89,13 +89,13 @@ def test_of_equal_others_the_first_is_the_nearest_in_every_batch(seed: int) -> N
 
 def test_four_vectors_worked_by_hand() -> None:
     vectors = np.array([[1, 0], [0, 1], [0.8, 0.6], [0.6, 0.8]], np.float32)
-    found = nearest_before(vectors)
-    assert found.cosine == pytest.approx([-np.inf, 0, 0.8, 0.96])
-    assert found.row.tolist() == [-1, 0, 0, 2]
-    assert survivors(found.row, found.cosine <= 0.9).tolist() == [0, 1, 2, 2]
+    nearest, row = nearest_before(vectors)
+    assert nearest == pytest.approx([-np.inf, 0, 0.8, 0.96])
+    assert row.tolist() == [-1, 0, 0, 2]
+    assert survivors(row, nearest <= 0.9).tolist() == [0, 1, 2, 2]
     # The last repeats the third, which repeats the first.
-    assert survivors(found.row, found.cosine <= 0.7).tolist() == [0, 1, 0, 0]
-    assert survivors(found.row, found.cosine <= 1.0).tolist() == [0, 1, 2, 3]
+    assert survivors(row, nearest <= 0.7).tolist() == [0, 1, 0, 0]
+    assert survivors(row, nearest <= 1.0).tolist() == [0, 1, 2, 3]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 40), st.sampled_from([1, 3, 7, 64]))
@@ -105,14 +105,14 @@ def test_blocks_give_what_the_whole_matrix_gives(seed: int, n: int, block: int) 
     vectors = unit_rows(rng.normal(size=(max(n, 1), 5)))[:n]
     if n > 3:
         vectors[n // 2] = vectors[0]
-    found = nearest_before(vectors, block=block)
+    nearest, found = nearest_before(vectors, block=block)
     cosines = vectors @ vectors.T
     for row in range(n):
         before = cosines[row, :row]
-        assert found.cosine[row] == pytest.approx(before.max() if row else -np.inf, abs=1e-6)
+        assert nearest[row] == pytest.approx(before.max() if row else -np.inf, abs=1e-6)
         if row:
-            assert before[found.row[row]] == pytest.approx(before.max(), abs=1e-6)
-            assert 0 <= found.row[row] < row
+            assert before[found[row]] == pytest.approx(before.max(), abs=1e-6)
+            assert 0 <= found[row] < row
 
 
 def test_chains_end_at_their_first_kept_row() -> None:

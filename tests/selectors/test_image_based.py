@@ -25,8 +25,9 @@ def heaps(n: int, which: tuple[int, ...], seed: int) -> tuple[Array, Array]:
     return unit_rows(np.eye(6)[kind] + 0.05 * rng.normal(size=(n, 6))).astype(np.float16), kind
 
 
-def test_rows_stay_whose_cluster_holds_a_reference(tmp_path: Path) -> None:
+def test_rows_stay_whose_cluster_holds_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
+    monkeypatch.setattr("tamis.selectors.clusters.BLOCK", 8)
     vectors, kind = heaps(300, (0, 1, 2, 3, 4, 5), 1)
     reference, _ = heaps(40, (1, 4), 2)
     np.save(tmp_path / "reference.npy", reference)
@@ -68,6 +69,9 @@ def test_a_reference_that_is_none_says_what_it_should_be(tmp_path: Path) -> None
     np.savez(tmp_path / "several.npz", a=np.ones((2, 6)), b=np.ones(2))
     with pytest.raises(RecipeError, match="several arrays: save the one that is wanted alone"):
         ImageBased(reference=str(tmp_path / "several.npz"), clusters=1).select(table)
+    np.save(tmp_path / "other.npy", np.ones((2, 3)))
+    with pytest.raises(RecipeError, match="have 3 dimensions, the pool's 6: embed both with one model"):
+        ImageBased(reference=str(tmp_path / "other.npy"), clusters=1).select(table)
     for nothing in (np.empty((0, 6)), np.full((2, 6), np.nan), np.zeros((2, 6))):
         np.save(tmp_path / "nothing.npy", nothing)
         with pytest.raises(RecipeError, match="holds no embedding: no cluster of the pool could be kept"):

@@ -77,12 +77,12 @@ def wordnet(folder: Path, *, packed: bool = False) -> str:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_words_first_synset_is_that_of_wordnet(tmp_path: Path, packed: bool) -> None:
-    nouns = load_nouns(wordnet(tmp_path, packed=packed))
+    first_synset = load_nouns(wordnet(tmp_path, packed=packed))
     synsets = {"dog": 2084071, "Dogs": 2084071, "geese": 1855672, "buses": 2924116, "firemen": 432587}
-    assert {word: nouns.synset(word) for word in synsets} == synsets
-    assert nouns.synset("glasses") == 4272054  # spectacles: the word itself comes before its singular
-    assert nouns.synset("glass") == 14881303
-    assert [nouns.synset(word) for word in ("dog,", "gooses", "dogss", "s", "", "日本")] == [None, 1855672, *[None] * 4]
+    assert {word: first_synset(word) for word in synsets} == synsets
+    assert first_synset("glasses") == 4272054  # spectacles: the word itself comes before its singular
+    assert first_synset("glass") == 14881303
+    assert [first_synset(word) for word in ("dog,", "gooses", "dogss", "s", "", "日本")] == [None, 1855672, *[None] * 4]
 
 
 def test_with_wordnet_a_caption_counts_by_the_first_meaning_of_its_words(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from factories import drawn_text, score_batch, text_pool
 import tamis
 from tamis.arrays import Pixels
 from tamis.data import Device, Sample
-from tamis.features.text import MaskedImages, RecognisedText, TextBoxes, reading_order
+from tamis.features.text import ChangedImages, MaskedImages, RecognisedText, TextBoxes, reading_order
 from tamis.models.ocr import Regions, TextDetector, input_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
 from tamis.signals.written_text import letters, longest_match
@@ -73,6 +73,7 @@ def test_the_score_is_that_of_the_masked_image_by_hand(clip_model: str) -> None:
     np.testing.assert_allclose(found["tmars"], [after[0], before[1], nan, nan, after[1]], atol=2e-3)
     np.testing.assert_allclose(found["clip_drop"], before - found["tmars"], atol=1e-6)
     assert found["clip_drop"][1] == 0
+    assert score_batch(ChangedImages(masked=MaskedImages(boxes=LeftHalf())), samples[1:3]) == [None, None]
     np.testing.assert_array_equal(found["n_text_boxes"], [1, 0, nan, 1, 1])
     np.testing.assert_array_equal(found["text_area"], [0.5, 0, nan, 0.5, 0.5])
 

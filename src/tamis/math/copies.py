@@ -69,12 +69,6 @@ def _cosines() -> NDArray[np.float64]:
     return np.cos(np.arange(WAVES)[:, None] * places[None, :])
 
 
-def distance(left: U64, right: U64) -> NDArray[np.uint8]:
-    """Returns the number of bits in which each hash differs from its partner: (n,) uint8."""
-    bits: NDArray[np.uint8] = np.bitwise_count(left ^ right)
-    return bits
-
-
 def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None = None) -> Rows:
     """Returns the kept image that each image repeats, processing images in order.
 
@@ -204,7 +198,7 @@ class _Index:
         """Returns whether the first hash of each row is near any of its partner's."""
         first, near = self._hashes[rows, 0], np.zeros(rows.size, bool)
         for column in range(self._hashes.shape[1]):
-            near |= distance(first, self._hashes[others, column]) <= self._radius
+            near |= np.bitwise_count(first ^ self._hashes[others, column]) <= self._radius
         return near
 
     def _found_before(self, rows: Rows, others: Rows, theirs: U64, number: int) -> Mask:
@@ -213,7 +207,7 @@ class _Index:
         before = np.zeros(rows.size, bool)
         for column in range(self._hashes.shape[1]):
             earlier = (self._hashes[others, : column + 1] != theirs[:, None]).all(axis=1)
-            before |= earlier & (distance(first, self._hashes[others, column]) <= self._radius)
+            before |= earlier & (np.bitwise_count(first ^ self._hashes[others, column]) <= self._radius)
         differing = first ^ theirs
         for place, band in enumerate(self._bands[:number]):
             bits = np.bitwise_count(_band(differing, *band))
@@ -245,7 +239,7 @@ class _Table:
             wanted = wanted.take(query)
             low = self._starts.take(wanted).astype(np.int64)
             for place, hit in _expanded(query, low, self._starts.take(wanted + 1) - low):
-                (close,) = (distance(hashes.take(place), self._hashes.take(hit)) <= radius).nonzero()
+                (close,) = (np.bitwise_count(hashes.take(place) ^ self._hashes.take(hit)) <= radius).nonzero()
                 if close.size:
                     yield place[close], self._rows[hit[close]].astype(np.int64), self._hashes[hit[close]]
 

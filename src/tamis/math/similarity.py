@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tamis.arrays import U64, Float32s, Floats, Mask, Rows
@@ -99,16 +97,10 @@ def cosines(left: Floats, right: Floats) -> Float32s:
 BLOCK = 512
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """The nearest earlier row of every row: its cosine, -inf for the first row, and its number, -1 for the first."""
+def nearest_before(vectors: Floats, *, block: int = BLOCK) -> tuple[Float32s, Rows]:
+    """Returns the largest cosine of each row with the rows before it, and the row, without the whole matrix.
 
-    cosine: Float32s
-    row: Rows
-
-
-def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
-    """Returns the largest cosine of each row with the rows before it, without the whole matrix.
+    They are -inf and -1 for the first row.
 
     One pass serves any number of thresholds: a row is dropped at epsilon if its cosine is above 1 - epsilon.
 
@@ -144,7 +136,7 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> Nearest:
             better = value > cosine[start:stop]
             cosine[start:stop][better] = value[better]
             row[start:stop][better] = best[better] + first
-    return Nearest(cosine, row)
+    return cosine, row
 
 
 def equal_before(vectors: Floats | U64) -> Rows:
@@ -170,7 +162,7 @@ def survivors(before: Rows, stays: Mask) -> Rows:
     A row dropped for a dropped row belongs to the survivor of that one.
 
     Args:
-        before: (n,) the nearest row before each (`Nearest.row`): -1 where there is none.
+        before: (n,) the nearest row before each (`nearest_before`): -1 where there is none.
         stays: (n,) bool, which rows are kept.
 
     Returns:

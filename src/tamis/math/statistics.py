@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Float64s, Floats, Mask, Rows
+from tamis.arrays import Float64s, Floats, Rows
 from tamis.errors import require
 from tamis.math.similarity import cosines
 
@@ -275,12 +275,6 @@ def top_classes(scores: Floats, k: int) -> Rows:
     """
     ranked: Rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return ranked
-
-
-def hits(ranked: Labels, labels: Labels) -> Mask:
-    """Returns whether the label (n,) of each row is among its classes (n, k): the mean is the accuracy at k."""
-    correct: Mask = (ranked == labels[:, None]).any(1)
-    return correct
 
 
 def group_means(values: NDArray[Any], groups: Labels) -> dict[int, tuple[float, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -143,35 +143,22 @@ def class_vectors(
     return unit_rows(rows.mean(1))
 
 
-class Nouns:
-    """Nouns and their first meanings: `first` by lemma, the sense that WordNet counted most often.
-
-    `irregular` has the singulars of irregular plurals ("geese": "goose").
-
-    Source: WordNet 3.0's manual pages wndb(5) for the files and morphy(7) for the endings.
-    """
-
-    def __init__(self, first: dict[str, int], irregular: dict[str, tuple[str, ...]]) -> None:
-        self.first, self.irregular = first, irregular
-
-    def synset(self, word: str) -> int | None:
-        """Returns the number of the first synset of a noun, singular or plural; None for other words.
-
-        The word itself counts before its singular ("glasses" are spectacles), an irregular singular before endings,
-        and at most one ending is taken off. This is the first noun that NLTK's `wordnet.synsets` gives.
-        """
-        word = word.lower()
-        forms = self.irregular.get(word)
-        if forms is None:
-            forms = tuple(word[: -len(old)] + new for old, new in _ENDINGS if word.endswith(old))
-        return next((self.first[form] for form in (word, *forms) if form in self.first), None)
+#: From a noun, singular or plural, to the number of its first synset; None for other words.
+Nouns = Callable[[str], int | None]
 
 
 @lru_cache(maxsize=2)
 def load_nouns(wordnet: str) -> Nouns:
     """Reads WordNet's 118 thousand nouns from a folder with `index.noun` and `noun.exc`, or NLTK's zip file of it.
 
-    ImageNet's ids are WordNet 3.0's. Raises RecipeError if there is no `index.noun`, or it is not WordNet's.
+    A noun's first synset is the sense that WordNet counted most often, and the first that NLTK's `wordnet.synsets`
+    gives. The word itself counts before its singular ("glasses" are spectacles), an irregular singular before endings,
+    and at most one ending is taken off. ImageNet's ids are WordNet 3.0's.
+
+    Raises:
+        RecipeError: there is no `index.noun`, or it is not WordNet's.
+
+    Source: WordNet 3.0's manual pages wndb(5) for the files and morphy(7) for the endings.
     """
     path, first = Path(wordnet).expanduser(), dict[str, int]()
     try:
@@ -189,7 +176,15 @@ def load_nouns(wordnet: str) -> Nouns:
             "nltk_data/corpora/wordnet"
         )
     irregular = {words[0]: tuple(words[1:]) for words in map(str.split, exceptions.splitlines()) if words}
-    return Nouns(first, irregular)
+
+    def first_synset(word: str) -> int | None:
+        word = word.lower()
+        forms = irregular.get(word)
+        if forms is None:
+            forms = tuple(word[: -len(old)] + new for old, new in _ENDINGS if word.endswith(old))
+        return next((first[form] for form in (word, *forms) if form in first), None)
+
+    return first_synset
 
 
 def _wordnet_file(path: Path, name: str) -> str:

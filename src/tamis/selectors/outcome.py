@@ -6,7 +6,7 @@ dropped pairs read these codes and never apply a recipe again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,22 +68,20 @@ class Step(Protocol):
 
 def check_files(steps: Iterable[Step]) -> None:
     """Raises RecipeError if a file that steps read besides the run, such as reference embeddings, cannot be read."""
-    for step in _every(steps):
-        getattr(step, "check_files", lambda: None)()
+    _check(steps, "check_files")
 
 
 def check_columns(steps: Iterable[Step], table: Table) -> None:
     """Raises RecipeError if a column does not hold what a step expects of it: numbers, words or embeddings."""
-    for step in _every(steps):
-        getattr(step, "check_columns", lambda table: None)(table)
+    _check(steps, "check_columns", table)
 
 
-def _every(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yields steps, and those inside groups."""
+def _check(steps: Iterable[Step], method: str, *arguments: Table) -> None:
+    """Calls an optional method of steps, and of those inside groups."""
     for step in steps:
-        yield step
+        getattr(step, method, lambda *_: None)(*arguments)
         for part in getattr(step, "parts", ()):
-            yield from _every(part)
+            _check(part, method, *arguments)
 
 
 #: What to do about a column of the wrong kind, by the kind that was expected.

@@ -95,11 +95,11 @@ class SemDeDup(ClusterStep):
                 unit = unit_rows(vectors)  # float16 rows are not quite of length 1, nor is a copy's cosine 1
                 first = self._order(unit, clusters.centroids[cluster])
                 order[place] = order[place][first]
-                nearest = nearest_before(unit[first])
+                nearest, row = nearest_before(unit[first])
                 equal = equal_before(vectors[first])
-                row = np.where(equal >= 0, equal, nearest.row)
+                row = np.where(equal >= 0, equal, row)
                 # Rounding must not affect exact duplicates.
-                cosine[place] = np.where(equal >= 0, _COPY, np.minimum(nearest.cosine, 1))
+                cosine[place] = np.where(equal >= 0, _COPY, np.minimum(nearest, 1))
                 before[place] = np.where(row >= 0, row + place.start, -1)
         keep = np.zeros(len(table), bool)
         epsilons = [*self.also, *([] if self.epsilon is None else [self.epsilon])]

@@ -131,9 +131,9 @@ def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
     return find
 
 
-def _synsets(nouns: Nouns, names: Mapping[int, str], text: str) -> Iterator[str]:
+def _synsets(first_synset: Nouns, names: Mapping[int, str], text: str) -> Iterator[str]:
     """Returns the names of the first synsets of a text's words; `names` has those that count, by their offsets."""
-    synsets = (nouns.synset(word) for word in text.split())
+    synsets = (first_synset(word) for word in text.split())
     return (names[one] for one in synsets if one is not None and one in names)
 
 

@@ -222,7 +222,7 @@ def best_reconstructions(
         reference, scored = vectors[text], []
         for other in others:
             candidate = vectors[other]
-            f1 = bertscore(candidate.vectors, reference.vectors, candidate.counts, reference.counts).f1
+            *_, f1 = bertscore(candidate.vectors, reference.vectors, candidate.counts, reference.counts)
             if not np.isnan(f1):
                 scored.append((f1, other))
         best[text] = max(scored, key=lambda pair: pair[0]) if scored else (np.nan, None)
