@@ -64,7 +64,7 @@ def test_two_trivial_signals_load_few_of_our_modules(tmp_path: Path) -> None:
         *(pool, tmp_path / "run"),
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) <= 60, done.stdout
+    assert len(done.stdout.split()) <= 45, done.stdout
 
 
 def test_importing_tamis_imports_next_to_nothing_and_has_no_effects(tmp_path: Path) -> None:

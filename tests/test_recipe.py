@@ -151,8 +151,6 @@ def test_no_filter_keeps_every_row_and_random_a_half(tmp_path: Path) -> None:
     run, rows = world(tmp_path / "run")
     assert tamis.select(run, "no-filter").keep.all()
     assert len(tamis.select(run, "random")) == (len(rows) + 1) // 2
-    third = tamis.select(run, "random", settings=["select.random_fraction.fraction=0.25"])
-    assert len(third) == int(0.25 * len(rows) + 0.5)
 
 
 # ---- what is wrong is named with its place

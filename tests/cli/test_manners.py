@@ -14,13 +14,6 @@ import tamis as package
 from tamis import errors
 
 
-@pytest.fixture
-def scored(tamis: Tamis, tmp_path: Path) -> Path:
-    write_pool(tmp_path / "pool", shards=1, rows=3)
-    assert tamis("score", "pool", "--run", "run", "--signals", "caption_length", "-q").code == 0
-    return tmp_path
-
-
 def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=3)
     signals = [

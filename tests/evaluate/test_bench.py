@@ -149,7 +149,11 @@ def test_a_bench_writes_its_result_and_leaves_no_models(bench: tuple[Bench, Path
     facts = json.loads((out / "bench.json").read_text())
     assert facts == with_hash(json.loads(json.dumps(done.facts())))
     assert (facts["kind"], facts["format"], facts["seeds"]) == ("tamis bench", 1, [0, 1, 2])
-    assert len(list((out / "cells").glob("*.json"))) == 9
+    results = [json.loads(path.read_text()) for path in (out / "cells").glob("*.json")]
+    assert len(results) == 9
+    for one in done.contenders:
+        seconds = [cell["training_seconds"] for cell in results if cell["name"].startswith(f"{one.name}, seed")]
+        assert one.training_seconds == pytest.approx(np.mean(seconds))
     assert list((out / "models").iterdir()) == []
 
 

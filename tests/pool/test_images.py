@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import sys
 import warnings
@@ -23,7 +24,8 @@ from tamis.models.preprocess import preprocess_of
 from tamis.pool import PoolSpec
 from tamis.pool.images import Transparency, decode, decoded_size, fill_pixels, pixels_in, weighed
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+#: A folder of photographs and odd files, which the project does not contain.
+DATA = Path(os.environ.get("TAMIS_TEST_DATA", "nowhere"))
 LIMIT = 100_000_000
 TRANSPARENCY: tuple[Transparency, ...] = ("drop", "white")
 
@@ -292,7 +294,7 @@ def test_decoding_in_threads_leaves_the_process_as_it_was() -> None:
     assert limit == Image.MAX_IMAGE_PIXELS
 
 
-@pytest.mark.skipif(not (DATA / "odd-images").is_dir(), reason="shared/data/odd-images is not on this machine")
+@pytest.mark.skipif(not (DATA / "odd-images").is_dir(), reason="TAMIS_TEST_DATA names no folder with odd-images")
 @pytest.mark.timeout(120)
 def test_every_odd_file_is_decoded_as_pillow_does_or_rejected_with_a_reason() -> None:
     for path in sorted(path for path in (DATA / "odd-images").rglob("*") if path.is_file()):
@@ -308,7 +310,7 @@ def test_every_odd_file_is_decoded_as_pillow_does_or_rejected_with_a_reason() ->
 
 
 @pytest.mark.skipif(
-    not (DATA / "clip-preprocess").is_dir(), reason="shared/data/clip-preprocess is not on this machine"
+    not (DATA / "clip-preprocess").is_dir(), reason="TAMIS_TEST_DATA names no folder with clip-preprocess"
 )
 def test_preprocessing_of_a_photograph_is_openais_to_the_last_bit() -> None:
     preprocess = preprocess_of({}, "openai")

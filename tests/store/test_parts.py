@@ -55,7 +55,9 @@ def test_scores_come_back_with_null_for_what_was_not_judged(tmp_path: Path) -> N
         read_columns(tmp_path / "a.parquet", ["a", "b"])
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"\x93NUMPY\x01\x00", TORN])
+@pytest.mark.parametrize(
+    "content", [b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", b"\x93NUMPY\x01\x00", TORN]
+)
 def test_damaged_parts_are_errors_that_say_what_to_do(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(content)
@@ -90,7 +92,7 @@ def test_vectors_and_uids_come_in_the_order_asked_for_and_blocks_are_read_once()
         return inner.read(block, names)
 
     table = Table(inner.sizes, read, inner.read_uids, inner.kind)
-    asked = np.array([19, 0, 7, 7, 1, 18])
+    asked = np.array([19, 0, 7, 7, 1])
     found = table.vectors("v", asked)
     assert (found.tolist(), found.dtype, seen) == (rows[asked].tolist(), np.float16, [0, 1, 3])
     for some in (asked, np.arange(20), np.empty(0, np.int64)):

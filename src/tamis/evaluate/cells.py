@@ -107,7 +107,7 @@ def text_states_path(run: Run, training: ClipTraining, folder: Path) -> Path | N
         "weights": pretrained(training),
         "stamps": run.stamps,
         "shards": run.shards,
-        "uids": run.uids,
+        "uids": [facts.uids for facts in run.footers],
         "caption": run.facts["pool"].get("caption"),
     }
     # In a folder of its own: the file contains its folder's name, and the bench's folder may be renamed.

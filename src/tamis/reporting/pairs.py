@@ -42,10 +42,8 @@ def scrambled(table: Table, seed: int = 0) -> U64:
     Use another seed for samples: selectors use seed 0, so the first rows they keep would be biased.
     """
     out = np.empty(len(table), np.uint64)
-    for block, size in enumerate(table.sizes):
-        if size:
-            start = int(table.starts[block])
-            out[start : start + size] = scramble(*table.read_uids(block), seed)
+    for block, place in enumerate(table.places()):
+        out[place] = scramble(*table.read_uids(block), seed)
     return out
 
 

@@ -106,26 +106,24 @@ class Tally:
             return None
         return max(self._pairs_done + self._expected_pairs + round(self._unknown * (mean or 0)), self.pairs)
 
-    def _since_first(self) -> tuple[float, int, int]:
-        """Returns seconds, rows and pairs since the first batch; zeros while that is too short for a rate."""
+    def _speeds(self) -> tuple[float, float]:
+        """Returns rows and pairs per second since the first batch; zeros while that is too short."""
         if self._first is None or (seconds := time.time() - self._first[0]) <= _SHORTEST_SECONDS:
-            return 0.0, 0, 0
-        return seconds, self.rows - self._first[1], self.pairs - self._first[2]
+            return 0.0, 0.0
+        return (self.rows - self._first[1]) / seconds, (self.pairs - self._first[2]) / seconds
 
     @property
     def rate(self) -> float:
         """Pairs per second that this command scores; 0 while unknown."""
-        seconds, rows, _ = self._since_first()
-        return rows / seconds if seconds else 0.0
+        return self._speeds()[0]
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds until all pairs are done, at the speed since the first batch; None while unknown."""
         if not self._expected:
             return 0.0
-        seconds, _, pairs = self._since_first()
-        total = self.total
-        return (total - self.pairs) * seconds / pairs if pairs and total is not None else None
+        total, speed = self.total, self._speeds()[1]
+        return (total - self.pairs) / speed if speed and total is not None else None
 
     def __str__(self) -> str:
         """Pairs, rate, time left and errors, as one line."""
@@ -244,11 +242,7 @@ class Reporter:
 
 
 def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the progress of a run, from its files alone.
-
-    Raises:
-        RunError: the folder is not a run.
-    """
+    """Returns the progress of a run, from its files alone. Raises RunError if the folder is not a run."""
     run = Run(path)
     path = run.path
     commands = [read_record(file) for file in sorted(path.glob("status*.json"))]  # one for each rank

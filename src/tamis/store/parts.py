@@ -183,7 +183,7 @@ def of_kind(path: Path, name: str, column: pa.ChunkedArray, kind: str) -> pa.Chu
 
 def numbers(column: pa.ChunkedArray) -> NDArray[np.float32]:
     """Returns a score column as float32 with NaN for null."""
-    return np.asarray(column.combine_chunks().to_numpy(zero_copy_only=False), np.float32)
+    return np.asarray(column.to_numpy(), np.float32)
 
 
 def write_rows(path: Path, rows: Sequence[Floats], *, uids: str) -> None:

@@ -180,7 +180,8 @@ class Run:
         return self.path / "index" / f"{shard}.parquet"
 
     @cached_property
-    def _footers(self) -> list[IndexFacts]:
+    def footers(self) -> list[IndexFacts]:
+        """What the footers of the index say, in the order of `shards`."""
         prefetch(self.index_path(shard) for shard in self.shards if shard not in self._owners)
         return [self.owner(shard) for shard in self.shards]
 
@@ -193,7 +194,7 @@ class Run:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Rows of each shard."""
-        return tuple(facts.rows for facts in self._footers)
+        return tuple(facts.rows for facts in self.footers)
 
     @cached_property
     def places(self) -> dict[str, slice]:
@@ -207,17 +208,12 @@ class Run:
     @property
     def stamps(self) -> tuple[str, ...]:
         """Size and time of each shard's file when it was indexed."""
-        return tuple(facts.stamp for facts in self._footers)
-
-    @property
-    def uids(self) -> tuple[str, ...]:
-        """A hash of each shard's uids, in the order of its rows."""
-        return tuple(facts.uids for facts in self._footers)
+        return tuple(facts.stamp for facts in self.footers)
 
     @property
     def statuses(self) -> Counter[str]:
         """How many rows have which status."""
-        return sum((facts.statuses for facts in self._footers), Counter())
+        return sum((facts.statuses for facts in self.footers), Counter())
 
     def index(self, shard: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Returns the index of one shard (docs/data-format.md lists its columns)."""

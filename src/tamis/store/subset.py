@@ -282,8 +282,8 @@ def _open(end: float | None) -> float | None:
 
 def _shard_facts(run: Run) -> dict[str, list[Any]]:
     """Returns rows, stamp and hash of uids of each shard, to recognise the run."""
-    facts = zip(run.sizes, run.stamps, run.uids, strict=True)
-    return dict(zip(run.shards, map(list, facts), strict=True))
+    footers = zip(run.shards, run.footers, strict=True)
+    return {shard: [facts.rows, facts.stamp, facts.uids] for shard, facts in footers}
 
 
 def partial_facts(run: Run) -> dict[str, Any]:
