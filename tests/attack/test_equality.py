@@ -75,7 +75,8 @@ def test_every_engine_makes_the_same_parts(
     if engine != kind:
         assert started(pool, run, "--workers", "2", shards="*[036].tar").wait() == 0
         assert 0 < len(parts_of(run)) < len(whole)
-    places: list[tuple[str, ...]] = [("--engine", kind, "--workers", "2")]
+    grow = ("--grow",) if engine != kind else ()
+    places: list[tuple[str, ...]] = [("--engine", kind, "--workers", "2", *grow)]
     if kind == "static":
         places = [("--engine", kind, "--rank", str(rank), "--world", "3") for rank in range(3)]
     if killed:
