@@ -20,9 +20,10 @@ from rich.console import Console
 import tamis
 from tamis.pool import open_pool
 from tamis.pool.open import known_pairs
+from tamis.run import progress
 from tamis.run.failures import ShardReport
 from tamis.run.progress import Reporter, Tally, duration, read_status, render_status
-from tamis.store.checked import write_record
+from tamis.store.checked import read_record, write_record
 
 
 def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
@@ -46,6 +47,16 @@ def test_a_run_that_runs_says_how_far_it_is(pool: Path, tmp_path: Path) -> None:
     assert found[1]["pairs"]["total"] == 21
     shown = json.loads(command("status", tmp_path / "run", "--json").stdout)
     assert (shown["state"], "faulty" in shown["took"]) == ("done", True)
+
+
+def test_a_command_renews_its_status_while_a_batch_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine would take it for dead."""
+    monkeypatch.setattr(progress, "_RENEW_SECONDS", 0.01)
+    with Reporter(tmp_path, Tally(1, expected={}), quiet=True):
+        first = read_record(tmp_path / "status.json")["updated"]
+        while read_record(tmp_path / "status.json")["updated"] == first:
+            time.sleep(0.01)
+    assert read_record(tmp_path / "status.json")["state"] == "done"
 
 
 def test_sizes_of_shards_are_read_from_files_next_to_them(pool: Path) -> None:

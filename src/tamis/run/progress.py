@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from tamis.errors import shown
+from tamis.errors import RunError, shown
 from tamis.processes import NUMBERED_IN, alive
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 _LINE_SECONDS = 10.0  # between two plain lines
 _SHORTEST_SECONDS = 0.2  # before that, no rate is given
-_STALE_SECONDS = 30.0  # a living command renews its status every second
+_RENEW_SECONDS = 15.0  # a status is written at least that often, also while a batch takes long
+_STALE_SECONDS = 2 * _RENEW_SECONDS
 _NODES_SHOWN = 6
 
 
@@ -172,6 +173,8 @@ class Reporter:
         self._events = Log(run / f"events{suffix}.jsonl")
         self._line_at = time.time()
         self._counting = threading.Lock()
+        self._ended = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, name="tamis-status", daemon=True)
 
     def __enter__(self) -> Self:
         if not self.quiet and self._console.is_terminal and self.tally.done < self.tally.shards:
@@ -181,9 +184,12 @@ class Reporter:
             self._live.add_task("scoring", total=None, facts="")
             self._live.start()
         self._write("running")
+        self._renewal.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._ended.set()
+        self._renewal.join()
         if self._live is not None:
             self._live.stop()
         state = "failed" if self.tally.failed else "done"
@@ -225,6 +231,16 @@ class Reporter:
             self._console.print(f"{finished} · {share}{tally}", highlight=False, markup=False, soft_wrap=True)
         if force or now - self._status_at >= seconds_between_writes(self.run):
             self._write("running")
+
+    def _renew(self) -> None:
+        """Tells other machines that this command lives."""
+        while not self._ended.wait(_RENEW_SECONDS):
+            with self._counting:
+                try:
+                    if time.time() - self._status_at >= _RENEW_SECONDS:
+                        self._write("running")
+                except (OSError, RunError) as error:
+                    log.debug("status.json could not be renewed: %s", error)
 
     def _write(self, state: str) -> None:
         self._status_at = time.time()
