@@ -107,7 +107,11 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         return sorted(found)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        return (child for child in self.children() if fnmatchcase(child.name, pattern))
+        """Yields what matches a pattern of names and "*", folder by folder."""
+        first, _, rest = pattern.partition("/")
+        for child in self.children("directory" if rest else ""):
+            if fnmatchcase(child.name, first):
+                yield from child.glob(rest) if rest else (child,)
 
     def read_bytes(self) -> bytes:
         def request(fs: Any, path: str) -> bytes:
@@ -241,11 +245,12 @@ def output_path(path: str | os.PathLike[str]) -> Path:
 
 
 def is_run(where: str | os.PathLike[str]) -> bool:
-    """Whether a run is at a path or URL."""
+    """Whether a run is at a path or URL; raises RunError if the store does not say."""
     try:
-        return (location(where) / "run.json").is_file()
-    except RunError:
+        folder = location(where)
+    except RunError:  # no run can be there
         return False
+    return (folder / "run.json").is_file()
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

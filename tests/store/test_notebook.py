@@ -103,6 +103,8 @@ def test_a_subset_shows_its_funnel_and_its_images(run: tamis.Run) -> None:
     assert len(repr(some).splitlines()) == 4
     assert "words below 6" in repr(others)
     assert repr(chosen.show(rows=[5, 2])).splitlines()[1].startswith("00000/000000005")
+    with pytest.raises(ValueError, match="order names row 21"):
+        chosen.show(rows=[21])
     assert chosen.show(3).html == some.html
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,23 @@ def test_a_url_without_a_run_is_none_and_a_file_url_is_a_path(pool: Path, tmp_pa
     with pytest.raises(RunError, match=f"^{RUN} is not a run folder"):
         Run(RUN)
     assert score(pool, f"file://{tmp_path}/run").path == tmp_path / "run"
+
+
+def test_fields_that_were_added_later_and_records_of_failures_are_found_at_a_url(pool: Path, s3: Any) -> None:
+    spec = package.PoolSpec(path=str(pool))
+    for fields in ((), ("source",), ()):
+        package.score(replace(spec, fields=fields), run=RUN, signals=["caption_length"], quiet=True)
+    assert manifest.fields_of(location(RUN)) == ((), ("source",))
+    s3.pipe_file("pool/runs/mine/failures/00000.json", b"{}")
+    assert [finding.path for finding in package.check(RUN).findings] == ["failures/00000.json"]
+
+
+def test_whether_a_run_is_at_a_url_is_not_denied_when_the_store_stays_away(
+    s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with behind(lambda request: Answer(503), monkeypatch), pytest.raises(RunError, match="the run's store failed"):
+        storage.is_run(RUN)
+    assert not storage.is_run(RUN)
 
 
 def test_a_large_object_comes_in_pieces_of_one_version(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,9 @@ def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] |
         chosen = np.asarray(rows, np.int64)
     run, verdict = subset.run, subset.verdict
     reads = [name for name in subset.reads if name in run.columns and run.columns[name][2].kind == "number"]
+    samples = samples_of(run, order=chosen, fields={"key", "caption", "pixels"}, errors="mark", threads=2)
     scores = {name: run.table().vectors(name, chosen) for name in reads}
     figures, lines = [], []
-    samples = samples_of(run, order=chosen, fields={"key", "caption", "pixels"}, errors="mark", threads=2)
     for place, sample in enumerate(samples):
         caption = shown(sample.caption or "")[:_CAPTION] or "(no caption)"
         values = [f"{name.rpartition('.')[2]} {values[place]:.3g}" for name, values in scores.items()]
