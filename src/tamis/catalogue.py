@@ -6,11 +6,12 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import RecipeError, unknown
+from tamis.errors import ModelError, RecipeError, unknown
 
 Rows = list[dict[str, Any]]
 
@@ -121,9 +122,14 @@ def _in_the_cache() -> dict[str, Path]:
         from huggingface_hub.constants import HF_HUB_CACHE
     except ImportError:
         return {}
-    names = [path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")]
-    found = {name: cached(name) for name in sorted(names)}
-    return {name: path for name, path in found.items() if path}
+    found = {}
+    for name in sorted(
+        path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")
+    ):
+        with suppress(ModelError, OSError):  # no id of the hub, or a folder that cannot be read
+            if folder := cached(name):
+                found[name] = folder
+    return found
 
 
 def _licence(folder: Path) -> str | None:

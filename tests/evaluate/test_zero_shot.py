@@ -310,3 +310,8 @@ def test_what_cannot_be_evaluated_is_refused(
             evaluate_zero_shot(model, tasks, CPU, only=only)
     found = evaluate_zero_shot(clip_model, tmp_path / "tasks", CPU)
     assert "3 fields, expected 2: region, country" in found.failed["geode"]
+    for name in ("bag", "chair"):  # the same task as folders of images has no groups
+        (tmp_path / "folders" / "geode" / name).mkdir(parents=True)
+        (tmp_path / "folders" / "geode" / name / "0.jpg").write_bytes(image_bytes(0))
+    found = evaluate_zero_shot(clip_model, tmp_path / "folders", CPU)
+    assert "acc_wg needs each image's region, which only .npy members" in found.failed["geode"]

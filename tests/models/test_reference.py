@@ -359,3 +359,5 @@ def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) ->
     assert (row["kind"], row["job"], row["licence"]) == ("local", "captioner", "cc-by-4.0")
     assert rows()["google/siglip-base-patch16-224"]["kind"] == "hub"
     assert "someone/pictures" not in rows()
+    (cache / "models--a--b--c").mkdir()  # no id of the hub
+    assert "a/b/c" not in rows()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def test_a_frozen_tower_gets_no_gradient_in_pieces() -> None:
 
 
 def compute_all(folder: str) -> None:
-    with started("cpu") as processes:
+    with warnings.catch_warnings(), started("cpu") as processes:
+        warnings.simplefilter("error")  # pytest's setting does not reach these processes
         found = {
             f"{name} {pieces} {local}": computed(usable, pieces=pieces, local=local, processes=processes)
             for name, usable in (("all", ALL), ("some", SOME), ("second gone", SECOND_GONE))

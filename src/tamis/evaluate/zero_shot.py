@@ -234,6 +234,11 @@ class _Runner:
     def run(self, task: Task) -> TaskResult:
         """Measures the model on a task."""
         measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
+        if absent := sorted({*task.worst.values()} - {*task.fields}):
+            raise PoolError(
+                f"{task.folder}: {task.metric} needs each image's {', '.join(absent)}, which only .npy members of "
+                "tars hold"
+            )
         found = self._embedded(task)
         metrics, groups = measure[task.kind](task, found)
         return TaskResult(

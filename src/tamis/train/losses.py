@@ -38,6 +38,32 @@ def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Ten
         return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 
+def gathered(rows: torch.Tensor, processes: Processes) -> torch.Tensor:
+    """The rows (n, d) of all processes in order of rank, (count * n, d). Gradients are summed over all processes.
+
+    torch has this too (`torch.distributed.nn`), but deprecated, and tied to the first process group for good.
+    """
+    import torch
+    import torch.distributed as dist
+
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, own: torch.Tensor) -> torch.Tensor:
+            parts = [torch.empty_like(own) for _ in range(processes.count)]
+            dist.all_gather(parts, own.contiguous())
+            return torch.cat(parts)
+
+        @staticmethod
+        def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            # gloo has no reduce-scatter, so we reduce everything (a few MB) and keep our part.
+            total = gradients[0].contiguous()
+            dist.all_reduce(total)
+            return total.chunk(processes.count)[processes.rank]
+
+    everyone: torch.Tensor = Gather.apply(rows)  # type: ignore[no-untyped-call]
+    return everyone
+
+
 def loss_over_processes(
     images: torch.Tensor,
     texts: torch.Tensor,
@@ -67,13 +93,10 @@ def loss_over_processes(
 
     if processes.count == 1:
         return contrastive_loss(images[usable], texts[usable], scale)
-    from torch.distributed.nn.functional import all_gather
-
     size = len(images)
     with torch.autocast(images.device.type, enabled=False):
-        # In order of rank, (N, d); gradients are summed over all processes.
         unit = [F.normalize(one.float(), dim=-1) for one in (images, texts)]
-        all_images, all_texts, all_kept = (torch.cat(all_gather(one)) for one in (*unit, usable.to(torch.uint8)))  # type: ignore[no-untyped-call]
+        all_images, all_texts, all_kept = (gathered(one, processes) for one in (*unit, usable.to(torch.uint8)))
         all_kept = all_kept.bool()  # (N,)
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:
