@@ -183,6 +183,13 @@ def test_bars_cells_and_regions_count_every_pair_once(explorer: Explorer) -> Non
         explorer.regions(RECIPES[:1])
 
 
+def test_words_of_the_kept_pairs_are_counted(explorer: Explorer) -> None:
+    chosen = {"name": "x", "select": [{"top_n": {"score": "characters", "n": 7}}]}
+    found = explorer.word_counts("status", "", chosen)
+    assert found["words"][0] == {"word": "ok", "whole": True, "pool": 59, "kept": 7}
+    assert found["different"] == found["found"] == 2
+
+
 def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """Full case folding, nulls, ties, blocks of both encodings: the slow, obvious way."""
     several = ["Straße", "STRASSE", "strasse", None, "a", "B", "b", "\u0130x", "ﬁn", "FIN", "zz", "", None, "Ωμ", "ω"]

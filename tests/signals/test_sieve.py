@@ -144,8 +144,10 @@ def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
     ("settings", "message"),
     [
         ({"medium": "papr"}, "'papr'.*did you mean.*paper"),
-        *(({"sampling": sampling}, *sampling) for sampling in ({"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1})),
-        *(({"sampling": sampling}, *sampling) for sampling in ({"captions": 0}, {"repetition_penalty": -1.0})),
+        ({"sampling": {"top_p": 0.0}}, "top_p must be above 0"),
+        ({"sampling": {"top_p": 1.1}}, r"top_p must be in \[0, 1\], got 1.1"),
+        ({"sampling": {"captions": 0}}, "sieve, sampling: captions must be at least 1, got 0"),
+        *(({"sampling": sampling}, *sampling) for sampling in ({"top_k": -1}, {"repetition_penalty": -1.0})),
         ({"sampling": {"min_tokens": 30}}, "min_tokens must be at most max_tokens, got 30 and 20"),
         ({"sampling": {"topp": 0.8}}, r"sieve, sampling: unknown setting 'topp' \(did you mean 'top_p'\?\)"),
         ({"top_p": 0.8}, r"sieve: 'top_p' belongs in 'sampling': write sampling: {top_p: 0.8}"),

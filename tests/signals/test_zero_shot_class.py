@@ -131,14 +131,20 @@ def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:
     assert class_names("imagenet")[:2] == ("tench", "goldfish")
 
 
-def test_side_files_that_are_gone_are_written_again_and_the_rest_stays(run: Run, tmp_path: Path) -> None:
+def test_side_files_that_are_damaged_or_gone_are_written_again_and_the_rest_stays(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run.path, folder)
     place = folder / "scores" / run.scores["zero_shot_class"].folder.name
     before = {path.name: path.read_bytes() for path in place.iterdir()}
     assert json.loads(before["signal.json"])["side_files"]["class_vectors.npy"] == {"shape": [3, 24]}
-    for name in ("class_names.json", "class_vectors.npy", "signal.json"):
-        (place / name).unlink()
+    (place / "class_names.json").write_bytes(before["class_names.json"].replace(b"dog", b"dig"))
+    with pytest.raises(RunError, match=r"class_names\.json is damaged"):
+        Run(folder).scores["zero_shot_class"].side_file("class_names.json")
+    (place / "class_vectors.npy").unlink()
+    found = {Path(one.path).name: one.kind for one in tamis.check(folder, delete=True).findings}
+    assert found == {"class_names.json": "damaged", "class_vectors.npy": "missing"}
+    assert not (place / "class_names.json").exists()
+    (place / "signal.json").unlink()
     signal = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
     tamis.score(run.path.parent / "pool", run=folder, signals=[signal], quiet=True)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before

@@ -184,7 +184,6 @@ class View:
 
     Of the orders, "cut" has the pairs nearest to the recipe's last threshold first, "extremes" the lowest and highest
     in turn. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; (): any.
-
     """
 
     show: Literal["all", "kept", "dropped", "good", "bad", "labelled"] = "all"

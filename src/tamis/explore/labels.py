@@ -133,7 +133,6 @@ def best_threshold(values: Float32s, labels: Float32s, *, draws: int = 200, seed
     pairs that have the score. None if fewer than two good or two bad pairs have it, or all of them have the same.
 
     Source: Youden 1950, "Index for rating diagnostic tests"; Efron and Tibshirani 1993, section 13.3.
-
     """
     there = np.isfinite(values) & np.isfinite(labels)
     score, good = values[there].astype(np.float64), labels[there] == GOOD

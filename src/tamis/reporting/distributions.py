@@ -34,7 +34,6 @@ class Histogram:
     `judged` rows have a finite value, `null` rows none; `infinite` ones are in no bar. Quantiles are the lower ones,
     without interpolation. Bars are between `edges`; `below` (`above`) is True where the first (last) bar also holds
     everything beyond its edge. `low` and `high` are NaN where there is no finite value.
-
     """
 
     judged: int
