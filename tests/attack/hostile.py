@@ -412,7 +412,7 @@ RECIPES: dict[str, str] = {
     "a timestamp that is none": "select: []\nabout: !!timestamp never\n",
     "bytes that are none": "select: []\nabout: !!binary é\n",
     "a set": "select: !!set {a, b}\n",
-    "a number of 10,000 digits": "select: []\nabout: " + "9" * 10_000 + "\n",
+    "a number of 10,000 digits": "select:\n- top_n: {score: a, n: " + "9" * 10_000 + "}\n",
     "a number of 10,000 hex digits": "select: 0x" + "f" * 10_000 + "\n",
     "a number in base 60 of 20,000 digits": "select: 1" + ":59" * 20_000 + "\n",
     "a mapping that is a list": "select: !!map [a]\n",

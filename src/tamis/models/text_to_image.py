@@ -123,6 +123,8 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
                 loaded[name] = load_whole(component, part, what, expected=f"a {kind}", dtype=dtype)
         for name, tokenizer in loaded.items():
             network = loaded.get(name.replace("tokenizer", "text_encoder"))
+            if name.startswith("tokenizer") and tokenizer.pad_token is None:
+                raise ModelError(f"{folder / name}: the tokenizer has no padding token")
             if name.startswith("tokenizer") and network is not None:
                 check_tokens(tokenizer, network, folder / name)
         with one_sentence("the pipeline", folder):
