@@ -38,7 +38,7 @@ ZERO_SHOT = "zero_shot_class"
 WORKERS = min(4, os.cpu_count() or 1)
 
 #: The floor of gains is estimated from one row in this many, of pools with at least so many rows for each.
-_STRIDE, _LARGE = 10, 20_000
+_STRIDE, _LARGE = 10, 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
