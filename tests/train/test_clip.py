@@ -220,7 +220,7 @@ def test_a_residual_tower_learns_loads_with_transformers_and_resumes_to_the_bit(
     theirs = network.get_image_features(pixel_values=normalised.view(1, 3, 1, 1).expand(1, 3, 64, 64)).pooler_output
     ours = torch.from_numpy(load_clip(str(tmp_path / "whole"), Device()).images([black]))
     assert torch.allclose(theirs, ours, atol=1e-5)
-    monkeypatch.setattr(step, "_MOST_STATES", 3)  # states that are not kept give the same training
+    monkeypatch.setattr(step, "MOST_STATES", 3)  # states that are not kept give the same training
     assert trained(run, tmp_path / "no states", residual).losses == pytest.approx(whole.losses, abs=1e-4)
     with pytest.raises(StopError, match="normalises over the whole batch"):
         trained(run, tmp_path / "cut", residual, replace(CPU, pieces=2))

@@ -24,7 +24,7 @@ from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError, require
-from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, text_states_path
+from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
 from tamis.evaluate.tasks import find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
@@ -405,7 +405,6 @@ def compare(
         place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
         counting, _ = find_tasks(place, only=only)
         numbers = tuple(range(training.seed, training.seed + seeds))
-        states = text_states_path(run, training, folder)
         cells = {}
         for seed in numbers:  # seed by seed: a bench that is stopped early has every subset
             one = replace(training, seed=seed)
@@ -419,10 +418,12 @@ def compare(
                     device=device,
                     folder=folder,
                     ident=identity(subset, one, counting, device.precision),
-                    text_states=states,
                     keep_model=keep_models,
                     at_a_time=max(1, min(workers, seeds * len(subsets))),
                 )
+        if any(not cell.path.is_file() for cell in cells.values()):
+            states = shared_text_states(run, training, device, folder)
+            cells = {key: replace(cell, text_states=states) for key, cell in cells.items()}
         problems = execute_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}

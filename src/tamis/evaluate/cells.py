@@ -27,6 +27,7 @@ from tamis.errors import DiskFullError, StopError, TamisError
 from tamis.evaluate.tasks import Task
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.ids import fingerprint
+from tamis.models.device import use_threads
 from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
 from tamis.store.checked import read_record, write_record
@@ -35,8 +36,8 @@ from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.train.clip import read_as, train_clip, training_rows
 from tamis.train.scales import ClipTraining
-from tamis.train.step import How
-from tamis.train.towers import needs_tokenizer, pretrained
+from tamis.train.step import MOST_STATES, How, write_text_states
+from tamis.train.towers import build, needs_tokenizer, pretrained
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Cell:
     device: Device
     folder: Path  # of the bench: results are in `cells`, models in `models`
     ident: str  # see `identity`
-    text_states: Path | None = None  # see `text_states_path`
+    text_states: Path | None = None  # see `shared_text_states`
     keep_model: bool = False
     at_a_time: int = 1  # cells that are trained on this machine at a time
 
@@ -99,9 +100,12 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], prec
     )
 
 
-def text_states_path(run: Run, training: ClipTraining, folder: Path) -> Path | None:
-    """The file of a frozen text tower's states of all captions of a run, which all cells share."""
-    if not training.freeze_text or needs_tokenizer(training):
+def shared_text_states(run: Run, training: ClipTraining, device: Device, folder: Path) -> Path | None:
+    """The file of a frozen text tower's states of all captions of a run, computed here, and not by every worker.
+
+    All cells read the same captions with the same tower, which would take a quarter of a small training's time.
+    """
+    if not training.freeze_text or needs_tokenizer(training) or len(run) > MOST_STATES:
         return None
     what = {
         "weights": pretrained(training),
@@ -111,7 +115,13 @@ def text_states_path(run: Run, training: ClipTraining, folder: Path) -> Path | N
         "caption": run.facts["pool"].get("caption"),
     }
     # In a folder of its own: the file contains its folder's name, and the bench's folder may be renamed.
-    return folder / "text-states" / f"{fingerprint(what)}.npy"
+    path = folder / "text-states" / f"{fingerprint(what)}.npy"
+    if not path.is_file():
+        use_threads(device)
+        towers = build(training)
+        towers.model.to(device.kind)
+        write_text_states(run, np.arange(len(run)), towers, device.batch_size, path)
+    return path
 
 
 def result_of(path: Path) -> CellResult:

@@ -414,10 +414,10 @@ def _check_enough(captions: Sequence[str], learned: NDArray[np.bool_], aside: ND
 def _by_new_students(captions: Sequence[str], teachers: Float64s, training: Distillation, device: Device) -> Float64s:
     """Trains a student of each teacher, kept nowhere, and returns their scores, (n, 2)."""
     with tempfile.TemporaryDirectory() as temporary:
-        folders = [str(Path(temporary) / name) for name in TEACHERS]
-        for folder, column in zip(folders, teachers.T, strict=True):
-            _student(captions, column, ~is_held_out(captions), Path(folder), training, device)
-        return _scores_of(folders, captions, device)
+        learned, scores = ~is_held_out(captions), []
+        for name, column in zip(TEACHERS, teachers.T, strict=True):
+            scores.append(_student(captions, column, learned, Path(temporary) / name, training, device)(captions))
+        return np.column_stack(scores).astype(np.float64)
 
 
 def _scores_of(students: Sequence[str], captions: Sequence[str], device: Device) -> Float64s:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_STATES = 4_000_000  # captions whose states are kept: 6 GB at 384 numbers
+MOST_STATES = 4_000_000  # captions whose states are kept: 6 GB at 384 numbers
 _STATES_AT_ONCE = 1 << 16
 
 _SHARE = 0.8  # of the free memory may be used
@@ -207,13 +207,13 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
     None if the tower runs in every step: it is not frozen, there are several processes, or too many captions.
     """
     rows, run = task.rows.rows, task.run
-    if not task.training.freeze_text or task.processes.count > 1 or rows.size > _MOST_STATES:
+    if not task.training.freeze_text or task.processes.count > 1 or rows.size > MOST_STATES:
         return None
-    shared = task.how.text_states if len(run) <= _MOST_STATES else None
+    shared = task.how.text_states
     path = shared or task.state / "text-states.npy"
     embedded = np.arange(len(run)) if shared else rows
     if not path.is_file():
-        _write_text_states(run, embedded, towers, task.how.device.batch_size, path)
+        write_text_states(run, embedded, towers, task.how.device.batch_size, path)
     try:
         states: Floats = read_rows(path, Owner(embedded.size, ""))
     except DamageError as error:
@@ -221,7 +221,7 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
     return states[rows] if shared else states
 
 
-def _write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> None:
+def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> None:
     """Writes what a frozen text tower makes of the captions of some rows, (rows, width) float32."""
     import torch
 
