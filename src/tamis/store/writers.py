@@ -149,10 +149,13 @@ class RowsWriter(PartWriter):
         return pa.table({"rows": pa.FixedSizeBinaryArray.from_buffers(kind, len(rows), [None, pa.py_buffer(rows)])})
 
     def write(self, path: Path, uids: str) -> None:
-        rows = self.table()["rows"].combine_chunks()
+        rows = self.table()["rows"]
         width = rows.type.byte_width // 2
-        numbers = np.frombuffer(rows.buffers()[1] or b"", np.float16).reshape(-1, width)
-        parts.write_rows(path, [numbers[rows.offset : rows.offset + len(rows)]], uids=uids)
+        batches = []
+        for chunk in rows.chunks:
+            numbers = np.frombuffer(chunk.buffers()[1] or b"", np.float16).reshape(-1, width)
+            batches.append(numbers[chunk.offset : chunk.offset + len(chunk)])
+        parts.write_rows(path, batches, uids=uids)
 
 
 class TextsWriter(PartWriter):
