@@ -62,7 +62,7 @@ _MOST_DECODERS = 4
 _LOOK_SECONDS = 0.5
 _LONGEST_LOOK_SECONDS = 60.0
 
-#: Shards of others that a rank does before it lists the folders again, and how many it looks at to find them.
+#: Shards of others that a rank does before it lists the folders again, at least, and how many it looks at for that.
 _HELPS_WITH, _LOOKS_AT = 16, 256
 
 log = logging.getLogger(__name__)
@@ -109,9 +109,9 @@ class Local:
                     )
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
-                failed = set[str]()
-                if self.place is not None:  # other commands than ranks may make other parts
-                    failed |= {name for name, tag in recorded(run).items() if tag != failed_before.get(name)}
+                # Other commands than ranks may make other parts, so their failures are not ours.
+                now = recorded(run) if self.place is not None else {}
+                failed = {name for name, tag in now.items() if tag != failed_before.get(name)}
                 for name in sorted(pending & failed | pending - missing.keys()):  # what others have finished
                     pending.discard(name)
                     missing.pop(name, None)
@@ -120,7 +120,7 @@ class Local:
                 order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{place.rank}/{name}".encode()))
                 some = order[:_LOOKS_AT]
                 busy = being_done(run, some)
-                batch = [missing[name] for name in some if name not in busy][:_HELPS_WITH]
+                batch = [missing[name] for name in some if name not in busy][: max(_HELPS_WITH, workers.number)]
                 if batch:
                     wait = _LOOK_SECONDS
                 elif pending:

@@ -403,7 +403,7 @@ class _Stream:
             source.failures += 1
             problem = Problem("unread", f"{shard.url} cannot be read: {error}")
         for entry in entries:
-            entry.problem = problem
+            entry.files, entry.problem = {}, problem
 
     @contextmanager
     def _reader(self, source: _Source, shard: Shard, leaves: bool) -> Iterator[ShardReader]:
