@@ -226,7 +226,7 @@ def distill(
             sees none of these captions.
         label, text: the columns of labels and of captions.
         weights: in place of labels: of vba, sba, and the bias.
-        training: the settings; None for the paper's.
+        training: the settings; None for the defaults.
         stages: 2 combines students of the teachers, 1 the teachers themselves.
         students: of vba and of sba, as `distill_teacher` wrote them; None trains both now and deletes them later.
 
