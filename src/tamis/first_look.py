@@ -201,13 +201,13 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
     for line in subset.funnel[1:]:
         for reason, count in line["dropped"].items():
             dropped[reason] = dropped.get(reason, 0) + count
-    told = [
+    parts = [
         f"{count:,} {status_words(status, count)}"
         for status, count in sorted(statuses.items(), key=lambda one: -one[1])
         if count and status not in ("ok", "json_broken", "duplicate_key")
     ]
-    told += [f"{count:,} ({reason})" for reason, count in sorted(dropped.items(), key=lambda one: -one[1])[:4]]
-    return f"Of {subset.keep.size:,} pairs it drops {', '.join(told)}." if told else "It drops none of these."
+    parts += [f"{count:,} ({reason})" for reason, count in sorted(dropped.items(), key=lambda one: -one[1])[:4]]
+    return f"Of {subset.keep.size:,} pairs it drops {', '.join(parts)}." if parts else "It drops none of these."
 
 
 def _why_distinct(subset: Subset) -> str:

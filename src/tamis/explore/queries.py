@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from tamis import recipe as recipes
 from tamis.arrays import U64, Mask, Rows
 from tamis.errors import RecipeError
 from tamis.explore.columns import (
@@ -34,6 +33,7 @@ from tamis.explore.images import TextPainter
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
 from tamis.pool import Pool
+from tamis.recipe import load, shipped
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, scrambled
 from tamis.storage import explained
@@ -66,7 +66,7 @@ class Explorer:
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
-        self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _whole(json.loads(key))))
+        self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _with_steps(json.loads(key))))
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
@@ -91,12 +91,12 @@ class Explorer:
         ]
 
     def _scores(self, kind: str) -> list[str]:
-        return [name for name in self.run.score_names() if self._whole(name) and self._kind(name) == kind]
+        return [name for name in self.run.score_names() if self._is_complete(name) and self._kind(name) == kind]
 
     def _kind(self, name: str) -> str:
         return self.run.locate(name)[2].kind
 
-    def _whole(self, name: str) -> bool:
+    def _is_complete(self, name: str) -> bool:
         group = self.run.columns[name][1]
         return group is None or group.shards >= set(self.run.shards)
 
@@ -136,10 +136,10 @@ class Explorer:
 
     def _shipped(self) -> list[dict[str, Any]]:
         """Returns the shipped recipes whose columns the run has."""
-        readable = {name for name in self.run.columns if self._whole(name)} | set(self.run.vectors)
+        readable = {name for name in self.run.columns if self._is_complete(name)} | set(self.run.vectors)
         found = []
-        for name in recipes.shipped():
-            recipe = recipes.load(name)
+        for name in shipped():
+            recipe = load(name)
             if all(recipe.columns.get(column, column) in readable for column in recipe.reads):
                 text = dict(recipe.text)
                 found.append({"name": name, "recipe": text, "start": text, "from": "shipped", "about": recipe.about})
@@ -335,7 +335,7 @@ class Explorer:
 
     def save(self, recipe: Recipe, *, replace: bool = False) -> dict[str, Any]:
         """Writes a subset file (it contains the recipe) to the folder `subsets` of the run."""
-        checked = recipes.load(_whole(recipe))
+        checked = load(_with_steps(recipe))
         subset = self.choose(recipe)
         path = self.run.path / "subsets" / f"{checked.name}.parquet"
         if len(path.name.encode()) > _LONGEST_NAME:
@@ -355,10 +355,10 @@ class Explorer:
 
 def as_yaml(recipe: Recipe) -> str:
     """Returns a recipe file with which `tamis select --recipe` keeps what the page keeps."""
-    return yaml.safe_dump(_whole(recipe), sort_keys=False, allow_unicode=True, width=100)
+    return yaml.safe_dump(_with_steps(recipe), sort_keys=False, allow_unicode=True, width=100)
 
 
-def _whole(recipe: Recipe) -> dict[str, Any]:
+def _with_steps(recipe: Recipe) -> dict[str, Any]:
     return {**recipe, "select": recipe.get("select", [])}
 
 

@@ -138,7 +138,7 @@ class Context:
         return found
 
     @cached_property
-    def fallen(self) -> Sequence[Sequence[int]]:
+    def dropped(self) -> Sequence[Sequence[int]]:
         """Per subset: the number of rows dropped for each reason of its verdict, in the order of the codes."""
         found: list[Sequence[int]] = []
         for codes, why in ((verdict.dropped_by, verdict.why) for verdict in self.verdicts):
@@ -155,7 +155,7 @@ class Context:
             return ()
         verdict, of_step = self.verdicts[place], Counter[int | None]()
         cuts, found = {cut.code for cut in verdict.cuts}, []
-        for code, (reason, rows) in enumerate(zip(verdict.why, self.fallen[place], strict=False), start=1):
+        for code, (reason, rows) in enumerate(zip(verdict.why, self.dropped[place], strict=False), start=1):
             if (rows or code in cuts) and of_step[reason.step] < REASONS:
                 of_step[reason.step] += 1
                 found.append(code)

@@ -233,7 +233,7 @@ def _drops(context: Context, place: int) -> list[Facts]:
     verdict, shown = context.verdicts[place], context.shown_reasons(place)
     return _largest_first([
         _number(rows, in_words(verdict.why[code - 1].text), f"drop-{place}-{code}" if code in shown else "")
-        for code, rows in enumerate(context.fallen[place], start=1)
+        for code, rows in enumerate(context.dropped[place], start=1)
         if rows
     ])  # fmt: skip
 

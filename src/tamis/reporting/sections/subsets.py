@@ -117,7 +117,7 @@ def _fallen(context: Context, place: int, code: int) -> Facts:
 
     Without cuts: random `dropped` pairs, or `repeats` if the page shows the groups of repeated images.
     """
-    verdict, rows = context.verdicts[place], context.fallen[place][code - 1]
+    verdict, rows = context.verdicts[place], context.dropped[place][code - 1]
     assert verdict.dropped_by is not None, "rows are counted by reason"
     fell = verdict.dropped_by == code
     reason = verdict.why[code - 1]
