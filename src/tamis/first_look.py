@@ -8,6 +8,7 @@ import os
 import shlex
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -36,9 +37,6 @@ from tamis.store.checked import write_record
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
-
-#: The result file in the run folder, which the report reads, and its format version.
-RESULT, FORMAT = "look.json", 1
 
 #: Recipes that need only the cheap signals.
 MEASURED = ("basic", "distinct")
@@ -143,7 +141,7 @@ def look(
             failures=dict(run.failures),
         )  # fmt: skip
         stored = {name: value for name, value in asdict(result).items() if name not in ("page", "failures")}
-        write_record(path / RESULT, {"kind": "tamis look", "format": FORMAT, **stored})
+        write_record(path / "look.json", {"kind": "tamis look", "format": 1, **stored})  # the report reads it
         write_report(run, subsets, page, sample if sample.has_images else None, overwrite=overwrite)
     return result
 
@@ -178,7 +176,10 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
     found = []
     for subset in subsets:
         kept = share(int(subset.keep.sum()), len(run))
-        why = _why_basic(subset, run.statuses) if subset.name == "basic" else _why_distinct(subset)
+        last = subset.funnel[-1]
+        why = f"{last['before'] - last['kept']:,} images repeat another of the sample. {_MORE}"
+        if subset.name == "basic":
+            why = _why_basic(subset, run.statuses)
         interval = (kept.value, kept.low, kept.high)
         found.append(Proposal(recipe=subset.name, why=why, share=interval, commands=_commands(pool, subset.name)))
     if any("image" in name for name in run.scores):
@@ -186,6 +187,8 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
             found.append(Proposal(recipe=name, why=why, share=None, commands=_commands(pool, name)))
     return tuple(found)
 
+
+_MORE = "The full pool will contain more duplicates than this sample."
 
 #: Recipe that needs models -> its purpose according to its paper; cheap signals cannot test it.
 _BY_MODELS = {
@@ -197,23 +200,14 @@ _BY_MODELS = {
 
 
 def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
-    dropped: dict[str, int] = {}
-    for line in subset.funnel[1:]:
-        for reason, count in line["dropped"].items():
-            dropped[reason] = dropped.get(reason, 0) + count
+    dropped: Counter[str] = sum((Counter(line["dropped"]) for line in subset.funnel[1:]), Counter())
     parts = [
         f"{count:,} {status_words(status, count)}"
         for status, count in sorted(statuses.items(), key=lambda one: -one[1])
         if count and status not in ("ok", "json_broken", "duplicate_key")
     ]
-    parts += [f"{count:,} ({reason})" for reason, count in sorted(dropped.items(), key=lambda one: -one[1])[:4]]
+    parts += [f"{count:,} ({reason})" for reason, count in dropped.most_common(4)]
     return f"Of {subset.keep.size:,} pairs it drops {', '.join(parts)}." if parts else "It drops none of these."
-
-
-def _why_distinct(subset: Subset) -> str:
-    copies = subset.funnel[-1]["before"] - subset.funnel[-1]["kept"]
-    more = "The full pool will contain more duplicates than this sample."
-    return f"{copies:,} images repeat another of the sample. {more}"
 
 
 def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +19,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float32s, Mask, Rows
+from tamis.data import Column
 from tamis.errors import RecipeError, check_words
 from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
+from tamis.reporting.pairs import smallest
 from tamis.selectors.expression import parse
+from tamis.store import parts
 from tamis.store.reasons import blocks
-from tamis.store.run import Run
+from tamis.store.run import Run, ScoreSet
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
@@ -39,32 +43,22 @@ class HeldRun(Run):
     def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _HELD) -> None:
         super().__init__(path, partial=partial)
         self._held: dict[tuple[int, str, str], Any] = {}
-        self._held_uids: dict[int, tuple[U64, U64]] = {}
+        self._read_uids = cache(lambda block: parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"])))
         self._room = most
         self._guard = threading.Lock()
 
     def table(self, aliases: Mapping[str, str] | None = None) -> Table:
-        plain, names = super().table(aliases), dict(aliases or {})
+        return dataclasses.replace(super().table(aliases), read_uids=self._read_uids)
 
-        def key(block: int, name: str) -> tuple[int, str, str]:
-            inner, group, _ = self.locate(names.get(name, name))
-            return block, group.folder.name if group is not None else "", inner
-
-        def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
-            held = {name: self._held.get(key(block, name)) for name in wanted}
-            missing = [name for name, value in held.items() if value is None]
-            found = plain.read(block, missing) if missing else {}
-            for name in missing:
-                if plain.kind(name) != "vector":
-                    self._hold(key(block, name), found[name])
-            return {name: found[name] if name in found else held[name] for name in wanted}
-
-        def read_uids(block: int) -> tuple[U64, U64]:
-            if block not in self._held_uids:
-                self._held_uids[block] = plain.read_uids(block)
-            return self._held_uids[block]
-
-        return dataclasses.replace(plain, read=read, read_uids=read_uids)
+    def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
+        keys = {name: (block, group.folder.name if group else "", inner) for name, (inner, group, _) in wanted.items()}
+        held = {name: self._held.get(key) for name, key in keys.items()}
+        missing = {name: wanted[name] for name, value in held.items() if value is None}
+        read = super()._read(block, missing) if missing else {}
+        for name, value in read.items():
+            if wanted[name][2].kind != "vector":
+                self._hold(keys[name], value)
+        return held | read
 
     def _hold(self, key: tuple[int, str, str], value: Any) -> None:
         with self._guard:
@@ -151,11 +145,6 @@ def containing(words: pa.Table, part: str) -> pa.Table:
     return words.filter(pa.array(found))
 
 
-def most_frequent(words: pa.Table, most: int) -> pa.Table:
-    """Returns the most frequent counted words; ties in alphabetical order."""
-    return words.take(pc.select_k_unstable(words, most, [("n", "descending"), ("word", "ascending")]))
-
-
 def counted_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask) -> NDArray[np.int64]:
     """Returns how often each word occurs in the rows of a mask: (words,)."""
     few = words.combine_chunks()
@@ -232,35 +221,27 @@ def rows_of(
         _keep_caption(run, mask, view.caption)
     rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
     total = int(rows.size)
+    first = partial(smallest, rows, ties=order.__getitem__, n=LISTED)
     if view.sort == "row":
         return rows[:LISTED].copy(), total  # a copy: a view would keep all rows in memory
     if view.sort == "random":
-        return first(rows, order[rows], order), total
+        return first(order[rows]), total
     if view.sort == "cut":
         cut = subset.verdict.ranking
         if cut is None:
             raise RecipeError("the recipe has no threshold on a score, so nothing is near it")
         distance = np.abs(cut.distance(parse(cut.score).values(run.table(subset.verdict.names))))
-        return first(rows, distance[rows], order), total
-    _check_kind(table, view.column, "number")
+        return first(distance[rows]), total
+    check_kind(table, view.column, "number")
     values = whole_column(table, view.column)[rows]
     if view.sort == "score":
-        return first(rows, -values if view.descending else values, order), total
-    both = np.stack([first(rows, values, order), first(rows, -values, order)], axis=1).reshape(-1)
+        return first(-values if view.descending else values), total
+    both = np.stack([first(values), first(-values)], axis=1).reshape(-1)
     _, unique = np.unique(both, return_index=True)
     return both[np.sort(unique)[:LISTED]], total
 
 
-def first(rows: Rows, keys: Any, order: U64) -> Rows:
-    """Returns the `LISTED` rows with the smallest keys, sorted; ties by scrambled uid, NaN last."""
-    if rows.size > LISTED:
-        limit = np.partition(keys, LISTED - 1)[LISTED - 1]  # NaN sorts last
-        near = keys <= limit if limit == limit else np.ones(keys.size, bool)
-        rows, keys = rows[near], keys[near]
-    return rows[np.lexsort((order[rows], keys))[:LISTED]]
-
-
-def _check_kind(table: Table, column: str, kind: str) -> None:
+def check_kind(table: Table, column: str, kind: str) -> None:
     if table.kind(column) != kind:
         raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, {kind}s are needed here")
 
@@ -276,7 +257,7 @@ def _shown(view: View, subset: Subset, labels: Float32s) -> Mask:
 
 
 def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: float | None) -> None:
-    _check_kind(table, column, "number")
+    check_kind(table, column, "number")
     with np.errstate(over="ignore"):  # an end beyond float32's range is infinite
         bottom, top = np.float32(-np.inf if low is None else low), np.float32(np.inf if high is None else high)
     values = whole_column(table, column)
@@ -284,7 +265,7 @@ def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: 
 
 
 def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
-    _check_kind(table, column, "word")
+    check_kind(table, column, "word")
 
     def look(place: slice, columns: dict[str, Any]) -> None:
         words = columns[column].cast(pa.string())

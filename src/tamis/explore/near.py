@@ -19,6 +19,7 @@ from tamis.ids import scramble
 from tamis.models.reference import resolve
 from tamis.pool.images import decode
 from tamis.pool.source import PoolSpec
+from tamis.reporting.pairs import smallest
 from tamis.storage import files
 from tamis.store.run import Run
 
@@ -133,11 +134,7 @@ class Near:
 
         list(table.map([name], work))
         there = np.flatnonzero(np.isfinite(cosines))
-        if there.size > most:
-            limit = np.partition(cosines[there], there.size - most)[there.size - most]
-            there = there[cosines[there] >= limit]
-        ties = scramble(*table.uids(there))
-        order = there[np.lexsort((ties, -cosines[there]))][:most]
+        order = smallest(there, -cosines[there], lambda tied: scramble(*table.uids(tied)), most)
         return order, cosines[order]
 
     def projection(self, name: str) -> Projection:

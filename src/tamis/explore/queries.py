@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
 from tamis.arrays import U64, Mask, Rows
@@ -22,11 +23,11 @@ from tamis.explore.columns import (
     HeldRun,
     View,
     binned,
+    check_kind,
     containing,
     counted,
     counted_among,
     heat,
-    most_frequent,
     rows_of,
 )
 from tamis.explore.images import TextPainter
@@ -34,6 +35,7 @@ from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
+from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, scrambled
 from tamis.storage import explained
@@ -79,26 +81,12 @@ class Explorer:
     @property
     def numbers(self) -> list[str]:
         """The number columns that every shard has, scores first."""
-        return [*(name for name in self._scores("number") if name != LABEL), *INDEX_NUMBERS]
+        return [*(name for name in number_columns(self.run) if name != LABEL), *INDEX_NUMBERS]
 
     @property
     def words(self) -> list[str]:
         """The word columns that every shard has: status, fields of the pool, and scores without hashes."""
-        fields = ["status", *self.run.facts["pool"]["fields"]]
-        columns = self.run.columns
-        return [
-            name for name in [*fields, *self._scores("word")] if name in columns and "hex" not in columns[name][2].unit
-        ]
-
-    def _scores(self, kind: str) -> list[str]:
-        return [name for name in self.run.score_names() if self._is_complete(name) and self._kind(name) == kind]
-
-    def _kind(self, name: str) -> str:
-        return self.run.locate(name)[2].kind
-
-    def _is_complete(self, name: str) -> bool:
-        group = self.run.columns[name][1]
-        return group is None or group.shards >= set(self.run.shards)
+        return ["status", *word_columns(self.run)]
 
     def facts(self) -> dict[str, Any]:
         """Returns the facts that the page loads at its start."""
@@ -136,7 +124,7 @@ class Explorer:
 
     def _shipped(self) -> list[dict[str, Any]]:
         """Returns the shipped recipes whose columns the run has."""
-        readable = {name for name in self.run.columns if self._is_complete(name)} | set(self.run.vectors)
+        readable = {name for name in self.run.columns if is_complete(self.run, name)} | set(self.run.vectors)
         found = []
         for name in shipped():
             recipe = load(name)
@@ -171,16 +159,15 @@ class Explorer:
     def chosen(self, recipe: Recipe, columns: Sequence[str]) -> dict[str, Any]:
         """Returns a recipe's funnel, reasons and YAML, and the kept rows in each bar of some columns."""
         subset = self.choose(recipe)
-        codes = subset.verdict.dropped_by
-        counts = np.bincount(codes, minlength=len(subset.verdict.why) + 1) if codes is not None else np.zeros(1)
+        why = subset.verdict.why
         return {
             "rows": int(subset.keep.size),
             "kept": int(np.count_nonzero(subset.keep)),
             "times": len(subset),
             "funnel": [dict(line, facts=None) for line in subset.funnel],
             "reasons": [
-                {"code": code, "text": reason.sentence, "step": reason.step, "rows": int(counts[code])}
-                for code, reason in enumerate(subset.verdict.why, start=1)
+                {"code": code, "text": reason.sentence, "step": reason.step, "rows": rows}
+                for code, (reason, rows) in enumerate(zip(why, drop_counts(subset.verdict), strict=False), start=1)
             ],
             "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
@@ -316,13 +303,12 @@ class Explorer:
 
     def word_counts(self, column: str, part: str, recipe: Recipe) -> dict[str, Any]:
         """Returns the most frequent words that contain a text, with the number of kept pairs of each."""
-        if self._kind(column) != "word":
-            raise RecipeError(f"the column {column!r} holds {self._kind(column)}s, words are counted here")
+        check_kind(self.run.table(), column, "word")
         keep = self.choose(recipe).keep
         with self._counting:  # one at a time: counting may take seconds and memory
             pool: pa.Table = self._words(column)
             matches = containing(pool, part)
-            top = most_frequent(matches, WORDS)
+            top = matches.take(pc.select_k_unstable(matches, WORDS, [("n", "descending"), ("word", "ascending")]))
         kept = counted_among(self.run.table(), column, top.column("word"), keep)
         return {
             "different": pool.num_rows,

@@ -25,7 +25,8 @@ def histogram_shapes(histogram: Histogram, marks: Sequence[Sequence[float]], col
     Bars come twice, by rows and by log(1 + rows); the page shows one.
     """
     edges = histogram.edges
-    places = 100 * (edges - edges[0]) / (edges[-1] - edges[0])
+    start, width = float(edges[0]), float(edges[-1] - edges[0])
+    places = 100 * (edges - start) / width
     shapes: Shapes = []
     for scale, heights in (("lin", histogram.pool.astype(np.float64)), ("log", np.log1p(histogram.pool))):
         top = float(heights.max(initial=0)) or 1.0
@@ -35,7 +36,7 @@ def histogram_shapes(histogram: Histogram, marks: Sequence[Sequence[float]], col
     for colour, kept, cuts in zip(colours, histogram.kept, marks, strict=True):
         shares = np.add.reduceat(kept, starts) / np.maximum(rows, 1)
         shapes.append({"class": f"share {colour}", "d": _line(ends, shares, rows > 0)})
-        shapes += [_upright(f"cut {colour}", 100 * histogram.place(cut)) for cut in cuts]
+        shapes += [_upright(f"cut {colour}", 100 * min(1.0, max(0.0, (cut - start) / width))) for cut in cuts]
     return shapes
 
 

@@ -59,6 +59,36 @@ Marks = Sequence[Sequence[float]]
 Computed = tuple[str, tuple[tuple[str, str], ...]]
 
 
+def is_complete(run: Run, name: str) -> bool:
+    """Whether every shard has a column."""
+    group = run.columns[name][1]
+    return group is None or group.shards >= set(run.shards)
+
+
+def number_columns(run: Run) -> list[str]:
+    """Returns the shortest names of the number scores that every shard has."""
+    return [name for name in run.score_names() if run.columns[name][2].kind == "number" and is_complete(run, name)]
+
+
+def word_columns(run: Run) -> list[str]:
+    """Returns the fields of the pool, then the word scores that every shard has, without hashes."""
+    fields = [name for name in run.facts["pool"]["fields"] if name in run.columns]
+    scores = [name for name in run.score_names() if is_complete(run, name)]
+    return fields + [
+        name for name in scores if run.columns[name][2].kind == "word" and run.columns[name][2].unit != "hex digits"
+    ]
+
+
+def drop_counts(verdict: Verdict) -> list[int]:
+    """Returns the number of rows dropped for each reason, in the order of the codes; [] without codes."""
+    if verdict.dropped_by is None:
+        return []
+    counts = np.zeros(len(verdict.why) + 1, np.int64)
+    for rows in blocks(verdict.dropped_by.size):
+        counts += np.bincount(verdict.dropped_by[rows], minlength=counts.size)
+    return [int(count) for count in counts[1:]]
+
+
 class Context:
     """A run, subsets of it, and data of both that is read on first use.
 
@@ -85,22 +115,13 @@ class Context:
 
     @cached_property
     def numbers(self) -> Sequence[str]:
-        """The shortest names of the number columns that every shard has."""
-        return [name for name, column in self._scores.items() if column.kind == "number"]
+        """The shortest names of the number scores that every shard has."""
+        return number_columns(self.run)
 
     @cached_property
     def words(self) -> Mapping[str, Column]:
-        """Word columns by name: fields of the pool, then score columns that every shard has, without hashes."""
-        columns, scores = self.run.columns, self._scores.items()
-        fields = {name: columns[name][2] for name in self.run.facts["pool"]["fields"] if name in columns}
-        return fields | {name: each for name, each in scores if each.kind == "word" and each.unit != "hex digits"}
-
-    @cached_property
-    def _scores(self) -> Mapping[str, Column]:
-        found = {name: self.run.columns[name] for name in self.run.score_names()}
-        return {
-            name: column for name, (_, group, column) in found.items() if group and group.label not in self.incomplete
-        }
+        """Word columns by name: fields of the pool, then scores that every shard has, without hashes."""
+        return {name: self.run.columns[name][2] for name in word_columns(self.run)}
 
     @cached_property
     def table(self) -> Table:
@@ -140,14 +161,7 @@ class Context:
     @cached_property
     def dropped(self) -> Sequence[Sequence[int]]:
         """Per subset: the number of rows dropped for each reason of its verdict, in the order of the codes."""
-        found: list[Sequence[int]] = []
-        for codes, why in ((verdict.dropped_by, verdict.why) for verdict in self.verdicts):
-            counts = np.zeros(len(why) + 1, np.int64)
-            if codes is not None:
-                for part in blocks(self.rows):
-                    counts += np.bincount(codes[part], minlength=counts.size)
-            found.append(counts[1:].tolist() if codes is not None else ())
-        return found
+        return [drop_counts(verdict) for verdict in self.verdicts]
 
     def shown_reasons(self, place: int) -> Sequence[int]:
         """Returns the codes of the reasons that are shown with images: the first `REASONS` of each step."""

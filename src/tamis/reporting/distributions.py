@@ -49,11 +49,6 @@ class Histogram:
     kept: Sequence[Counts]
     kept_null: Sequence[int]
 
-    def place(self, value: float) -> float:
-        """Returns the position of a value between the first and the last edge: 0 to 1, clamped."""
-        start, stop = float(self.edges[0]), float(self.edges[-1])
-        return min(1.0, max(0.0, (value - start) / (stop - start))) if stop > start else 0.5
-
 
 def histograms(
     table: Table, names: Sequence[str], keeps: Sequence[Mask], cuts: Mapping[str, Sequence[float]] | None = None

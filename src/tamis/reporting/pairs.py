@@ -94,8 +94,16 @@ def _nearest(table: Table, distance: Float64s, among: Mask, n: int) -> list[int]
     if not best.size:
         return []
     rows = np.flatnonzero(among & (distance <= distance[best[-1]]))  # includes all ties with the last
-    ties = scramble(*table.uids(rows))
-    return [int(row) for row in rows[np.lexsort((ties, distance[rows]))][:n]]
+    return [int(row) for row in smallest(rows, distance[rows], lambda tied: scramble(*table.uids(tied)), n)]
+
+
+def smallest(rows: Rows, keys: NDArray[Any], ties: Callable[[Rows], U64], n: int) -> Rows:
+    """Returns the n rows with the smallest keys, sorted; ties by the scrambled uids that `ties` returns, NaN last."""
+    if rows.size > n:
+        limit = np.partition(keys, n - 1)[n - 1]  # NaN sorts last
+        near = keys <= limit if limit == limit else np.ones(keys.size, bool)
+        rows, keys = rows[near], keys[near]
+    return rows[np.lexsort((ties(rows), keys))[:n]]
 
 
 def shown_groups(groups: Iterable[Mapping[str, Any]], table: Table) -> list[Group]:

@@ -36,21 +36,13 @@ def funnels(context: Context) -> Facts | None:
 
 def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> Facts:
     """Returns one step of a funnel; `codes`: the codes of reasons with a gallery."""
-    why, cut = context.verdicts[place].why, entry.get("cut")
+    why = context.verdicts[place].why
     codes = {}
     for code in context.shown_reasons(place):
         reason = why[code - 1]
         if reason.step == step:
             codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
-    return {
-        "step": str(entry.get("step", "")),
-        "before": int(entry["before"]),
-        "kept": int(entry["kept"]),
-        "dropped": {str(reason): int(rows) for reason, rows in dict(entry.get("dropped") or {}).items()},
-        "codes": codes,
-        "cut": float(cut) if cut is not None else None,
-        "facts": dict(entry.get("facts") or {}),
-    }
+    return {"cut": None, "facts": {}, **entry, "codes": codes}
 
 
 def says(step: str, *cuts: float) -> bool:
@@ -90,13 +82,7 @@ def _gallery(context: Context, place: int) -> Facts:
     for code in context.shown_reasons(place):
         of_step.setdefault(verdict.why[code - 1].step, []).append(_fallen(context, place, code))
     steps = [
-        {
-            "number": number,
-            "step": str(line.get("step", "")),
-            "before": int(line["before"]),
-            "kept": int(line["kept"]),
-            "fallen": of_step.get(number, []),
-        }
+        {"number": number, **{key: line[key] for key in ("step", "before", "kept")}, "fallen": of_step.get(number, [])}
         for number, line in enumerate(subset.funnel, start=1)
     ]
     codes = verdict.dropped_by
@@ -206,20 +192,14 @@ def _ranked_by(context: Context, place: int) -> list[str]:
 
 def intersections(keeps: Sequence[Mask]) -> NDArray[np.int64]:
     """Returns how many rows each two masks share: (k, k), with the size of each mask on the diagonal."""
-    shared = np.zeros((len(keeps), len(keeps)), np.int64)
-    for first, one in enumerate(keeps):
-        for second in range(first, len(keeps)):
-            shared[first, second] = shared[second, first] = np.count_nonzero(one & keeps[second])
-    return shared
+    return np.array([[np.count_nonzero(one & two) for two in keeps] for one in keeps], np.int64)
 
 
 def jaccard(shared: NDArray[np.int64]) -> NDArray[np.float64]:
     """Returns intersection over union: (k, k) in [0, 1]; NaN for two empty sets."""
     sizes = np.diagonal(shared)
     union = sizes[:, None] + sizes[None, :] - shared
-    out = np.full(shared.shape, np.nan)
-    np.divide(shared, union, out=out, where=union > 0)
-    return out
+    return np.where(union > 0, shared / np.maximum(union, 1), np.nan)
 
 
 def disagreements(facts: Facts) -> list[list[Facts]]:
