@@ -75,7 +75,7 @@ class Quiet:
 
         for _ in table.map(["shouting"], judge):
             pass
-        alive = table.living()
+        alive = table.candidates()
         return verdict(self, keep & alive, np.zeros(len(table), bool), alive, "too loud")
 
 

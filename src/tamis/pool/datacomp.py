@@ -27,7 +27,7 @@ from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
 from tamis.pool.source import Pool, PoolSpec, ShardReader, checked, set_caption, set_identity
 from tamis.pool.table import Cut, TableShard, cuts_of, piece_name
-from tamis.remote import passing, unreached
+from tamis.remote import is_transient, unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
@@ -160,7 +160,7 @@ def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
     try:
         shapes = embedding_shapes(first.removesuffix(".parquet") + ".npz")
     except ShardError as error:
-        if error.__cause__ is not None and passing(error.__cause__):
+        if error.__cause__ is not None and is_transient(error.__cause__):
             raise
         raise PoolError(str(error)) from error
     kinds = column_kinds(first)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from fsspec.utils import glob_translate
 
 from tamis.errors import PoolError, brief
-from tamis.remote import RemoteError, ask, fetch, hide, open_remote, public, store_of, version_of
+from tamis.remote import RemoteError, ask, fetch, keep_secrets, open_remote, public, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -33,7 +33,7 @@ def is_remote(path: str) -> bool:
 def absolute(path: str) -> str:
     """Returns a local path as an absolute path, and a URL without its secrets, which are kept in memory."""
     path = path.removeprefix("file://")
-    return hide(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+    return keep_secrets(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def literal_end(pattern: str) -> int:
@@ -150,7 +150,7 @@ def _listed(folders: Iterable[str]) -> dict[str, list[str]]:
         try:
             urls = [url for url, is_folder in _entries(folder).items() if not is_folder]
         except RemoteError as error:
-            if error.passing:
+            if error.transient:
                 raise PoolError(f"cannot list {folder!r}: {error}") from None
             continue
         found |= {f"{folder}/{os.path.basename(url)}": [url] for url in urls}

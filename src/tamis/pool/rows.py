@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tamis.errors import PoolError, UnreachedError, nearest
 from tamis.pool.files import open_file, stamp
 from tamis.pool.source import MAX_TEXT_BYTES, kind_of
-from tamis.remote import passing
+from tamis.remote import is_transient
 
 CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
 
@@ -170,7 +170,7 @@ def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
 
 def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
     """Returns the error for a file of a pool that cannot be opened; `kind` is what it should be."""
-    if passing(error):
+    if is_transient(error):
         return UnreachedError(f"{url} cannot be reached now ({error}): it may be whole, so repeat the command later")
     return PoolError(f"{url} cannot be read{f' as {kind}' if kind else ''}: {error}")
 

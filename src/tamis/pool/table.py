@@ -43,7 +43,7 @@ from tamis.pool.source import (
     too_many_bytes,
     utf8,
 )
-from tamis.remote import passing, redacted, unreached
+from tamis.remote import is_transient, redacted, unreached
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class TableShard(Shard):
             # Many web servers of images are gone for good: they cost their rows, not the shard. We wait for a store,
             # and for the table's own server.
             elsewhere = place.startswith(("http://", "https://")) and place.split("/")[:3] != self.url.split("/")[:3]
-            if passing(error) and not elsewhere:
+            if is_transient(error) and not elsewhere:
                 raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None
             what = f"{type(error).__name__}: {error}"
             sample.mark("image_missing", f"the image {redacted(path)!r} cannot be read: {what}")

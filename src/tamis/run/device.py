@@ -29,7 +29,7 @@ from tamis.data import Device, Node
 from tamis.errors import ShardError, SignalError
 from tamis.graph import Executor, Fault, Values, picklable
 from tamis.processes import die_with_parent
-from tamis.remote import remember, secrets
+from tamis.remote import known_secrets, take_secrets
 from tamis.run.plan import Plan
 
 #: Sent before a batch is computed.
@@ -67,7 +67,7 @@ class DeviceProcess:
     def _start(self) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self.address)
-        arguments = (self.address, self._device, secrets())
+        arguments = (self.address, self._device, known_secrets())
         self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
 
@@ -187,7 +187,7 @@ def _shared_memory(size: int) -> tuple[int, mmap.mmap]:
 def _serve(address: str, device: Device, hidden: Mapping[str, str]) -> None:
     """Runs in the device's process: answers each worker in a thread, one batch at a time."""
     die_with_parent()
-    remember(hidden)
+    take_secrets(hidden)
     executor, turn = Executor(device), threading.Lock()
     with suppress(KeyboardInterrupt), Listener(address, backlog=128) as listener:
         while True:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tamis.errors import RunError
 from tamis.run.plan import Task
-from tamis.storage import files, look, remove
+from tamis.storage import entry_of, files, remove
 from tamis.store.checked import read_record, write_record
 
 #: What reports call the time spent waiting for samples: reading the file and decoding.
@@ -57,7 +57,7 @@ def failure_path(run: Path, shard: str) -> Path:
 
 def recorded(run: Path) -> dict[str, str]:
     """Returns the version of each recorded error, by shard."""
-    entries = {shard: look(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
+    entries = {shard: entry_of(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
     return {shard: entry.tag for shard, entry in entries.items() if entry is not None}
 
 

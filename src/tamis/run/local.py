@@ -36,13 +36,13 @@ from tamis.errors import StopError, TamisError
 from tamis.models.device import cores, memory, visible_devices
 from tamis.pool.files import is_remote
 from tamis.processes import die_with_parent
-from tamis.remote import remember, secrets
+from tamis.remote import known_secrets, take_secrets
 from tamis.run.device import DeviceProcess, RemoteExecutor
 from tamis.run.failures import ShardReport, error_of, record, recorded
 from tamis.run.plan import Plan, Task
 from tamis.run.ranks import Place
 from tamis.run.shard import Progress, ShardWorker
-from tamis.storage import has_if_absent
+from tamis.storage import can_put_if_absent
 from tamis.store.claims import CLAIMS, being_done
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Local:
                         yield report
                 if not pending:
                     return
-                if not has_if_absent(run / CLAIMS):
+                if not can_put_if_absent(run / CLAIMS):
                     log.warning(
                         "%s: this store has no conditional writes, so shards cannot be claimed: each rank does its own "
                         "share. Do not start two other commands at once",
@@ -279,7 +279,7 @@ class WorkerProcess:
             if self._closed:
                 raise StopError("the worker is closed")
             self._pipe, there = context.Pipe()
-            arguments = (there, self._plan, self._run, self._decoders, secrets(), self._address)
+            arguments = (there, self._plan, self._run, self._decoders, known_secrets(), self._address)
             self._process = context.Process(target=_work, args=arguments, daemon=True)
             self._process.start()
         there.close()
@@ -307,7 +307,7 @@ def _work(
     """Runs in a worker process: does tasks until the parent ends it or dies."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
-    remember(hidden)
+    take_secrets(hidden)
     logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent has already given these warnings
 
     def send(message: Any) -> None:

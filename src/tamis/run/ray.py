@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tamis.errors import StopError, TamisError, require
 from tamis.models.device import cores
 from tamis.pool import Shard
-from tamis.remote import remember, secrets
+from tamis.remote import known_secrets, take_secrets
 from tamis.run.failures import ShardReport, record
 from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
@@ -133,7 +133,7 @@ class Worker:
     """The actor: does shards, one at a time or as many at once as it has workers of its own."""
 
     def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
-        remember(hidden)
+        take_secrets(hidden)
         run = location(where)
         available, gpus = share_of_node()
         if plan.device.kind == "cpu":
@@ -195,7 +195,7 @@ class _Fleet:
         self.kind = ray.remote(concurrency_groups={_ASIDE: 1})(Worker).options(
             max_restarts=-1, max_task_retries=1, num_cpus=self.cpus, num_gpus=self.gpus, **threads
         )
-        self.arguments = (ray.put(plan), str(run), self.cpus, secrets(), served)
+        self.arguments = (ray.put(plan), str(run), self.cpus, known_secrets(), served)
         self.actors: list[_Actor] = []
         self.counted: dict[str, int] = {}  # samples that `progress` knows of, by unfinished shard
         self.heard_at = time.monotonic()

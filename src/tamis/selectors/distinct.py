@@ -103,7 +103,7 @@ class Distinct:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        alive = table.living()
+        alive = table.candidates()
         numbers, missing = _decoded(table, self.hash)
         hashes = numbers.view(">u8").astype(np.uint64) if numbers.shape[1] else np.zeros((len(table), 1), np.uint64)
         images = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
@@ -196,7 +196,7 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
     with tempfile.TemporaryFile() as file:
-        for block, place in enumerate(table.places()):  # one after the other, because they are large
+        for block, place in enumerate(table.row_ranges()):  # one after the other, because they are large
             rows, missing[place] = _decode(table.read(block, [column])[column], column)
             if not _width(column, {rows.shape[1]}, width):
                 rows = np.zeros((len(rows), width), np.uint8)

@@ -249,7 +249,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     Raises:
         RecipeError: rows have no score, and the step does not say what to do with them.
     """
-    alive = table.living().copy()
+    alive = table.candidates().copy()
     codes: Codes = np.zeros(alive.size, np.uint8)
     funnel: list[Mapping[str, Any]] = []
     reasons: list[Reason] = []

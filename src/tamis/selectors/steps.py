@@ -90,7 +90,7 @@ class _Threshold:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        expression, ends, alive = parse(self.score), self._ends, table.living()
+        expression, ends, alive = parse(self.score), self._ends, table.candidates()
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
 
         def judge(place: slice, score: NDArray[Any]) -> None:
@@ -208,7 +208,7 @@ class _Top:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        alive, of_pool = table.living(), getattr(self, "of", "survivors") == "pool"
+        alive, of_pool = table.candidates(), getattr(self, "of", "survivors") == "pool"
         score = parse(self.score).values(table)
         missing, what = np.isnan(score), self.score
         if self.per is not None:
@@ -345,7 +345,7 @@ class Equals:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        alive, is_word = table.living(), table.kind(self.score) == "word"
+        alive, is_word = table.candidates(), table.kind(self.score) == "word"
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
 
         def work(place: slice, columns: dict[str, Any]) -> None:
@@ -392,7 +392,7 @@ class RandomFraction:
         return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
 
     def select(self, table: Table) -> Selection:
-        alive = table.living()
+        alive = table.candidates()
         rows = np.flatnonzero(alive)
         n = min(round_half_up(self.fraction, len(table) if self.of == "pool" else rows.size), rows.size)
         keep = np.zeros(len(table), bool)
@@ -448,7 +448,7 @@ class AllOf(_Combined):
     name: ClassVar[str] = "all_of"
 
     def select(self, table: Table) -> Selection:
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         for name, part in self._judged(table):
             score = only_score(part.reasons)
             drops.drop(part.keep, f"not in {name}", others=True, score=score, cuts=part.cuts)
@@ -469,7 +469,7 @@ class AnyOf(_Combined):
             keep |= part.keep
             cuts += part.cuts
             reasons += part.reasons
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         text = f"in none of {', '.join(self._names)}"
         drops.drop(keep, text, others=True, score=only_score(reasons), cuts=cuts)
         return drops.selection()
@@ -482,7 +482,7 @@ class NoneOf(_Combined):
     name: ClassVar[str] = "none_of"
 
     def select(self, table: Table) -> Selection:
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         for name, part in self._judged(table):
             # Without the part's thresholds: here the rows inside them are dropped.
             drops.drop(part.keep, f"in {name}", score=only_score(part.reasons))

@@ -210,10 +210,10 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
     rows = len(next(iter(values.values())))
     seen: set[str] = set()
     table = _table(values, seen=seen)
-    before = table.living().copy()
+    before = table.candidates().copy()
     found = step.select(table)
     _check_selection(found, table, title)
-    assert np.array_equal(table.living(), before), f"{title} changes which rows of the table are candidates"
+    assert np.array_equal(table.candidates(), before), f"{title} changes which rows of the table are candidates"
     assert seen == step.reads, f"{title} reads {sorted(seen)}, and its `reads` names {sorted(step.reads)}"
     try:
         json.dumps([dict(found.counts), dict(found.facts), found.cut and float(found.cut)])
@@ -280,7 +280,7 @@ def _table(
 
 def _check_selection(found: Selection, table: Table, title: str) -> None:
     assert isinstance(found, Selection), f"{title}: select() must return a Selection, not a {type(found).__name__}"
-    keep, alive, counts = found.keep, table.living(), dict(found.counts)
+    keep, alive, counts = found.keep, table.candidates(), dict(found.counts)
     right = keep.dtype == bool and keep.shape == (len(table),)
     assert right, f"{title}: keep must be ({len(table)},) bool, got {keep.shape} {keep.dtype}"
     stray = np.flatnonzero(keep & ~alive).tolist()
@@ -297,7 +297,7 @@ def _check_missing(step: Any, values: Mapping[str, NDArray[Any]], found: Selecti
     lacking = np.zeros(found.keep.size, bool)
     for name in step.reads:
         lacking |= [value is None or bool(np.any(value != value)) for value in values[name]]
-    lacking &= _table(values).living()
+    lacking &= _table(values).candidates()
     if not lacking.any():
         return
     kept = np.flatnonzero(found.keep & lacking).tolist()
