@@ -452,7 +452,7 @@ def _for_example(cls: type[Any], setting: str) -> str:
 
 def _subrecord(cls: type[Any], name: str, value: Any, where: str) -> Any:
     """Makes a setting that is a record of one of several kinds; returns any other setting as it is."""
-    choose = getattr(hints_of(cls).get(name), "kind_of", None)
+    choose = getattr(hints_of(cls).get(name), "class_of", None)
     if choose is None or not isinstance(value, Mapping):
         return value
     with _at(f"{where}, {name}"):

@@ -67,7 +67,7 @@ class TextBoxes(Node):
         return network_arithmetic(device)
 
     @staticmethod
-    def kind_of(settings: Mapping[str, Any]) -> type[TextBoxes]:
+    def class_of(settings: Mapping[str, Any]) -> type[TextBoxes]:
         """The class for these settings: `detects: fast` means FAST. Raises ValueError for an unknown detector."""
         kind = settings.get("detects")
         if kind not in (None, "fast"):

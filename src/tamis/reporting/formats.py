@@ -161,7 +161,7 @@ def _changed(subset: Subset, others: Sequence[Subset]) -> str:
     same = [other.recipe for other in others if other.name == subset.name]
     known = [load(subset.name).text] if is_shipped else same
     if any(_steps(each) != _steps(subset.recipe) for each in known):
-        return ", other steps" if shipped else ""
+        return ", other steps" if is_shipped else ""
     mine, theirs = _settings(subset.recipe), [_settings(each) for each in known]
     changed = [path for path in mine if any(path not in each or each[path] != mine[path] for each in theirs)]
     named = [f", {path[-1].replace('_', ' ')} {clip(_written(mine[path]), _VALUE)}" for path in changed[:_NAMED]]
