@@ -144,7 +144,7 @@ def _entries(folder: str) -> dict[str, bool]:
 
 
 def _listed(folders: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the URLs of files in remote folders, by the path in the range, except in folders that cannot be listed."""
+    """Returns the URLs of files in remote folders, by the path in the range; skips folders that cannot be listed."""
     found: dict[str, list[str]] = {}
     for folder in folders:
         try:

@@ -70,7 +70,7 @@ class ShardWorker:
         self.executor = executor or Executor(plan.device)
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
-        """Makes the missing parts of a shard and reports its errors. Raises StopError if all shards would fail alike."""
+        """Makes the missing parts of a shard and reports its errors. Raises StopError if all would fail alike."""
         start, before = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
         broken: SignalError | None = None
