@@ -142,8 +142,8 @@ class ClipCov:
         keep = np.zeros(len(table), bool)
         keep[ranking.rows[ranking.stays]] = True
         cut = float(ranking.gains.min()) if len(ranking.gains) else None
-        alive, what = table.living(), self._needed
-        return verdict(self, keep, ranking.missing, alive, "adds less", cut, what=what, facts=ranking.facts)
+        candidates, what = table.candidates(), self._needed
+        return verdict(self, keep, ranking.missing, candidates, "adds less", cut, what=what, facts=ranking.facts)
 
     def rank(self, table: Table) -> Ranking:
         """Returns the choice as a ranking with gains: the choice of a smaller budget is a prefix of it.
@@ -154,16 +154,16 @@ class ClipCov:
             RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
         """
         self.check_columns(table)
-        alive = table.living()
+        candidates = table.candidates()
         vectors = self._class_vectors(table) if "label" in self.terms else None
         self._check_sizes(table, vectors)
         labels, names = classes_of(table, self.per, (self.image, self.text), table.side_file(self.per, CLASS_NAMES))
-        missing = alive & (labels < 0)
-        check_missing(self, missing, alive, self._needed)  # before the work, not after it
+        missing = candidates & (labels < 0)
+        check_missing(self, missing, candidates, self._needed)  # before the work, not after it
         rows = np.flatnonzero(labels >= 0)
         budget = self.n
         if budget is None:
-            of = alive.size if self.of == "pool" else int(np.count_nonzero(alive))
+            of = candidates.size if self.of == "pool" else int(np.count_nonzero(candidates))
             budget = round_half_up(self.fraction or 0.0, of)
         budget = min(budget, rows.size)
         if budget == 0:
@@ -191,7 +191,7 @@ class ClipCov:
 
     def _check_sizes(self, table: Table, names: Float32s | None) -> None:
         """Raises RecipeError if images, captions and class names have embeddings of different sizes."""
-        first = np.flatnonzero(table.living())[:1]
+        first = np.flatnonzero(table.candidates())[:1]
         sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text) if first.size}
         sizes |= {} if names is None or not first.size else {"the class names": names.shape[1]}
         if len(set(sizes.values())) > 1:

@@ -90,7 +90,7 @@ class _Threshold:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        expression, ends, alive = parse(self.score), self._ends, table.living()
+        expression, ends, candidates = parse(self.score), self._ends, table.candidates()
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
 
         def judge(place: slice, score: NDArray[Any]) -> None:
@@ -111,7 +111,7 @@ class _Threshold:
             list(table.map([column], lambda place, columns: judge(place, columns[column])))
         cut: float | None = getattr(self, "value", None)
         reason = self.reason.format(**vars(self))
-        return verdict(self, keep, missing & alive, alive, reason, cut, score=self.score, ends=ends)
+        return verdict(self, keep, missing & candidates, candidates, reason, cut, score=self.score, ends=ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,15 +208,15 @@ class _Top:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        alive, of_pool = table.living(), getattr(self, "of", "survivors") == "pool"
+        candidates, of_pool = table.candidates(), getattr(self, "of", "survivors") == "pool"
         score = parse(self.score).values(table)
         missing, what = np.isnan(score), self.score
         if self.per is not None:
             what = f"{self.score} and {self.per}"
             group, values = group_codes(table, self.per)
             missing |= group < 0
-        missing &= alive
-        judged = alive & ~missing
+        missing &= candidates
+        judged = candidates & ~missing
         if self.per is not None:
             place = _places(table, score, group, judged)
             if self.cap is None:
@@ -224,13 +224,13 @@ class _Top:
                 quota = np.array([self._budget(int(size)) for size in sizes] or [0], np.int64)
                 keep = judged & (place < quota[np.maximum(group, 0)])
                 reason = f"below the cut of its {self.per}"
-                return verdict(self, keep, missing, alive, reason, what=what, score=self.score)
+                return verdict(self, keep, missing, candidates, reason, what=what, score=self.score)
             judged &= place < self.cap
-        n = self._budget(len(table) if of_pool else int(np.count_nonzero(alive)))
+        n = self._budget(len(table) if of_pool else int(np.count_nonzero(candidates)))
         n = min(n, int(np.count_nonzero(judged)))
         keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
         reason = f"{self.score} below the cut"
-        return verdict(self, keep, missing, alive, reason, cut, what=what, score=self.score, ends=(cut, None))
+        return verdict(self, keep, missing, candidates, reason, cut, what=what, score=self.score, ends=(cut, None))
 
 
 def _places(table: Table, score: Float64s, group: NDArray[np.int64], judged: Mask) -> NDArray[np.int64]:
@@ -345,7 +345,7 @@ class Equals:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        alive, is_word = table.living(), table.kind(self.score) == "word"
+        candidates, is_word = table.candidates(), table.kind(self.score) == "word"
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
 
         def work(place: slice, columns: dict[str, Any]) -> None:
@@ -362,7 +362,7 @@ class Equals:
 
         list(table.map([self.score], work))
         score = None if is_word else self.score
-        return verdict(self, keep, missing & alive, alive, f"{self.score} is not {self._listed}", score=score)
+        return verdict(self, keep, missing & candidates, candidates, f"{self.score} is not {self._listed}", score=score)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,8 +392,8 @@ class RandomFraction:
         return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
 
     def select(self, table: Table) -> Selection:
-        alive = table.living()
-        rows = np.flatnonzero(alive)
+        candidates = table.candidates()
+        rows = np.flatnonzero(candidates)
         n = min(round_half_up(self.fraction, len(table) if self.of == "pool" else rows.size), rows.size)
         keep = np.zeros(len(table), bool)
         if n:
@@ -403,7 +403,7 @@ class RandomFraction:
             tied = np.flatnonzero(order == cut)  # pairs of one uid: the first of these rows
             drawn[tied[: n - int(np.count_nonzero(drawn))]] = True
             keep[rows] = drawn
-        return verdict(self, keep, np.zeros(0, bool), alive, "not drawn")
+        return verdict(self, keep, np.zeros(0, bool), candidates, "not drawn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,7 +448,7 @@ class AllOf(_Combined):
     name: ClassVar[str] = "all_of"
 
     def select(self, table: Table) -> Selection:
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         for name, part in self._judged(table):
             score = only_score(part.reasons)
             drops.drop(part.keep, f"not in {name}", others=True, score=score, cuts=part.cuts)
@@ -469,7 +469,7 @@ class AnyOf(_Combined):
             keep |= part.keep
             cuts += part.cuts
             reasons += part.reasons
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         text = f"in none of {', '.join(self._names)}"
         drops.drop(keep, text, others=True, score=only_score(reasons), cuts=cuts)
         return drops.selection()
@@ -482,7 +482,7 @@ class NoneOf(_Combined):
     name: ClassVar[str] = "none_of"
 
     def select(self, table: Table) -> Selection:
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         for name, part in self._judged(table):
             # Without the part's thresholds: here the rows inside them are dropped.
             drops.drop(part.keep, f"in {name}", score=only_score(part.reasons))
