@@ -9,13 +9,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tamis import recipe as recipes
 from tamis.data import Signal, flat, references, settings
 from tamis.errors import RecipeError, RunError, brief, unknown
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, read
+from tamis.recipe import PathLike, Recipe, RecipeLike, read, signal_from, usual
 from tamis.signals import maker_of
 from tamis.storage import location
 from tamis.store import Run, open_run
@@ -223,9 +222,9 @@ def _maker(column: str) -> tuple[str, Signal] | None:
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
-    values = {setting: next(iter(recipes.usual(cls.name, setting)), setting.upper()) for setting in required}
+    values = {setting: next(iter(usual(cls.name, setting)), setting.upper()) for setting in required}
     try:
-        return column.rpartition(".")[0], recipes.signal_from({cls.name: values})[1]
+        return column.rpartition(".")[0], signal_from({cls.name: values})[1]
     except RecipeError:  # the placeholder is not valid for this setting
         return None
 

@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tamis import recipe as recipes
 from tamis.compute import Compute
 from tamis.data import Device, Signal
 from tamis.errors import RunError
 from tamis.graph import Identities
 from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, read
+from tamis.recipe import PathLike, Recipe, RecipeLike, read, signal_from
 from tamis.run.plan import Plan, labelled
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
@@ -161,7 +160,7 @@ def assembled(
     """
     manifest.check_folder(run, pool)
     manifest.check_pool(run, pool, grow=grow)
-    requested = [recipes.signal_from(entry, "signals") for entry in signals]
+    requested = [signal_from(entry, "signals") for entry in signals]
     return Plan(
         pool=pool,
         signals=tuple(

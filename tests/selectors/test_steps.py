@@ -27,8 +27,7 @@ from tamis.selectors import (
     TopN,
     run_steps,
 )
-from tamis.selectors.outcome import check_columns
-from tamis.selectors.steps import describe
+from tamis.selectors.outcome import check_columns, describe
 from tamis.store.reasons import widened
 from tamis.store.table import Table
 

@@ -20,8 +20,18 @@ from tamis.errors import check_words
 from tamis.ids import scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_kind, only_score, run_steps, verdict
-from tamis.selectors.outcome import describe as describe  # the command line imports it from here
+from tamis.selectors.outcome import (
+    Drops,
+    Ends,
+    Outcome,
+    Selection,
+    Step,
+    check_kind,
+    describe,
+    only_score,
+    run_steps,
+    verdict,
+)
 from tamis.store.reasons import Cut, Reason
 from tamis.store.table import Table
 
@@ -43,7 +53,7 @@ def check_numbers(step: str, table: Table, expression: str) -> None:
 
 
 def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
-    """Returns the group of every row by the value of a column, (rows,), -1 for none; and the value of each group."""
+    """Returns the number of each row's group, (rows,), -1 if it has no value, and the value of each group."""
     codes = np.full(len(table), -1, np.int64)
     numbers: dict[Any, int] = {}
     for place, values in table.map([column], lambda place, columns: (place, columns[column])):
@@ -58,10 +68,10 @@ def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class _Threshold:
-    """Steps that compare a score with limits."""
+    """Shared by the steps that compare a score with limits."""
 
     name: ClassVar[str]
-    line: ClassVar[str]  # of the funnel, with settings in braces
+    line: ClassVar[str]  # in the funnel, with settings in braces
     reason: ClassVar[str]  # why rows are dropped
     score: str
     missing: Missing = "error"
@@ -171,7 +181,7 @@ class Between(_Threshold):
 
 @dataclass(frozen=True, kw_only=True)
 class _Top:
-    """Steps that keep the best rows."""
+    """Shared by the steps that keep the best rows."""
 
     name: ClassVar[str]
     score: str
@@ -197,7 +207,7 @@ class _Top:
         return f" per {self.per}" if self.cap is None else f", at most {self.cap:,} per {self.per}"
 
     def _budget(self, rows: int) -> int:
-        """How many of `rows` rows to keep."""
+        """Returns how many of `rows` rows to keep."""
         raise NotImplementedError
 
     def check_columns(self, table: Table) -> None:
@@ -250,11 +260,11 @@ class TopFraction(_Top):
     Attributes:
         score: an expression; higher is kept.
         fraction: in [0, 1].
-        of: "survivors": a share of the candidates; "pool": of all rows, scored or not, so that a step does not
-            depend on what earlier ones dropped (DataComp takes fractions of the pool).
+        of: "survivors": a share of the candidates; "pool": of all rows, scored or not, so that the number does not
+            depend on what earlier steps dropped (DataComp takes fractions of the pool).
         missing: what to do with rows without a score.
-        per: a column (`cluster`, `top_language`): the share is taken of each of its groups.
-        cap: with `per`: the share is taken of all rows, and no group gets more rows than this.
+        per: a column (`cluster`, `top_language`): take the share within each group.
+        cap: with `per`: take the share of all rows, and at most this many from each group.
     """
 
     name: ClassVar[str] = "top_fraction"
@@ -280,8 +290,8 @@ class TopN(_Top):
     Attributes:
         score, missing: as in `TopFraction`.
         n: how many.
-        per: a column: n of each of its groups.
-        cap: with `per`: n of all rows, and no group gets more rows than this.
+        per: a column: take n from each of its groups.
+        cap: with `per`: take n in all, and at most this many from each group.
     """
 
     name: ClassVar[str] = "top_n"
@@ -400,7 +410,7 @@ class RandomFraction:
             order = scramble(*table.uids(rows), seed=self.seed)
             cut = np.partition(order, n - 1)[n - 1]
             drawn = order < cut
-            tied = np.flatnonzero(order == cut)  # pairs of one uid: the first of these rows
+            tied = np.flatnonzero(order == cut)  # equal uids: keep the first rows
             drawn[tied[: n - int(np.count_nonzero(drawn))]] = True
             keep[rows] = drawn
         return verdict(self, keep, np.zeros(0, bool), candidates, "not drawn")
@@ -408,7 +418,7 @@ class RandomFraction:
 
 @dataclass(frozen=True, kw_only=True)
 class _Combined:
-    """Steps that combine others."""
+    """Shared by the steps that combine others."""
 
     name: ClassVar[str]
     parts: tuple[tuple[Step, ...], ...]

@@ -25,8 +25,8 @@ from tamis.exporters.exporter import Exporter
 from tamis.graph import Executor, execute, topological
 from tamis.lab import make_pool
 from tamis.scoring import score
-from tamis.selectors.outcome import Selection, Step
-from tamis.selectors.steps import AllOf, AnyOf, NoneOf, describe
+from tamis.selectors.outcome import Selection, Step, describe
+from tamis.selectors.steps import AllOf, AnyOf, NoneOf
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.store.table import Table
