@@ -23,7 +23,7 @@ import yaml
 from tamis.data import KEEPS, Signal
 from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown
 from tamis.ids import json_ready
-from tamis.pool.files import expand_braces, is_remote, kind_of
+from tamis.pool.files import describe_bytes, expand_braces, is_remote
 from tamis.pool.source import PoolSpec
 from tamis.remote import hide
 from tamis.signals import signal_class
@@ -208,7 +208,9 @@ def _yaml(content: bytes, name: str) -> dict[str, Any]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RecipeError(f"the recipe {name!r} cannot be read: it holds {kind_of(content)}, not UTF-8") from error
+        raise RecipeError(
+            f"the recipe {name!r} cannot be read: it holds {describe_bytes(content)}, not UTF-8"
+        ) from error
     with _at(f"the recipe {name!r} is not valid YAML"):
         data = _read_yaml(text)
     if not isinstance(data, dict):

@@ -17,7 +17,7 @@ from tamis.graph import Identities
 from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, read, signal_from
-from tamis.run.plan import Plan, labelled
+from tamis.run.plan import Plan, with_labels
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
 
@@ -164,7 +164,7 @@ def assembled(
     return Plan(
         pool=pool,
         signals=tuple(
-            labelled(list(dict.fromkeys([*recipe.signals, *requested])), manifest.labels_of(run), identities)
+            with_labels(list(dict.fromkeys([*recipe.signals, *requested])), manifest.labels_of(run), identities)
         ),
         keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
         identities=identities,

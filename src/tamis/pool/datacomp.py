@@ -25,8 +25,8 @@ from tamis.data import Column, Device, Node, Sample, Samples, Signal
 from tamis.errors import PoolError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
-from tamis.pool.source import Pool, PoolSpec, ShardReader, checked, set_caption, set_identity
-from tamis.pool.table import Cut, TableShard, cuts_of, piece_name
+from tamis.pool.source import Pool, PoolSpec, SampleReader, checked, set_caption, set_identity
+from tamis.pool.table import RowRange, TableShard, piece_name, row_ranges
 from tamis.remote import passing, unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
@@ -119,17 +119,17 @@ class DataCompShard(TableShard):
 
     def _samples(self) -> Iterator[Sample]:
         number = -1
-        for (number, row), embeddings in zip(self.rows(), npz_rows(self.npz, self.cut.first), strict=False):
+        for (number, row), embeddings in zip(self.rows(), npz_rows(self.npz, self.range.first), strict=False):
             sample = self.sample(number, row)
             sample.given |= embeddings
             yield sample
-        rows = self.cut.first + number + 1
-        for name, (size, _) in embedding_shapes(self.npz).items() if self.cut.rows is None else ():
+        rows = self.range.first + number + 1
+        for name, (size, _) in embedding_shapes(self.npz).items() if self.range.rows is None else ():
             if size != rows:
                 raise ShardError(f"{self.npz}: {name} has {size:,} rows, {self.url} {rows:,}")
 
     def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
-        key = str(row.get("key") or row.get("uid") or f"{self.cut.first + number:09d}")
+        key = str(row.get("key") or row.get("uid") or f"{self.range.first + number:09d}")
         sample = Sample(uid=(0, 0), key=key)
         set_caption(sample, row.get(self.caption), f"column {self.caption!r}")
         url = str(row.get("url") or "").encode()
@@ -138,24 +138,24 @@ class DataCompShard(TableShard):
         sample.given |= {name: row[name] for name in SCORES if row.get(name) is not None}
         return sample
 
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+    def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")
 
 
 def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
     """Returns the pool of some metadata files (stems by URL), each of them a shard, or cut into ranges of its rows."""
 
-    def cuts_in(url: str) -> list[Cut]:
+    def ranges_in(url: str) -> list[RowRange]:
         try:
             with open_file(url) as raw:
-                return cuts_of([pq.read_metadata(raw).num_rows])
+                return row_ranges([pq.read_metadata(raw).num_rows])
         except (OSError, pa.ArrowException) as error:
             if unreached(error):
                 raise unopened(url, "metadata", error) from error
-            return [Cut()]  # it is damaged: its shard will say so
+            return [RowRange()]  # it is damaged: its shard will say so
 
     with ThreadPoolExecutor(16) as threads:  # each file takes a request or two on a store
-        found = dict(zip(stems, threads.map(cuts_in, stems), strict=True))
+        found = dict(zip(stems, threads.map(ranges_in, stems), strict=True))
     first = next(iter(stems))
     try:
         shapes = embedding_shapes(first.removesuffix(".parquet") + ".npz")
@@ -167,9 +167,11 @@ def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
     caption = choose_column("caption", spec.caption, ("text",), list(kinds), first)
     check_texts(caption, kinds, first)
     shards = tuple(
-        DataCompShard(name=piece_name(stems[url], cuts, cut), url=url, cut=cut, spec=spec, image=None, caption=caption)
-        for url, cuts in found.items()
-        for cut in cuts
+        DataCompShard(
+            name=piece_name(stems[url], ranges, part), url=url, range=part, spec=spec, image=None, caption=caption
+        )
+        for url, ranges in found.items()
+        for part in ranges
     )
     return Pool(
         spec=spec,

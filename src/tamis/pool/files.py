@@ -175,7 +175,7 @@ def _globbed(pattern: str) -> list[str]:
     return sorted(found)
 
 
-def kind_of(data: bytes) -> str:
+def describe_bytes(data: bytes) -> str:
     """Returns what a file seems to hold and its size, not its content: it may be a key or a list of passwords."""
     head = data[:4096]
     if not head.strip(b"\0"):

@@ -17,7 +17,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from tamis.arrays import Pixels
 from tamis.data import Sample
 from tamis.errors import SampleError
-from tamis.pool.files import kind_of
+from tamis.pool.files import describe_bytes
 
 #: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
 #: Ghostscript), and none of them is a photograph from the web.
@@ -267,7 +267,7 @@ def _unidentified(data: bytes) -> SampleError:
         with suppress(Exception):
             if accepts(data[:64]) is True:
                 return SampleError("image_refused", f"the format {name} is none that trainers read")
-    return SampleError("image_broken", f"no image format is recognised; the file holds {kind_of(data)}")
+    return SampleError("image_broken", f"no image format is recognised; the file holds {describe_bytes(data)}")
 
 
 def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tamis.errors import PoolError, UnreachedError, nearest
 from tamis.pool.files import open_file, stamp
-from tamis.pool.source import MAX_TEXT_BYTES, kind_of
+from tamis.pool.source import MAX_TEXT_BYTES, json_type_name
 from tamis.remote import passing
 
 CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
@@ -34,7 +34,7 @@ BATCH = 256  # rows held at once, with their images
 _LOOK_AT = 100  # lines of a JSONL file that show its columns
 
 #: No line of a text file, and no row of several lines, has more characters: text formats hold no image bytes.
-MOST_CHARACTERS = 2 * MAX_TEXT_BYTES
+LONGEST_LINE = 2 * MAX_TEXT_BYTES
 
 
 def table_rows(
@@ -60,10 +60,10 @@ def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
 
     def lines() -> Iterator[str]:
         nonlocal held
-        while line := text.readline(MOST_CHARACTERS + 1):
+        while line := text.readline(LONGEST_LINE + 1):
             held += len(line)
-            if held > MOST_CHARACTERS:
-                raise csv.Error(f"a row has more than {MOST_CHARACTERS:,} characters")
+            if held > LONGEST_LINE:
+                raise csv.Error(f"a row has more than {LONGEST_LINE:,} characters")
             yield line
 
     # A caption may begin with a quote that nothing closes, and swallow the rows up to the next quote. A TSV needs no
@@ -102,11 +102,11 @@ def _number(name: str, cell: str) -> Any:
 
 
 def _json_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
-    while line := raw.readline(MOST_CHARACTERS + 1):
-        if len(line) > MOST_CHARACTERS:
+    while line := raw.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
             while line and not line.endswith(b"\n"):
-                line = raw.readline(MOST_CHARACTERS)
-            yield {PROBLEM: f"the line has more than {MOST_CHARACTERS:,} bytes"}
+                line = raw.readline(LONGEST_LINE)
+            yield {PROBLEM: f"the line has more than {LONGEST_LINE:,} bytes"}
             continue
         if not line.strip():
             continue
@@ -126,7 +126,7 @@ def column_kinds(url: str) -> dict[str, str]:
                 return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}
             if url.endswith(".jsonl"):
                 return _json_kinds(itertools.islice(_json_rows(raw), _LOOK_AT))
-            first = raw.readline(MOST_CHARACTERS).decode("utf-8-sig", "replace")
+            first = raw.readline(LONGEST_LINE).decode("utf-8-sig", "replace")
             names = next(csv.reader([first], delimiter=_delimiter(url)), [])
             return dict.fromkeys(names, TEXT)
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
@@ -150,7 +150,7 @@ def _json_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     for row in rows:
         for name, value in row.items():
             if isinstance(name, str):
-                found.setdefault(name, set()).update(() if value is None else (kind_of(value),))
+                found.setdefault(name, set()).update(() if value is None else (json_type_name(value),))
 
     def usable_first(kind: str) -> tuple[bool, bool, str]:
         return kind != TEXT, kind != TEXTS, kind

@@ -117,7 +117,7 @@ class SampleFiles(NamedTuple):
     files: Mapping[str, bytes]
 
 
-class ShardReader(Protocol):
+class SampleReader(Protocol):
     """A shard that is open for reading single samples again. Several threads may use it at once."""
 
     sequential: bool  # it is read from the front: to go back is to start again
@@ -159,7 +159,7 @@ class Shard(ABC):
         return ()
 
     @abstractmethod
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+    def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         """Opens the shard for reading single samples again."""
 
 
@@ -282,10 +282,10 @@ def text_in(value: Any, where: str) -> str | bytes | None:
         value = value[0] if value else None
     if value is None or isinstance(value, str | bytes):
         return value
-    raise SampleError("caption_missing", f"the {where} holds {kind_of(value)}, expected text")
+    raise SampleError("caption_missing", f"the {where} holds {json_type_name(value)}, expected text")
 
 
-def kind_of(value: Any) -> str:
+def json_type_name(value: Any) -> str:
     """Returns the kind of a JSON value, for messages."""
     if isinstance(value, list):
         return "a list of texts" if all(isinstance(one, str | None) for one in value) else "a list"

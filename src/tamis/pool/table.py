@@ -35,8 +35,8 @@ from tamis.pool.source import (
     PoolSpec,
     Problem,
     SampleFiles,
+    SampleReader,
     Shard,
-    ShardReader,
     checked,
     set_caption,
     set_identity,
@@ -65,7 +65,7 @@ SHARD_ROWS, WHOLE_ROWS = 10_000, 50_000
 NO_IMAGES = "none"
 
 
-class Cut(NamedTuple):
+class RowRange(NamedTuple):
     """A range of a table's rows."""
 
     first: int = 0
@@ -81,12 +81,12 @@ class TableShard(Shard):
 
     image: str | None
     caption: str
-    cut: Cut = Cut()
+    range: RowRange = RowRange()
 
     @property
     def pairs(self) -> int | None:
         """How many rows it has, if they were counted."""
-        return self.cut.pairs
+        return self.range.pairs
 
     def samples(self) -> Iterator[Sample]:
         return checked((self.sample(number, row) for number, row in self.rows()), self.url)
@@ -94,9 +94,11 @@ class TableShard(Shard):
     def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields numbered rows of this shard: of a Parquet file from row `first` on, of others all."""
         first = first if self.url.endswith(".parquet") else 0
-        left = None if self.cut.rows is None else self.cut.rows - first
+        left = None if self.range.rows is None else self.range.rows - first
         try:
-            yield from enumerate(table_rows(self.url, self.columns(), self.cut.first + first, left, self.batch), first)
+            yield from enumerate(
+                table_rows(self.url, self.columns(), self.range.first + first, left, self.batch), first
+            )
         except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
             kind = UnreachedError if unreached(error) else ShardError
             raise kind(f"{self.url}: cannot be read further: {error}") from error
@@ -109,7 +111,7 @@ class TableShard(Shard):
     def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         """Returns the sample of a row of this shard, its image read."""
         key = row.get("key")
-        sample = Sample(uid=(0, 0), key=utf8(str(key)) if key not in (None, "") else f"{self.cut.first + number:09d}")
+        sample = Sample(uid=(0, 0), key=utf8(str(key)) if key not in (None, "") else f"{self.range.first + number:09d}")
         if problem := row.get(PROBLEM):
             sample.mark("json_broken", str(problem))
         ext, image = ("jpg", None) if self.image is None else self._image(sample, row.get(self.image))
@@ -154,7 +156,7 @@ class TableShard(Shard):
     def image_member(self, members: Sequence[Member]) -> Member | None:
         return members[0] if members and self.image is not None else None
 
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+    def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         return _ByRow(self, whole) if whole or self._holds_images() else _ByPath(self)
 
     def _holds_images(self) -> bool:
@@ -190,7 +192,7 @@ class TableShard(Shard):
         return SampleFiles(sample, files)
 
     def no_row(self, row: int) -> Problem:
-        return Problem("changed", f"{self.url} has changed since it was scored: it has no row {self.cut.first + row}")
+        return Problem("changed", f"{self.url} has changed since it was scored: it has no row {self.range.first + row}")
 
 
 class _ByPath:
@@ -255,7 +257,7 @@ class _ByRow:
         self._warned = True
         log.warning(
             "%s: what the column %r holds is not an image in row %d (and maybe others): it is not copied",
-            *(self._shard.url, self._shard.image, self._shard.cut.first + row),
+            *(self._shard.url, self._shard.image, self._shard.range.first + row),
         )
 
 
@@ -295,7 +297,7 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     image = None if spec.image == NO_IMAGES else choose_column("image", spec.image, IMAGE_COLUMNS, present, url)
     caption = choose_column("caption", spec.caption, CAPTION_COLUMNS, present, url)
     check_texts(caption, kinds, url)
-    cuts = [Cut()]
+    ranges = [RowRange()]
     if url.endswith(".parquet"):
         try:
             with open_file(url) as raw:
@@ -303,19 +305,19 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
                 sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
         except OSError as error:
             raise unopened(url, "a table", error) from error
-        cuts = cuts_of(sizes)
+        ranges = row_ranges(sizes)
     return [
-        TableShard(name=piece_name(stem, cuts, cut), url=url, spec=spec, image=image, caption=caption, cut=cut)
-        for cut in cuts
+        TableShard(name=piece_name(stem, ranges, part), url=url, spec=spec, image=image, caption=caption, range=part)
+        for part in ranges
     ]
 
 
-def piece_name(stem: str, cuts: Sequence[Cut], cut: Cut) -> str:
+def piece_name(stem: str, ranges: Sequence[RowRange], part: RowRange) -> str:
     """Returns the name of one of the shards of a table."""
-    return stem if len(cuts) == 1 else f"{stem}-rows{cut.first:09d}"
+    return stem if len(ranges) == 1 else f"{stem}-rows{part.first:09d}"
 
 
-def cuts_of(groups: Sequence[int]) -> list[Cut]:
+def row_ranges(groups: Sequence[int]) -> list[RowRange]:
     """Returns the shards of a Parquet file whose row groups have so many rows."""
     ends, total = [0], 0
     for size in groups:
@@ -327,5 +329,5 @@ def cuts_of(groups: Sequence[int]) -> list[Cut]:
     starts: list[int] = []
     for start, end in itertools.pairwise(ends):
         starts += range(start, end, SHARD_ROWS) if end - start > WHOLE_ROWS else [start]
-    cuts = [Cut(start, end - start, pairs=end - start) for start, end in itertools.pairwise([*starts, total])]
-    return [*cuts[:-1], cuts[-1]._replace(rows=None)]
+    ranges = [RowRange(start, end - start, pairs=end - start) for start, end in itertools.pairwise([*starts, total])]
+    return [*ranges[:-1], ranges[-1]._replace(rows=None)]

@@ -29,8 +29,8 @@ from tamis.pool.source import (
     PoolSpec,
     Problem,
     SampleFiles,
+    SampleReader,
     Shard,
-    ShardReader,
     checked,
     read_json,
     set_caption,
@@ -152,7 +152,7 @@ class TarShard(Shard):
         wanted = ("json", _caption(self.spec))
         return [member for member in members if member.ext in wanted and member.size <= self._limit(member.ext)]
 
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+    def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         return _Through(self) if self.is_compressed() else _Ranges(self, keep_open)
 
     def together(self, members: Sequence[Member], data: Sequence[bytes | Problem]) -> SampleFiles | Problem:

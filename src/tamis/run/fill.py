@@ -67,7 +67,7 @@ def engine_named(
         StopError: there is no such engine, an option belongs to another engine, or the rank is unknown.
     """
     from tamis.run.local import Local
-    from tamis.run.ranks import place_of
+    from tamis.run.ranks import rank_of
 
     owners = {"--address": (address, "ray"), "--rank": (rank, "static"), "--world": (world, "static")}
     for option, (value, owner) in owners.items():
@@ -79,7 +79,7 @@ def engine_named(
         return Ray(address, workers)
     if name not in ("local", "static"):
         raise StopError(unknown("engine", name, ("local", "ray", "static")))
-    return Local(workers, place_of(rank=rank, world=world) if name == "static" else None, command=True)
+    return Local(workers, rank_of(rank=rank, world=world) if name == "static" else None, command=True)
 
 
 def fill(

@@ -1,12 +1,12 @@
 """The local engine: worker processes on this machine, each doing one shard at a time.
 
 With more workers than GPUs, the workers read, decode and write, and one process per GPU runs the networks for all of
-them (`tamis.run.device`). If a worker dies (out of memory, a crash in a native library), its shard is reported as
+them (device_process.py). If a worker dies (out of memory, a crash in a native library), its shard is reported as
 failed and a new worker takes its place.
 
-Ranks that a scheduler starts share a run folder without a coordinator or messages. Each does its own share of the
-shards first, then what is left of the others'. Claims (`tamis.store.claims`) keep two from doing one shard, and free
-the shards of dead ranks.
+A scheduler may start several ranks on one run folder. They send each other nothing: each does its own share of the
+shards first, then helps with what is left. Claims (store/claims.py) keep two ranks from doing one shard, and free the
+shards of dead ranks.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tamis.models.device import cores, memory, visible_devices
 from tamis.pool.files import is_remote
 from tamis.processes import die_with_parent
 from tamis.remote import remember, secrets
-from tamis.run.device import DeviceProcess, RemoteExecutor
+from tamis.run.device_process import DeviceProcess, RemoteExecutor
 from tamis.run.failures import ShardReport, error_of, record, recorded
 from tamis.run.plan import Plan, Task
-from tamis.run.ranks import Place
+from tamis.run.ranks import Rank
 from tamis.run.shard import Progress, ShardWorker
 from tamis.storage import has_if_absent
 from tamis.store.claims import CLAIMS, being_done
@@ -74,7 +74,7 @@ class Local:
 
     away: ClassVar[bool] = False
     workers: int | None = None  # 1 works in this process. None: one per GPU, or 1
-    place: Place | None = None  # which rank this is; None: there are no others
+    rank: Rank | None = None  # which rank this is; None: there are no others
     # A command started it, not a caller of the library: then `workers` None means one per core, as memory allows, to
     # feed GPUs or if there is only reading to do, and plug-ins run in a child process even with one worker, so that
     # their exit does not end the command.
@@ -84,11 +84,11 @@ class Local:
 
     @property
     def suffix(self) -> str:
-        return "" if self.place is None else f"-rank{self.place.rank}"
+        return "" if self.rank is None else f"-rank{self.rank.number}"
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        place = self.place or Place()
-        own = {shard.name for shard in plan.pool.shards[place.rank :: place.world]}
+        rank = self.rank or Rank()
+        own = {shard.name for shard in plan.pool.shards[rank.number :: rank.world]}
         failed_before = recorded(run)
         pending = {task.shard.name for task in tasks}
         batch = [task for task in tasks if task.shard.name in own]
@@ -110,14 +110,14 @@ class Local:
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
                 # Other commands than ranks may make other parts, so their failures are not ours.
-                now = recorded(run) if self.place is not None else {}
+                now = recorded(run) if self.rank is not None else {}
                 failed = {name for name, tag in now.items() if tag != failed_before.get(name)}
                 for name in sorted(pending & failed | pending - missing.keys()):  # what others have finished
                     pending.discard(name)
                     missing.pop(name, None)
                     yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if name in failed else None)
                 # Each rank has an order of its own in which it helps others.
-                order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{place.rank}/{name}".encode()))
+                order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{rank.number}/{name}".encode()))
                 some = order[:_LOOKS_AT]
                 busy = being_done(run, some)
                 batch = [missing[name] for name in some if name not in busy][: max(_HELPS_WITH, workers.number)]
@@ -130,11 +130,11 @@ class Local:
     @contextmanager
     def _started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Workers]:
         """Provides workers that keep their models while the block runs, at most one for each task."""
-        place = self.place or Place()
-        number, engines = place.local
+        rank = self.rank or Rank()
+        number, engines = rank.local
         visible = visible_devices(plan.device)
-        devices = visible if place.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
-        available = min(cores(), place.cores or max(1, cores() // engines))
+        devices = visible if rank.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
+        available = min(cores(), rank.cores or max(1, cores() // engines))
         size = min(self.workers or self._fitting(plan, devices, available, tasks), max(1, len(tasks)))
         each = max(1, available // size)
         threads = plan.device.threads or (each if size > 1 or engines > 1 else None)
@@ -153,7 +153,7 @@ class Local:
             return len(devices)
         if on_cpu and not _worth_processes(tasks):
             return 1
-        return max(len(devices), feeders(available, (self.place or Place()).local[1]))
+        return max(len(devices), feeders(available, (self.rank or Rank()).local[1]))
 
 
 def feeders(available: int, engines: int) -> int:

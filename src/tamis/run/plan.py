@@ -81,7 +81,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for label, signal in self.signals:
-            for name in {label, *(column.name for column in signal.columns)} & {one.field for one in self.carried}:
+            for name in {label, *(column.name for column in signal.columns)} & {one.field for one in self.added_fields}:
                 raise RecipeError(
                     f"the field {name!r} cannot be added to the run: a column of the signal {signal.name} has that name"
                 )
@@ -115,7 +115,7 @@ class Plan:
         return self.pool.spec.fields if self.fields is None else self.fields
 
     @property
-    def carried(self) -> tuple[CarriedField, ...]:
+    def added_fields(self) -> tuple[CarriedField, ...]:
         """The json fields that are added later."""
         return tuple(CarriedField(field=name) for name in self.pool.spec.fields if name not in self.in_index)
 
@@ -124,7 +124,7 @@ class Plan:
         """The parts that every shard gets, the index first."""
         outputs = {"index": Output("index", "index")}
         signals: list[tuple[str, Signal]] = [(signal.name, signal) for signal in self.pool.signals]
-        signals += [(signal.field, signal) for signal in self.carried]
+        signals += [(signal.field, signal) for signal in self.added_fields]
         for label, signal in [*signals, *self.signals]:
             folder = f"scores/{self.identities.stem(signal)}"
             outputs.setdefault(folder, Output("scores", folder, signal, label))
@@ -196,7 +196,7 @@ class Plan:
         return facts
 
 
-def labelled(
+def with_labels(
     signals: Sequence[tuple[str, Signal]], known: Mapping[str, str], identities: Identities
 ) -> list[tuple[str, Signal]]:
     """Gives every signal a label: its own ("" for none), else its name, else its name and part of its fingerprint.

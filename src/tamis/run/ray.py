@@ -55,7 +55,7 @@ class Ray:
     # How many actors; None: one per GPU of the cluster, or per `threads` cores if it has none, also of nodes that join.
     workers: int | None = None
     # Each actor has as many reading and decoding workers as its machine has cores for it, and a process that runs the
-    # networks for them (`tamis.run.device`). None: where actors have GPUs.
+    # networks for them (`tamis.run.device_process`). None: where actors have GPUs.
     served: bool | None = None
 
     @property

@@ -1,6 +1,6 @@
 """One shard: read once, decoded once, and every missing part made from that.
 
-`ShardReader` reads and decodes batches in threads, a few ahead of the model. `ShardWorker` computes the nodes, those
+`BatchReader` reads and decodes batches in threads, a few ahead of the model. `ShardWorker` computes the nodes, those
 that use the model's device in the caller's thread, and writes the parts.
 """
 
@@ -127,7 +127,7 @@ class ShardWorker:
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
         kept = self._unfinished(task, stamp, stored, writers)
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
-        reader = ShardReader(self.plan, task, self._index(task), self.decoders, kept)
+        reader = BatchReader(self.plan, task, self._index(task), self.decoders, kept)
         if making_index:
             batches = reader.from_file(decodes=True, keeps_pixels=_reads_files(nodes))
         else:
@@ -256,7 +256,7 @@ def _stamp(task: Task) -> str:
         raise kind(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error
 
 
-class ShardReader:
+class BatchReader:
     """Reads one shard, from its file or from its index, in batches.
 
     Rows that `kept` has are neither decoded nor yielded. `ending` is why the file could not be read to its end.

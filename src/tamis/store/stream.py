@@ -30,7 +30,7 @@ from tamis.ids import content_uid, format_uid, image_xxh3
 from tamis.pool import Pool, PoolSpec, Shard, open_pool
 from tamis.pool.files import absolute, expand_braces, is_remote
 from tamis.pool.images import decode, pixels_in
-from tamis.pool.source import Problem, SampleFiles, ShardReader, too_many_bytes
+from tamis.pool.source import Problem, SampleFiles, SampleReader, too_many_bytes
 from tamis.store import parts
 from tamis.store.run import Run
 from tamis.store.subset import Subset
@@ -225,7 +225,7 @@ class _Source:
     restamped: bool | None = None  # whether its file has another size or time; None: not looked at
     failures: int = 0  # jobs in a row that failed as a whole
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    reader: ShardReader | None = None
+    reader: SampleReader | None = None
     users: int = 0  # jobs that use the reader
     last: Future[None] | None = None  # the job that was planned last
 
@@ -406,7 +406,7 @@ class _Stream:
             entry.files, entry.problem = {}, problem
 
     @contextmanager
-    def _reader(self, source: _Source, shard: Shard, leaves: bool) -> Iterator[ShardReader]:
+    def _reader(self, source: _Source, shard: Shard, leaves: bool) -> Iterator[SampleReader]:
         """Opens a shard, unless it is open; closes it if nobody uses it and it will not be needed soon."""
         with source.lock:
             if source.reader is None:
