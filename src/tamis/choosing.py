@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tamis.data import Signal, flat, references, settings
-from tamis.errors import RecipeError, RunError, brief, unknown
+from tamis.errors import RecipeError, RunError, brief, unknown_message
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, read, signal_from, usual
+from tamis.recipe import PathLike, Recipe, RecipeLike, load, signal_from, usual
 from tamis.signals import maker_of
 from tamis.storage import location
 from tamis.store import Run, open_run
@@ -46,7 +46,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
-    chosen = read(recipe, settings)
+    chosen = load(recipe, settings)
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
@@ -152,7 +152,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         maker = maker_of(column_name)
         raise RecipeError(
-            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}"
+            f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}"
             + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tamis.data import settings
-from tamis.errors import PoolError, RunError, StopError, unknown
+from tamis.errors import PoolError, RunError, StopError, unknown_message
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.open import known_pairs
@@ -78,7 +78,7 @@ def engine_named(
 
         return Ray(address, workers)
     if name not in ("local", "static"):
-        raise StopError(unknown("engine", name, ("local", "ray", "static")))
+        raise StopError(unknown_message("engine", name, ("local", "ray", "static")))
     return Local(workers, rank_of(rank=rank, world=world) if name == "static" else None, command=True)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from tamis import __version__
 from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, references, settings
-from tamis.errors import RecipeError, unknown
+from tamis.errors import RecipeError, unknown_message
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Identities, model_digest, topological
 from tamis.pool import Pool, Shard
@@ -87,7 +87,7 @@ class Plan:
                 )
         for kind in self.keep:
             if kind not in KEEPS:
-                raise RecipeError(unknown("thing to keep", kind, KEEPS))
+                raise RecipeError(unknown_message("thing to keep", kind, KEEPS))
         if not self.pool.has_images:
             for _, signal in self.signals:
                 if DecodedImages() in topological([signal]):

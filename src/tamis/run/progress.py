@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from tamis.errors import RunError, shown
+from tamis.errors import RunError, escape_controls
 from tamis.processes import NUMBERED_IN, alive
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport
@@ -212,7 +212,9 @@ class Reporter:
             self.tally.finish(report)
             if report.error is not None and not self.quiet:
                 # A Text: in a string, brackets and colons of file names would count as markup or emoji.
-                line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
+                line = Text.assemble(
+                    (f"shard {escape_controls(report.shard)}:", "red"), f" {escape_controls(report.error)}"
+                )
                 self._console.print(line, soft_wrap=self._live is None)
             if not report.elsewhere:
                 self._events.append(report.event())

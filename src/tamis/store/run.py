@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Floats
 from tamis.data import Column
-from tamis.errors import RunError, unknown
+from tamis.errors import RunError, unknown_message
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
 from tamis.store.checked import damaged, read_record
@@ -317,10 +317,10 @@ class Run:
             raise RunError(f"{self.path} has several {name!r}: write {' or '.join(several)}")
         if name.endswith("_embedding"):
             raise RunError(
-                f"{unknown('stored embedding', name, self.vectors)} in {self.path}; store them with "
+                f"{unknown_message('stored embedding', name, self.vectors)} in {self.path}; store them with "
                 "`tamis score ... --keep embeddings`, or 'keep: [embeddings]' in the recipe"
             )
-        raise RunError(f"{unknown('score column', name, self.score_names())} in {self.path}")
+        raise RunError(f"{unknown_message('score column', name, self.score_names())} in {self.path}")
 
     def score_names(self) -> list[str]:
         """Returns the shortest name of every score column."""
@@ -490,5 +490,5 @@ def _folder(name: str, folders: Mapping[str, Path], what: str) -> Path:
     found = _names_of(folders).get(name)
     if found is None:
         several = any(each.rpartition("-")[0] == name for each in folders)
-        raise RunError(unknown(what, name, folders) + (" (name one in full)" if several else ""))
+        raise RunError(unknown_message(what, name, folders) + (" (name one in full)" if several else ""))
     return folders[found]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels, Rows
 from tamis.data import Member, Sample
-from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknown
+from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknown_message
 from tamis.ids import content_uid, format_uid, image_xxh3
 from tamis.pool import Pool, PoolSpec, Shard, open_pool
 from tamis.pool.files import absolute, expand_braces, is_remote
@@ -142,7 +142,7 @@ def samples_of(
     """
     for name in fields:
         if name not in FIELDS:
-            raise ValueError(unknown("field", name, FIELDS))
+            raise ValueError(unknown_message("field", name, FIELDS))
     if errors not in ("raise", "mark"):
         raise ValueError(f"errors must be 'raise' or 'mark', got {errors!r}")
     at_least_one(ahead=ahead, **({} if threads is None else {"threads": threads}))

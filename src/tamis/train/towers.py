@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from tamis.errors import ModelError, unknown
+from tamis.errors import ModelError, unknown_message
 from tamis.models.clip import DUAL, pooled
 from tamis.models.loading import (
     is_pooler,
@@ -134,7 +134,9 @@ def pretrained(training: ClipTraining) -> dict[str, str]:
         try:
             digests["model"] = resolve(training.model).digest
         except ModelError as error:
-            raise ModelError(f"{error}. Also an {unknown('architecture', training.model, ARCHITECTURES)}") from error
+            raise ModelError(
+                f"{error}. Also an {unknown_message('architecture', training.model, ARCHITECTURES)}"
+            ) from error
     return digests
 
 
