@@ -36,14 +36,14 @@ class Table:
         kind: "number", "word" or "vector": what a column holds.
         about: what is known of a column: the settings it was made with, its model's among them.
         side_file: what the signal of a column keeps next to its parts, by column and file name; None: no such file.
-        alive: which rows are still in question; None: all. Steps of a recipe narrow it one after the other.
+        only: the candidates, the rows that earlier steps left; None: all.
     """
 
     sizes: Sequence[int]
     read: Callable[[int, Sequence[str]], dict[str, Any]]
     read_uids: Callable[[int], tuple[U64, U64]]
     kind: Callable[[str], str]
-    alive: Mask | None = None
+    only: Mask | None = None
     about: Callable[[str], Mapping[str, Any]] = lambda name: {}
     side_file: Callable[[str, str], Any] = lambda name, file: None
 
@@ -85,23 +85,23 @@ class Table:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def among(self, alive: Mask | None) -> Table:
-        """Returns the same table with other rows in question."""
-        return replace(self, alive=alive)
+    def among(self, candidates: Mask | None) -> Table:
+        """Returns the same table with other candidates; None: all rows."""
+        return replace(self, only=candidates)
 
     def part(self, blocks: Sequence[int]) -> Table:
-        """Returns the table of some of the blocks, all of their rows in question."""
+        """Returns the table of some of the blocks, with all of their rows as candidates."""
         return replace(
             self,
             sizes=[self.sizes[block] for block in blocks],
             read=lambda number, names: self.read(blocks[number], names),
             read_uids=lambda number: self.read_uids(blocks[number]),
-            alive=None,
+            only=None,
         )
 
-    def living(self) -> Mask:
-        """Returns the rows in question as a mask of the whole table."""
-        return np.ones(len(self), bool) if self.alive is None else self.alive
+    def candidates(self) -> Mask:
+        """Returns the candidates as a mask of the whole table, (rows,) bool."""
+        return np.ones(len(self), bool) if self.only is None else self.only
 
     def map(self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T]) -> Iterator[T]:
         """Calls `work(rows, columns)` for every block, some at once, and yields the results in order.
