@@ -244,10 +244,10 @@ class Above:
             a[place] = columns[self.score]
 
         list(table.map([self.score], read))
-        alive = table.candidates()
+        candidates = table.candidates()
         with np.errstate(invalid="ignore"):
             keep = np.asarray(good(a), bool)
-        return verdict(self, keep & alive, np.isnan(a) & alive, alive, "too low", 0.1)
+        return verdict(self, keep & candidates, np.isnan(a) & candidates, candidates, "too low", 0.1)
 
 
 def step(**body: Any) -> Any:

@@ -15,7 +15,7 @@ from tamis.data import Column
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
 from tamis.ids import fingerprint
-from tamis.math.statistics import share
+from tamis.math.statistics import share_interval
 from tamis.store import manifest, parts
 from tamis.store.claims import check_same_rows, held, locked
 
@@ -120,7 +120,7 @@ def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:
     """Returns the share of the good and of the bad pairs that a subset keeps, with its 95 % interval."""
     kept, found = labels.count(keep), {}
     for kind, n in labels.count().items():
-        estimate = share(kept[kind], n) if n else None
+        estimate = share_interval(kept[kind], n) if n else None
         interval = estimate and [estimate.value, estimate.low, estimate.high]
         found[kind] = {"kept": kept[kind], "of": n, "share": interval}
     return found

@@ -103,7 +103,7 @@ class Clusters:
 
     Attributes:
         centroids: (k, d) float32 unit rows.
-        label: (rows,) the cluster of each row of the table, -1 if it is not in question or has no embedding.
+        label: (rows,) the cluster of each row of the table, -1 if it is not a candidate or has no embedding.
         cosine: (rows,) with the cluster's centroid, NaN where there is none.
     """
 
@@ -136,10 +136,10 @@ class ClusterStep:
     def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:
         """Returns the clusters of the candidates, None if no row has the embedding; and which rows lack it."""
         self.check_columns(table)
-        alive = table.candidates()
+        candidates = table.candidates()
         there = embedded(table, self.embedding)
-        missing = alive & ~there
-        check_missing(self, missing, alive, self.embedding)  # before the work, not after it
+        missing = candidates & ~there
+        check_missing(self, missing, candidates, self.embedding)  # before the work, not after it
         rows = int(np.count_nonzero(there))
         if not rows:
             return None, missing

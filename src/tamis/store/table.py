@@ -33,10 +33,10 @@ class Table:
         sizes: rows per block.
         read: returns columns of a block, by name.
         read_uids: returns the halves of the uids of a block.
-        kind: returns "number", "word" or "vector": what a column holds.
-        about: returns the description of a column's signal or embeddings, with its settings and models.
-        side_file: returns a side file of a column's signal, by column and file name; None: no such file.
-        only: the candidates, if not all rows are: those that no earlier step of a recipe has dropped.
+        kind: "number", "word" or "vector": what a column holds.
+        about: what is known of a column: the settings it was made with, its model's among them.
+        side_file: what the signal of a column keeps next to its parts, by column and file name; None: no such file.
+        only: the candidates, the rows that earlier steps left; None: all.
     """
 
     sizes: Sequence[int]
@@ -86,11 +86,11 @@ class Table:
         return int(self.starts[-1])
 
     def among(self, candidates: Mask | None) -> Table:
-        """Returns the same table with other candidates."""
+        """Returns the same table with other candidates; None: all rows."""
         return replace(self, only=candidates)
 
     def part(self, blocks: Sequence[int]) -> Table:
-        """Returns the table of some of the blocks; all of their rows are candidates."""
+        """Returns the table of some of the blocks, with all of their rows as candidates."""
         return replace(
             self,
             sizes=[self.sizes[block] for block in blocks],
@@ -100,7 +100,7 @@ class Table:
         )
 
     def candidates(self) -> Mask:
-        """Returns which rows steps may still keep or drop, as a mask of the whole table."""
+        """Returns the candidates as a mask of the whole table, (rows,) bool."""
         return np.ones(len(self), bool) if self.only is None else self.only
 
     def map(self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T]) -> Iterator[T]:
