@@ -170,7 +170,7 @@ def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
 
 def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
     """Returns the error for a file that cannot be opened; `kind` is the expected content."""
-    if passing(error):
+    if is_transient(error):
         return UnreachedError(
             f"{url} cannot be reached now ({error}): the file may be fine, so repeat the command later"
         )

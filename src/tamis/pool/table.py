@@ -147,7 +147,7 @@ class TableShard(Shard):
             # Many image servers are gone for good: that costs rows, not the shard. But we wait for stores, and for the
             # table's own server.
             elsewhere = full.startswith(("http://", "https://")) and full.split("/")[:3] != self.url.split("/")[:3]
-            if passing(error) and not elsewhere:
+            if is_transient(error) and not elsewhere:
                 raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None
             what = f"{type(error).__name__}: {error}"
             sample.mark("image_missing", f"the image {redacted(path)!r} cannot be read: {what}")

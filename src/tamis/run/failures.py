@@ -57,7 +57,7 @@ def failure_path(run: Path, shard: str) -> Path:
 
 def recorded(run: Path) -> dict[str, str]:
     """Returns {shard: version tag of its error file}, to notice new errors."""
-    entries = {shard: look(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
+    entries = {shard: entry_of(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
     return {shard: entry.tag for shard, entry in entries.items() if entry is not None}
 
 

@@ -306,7 +306,7 @@ def _work(
     """Runs in a worker process: does tasks until the parent ends it or dies."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
-    remember(hidden)
+    take_secrets(hidden)
     logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent has already logged these warnings
 
     def send(message: Any) -> None:
