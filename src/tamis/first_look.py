@@ -22,7 +22,7 @@ from tamis.choosing import select
 from tamis.data import Sample
 from tamis.errors import RunError, at_least_one
 from tamis.graph import Identities
-from tamis.math.statistics import share
+from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.source import PoolSpec
@@ -175,7 +175,7 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
     """Returns the recipes worth trying: first those of `MEASURED` tried on the sample, then some that need models."""
     found = []
     for subset in subsets:
-        kept = share(int(subset.keep.sum()), len(run))
+        kept = share_interval(int(subset.keep.sum()), len(run))
         last = subset.funnel[-1]
         why = f"{last['before'] - last['kept']:,} images repeat another of the sample. {_MORE}"
         if subset.name == "basic":

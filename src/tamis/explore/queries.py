@@ -38,7 +38,7 @@ from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, scrambled
-from tamis.storage import explained
+from tamis.storage import explained_errors
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
@@ -328,7 +328,7 @@ class Explorer:
             raise RecipeError(
                 f"the name has {len(checked.name):,} characters, too many for a file: choose a shorter one"
             )
-        with explained(path):
+        with explained_errors(path):
             path.parent.mkdir(exist_ok=True)
             if not replace and path.exists():
                 raise RecipeError(f"{path} exists already: choose another name, or replace it")

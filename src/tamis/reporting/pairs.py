@@ -39,7 +39,7 @@ _GROUPS, _MEMBERS = 8, 4
 def scrambled(table: Table, seed: int = 0) -> U64:
     """Returns the scrambled uid of every row, (rows,): a random order that does not depend on row order."""
     out = np.empty(len(table), np.uint64)
-    for block, place in enumerate(table.places()):
+    for block, place in enumerate(table.row_ranges()):
         out[place] = scramble(*table.read_uids(block), seed)
     return out
 

@@ -55,7 +55,7 @@ def gather(context: Context) -> Facts | None:
 def painter(group: ScoreSet) -> Painter:
     """Returns a function that outlines and paints over text as the run's T-MARS did; raises if that is not possible."""
     settings: Mapping[str, Any] = group.facts["settings"]
-    boxes = TextBoxes.kind_of(settings["boxes"])(**settings["boxes"])
+    boxes = TextBoxes.class_of(settings["boxes"])(**settings["boxes"])
     node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])
     device = Device(precision=group.facts["precision"])
     if Identities(device).fingerprint(boxes) != group.facts["identity"]["needs"]["boxes"]:
