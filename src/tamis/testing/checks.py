@@ -262,7 +262,7 @@ def _values(step: Step, columns: Columns) -> dict[str, NDArray[Any]]:
 def _table(
     values: Mapping[str, NDArray[Any]], rows: Rows | None = None, block: int = 5, seen: set[str] | None = None
 ) -> Table:
-    """Returns a table of some rows, about four in five in question; `seen` gets the columns that are read."""
+    """Returns a table of some rows, about four in five of them candidates; `seen` gets the columns that are read."""
     count = len(next(iter(values.values())))
     rows = np.arange(count) if rows is None else rows
     rng = np.random.default_rng(3)
@@ -284,7 +284,7 @@ def _check_selection(found: Selection, table: Table, title: str) -> None:
     right = keep.dtype == bool and keep.shape == (len(table),)
     assert right, f"{title}: keep must be ({len(table)},) bool, got {keep.shape} {keep.dtype}"
     stray = np.flatnonzero(keep & ~alive).tolist()
-    assert not stray, f"{title} keeps the rows {stray}, which are not in question"
+    assert not stray, f"{title} keeps the rows {stray}, which are not candidates"
     kept, total = int(keep.sum()), int(alive.sum())
     right = counts.get("kept") == kept and "missing" in counts and sum(counts.values()) == total
     assert right, f"{title}: it keeps {kept} of {total} candidates, and its counts do not add up to that: {counts}"

@@ -25,7 +25,7 @@ CAPTIONS = (
 
 
 def _image(seed: int) -> bytes:
-    """Returns a JPEG of 36 to 67 pixels: a smooth ground, a box and a disc. The fifth is larger, with words."""
+    """Returns a JPEG of 36 to 67 pixels: a smooth background, a box and a disc. The fifth is larger, with words."""
     rng = np.random.default_rng(seed)
     width, height = rng.integers(36, 68, 2).tolist()
     ground = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
