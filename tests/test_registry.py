@@ -75,8 +75,8 @@ class Quiet:
 
         for _ in table.map(["shouting"], judge):
             pass
-        alive = table.living()
-        return verdict(self, keep & alive, np.zeros(len(table), bool), alive, "too loud")
+        candidates = table.candidates()
+        return verdict(self, keep & candidates, np.zeros(len(table), bool), candidates, "too loud")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,8 +161,7 @@ def _check_run(run: str, delete: bool, as_json: bool) -> None:
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis import api, choosing
     from tamis.recipe import load
-    from tamis.selectors.outcome import check_files
-    from tamis.selectors.steps import describe
+    from tamis.selectors.outcome import check_files, describe
     from tamis.store import open_run
 
     chosen = load(recipe, settings)

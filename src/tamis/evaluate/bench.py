@@ -28,7 +28,7 @@ from tamis.evaluate.tasks import find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.statistics import Estimate, mean
+from tamis.math.statistics import Estimate, mean_interval
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, assignment, load
@@ -513,7 +513,7 @@ def shown(value: Estimate | None, *, sign: bool = False) -> str:
 
 
 def _mean(values: Sequence[float]) -> Estimate | None:
-    return mean(values) if len(values) > 1 else None
+    return mean_interval(values) if len(values) > 1 else None
 
 
 def _seconds(value: float | None) -> str:
