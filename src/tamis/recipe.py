@@ -67,9 +67,7 @@ class Recipe:
     selects: bool = False  # has a `select` key, even an empty one
     exports: tuple[tuple[Exporter, Path], ...] = ()
     report: str | None = None  # the report's path
-    text: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # as resolved, for recipe.yaml; URLs without secrets
+    text: Mapping[str, Any] = field(default_factory=dict)  # as resolved, for recipe.yaml; URLs without secrets
 
     @property
     def reads(self) -> list[str]:
