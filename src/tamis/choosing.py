@@ -192,7 +192,7 @@ def _score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Seque
     while remaining:
         now = list({signal.name: (label, signal) for label, signal in reversed(remaining)}.values())[::-1]
         remaining = [entry for entry in remaining if entry not in now]
-        words = [run.scoring(), "--signals", ",".join(signal.name for _, signal in now)]
+        words = [run.score_command(), "--signals", ",".join(signal.name for _, signal in now)]
         for label, signal in now:
             changed = dict(_changed_settings(signal))
             if label not in ("", signal.name):

@@ -25,7 +25,7 @@ from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unk
 from tamis.ids import json_ready
 from tamis.pool.files import describe_bytes, expand_braces, is_remote
 from tamis.pool.source import PoolSpec
-from tamis.remote import hide
+from tamis.remote import keep_secrets
 from tamis.signals import signal_class
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _shown(value: Any) -> Any:
         return {key: _shown(inner) if key == "path" else inner for key, inner in value.items()}
     if isinstance(value, list):
         return [_shown(one) for one in value]
-    return hide(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
+    return keep_secrets(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
 
 
 def _path(value: Any) -> str | None:

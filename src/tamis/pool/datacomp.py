@@ -27,7 +27,7 @@ from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
 from tamis.pool.source import Pool, PoolSpec, SampleReader, checked, set_caption, set_identity
 from tamis.pool.table import RowRange, TableShard, piece_name, row_ranges
-from tamis.remote import passing, unreached
+from tamis.remote import is_transient, unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
@@ -76,7 +76,7 @@ class GivenEmbedding(Node):
     size: int
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # each array is a feature of its own name
+    def name(self) -> str:  # type: ignore[override]  # each array is a feature named after it
         return self.array
 
     def needs(self) -> Mapping[str, Node]:
@@ -104,7 +104,7 @@ class DataCompShard(TableShard):
     def stamp(self) -> str:
         try:
             return f"{super().stamp()} {stamp(self.npz)}"
-        except FileNotFoundError:  # there need be no npz; without the Parquet file this raises again
+        except FileNotFoundError:  # the npz is optional; a missing Parquet file raises again here
             return super().stamp()
 
     @property
@@ -143,7 +143,7 @@ class DataCompShard(TableShard):
 
 
 def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
-    """Returns the pool of some metadata files (stems by URL), each of them a shard, or cut into ranges of its rows."""
+    """Returns the pool of metadata files (`stems` by URL): a large file is several shards, each a range of its rows."""
 
     def ranges_in(url: str) -> list[RowRange]:
         try:
@@ -152,7 +152,7 @@ def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
         except (OSError, pa.ArrowException) as error:
             if unreached(error):
                 raise unopened(url, "metadata", error) from error
-            return [RowRange()]  # it is damaged: its shard will say so
+            return [RowRange()]  # damaged: its shard will report it
 
     with ThreadPoolExecutor(16) as threads:  # each file takes a request or two on a store
         found = dict(zip(stems, threads.map(ranges_in, stems), strict=True))
@@ -160,7 +160,7 @@ def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
     try:
         shapes = embedding_shapes(first.removesuffix(".parquet") + ".npz")
     except ShardError as error:
-        if error.__cause__ is not None and passing(error.__cause__):
+        if error.__cause__ is not None and is_transient(error.__cause__):
             raise
         raise PoolError(str(error)) from error
     kinds = column_kinds(first)
@@ -187,12 +187,12 @@ EMBEDDINGS = ("b32_img", "b32_txt", "l14_img", "l14_txt")
 
 # ---- the embeddings in an npz, read in blocks of rows: one of half a million rows takes 2.5 GB ----------------------
 
-#: Rows that are read at once of each array.
+#: Rows to read at once from each array.
 _BLOCK = 1024
 
 _READ_HEADER = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
-# A zip file has a header before each member: 30 bytes, the last four of them the lengths of a name and of more.
+# A zip file has a header of 30 bytes before each member; its last four are the lengths of name and extra field.
 _LOCAL_HEADER = 30
 
 
@@ -203,11 +203,11 @@ def npz_rows(url: str, first: int = 0) -> Iterator[Mapping[str, Floats]]:
         arrays = {name: _blocks(held, url, name, first) for name in shapes}
         while True:
             blocks = {name: next(rows, np.empty((0, 0))) for name, rows in arrays.items()}
-            for place in range(_BLOCK):
+            for row in range(_BLOCK):
                 for name, block in blocks.items():
-                    if place >= len(block):
+                    if row >= len(block):
                         raise ShardError(f"{url}: {name} has {shapes[name][0]:,} rows, its Parquet file has more")
-                yield {name: block[place] for name, block in blocks.items()}
+                yield {name: block[row] for name, block in blocks.items()}
 
 
 def _blocks(held: ExitStack, url: str, name: str, first: int) -> Iterator[Floats]:
@@ -216,18 +216,18 @@ def _blocks(held: ExitStack, url: str, name: str, first: int) -> Iterator[Floats
     info = archive.getinfo(f"{name}.npy")
     source: Any = held.enter_context(archive.open(info))
     shape, by_columns, dtype = _READ_HEADER[np.lib.format.read_magic(source)[0]](source)
-    if by_columns:  # rows are not one after the other
+    if by_columns:  # stored column by column: it must be read whole
         with archive.open(info) as entry:
             whole = np.lib.format.read_array(entry, allow_pickle=False)
         yield from (whole[row : row + _BLOCK].astype(np.float16) for row in range(first, shape[0], _BLOCK))
         return
     size = dtype.itemsize * math.prod(shape[1:])
-    place = source.tell() + size * first
-    if first and info.compress_type == zipfile.ZIP_STORED:  # zipfile would read what is before it
+    start = source.tell() + size * first
+    if first and info.compress_type == zipfile.ZIP_STORED:  # seek ourselves: zipfile would read everything before it
         raw.seek(info.header_offset + _LOCAL_HEADER - 4)
-        place += info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", raw.read(4)))
+        start += info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", raw.read(4)))
         source = raw
-    source.seek(place)
+    source.seek(start)
     for row in range(first, shape[0], _BLOCK):
         rows = min(_BLOCK, shape[0] - row)
         data = source.read(rows * size)
@@ -249,7 +249,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
         except FileNotFoundError:
             return {}
         if isinstance(arrays, np.ndarray):
-            raise ShardError(f"{url} is one array ({arrays.dtype}, shape {arrays.shape}) and no npz of several")
+            raise ShardError(f"{url} is one array ({arrays.dtype}, shape {arrays.shape}), not an npz of several")
         held.enter_context(arrays)
         for name in EMBEDDINGS:
             if name not in arrays:
@@ -268,7 +268,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turns whatever is raised while an npz is read into a ShardError."""
+    """Turns any error while an npz is read into a ShardError."""
     try:
         yield
     except ShardError:
@@ -279,7 +279,7 @@ def _explained(url: str) -> Iterator[None]:
                 f"{url} is neither an npz nor an array: it is a pickle, which could run code and is not opened, or "
                 "damaged. Save the embeddings with numpy.savez"
             ) from error
-        # zipfile takes an end that could not be read for that of no zip, with the reason as its context.
+        # If the end cannot be read, zipfile reports 'not a zip'; the real error is its __context__.
         hidden = error.__context__ if isinstance(error, zipfile.BadZipFile) else None
         cause = hidden if isinstance(hidden, OSError) else error
         kind = UnreachedError if unreached(cause) else ShardError

@@ -36,13 +36,13 @@ from tamis.errors import StopError, TamisError
 from tamis.models.device import cores, memory, visible_devices
 from tamis.pool.files import is_remote
 from tamis.processes import die_with_parent
-from tamis.remote import remember, secrets
+from tamis.remote import known_secrets, take_secrets
 from tamis.run.device_process import DeviceProcess, RemoteExecutor
 from tamis.run.failures import ShardReport, error_of, record, recorded
 from tamis.run.plan import Plan, Task
 from tamis.run.ranks import Rank
 from tamis.run.shard import Progress, ShardWorker
-from tamis.storage import has_if_absent
+from tamis.storage import can_put_if_absent
 from tamis.store.claims import CLAIMS, being_done
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ _MOST_DECODERS = 4
 _LOOK_SECONDS = 0.5
 _LONGEST_LOOK_SECONDS = 60.0
 
-#: Shards of others that a rank does before it lists the folders again, at least, and how many it looks at for that.
+#: A rank that helps others tries at least so many of their shards per round, and looks at so many claims to find them.
 _HELPS_WITH, _LOOKS_AT = 16, 256
 
 log = logging.getLogger(__name__)
@@ -75,9 +75,8 @@ class Local:
     away: ClassVar[bool] = False
     workers: int | None = None  # 1 works in this process. None: one per GPU, or 1
     rank: Rank | None = None  # which rank this is; None: there are no others
-    # A command started it, not a caller of the library: then `workers` None means one per core, as memory allows, to
-    # feed GPUs or if there is only reading to do, and plug-ins run in a child process even with one worker, so that
-    # their exit does not end the command.
+    # Started by the command line. Then `workers` None means one per core (memory permitting) when feeding GPUs or only
+    # reading, and plug-ins always run in a child process, so that their exit does not end the command.
     command: bool = False
     # One process per device runs the networks for all workers. None: for GPUs, if there are more workers than GPUs.
     served: bool | None = None
@@ -101,22 +100,22 @@ class Local:
                         yield report
                 if not pending:
                     return
-                if not has_if_absent(run / CLAIMS):
+                if not can_put_if_absent(run / CLAIMS):
                     log.warning(
                         "%s: this store has no conditional writes, so shards cannot be claimed: each rank does its own "
-                        "share. Do not start two other commands at once",
+                        "share. Run only one other command on this run at a time",
                         run,
                     )
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
-                # Other commands than ranks may make other parts, so their failures are not ours.
+                # Only ranks share a plan, so only their errors count here.
                 now = recorded(run) if self.rank is not None else {}
                 failed = {name for name, tag in now.items() if tag != failed_before.get(name)}
-                for name in sorted(pending & failed | pending - missing.keys()):  # what others have finished
+                for name in sorted(pending & failed | pending - missing.keys()):  # finished by others
                     pending.discard(name)
                     missing.pop(name, None)
                     yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if name in failed else None)
-                # Each rank has an order of its own in which it helps others.
+                # Each rank helps in its own order, so that ranks seldom want the same shard.
                 order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{rank.number}/{name}".encode()))
                 some = order[:_LOOKS_AT]
                 busy = being_done(run, some)
@@ -194,7 +193,7 @@ class Workers:
             self._free.put(worker)
 
     def execute(self, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        """Does tasks: one worker in this thread, several in a thread each, where they only wait for their process."""
+        """Does tasks. One worker runs in this thread; several get a thread each, which waits for its process."""
         if self.number == 1:
             for task in tasks:
                 yield self.do(task, partial(progress, task.shard.name))
@@ -210,7 +209,7 @@ class Workers:
                 for job in done:
                     yield job.result()
         finally:
-            threads.shutdown(wait=False)  # closing the workers ends what the threads wait for
+            threads.shutdown(wait=False)  # the threads end when the workers are closed
 
 
 @contextmanager
@@ -233,7 +232,7 @@ class WorkerProcess:
     """A `ShardWorker` in a process of its own, which starts with the first shard and again if it died."""
 
     def __init__(self, plan: Plan, run: Path, decoders: int, address: str | None = None) -> None:
-        """`address` is that of a `DeviceProcess`; None: the worker runs the networks."""
+        """`address`: the socket of a `DeviceProcess`; None: the worker runs the networks itself."""
         self._plan, self._run, self._decoders, self._address = plan.without_shards(), run, decoders, address
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -246,7 +245,7 @@ class WorkerProcess:
         if self._process is None or not self._process.is_alive():
             self._start()
         assert self._pipe is not None
-        with suppress(OSError):  # it died just now, which `recv` notices
+        with suppress(OSError):  # it has just died; `recv` reports it
             self._pipe.send(task)
         while True:
             try:
@@ -279,7 +278,7 @@ class WorkerProcess:
             if self._closed:
                 raise StopError("the worker is closed")
             self._pipe, there = context.Pipe()
-            arguments = (there, self._plan, self._run, self._decoders, secrets(), self._address)
+            arguments = (there, self._plan, self._run, self._decoders, known_secrets(), self._address)
             self._process = context.Process(target=_work, args=arguments, daemon=True)
             self._process.start()
         there.close()
@@ -307,8 +306,8 @@ def _work(
     """Runs in a worker process: does tasks until the parent ends it or dies."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
-    remember(hidden)
-    logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent has already given these warnings
+    take_secrets(hidden)
+    logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent has already logged these warnings
 
     def send(message: Any) -> None:
         try:

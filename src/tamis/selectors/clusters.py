@@ -392,7 +392,7 @@ def labelled_clusters(
             write_array(target / "centroids.npy", made.centroids)
     if made is None:
         return Run(opened.path, partial=partial), label
-    for shard, place in opened.places.items():
+    for shard, place in opened.row_ranges.items():
         numbers = made.label[place]
         label_values = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)
         values = {"cluster": label_values, "centroid_cosine": made.cosine[place]}

@@ -197,7 +197,7 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
     with tempfile.TemporaryFile() as file:
-        for block, place in enumerate(table.places()):  # one after the other, because they are large
+        for block, place in enumerate(table.row_ranges()):  # one after the other, because they are large
             rows, missing[place] = _decode(table.read(block, [column])[column], column)
             if not _width(column, {rows.shape[1]}, width):
                 rows = np.zeros((len(rows), width), np.uint8)

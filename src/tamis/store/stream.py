@@ -257,8 +257,8 @@ class _Stream:
         self._files, self._image = "files" in fields, bool(fields & {"image", "pixels"})
         columns = [column for name in FIELDS if name in fields for column in _COLUMNS[name]]
         self._columns = list(dict.fromkeys([*columns, *(_COMPARED if fields & _FROM_FILES else ())]))
-        self._starts = np.array([place.start for place in run.places.values()], np.int64)
-        self._sources = [_Source(name, shards.get(name), place) for name, place in run.places.items()]
+        self._starts = np.array([place.start for place in run.row_ranges.values()], np.int64)
+        self._sources = [_Source(name, shards.get(name), place) for name, place in run.row_ranges.items()]
         self._needed = np.zeros(len(run), bool)
         self._needed[order] = True
         self._ascending = bool((order[1:] >= order[:-1]).all())  # each shard is needed once: nothing is kept
