@@ -155,7 +155,7 @@ class TaskImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ZeroShotTask:
     """A task that was found."""
 
     name: str  # the folder's, without `wds_` and `_test`
@@ -192,7 +192,9 @@ class Task:
         return fingerprint({**settings, "files": listed})
 
 
-def find_tasks(path: str | Path, *, split: str = "test", only: Sequence[str] = ()) -> tuple[list[Task], dict[str, str]]:
+def find_tasks(
+    path: str | Path, *, split: str = "test", only: Sequence[str] = ()
+) -> tuple[list[ZeroShotTask], dict[str, str]]:
     """Finds tasks: the folder itself, or the folders in it.
 
     Args:
@@ -211,7 +213,7 @@ def find_tasks(path: str | Path, *, split: str = "test", only: Sequence[str] = (
     if not folder.is_dir():
         raise PoolError(f"no tasks at {str(path)!r}: there is no such folder")
     whole = read_task(folder, split=split)
-    tasks: dict[str, Task] = {whole.name: whole} if whole is not None else {}
+    tasks: dict[str, ZeroShotTask] = {whole.name: whole} if whole is not None else {}
     others: dict[str, str] = {}
     for inner in () if tasks else _task_folders(folder):
         name = task_name(inner.name, split)
@@ -238,7 +240,7 @@ def task_name(folder: str, split: str = "test") -> str:
     return folder.rpartition("___")[2].removeprefix("wds_").removesuffix(f"_{split}")
 
 
-def read_task(folder: Path, *, split: str = "test") -> Task | None:
+def read_task(folder: Path, *, split: str = "test") -> ZeroShotTask | None:
     """The task in a folder, or None for an unknown layout."""
     inner, name = folder / split, task_name(folder.name, split)
     if (inner / "nshards.txt").is_file() or any(inner.glob("*.tar")):
@@ -255,10 +257,12 @@ def read_task(folder: Path, *, split: str = "test") -> Task | None:
     if not texts:
         return None
     files = (*(one for one, _ in images), *texts)
-    return Task(name=name, kind="retrieval", folder=folder, files=files, images=partial(_in_files, images, True))
+    return ZeroShotTask(
+        name=name, kind="retrieval", folder=folder, files=files, images=partial(_in_files, images, True)
+    )
 
 
-def _wds_task(folder: Path, split: str) -> Task:
+def _wds_task(folder: Path, split: str) -> ZeroShotTask:
     kind = _text(folder / TYPE).strip().lower() if (folder / TYPE).is_file() else "classification"
     if kind not in ("classification", "retrieval"):
         raise PoolError(f"{folder / TYPE} must say classification (the default) or retrieval, not {kind[:40]!r}")
@@ -271,18 +275,20 @@ def _wds_task(folder: Path, split: str) -> Task:
         )
     name = task_name(folder.name, split)
     if kind == "retrieval":
-        return Task(name=name, kind="retrieval", folder=folder, files=tars, images=partial(_captioned_in_tars, tars))
+        return ZeroShotTask(
+            name=name, kind="retrieval", folder=folder, files=tars, images=partial(_captioned_in_tars, tars)
+        )
     entry = entry_of(name)
     fields = entry.fields if entry else tuple(_lines(folder / FIELDS)) if (folder / FIELDS).is_file() else ()
     classes = _names(folder / CLASS_NAMES)
-    return Task(
+    return ZeroShotTask(
         name=name, kind="classification", folder=folder, files=tars, classes=classes,
         images=partial(_labelled_in_tars, tars, len(classes), fields), templates=_templates(folder / TEMPLATES),
         fields=fields,
     )  # fmt: skip
 
 
-def _folder_task(folder: Path, name: str, base: Path) -> Task:
+def _folder_task(folder: Path, name: str, base: Path) -> ZeroShotTask:
     inside = _folders(base)
     for one in inside:
         if not _is_class(one):
@@ -297,7 +303,7 @@ def _folder_task(folder: Path, name: str, base: Path) -> Task:
             f"classes, and {CLASS_NAMES} one line for each folder, in the order of their names"
         )
     images = tuple((image, label) for label, one in enumerate(inside) for image in _images(one))
-    return Task(
+    return ZeroShotTask(
         name=name, kind="classification", folder=folder, files=tuple(one for one, _ in images),
         images=partial(_in_files, images, False), classes=names,
         templates=_templates(folder / TEMPLATES) if (folder / TEMPLATES).is_file() else (DEFAULT_TEMPLATE,),
@@ -309,16 +315,16 @@ def _plain_name(name: str) -> str:
     return " ".join(name.replace("_", " ").replace("-", " ").casefold().split())
 
 
-def _table_task(folder: Path, name: str, tables: tuple[Path, ...]) -> Task:
+def _table_task(folder: Path, name: str, tables: tuple[Path, ...]) -> ZeroShotTask:
     columns = _columns(tables[0])
     if {"candidates", "cue", "associations"} <= set(columns):
         image = _first(columns, ("candidate_images", "candidates_images"), tables[0])
         images = partial(_instances, tables, image)
-        return Task(name=name, kind="association", folder=folder, files=tables, images=images)
+        return ZeroShotTask(name=name, kind="association", folder=folder, files=tables, images=images)
     image = _first(columns, ("image", "jpg", "img"), tables[0])
     text = _first(columns, ("caption", "captions", "text", "sentences"), tables[0])
     images = partial(_in_tables, tables, image, text)
-    return Task(name=name, kind="retrieval", folder=folder, files=tables, images=images)
+    return ZeroShotTask(name=name, kind="retrieval", folder=folder, files=tables, images=images)
 
 
 def _samples(tars: Sequence[Path], member: str) -> Iterator[tuple[Path, str, Sample, str]]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, require
-from tamis.evaluate.tasks import Average, Task, TaskImage, averages, entry_of, find_tasks
+from tamis.evaluate.tasks import Average, TaskImage, ZeroShotTask, averages, entry_of, find_tasks
 from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.similarity import cosines, unit_rows
@@ -231,7 +231,7 @@ class _Runner:
         self._batch = device.batch_size
         self._threads = device.threads or min(8, os.cpu_count() or 1)
 
-    def run(self, task: Task) -> TaskResult:
+    def run(self, task: ZeroShotTask) -> TaskResult:
         """Measures the model on a task."""
         measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
         if absent := sorted({*task.worst.values()} - {*task.fields}):
@@ -247,7 +247,7 @@ class _Runner:
             classes=len(task.classes), groups=groups,
         )  # fmt: skip
 
-    def _classify(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
+    def _classify(self, task: ZeroShotTask, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
         from sklearn.metrics import f1_score, recall_score
 
         classes = self._class_vectors(task)
@@ -273,7 +273,7 @@ class _Runner:
             groups[field] = {str(group): one for group, one in means.items()}
         return metrics, groups
 
-    def _retrieve(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
+    def _retrieve(self, task: ZeroShotTask, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
         captions = [caption for image in found.images for caption in image.captions]
         of_image = np.arange(len(found.images))
         of_text = np.repeat(of_image, [len(image.captions) for image in found.images])
@@ -285,7 +285,7 @@ class _Runner:
         metrics["mean_recall@1"] = (to_image[1] + to_text[1]) / 2
         return metrics, {}
 
-    def _associate(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
+    def _associate(self, task: ZeroShotTask, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
         instances: dict[int, list[int]] = {}  # to their images
         for number, image in enumerate(found.images):
             if image.label not in found.incomplete:
@@ -307,7 +307,7 @@ class _Runner:
             metrics[f"jaccard_score_{name}"] = float(jaccard[some].mean()) if some.any() else None
         return metrics, {}
 
-    def _class_vectors(self, task: Task) -> Vectors:
+    def _class_vectors(self, task: ZeroShotTask) -> Vectors:
         """(K, d) unit rows: for each class the mean of its sentences' unit vectors.
 
         Source: Radford et al. 2021 (CLIP), section 3.1.4; `zero_shot_classifier` of clip-benchmark.
@@ -323,7 +323,7 @@ class _Runner:
     def _texts(self, texts: Sequence[str]) -> Vectors:
         return _checked(self._clip.texts(self._tokenize(texts)), "one of the task's texts")
 
-    def _embedded(self, task: Task) -> _Embedded:
+    def _embedded(self, task: ZeroShotTask) -> _Embedded:
         """Embeds a task's images; PoolError if none can be used."""
         found = _Embedded(images=[], vectors=np.empty((0, 0), np.float32), unusable=0, reasons={}, incomplete=set())
         parts = []
