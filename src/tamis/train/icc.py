@@ -337,7 +337,7 @@ def captions_to_label(
 
 
 def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[str], Float64s]:
-    """Returns the distinct captions of a run or table (column `text`), sorted, and their mean teachers' scores, (n, 2)."""
+    """Returns a run's or table's distinct captions (column `text`), sorted, and their mean scores, (n, 2)."""
     if Path(path).is_dir() or is_run(path):
         run = open_run(path)
         texts = [text or "" for shard in run.shards for text in run.index(shard, ["caption"])["caption"].to_pylist()]
