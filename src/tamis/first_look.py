@@ -21,7 +21,7 @@ from tamis.choosing import select
 from tamis.data import Sample
 from tamis.errors import RunError, at_least_one
 from tamis.graph import Identities
-from tamis.math.statistics import share
+from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.source import PoolSpec
@@ -177,7 +177,7 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
     """Returns the recipes that are worth trying: those of `MEASURED` that were tried on the sample, then others."""
     found = []
     for subset in subsets:
-        kept = share(int(subset.keep.sum()), len(run))
+        kept = share_interval(int(subset.keep.sum()), len(run))
         why = _why_basic(subset, run.statuses) if subset.name == "basic" else _why_distinct(subset)
         interval = (kept.value, kept.low, kept.high)
         found.append(Proposal(recipe=subset.name, why=why, share=interval, commands=_commands(pool, subset.name)))

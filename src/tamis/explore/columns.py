@@ -293,7 +293,7 @@ def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
 
 
 def _keep_caption(run: Run, mask: Mask, text: str) -> None:
-    for shard, place in run.places.items():
+    for shard, place in run.row_ranges.items():
         if mask[place].any():
             captions = run.index(shard, ["caption"]).column("caption").combine_chunks()
             found = pc.match_substring(captions, text, ignore_case=True).fill_null(False)

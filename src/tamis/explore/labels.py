@@ -15,7 +15,7 @@ from tamis.data import Column
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
 from tamis.ids import fingerprint
-from tamis.math.statistics import share
+from tamis.math.statistics import share_interval
 from tamis.store import manifest, parts
 from tamis.store.claims import check_same_rows, held, locked
 
@@ -45,7 +45,7 @@ class Labels:
         self.version = 0
         self._lock = threading.Lock()
         self._undo: list[tuple[int, float]] = []  # rows labelled here, with their values before
-        for shard, place in run.places.items():
+        for shard, place in run.row_ranges.items():
             if group is not None and shard in group.shards:
                 self.values[place] = self._read(shard)
 
@@ -90,7 +90,7 @@ class Labels:
     def _set(self, row: int, value: float | None) -> float:
         if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
             raise RunError(f"{self._run.path} is gone: open the run again where it is now")
-        shard, place = next(each for each in self._run.places.items() if row < each[1].stop)
+        shard, place = next(each for each in self._run.row_ranges.items() if row < each[1].stop)
         with locked(self._run.path, doing="writes a label"):
             # A column needs a part for every shard.
             missing = {other for other in self._run.shards if not self._path(other).is_file()}
@@ -100,7 +100,7 @@ class Labels:
                 manifest.describe(self._run.path, {f"scores/{self._folder}": facts})
             for other in sorted(missing - {shard}):
                 with held(self._run, other) as uids:
-                    self._write(other, self.values[self._run.places[other]], uids)
+                    self._write(other, self.values[self._run.row_ranges[other]], uids)
             with held(self._run, shard) as uids:
                 here = self._read(shard) if self._path(shard).is_file() else self.values[place].copy()
                 before = float(here[row - place.start])
@@ -120,7 +120,7 @@ def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:
     """Returns the share of the good and of the bad pairs that a subset keeps, with its 95 % interval."""
     kept, found = labels.count(keep), {}
     for kind, n in labels.count().items():
-        estimate = share(kept[kind], n) if n else None
+        estimate = share_interval(kept[kind], n) if n else None
         interval = estimate and [estimate.value, estimate.low, estimate.high]
         found[kind] = {"kept": kept[kind], "of": n, "share": interval}
     return found

@@ -130,7 +130,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
     """Returns what the panel shows of a pair, with the verdicts of some recipes by name."""
     run, words = explorer.run, explorer.words
     pair = read_pairs(run, [row], explorer.numbers, words, None)[row]
-    inside = row - run.places[pair.shard].start
+    inside = row - run.row_ranges[pair.shard].start
     nearest = pair.words.get("sieve_caption")
     return {
         "row": row,

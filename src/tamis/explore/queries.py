@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from tamis import recipe as recipes
 from tamis.arrays import U64, Mask, Rows
 from tamis.errors import RecipeError
 from tamis.explore.columns import (
@@ -34,9 +33,10 @@ from tamis.explore.images import TextPainter
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
 from tamis.pool import Pool
+from tamis.recipe import load, shipped
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, scrambled
-from tamis.storage import explained
+from tamis.storage import explained_errors
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
@@ -138,8 +138,8 @@ class Explorer:
         """Returns the recipes that come with Tamis and whose columns the run has."""
         readable = {name for name in self.run.columns if self._whole(name)} | set(self.run.vectors)
         found = []
-        for name in recipes.shipped():
-            recipe = recipes.load(name)
+        for name in shipped():
+            recipe = load(name)
             if all(recipe.columns.get(column, column) in readable for column in recipe.reads):
                 text = dict(recipe.text)
                 found.append({"name": name, "recipe": text, "start": text, "from": "shipped", "about": recipe.about})
@@ -335,14 +335,14 @@ class Explorer:
 
     def save(self, recipe: Recipe, *, replace: bool = False) -> dict[str, Any]:
         """Writes a subset, which includes the recipe, into the run folder's `subsets`."""
-        checked = recipes.load(_whole(recipe))
+        checked = load(_whole(recipe))
         subset = self.choose(recipe)
         path = self.run.path / "subsets" / f"{checked.name}.parquet"
         if len(path.name.encode()) > _LONGEST_NAME:
             raise RecipeError(
                 f"the name has {len(checked.name):,} characters, too many for a file: choose a shorter one"
             )
-        with explained(path):
+        with explained_errors(path):
             path.parent.mkdir(exist_ok=True)
             if not replace and path.exists():
                 raise RecipeError(f"{path} exists already: choose another name, or replace it")

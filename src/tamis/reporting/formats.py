@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tamis import recipe as recipes
+from tamis.recipe import load, shipped
 from tamis.store.subset import Subset
 
 NONE = "–"
@@ -157,11 +157,11 @@ def colour(subset: Mapping[str, Any]) -> str:
 
 def _changed(subset: Subset, others: Sequence[Subset]) -> str:
     """Returns ", fraction 0.2" if a recipe differs from the shipped one, or from others of its name; else ""."""
-    shipped = subset.name in recipes.shipped()
+    is_shipped = subset.name in shipped()
     same = [other.recipe for other in others if other.name == subset.name]
-    known = [recipes.load(subset.name).text] if shipped else same
+    known = [load(subset.name).text] if is_shipped else same
     if any(_steps(each) != _steps(subset.recipe) for each in known):
-        return ", other steps" if shipped else ""
+        return ", other steps" if is_shipped else ""
     mine, theirs = _settings(subset.recipe), [_settings(each) for each in known]
     changed = [path for path in mine if any(path not in each or each[path] != mine[path] for each in theirs)]
     named = [f", {path[-1].replace('_', ' ')} {clip(_written(mine[path]), _VALUE)}" for path in changed[:_NAMED]]

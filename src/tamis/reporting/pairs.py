@@ -42,7 +42,7 @@ def scrambled(table: Table, seed: int = 0) -> U64:
     Use another seed for samples: selectors use seed 0, so the first rows they keep would be biased.
     """
     out = np.empty(len(table), np.uint64)
-    for block, place in enumerate(table.places()):
+    for block, place in enumerate(table.row_ranges()):
         out[place] = scramble(*table.read_uids(block), seed)
     return out
 

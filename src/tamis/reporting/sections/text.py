@@ -55,7 +55,7 @@ def gather(context: Context) -> Facts | None:
 def painter(group: ScoreSet) -> Painter:
     """Returns what outlines the text of an image and paints it over, as a run's T-MARS saw it; raises if it cannot."""
     settings: Mapping[str, Any] = group.facts["settings"]
-    boxes = TextBoxes.kind_of(settings["boxes"])(**settings["boxes"])
+    boxes = TextBoxes.class_of(settings["boxes"])(**settings["boxes"])
     node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])
     device = Device(precision=group.facts["precision"])
     if Identities(device).fingerprint(boxes) != group.facts["identity"]["needs"]["boxes"]:
