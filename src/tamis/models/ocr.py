@@ -411,7 +411,7 @@ def upright(image: Pixels, quad: NDArray[np.float32]) -> Pixels | None:
 
 
 def decoded(probability: NDArray[np.float32], characters: Sequence[str]) -> Line:
-    """Decodes probabilities (steps, classes) by CTC's best path: merge repeats, drop blanks (0). Source: Graves 2006."""
+    """Decodes probabilities (steps, classes) by CTC's best path: merge repeats, drop blanks, 0 (Graves et al. 2006)."""
     best = probability.argmax(1)
     kept = best != 0
     kept[1:] &= best[1:] != best[:-1]

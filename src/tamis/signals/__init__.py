@@ -59,30 +59,4 @@ def __getattr__(name: str) -> Any:
     return SIGNALS.attribute(name)
 
 
-__all__ = [
-    "SIGNALS",
-    "AveClip",
-    "CRho",
-    "CSsft",
-    "CaptionLength",
-    "ClassMentions",
-    "ClassSimilarity",
-    "ClipScore",
-    "ClipStroop",
-    "ComplexityAction",
-    "Icc",
-    "ImageHash",
-    "ImageSize",
-    "Language",
-    "Pac",
-    "Sba",
-    "Sieve",
-    "TextArea",
-    "TextMatch",
-    "Tmars",
-    "Vba",
-    "ZeroShotClass",
-    "maker_of",
-    "signal_class",
-    "signals",
-]
+__all__ = ["SIGNALS", "maker_of", "signal_class", "signals", *SIGNALS.exported]

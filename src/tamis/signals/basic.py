@@ -54,8 +54,8 @@ class CaptionLength(CaptionSignal):
     version = 1
     host = True
     columns = (
-        Column(name="words", unit="words", better="neither", about="words of the caption, split at white space"),
-        Column(name="characters", unit="characters", better="neither", about="characters of the caption"),
+        Column("words", "words", "neither", about="words of the caption, split at white space"),
+        Column("characters", "characters", "neither", about="characters of the caption"),
     )
 
     def load(self, device: Device) -> Callable[..., Any]:
@@ -84,8 +84,8 @@ class Language(CaptionSignal):
     version = 1
     host = True
     columns = (
-        Column(name="english", unit="probability", better="neither", about="probability that the caption is English"),
-        Column(name="top_language", unit="ISO code", better="neither", kind="word", about="most probable language"),
+        Column("english", "probability", "neither", about="probability that the caption is English"),
+        Column("top_language", "ISO code", "neither", kind="word", about="most probable language"),
     )
     model: ModelRef = "lid176"
 
@@ -119,8 +119,8 @@ class ImageSize(Signal):
     version = 1
     host = True
     columns = (
-        Column(name="shorter_side", unit="pixels", better="high", about="shorter side of the image"),
-        Column(name="aspect_ratio", unit="ratio", better="low", about="longer side / shorter side"),
+        Column("shorter_side", "pixels", "high", about="shorter side of the image"),
+        Column("aspect_ratio", "ratio", "low", about="longer side / shorter side"),
     )
     of: Literal["original", "stored"] = "original"
 

@@ -65,13 +65,13 @@ class ClassMentions(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="class_mentions",
-            unit="classes",
-            better="high",
+            "class_mentions",
+            "classes",
+            "high",
             beside="mentioned_class",
             about="classes of a list that the caption names",
         ),
-        Column(name="mentioned_class", unit="text", better="neither", kind="word", about="the first class named"),
+        Column("mentioned_class", "text", "neither", kind="word", about="the first class named"),
     )
     classes: str = "imagenet"
     classes_from: OptionalFileRef = None
@@ -171,13 +171,13 @@ class ClassSimilarity(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="class_similarity",
-            unit="cosine",
-            better="high",
+            "class_similarity",
+            "cosine",
+            "high",
             beside="nearest_class",
             about="best cosine of the caption with a class name",
         ),
-        Column(name="nearest_class", unit="text", better="neither", kind="word", about="the nearest class name"),
+        Column("nearest_class", "text", "neither", kind="word", about="the nearest class name"),
     )
     encoder: ModelRef = "minilm"
     classes: str = "imagenet"
@@ -238,24 +238,18 @@ class ZeroShotClass(Signal):
     name = "zero_shot_class"
     version = 1
     columns = (
+        Column("zero_shot_class", "text", "neither", kind="word", about="the class whose name is nearest to the image"),
         Column(
-            name="zero_shot_class",
-            unit="text",
-            better="neither",
-            kind="word",
-            about="the class whose name is nearest to the image",
-        ),
-        Column(
-            name="class_cosine",
-            unit="cosine",
-            better="high",
+            "class_cosine",
+            "cosine",
+            "high",
             beside="zero_shot_class",
             about="cosine of the image with the name of its class",
         ),
         Column(
-            name="class_margin",
-            unit="cosine",
-            better="high",
+            "class_margin",
+            "cosine",
+            "high",
             beside="zero_shot_class",
             about="cosine with the class minus cosine with the second class",
         ),

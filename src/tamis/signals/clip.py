@@ -36,7 +36,7 @@ class ClipScore(Signal):
 
     name = "clip"
     version = 1
-    columns = (Column(name="clip", unit="cosine", better="high", about="cosine of image and caption embedding"),)
+    columns = (Column("clip", "cosine", "high", about="cosine of image and caption embedding"),)
     model: ModelRef
 
     def needs(self) -> Mapping[str, Node]:
@@ -68,7 +68,7 @@ class Pac(Signal):
 
     name = "pac"
     version = 1
-    columns = (Column(name="pac", unit="twice the cosine", better="high", about="PAC-S of image and caption"),)
+    columns = (Column("pac", "twice the cosine", "high", about="PAC-S of image and caption"),)
     model: ModelRef
     prompt: str = "A photo depicts "
 
@@ -110,9 +110,9 @@ class CSsft(Signal):
     version = 1
     columns = (
         Column(
-            name="c_ssft",
-            unit="cosine",
-            better="high",
+            "c_ssft",
+            "cosine",
+            "high",
             about="mean cosine under the models of all epochs of a fine-tuning on clean pairs",
         ),
     )
@@ -184,10 +184,7 @@ class CRho(Signal):
     version = 1
     columns = (
         Column(
-            name="c_rho",
-            unit="cosine",
-            better="high",
-            about="cosine under a model of clean pairs minus that under a model of the pool",
+            "c_rho", "cosine", "high", about="cosine under a model of clean pairs minus that under a model of the pool"
         ),
     )
     clean: ModelRef

@@ -59,8 +59,8 @@ class ComplexityAction(CaptionSignal):
     name = "complexity_action"
     version = 2
     columns = (
-        Column(name="complexity", unit="relations", better="high", about="most relations of any one noun"),
-        Column(name="actions", unit="verbs", better="high", about="action verbs"),
+        Column("complexity", "relations", "high", about="most relations of any one noun"),
+        Column("actions", "verbs", "high", about="action verbs"),
     )
     parser: ParserRef = "en_core_web_sm"
 

@@ -41,7 +41,7 @@ class Icc(CaptionSignal):
 
     name = "icc"
     version = 1
-    columns = (Column(name="icc", unit="concreteness", better="high", about="how visually concrete the caption is"),)
+    columns = (Column("icc", "concreteness", "high", about="how visually concrete the caption is"),)
     model: ModelRef = "moranyanuka/icc"
 
     def load(self, device: Device) -> Callable[..., Any]:
@@ -81,13 +81,13 @@ class Sba(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="sba",
-            unit="edit similarity",
-            better="high",
+            "sba",
+            "edit similarity",
+            "high",
             beside="sba_caption",
             about="how well a language model rewrites the caption from its CLIP vector",
         ),
-        Column(name="sba_caption", unit="text", better="neither", kind="word", about="the best reconstruction"),
+        Column("sba_caption", "text", "neither", kind="word", about="the best reconstruction"),
     )
     bridge: ModelRef
     clip: OptionalModelRef = None
@@ -153,7 +153,7 @@ class Vba(CaptionSignal):
             caption, or if it has no token.
         vba_caption: the best reconstruction.
 
-    Cost: seconds per caption with Stable Diffusion 2 and BLIP-2: meant for making training labels; score with `icc`.
+    Cost: seconds per caption, with Stable Diffusion 2 and BLIP-2; meant for making training labels: score with `icc`.
 
     Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2, appendix A.7 (guidance 9, 20 steps).
     """
@@ -162,13 +162,13 @@ class Vba(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="vba",
-            unit="BERTScore F1",
-            better="high",
+            "vba",
+            "BERTScore F1",
+            "high",
             beside="vba_caption",
             about="how much of the caption a captioner reads back from an image drawn from it",
         ),
-        Column(name="vba_caption", unit="text", better="neither", kind="word", about="the best reconstruction"),
+        Column("vba_caption", "text", "neither", kind="word", about="the best reconstruction"),
     )
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
     captioner: ModelRef = "Salesforce/blip2-opt-2.7b"
@@ -254,11 +254,7 @@ class ClipStroop(CaptionSignal):
 
     name = "clip_stroop"
     version = 1
-    columns = (
-        Column(
-            name="clip_stroop", unit="1 - cosine", better="high", about="how far the caption moves a sentence around it"
-        ),
-    )
+    columns = (Column("clip_stroop", "1 - cosine", "high", about="how far the caption moves a sentence around it"),)
     model: ModelRef = "openai/clip-vit-large-patch14"
     prompts: tuple[str, ...] = ("I see the [*]", "A photo of the [*]", "A picture of my [*]", "This is the [*]")
 
@@ -314,9 +310,7 @@ class AveClip(CaptionSignal):
 
     name = "ave_clip"
     version = 1
-    columns = (
-        Column(name="ave_clip", unit="cosine", better="high", about="mean cosine with images drawn from the caption"),
-    )
+    columns = (Column("ave_clip", "cosine", "high", about="mean cosine with images drawn from the caption"),)
     model: ModelRef = "openai/clip-vit-large-patch14"
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
     pictures: int = 10

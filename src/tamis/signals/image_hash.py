@@ -45,21 +45,13 @@ class ImageHash(Signal):
     name = "image_hash"
     version = 3
     columns = (
+        Column("image_hash", "hex digits", "neither", kind="word", about="perceptual hash of the image"),
+        Column("image_colours", "hex digits", "neither", kind="word", about="colours of 8 x 8 fields"),
+        Column("image_lightness", "hex digits", "neither", kind="word", about="lightness of 32 x 32 fields"),
         Column(
-            name="image_hash", unit="hex digits", better="neither", kind="word", about="perceptual hash of the image"
-        ),
-        Column(name="image_colours", unit="hex digits", better="neither", kind="word", about="colours of 8 x 8 fields"),
-        Column(
-            name="image_lightness",
-            unit="hex digits",
-            better="neither",
-            kind="word",
-            about="lightness of 32 x 32 fields",
-        ),
-        Column(
-            name="content_hidden",
-            unit="0 or 1",
-            better="low",
+            "content_hidden",
+            "0 or 1",
+            "low",
             about="1: a single colour once transparency is ignored, e.g. black line art on a transparent background",
         ),
     )

@@ -100,14 +100,10 @@ class Sieve(Signal):
     version = 2
     columns = (
         Column(
-            name="sieve",
-            unit="cosine",
-            better="high",
-            beside="sieve_caption",
-            about="best cosine of the caption with generated ones",
+            "sieve", "cosine", "high", beside="sieve_caption", about="best cosine of the caption with generated ones"
         ),
-        Column(name="sieve_mean", unit="cosine", better="high", about="mean cosine of the caption with generated ones"),
-        Column(name="sieve_caption", unit="text", better="neither", kind="word", about="the nearest generated caption"),
+        Column("sieve_mean", "cosine", "high", about="mean cosine of the caption with generated ones"),
+        Column("sieve_caption", "text", "neither", kind="word", about="the nearest generated caption"),
     )
     captioner: OptionalModelRef = "Salesforce/blip-image-captioning-base"
     sampling: Sampling = Sampling()

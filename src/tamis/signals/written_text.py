@@ -38,9 +38,7 @@ class TextArea(Signal):
 
     name = "text_area"
     version = 1
-    columns = (
-        Column(name="text_area", unit="share", better="low", about="share of the image that written text covers"),
-    )
+    columns = (Column("text_area", "share", "low", about="share of the image that written text covers"),)
     boxes: TextBoxes = TextBoxes()
 
     def needs(self) -> Mapping[str, Node]:
@@ -86,13 +84,13 @@ class TextMatch(Signal):
     version = 2
     columns = (
         Column(
-            name="text_match",
-            unit="characters",
-            better="low",
+            "text_match",
+            "characters",
+            "low",
             beside="image_text",
             about="longest run of characters in both caption and image text",
         ),
-        Column(name="image_text", unit="text", better="neither", kind="word", about="the text written in the image"),
+        Column("image_text", "text", "neither", kind="word", about="the text written in the image"),
     )
     text: RecognisedText = RecognisedText()
 
@@ -208,16 +206,10 @@ class Tmars(Signal):
     name = "tmars"
     version = 1
     columns = (
-        Column(
-            name="tmars",
-            unit="cosine",
-            better="high",
-            beside="clip_drop",
-            about="cosine of caption and image without its text",
-        ),
-        Column(name="clip_drop", unit="cosine", better="low", about="how much of the CLIP cosine was written text"),
-        Column(name="n_text_boxes", unit="regions", better="neither", about="regions of written text"),
-        Column(name="text_area", unit="share", better="low", about="share of the image that written text covers"),
+        Column("tmars", "cosine", "high", beside="clip_drop", about="cosine of caption and image without its text"),
+        Column("clip_drop", "cosine", "low", about="how much of the CLIP cosine was written text"),
+        Column("n_text_boxes", "regions", "neither", about="regions of written text"),
+        Column("text_area", "share", "low", about="share of the image that written text covers"),
     )
     model: ModelRef
     boxes: TextBoxes = TextBoxes()
