@@ -11,8 +11,8 @@ import yaml
 
 import tamis
 from tamis import api
-from tamis import recipe as recipes
 from tamis.errors import RecipeError
+from tamis.recipe import load
 
 CHOSEN = [{"top_n": {"score": "words", "n": 5, "missing": "drop"}}]
 
@@ -120,8 +120,7 @@ def test_a_file_a_mapping_and_a_loaded_recipe_do_the_same(pool: Path, tmp_path: 
     written = tmp_path / "mine.yaml"
     written.write_text(yaml.safe_dump(recipe(tmp_path, select=CHOSEN)))
     kept = [
-        tamis.run_recipe(one, quiet=True).subset
-        for one in (written, recipe(tmp_path, select=CHOSEN), recipes.load(written))
+        tamis.run_recipe(one, quiet=True).subset for one in (written, recipe(tmp_path, select=CHOSEN), load(written))
     ]
     assert all(subset is not None and subset.keep.tolist() == kept[0].keep.tolist() for subset in kept)  # type: ignore[union-attr]
 

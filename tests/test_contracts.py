@@ -50,7 +50,7 @@ from tamis.selectors import (
     TopFraction,
     TopN,
 )
-from tamis.selectors.steps import describe
+from tamis.selectors.outcome import describe
 from tamis.signals import SIGNALS
 from tamis.store.parts import read_side_file, write_side_files
 from tamis.testing import check_exporter, check_selector, check_signal, pairs

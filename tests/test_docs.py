@@ -20,9 +20,9 @@ from factories import install_package, write_pool
 from processes import command, python
 
 import tamis.features
-from tamis import recipe as recipes
 from tamis.cli import main
 from tamis.data import Node
+from tamis.recipe import load, shipped
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -165,13 +165,13 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_every_recipe_in_the_docs_is_good() -> None:
     for page in PAGES:
         for block in blocks(page, "yaml"):
-            recipes.load(yaml.safe_load(block))
+            load(yaml.safe_load(block))
 
 
 def test_every_shipped_recipe_and_signal_is_described() -> None:
     from tamis.signals import SIGNALS
 
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert [name for name in recipes.shipped() if f"`{name}`" not in text] == []
+    assert [name for name in shipped() if f"`{name}`" not in text] == []
     text = (ROOT / "docs" / "signals.md").read_text(encoding="utf-8")
     assert [name for name in SIGNALS if f"`{name}`" not in text] == []

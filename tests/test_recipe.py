@@ -14,7 +14,7 @@ from factories import write_run
 
 import tamis
 from tamis import choosing, recipe
-from tamis.errors import RecipeError, brief, unknown
+from tamis.errors import RecipeError, brief, unknown_message
 from tamis.exporters import NpyExport, WebDatasetExport
 from tamis.math.clipcov import PARTS, TERMS
 from tamis.models.class_names import class_names, load_nouns, synset_names
@@ -277,7 +277,7 @@ def test_messages_show_the_beginning_of_a_long_value() -> None:
     assert brief("abc") == "'abc'"
     assert len(brief("x" * 10**6)) < 250
     assert len(brief([["x" * 100] * 100] * 100)) < 40_000
-    assert len(unknown("step", "x" * 10**6, ["a"])) < 300
+    assert len(unknown_message("step", "x" * 10**6, ["a"])) < 300
     assert "'xxx" in refused({"select": [{"all_of": ["x" * 100_000]}]})
 
 

@@ -14,10 +14,10 @@ from factories import install_package, write_pool
 from processes import command
 
 import tamis
-from tamis import recipe as recipes
 from tamis.catalogue import CATALOGUES
 from tamis.errors import RecipeError
 from tamis.exporters import EXPORTERS, exporter_class, exporters
+from tamis.recipe import load
 from tamis.selectors import selector_class, selectors
 from tamis.signals import signal_class, signals
 
@@ -75,8 +75,8 @@ class Quiet:
 
         for _ in table.map(["shouting"], judge):
             pass
-        alive = table.living()
-        return verdict(self, keep & alive, np.zeros(len(table), bool), alive, "too loud")
+        candidates = table.candidates()
+        return verdict(self, keep & candidates, np.zeros(len(table), bool), candidates, "too loud")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,13 +235,13 @@ def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
             one("broke")
     for key, entry in (("signals", "broken"), ("select", "broken"), ("export", {"broken": "x"})):
         with pytest.raises(RecipeError, match=rf"{key}\[0\].*'broken' of the package 'broken-package'"):
-            recipes.load({"select": [], key: [entry]})
+            load({"select": [], key: [entry]})
 
 
 def test_no_package_is_imported_for_names_of_ours(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     groups = GOOD | {"tamis.exporters": {"npy": "theirs:Lines"}}
     install_package(site, "their-package", groups, {"theirs": "raise RuntimeError('imported')"})
-    recipes.load({"signals": ["caption_length"], "select": [{"top_n": {"score": "words", "n": 1}}]})
+    load({"signals": ["caption_length"], "select": [{"top_n": {"score": "words", "n": 1}}]})
     assert exporter_class("npy") is EXPORTERS["npy"]
     assert "theirs" not in sys.modules
     assert exporters() == dict(EXPORTERS)

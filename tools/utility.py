@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 import tamis
 from tamis.evaluate.bench import compare, truth_of
 from tamis.lab import make_pool
-from tamis.math.statistics import Estimate, mean
+from tamis.math.statistics import Estimate, mean_interval
 from tamis.models.device import device_for
 from tamis.store.reasons import Verdict
 from tamis.train.scales import at_scale
@@ -86,7 +86,7 @@ def utilities(made: Sequence[Pool], scores: Mapping[str, Mapping[int, float]]) -
         seeds = set.intersection(*(set(scores[pool.name]) for pool in line))
         x = np.array([pool.added / 1000 for pool in line])
         fits = [np.polyfit(x, [scores[pool.name][seed] for pool in line], 1) for seed in sorted(seeds)]
-        slopes[kind] = mean([float(one[0]) for one in fits])
+        slopes[kind] = mean_interval([float(one[0]) for one in fits])
     return slopes
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tamis import recipe as recipes
 from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.errors import PoolError, RecipeError, RunError, ShardError
 from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, read
+from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
 from tamis.scoring import Planned, SignalLike, planned, score
 from tamis.storage import check_path, location, output_path
 from tamis.store import Run, open_run
@@ -63,7 +62,7 @@ def plan(
     """
     if (pool is None) != (run is None):
         raise ValueError("plan takes a pool and its run, or neither and a recipe that names both")
-    chosen = Recipe() if recipe is None else read(recipe, settings)
+    chosen = Recipe() if recipe is None else load(recipe, settings)
     if pool is None or run is None:
         pool, path = _checked_recipe(chosen, recipe, overwrite)
     else:
@@ -92,7 +91,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
     """
     from tamis.exporters import exporter_class
 
-    exporter: Exporter = recipes.build(exporter_class(to), settings, f"export, {to}")
+    exporter: Exporter = build(exporter_class(to), settings, f"export, {to}")
     return _write_export(exporter, subset, Path(out).expanduser(), overwrite)
 
 
@@ -276,7 +275,7 @@ def run_recipe(
         RunError: an export or the page may not be written to its place, before any work; or shards could not be read.
         StopError: nothing could be done; see `tamis.errors`.
     """
-    chosen = read(recipe, settings)
+    chosen = load(recipe, settings)
     spec, path = _checked_recipe(chosen, recipe, overwrite)
     report_result = on_result or (lambda result: None)
     run = score(spec, run=path, recipe=chosen, workers=workers, engine=engine, grow=grow, quiet=quiet, **compute)

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import ModelError, RecipeError, unknown
+from tamis.errors import ModelError, RecipeError, unknown_message
 
 Rows = list[dict[str, Any]]
 
@@ -185,7 +185,7 @@ def in_full(what: str, name: str) -> str:
     """Returns everything that is known of one thing of a list, for people; raises RecipeError if it has none."""
     rows = {next(iter(row.values())): row for row in CATALOGUES[what]()}
     if name not in rows:
-        raise RecipeError(unknown(what.removesuffix("s"), name, rows))
+        raise RecipeError(unknown_message(what.removesuffix("s"), name, rows))
     if what == "recipes":
         return (files("tamis.recipes") / f"{name}.yaml").read_text(encoding="utf-8").rstrip()
     if what == "models":

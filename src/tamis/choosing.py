@@ -9,13 +9,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tamis import recipe as recipes
 from tamis.data import Signal, flat, references, settings
-from tamis.errors import RecipeError, RunError, brief, unknown
+from tamis.errors import RecipeError, RunError, brief, unknown_message
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, read
+from tamis.recipe import PathLike, Recipe, RecipeLike, load, signal_from, usual
 from tamis.signals import maker_of
 from tamis.storage import location
 from tamis.store import Run, open_run
@@ -47,7 +46,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
-    chosen = read(recipe, settings)
+    chosen = load(recipe, settings)
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
@@ -153,7 +152,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         maker = maker_of(column_name)
         raise RecipeError(
-            f"recipe {recipe.name!r}: {unknown('score column', column_name, known)}"
+            f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}"
             + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
         )
 
@@ -193,7 +192,7 @@ def _score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Seque
     while remaining:
         now = list({signal.name: (label, signal) for label, signal in reversed(remaining)}.values())[::-1]
         remaining = [entry for entry in remaining if entry not in now]
-        words = [run.scoring(), "--signals", ",".join(signal.name for _, signal in now)]
+        words = [run.score_command(), "--signals", ",".join(signal.name for _, signal in now)]
         for label, signal in now:
             changed = dict(_changed_settings(signal))
             if label not in ("", signal.name):
@@ -223,9 +222,9 @@ def _maker(column: str) -> tuple[str, Signal] | None:
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
-    values = {setting: next(iter(recipes.usual(cls.name, setting)), setting.upper()) for setting in required}
+    values = {setting: next(iter(usual(cls.name, setting)), setting.upper()) for setting in required}
     try:
-        return column.rpartition(".")[0], recipes.signal_from({cls.name: values})[1]
+        return column.rpartition(".")[0], signal_from({cls.name: values})[1]
     except RecipeError:  # the placeholder is not valid for this setting
         return None
 

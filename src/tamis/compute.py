@@ -1,4 +1,4 @@
-"""Where and how networks run: what a user asks for (`Compute`), and what it resolves to on this machine (`Device`)."""
+"""Where and how networks run: what a user asks for (`Compute`), and what that means on this machine (`Device`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Compute(TypedDict, total=False):
 
     Attributes:
         device: "cpu", "cuda", "cuda:1"; by default a GPU if there is one.
-        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); by default bf16 if the hardware multiplies
+        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); by default bf16 if the hardware supports
             it. Part of the fingerprint.
         batch_size: samples per batch; by default 64 on a CPU, 256 on a GPU. Changes results by rounding only.
         threads: for the models of each worker; by default what the cores allow.
@@ -32,7 +32,7 @@ class Compute(TypedDict, total=False):
 
     device: Annotated[str | None, "cpu, cuda, cuda:1; by default a GPU if there is one."]
     precision: Annotated[
-        str | None, "float32 or bf16; by default bf16 if the hardware multiplies it. Scoring on a CPU also takes int8."
+        str | None, "float32 or bf16; by default bf16 if the hardware supports it. Scoring on a CPU also takes int8."
     ]
     batch_size: Annotated[int | None, "Samples per batch; by default 64 on a CPU, 256 on a GPU."]
     threads: Annotated[int | None, "Threads for the models of each worker."]

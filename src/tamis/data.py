@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 from tamis.arrays import Pixels
 from tamis.compute import Device as Device
-from tamis.errors import unknown
+from tamis.errors import unknown_message
 
 #: Sample statuses in the index, with their meanings: "ok", or the first thing wrong with the sample.
 STATUSES: Mapping[str, str] = {
@@ -151,7 +151,7 @@ def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
             continue
         if name not in known:
             raise TypeError(
-                f"{cls.__qualname__}: {unknown('class attribute', name, known)}. A setting needs an annotation "
+                f"{cls.__qualname__}: {unknown_message('class attribute', name, known)}. A setting needs an annotation "
                 f"({name}: {type(value).__name__} = ...), a constant capitals"
             )
         wanted = known[name]
@@ -191,7 +191,9 @@ class Node(ABC):
         super().__init_subclass__()
         check_class_attributes(cls, _OF_NODES)
         if cls.stored_as not in (None, *KEEPS):
-            raise TypeError(f"{cls.__qualname__}: {unknown('kind of stored feature', str(cls.stored_as), KEEPS)}")
+            raise TypeError(
+                f"{cls.__qualname__}: {unknown_message('kind of stored feature', str(cls.stored_as), KEEPS)}"
+            )
 
     @abstractmethod
     def needs(self) -> Mapping[str, Node]:

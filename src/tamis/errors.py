@@ -88,7 +88,7 @@ class SampleError(TamisError):
         self.status, self.reason = status, reason
 
 
-def shown(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Returns a text with its control characters escaped, for a terminal: file names and keys may hold some."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
 
@@ -132,7 +132,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
     """Returns the "unknown X" message, with the nearest known name and the list."""
     names = sorted(known)
     listed = ", ".join(names) if names else "none"
@@ -157,7 +157,7 @@ def check_words(record: Any) -> None:
     for setting in dataclasses.fields(record):
         hint, value = hints[setting.name], getattr(record, setting.name)
         if get_origin(hint) is Literal and value not in get_args(hint):
-            raise ValueError(unknown(setting.name, str(value), get_args(hint)))
+            raise ValueError(unknown_message(setting.name, str(value), get_args(hint)))
 
 
 def without_effect(record: Any, *names: str, because: str) -> None:

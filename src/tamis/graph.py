@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device, Node, Sample, Samples, Signal, references, settings
-from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, unknown
+from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, unknown_message
 from tamis.ids import file_digest, fingerprint
 
 
@@ -263,7 +263,9 @@ def check_output(signal: Signal, found: Any, count: int) -> None:
             raise SignalError(f"{title(signal)} declares the column {name!r} and does not emit it; it emits {emits}")
     for name, values in found.items():
         if name not in kinds and name != "reason":
-            raise SignalError(f"{title(signal)} emits what it does not declare: {unknown('column', name, kinds)}")
+            raise SignalError(
+                f"{title(signal)} emits what it does not declare: {unknown_message('column', name, kinds)}"
+            )
         if values is None and name == "reason":
             continue
         several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a str is not a list of values

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Temporary files end so; a run that was killed leaves some, and the next one sweeps them.
+#: The end of temporary files. A killed command leaves some, and the next one removes them.
 TEMPORARY = ".tmp"
 
 
@@ -28,14 +28,14 @@ def _process_numbers() -> str:
         return socket.gethostname()
 
 
-#: Where a process number is unique: this machine, or one of its containers.
+#: Identifies the machine or container in which process numbers are unique.
 NUMBERED_IN = _process_numbers()
 
 #: Identify the writer of a temporary file: its machine, and a random part that distinguishes reused PIDs.
 _HOST = f"{zlib.crc32(NUMBERED_IN.encode()):08x}"
 _ME = uuid.uuid4().hex[:8]
 
-#: Temporary files of other machines and containers are kept until this old: no file takes a day to write.
+#: Temporary files of other machines and containers are kept for this long: no file takes a day to write.
 _FOREIGN_SECONDS = 86_400.0
 
 
@@ -45,7 +45,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def in_work(path: Path) -> bool:
-    """Whether a temporary file may belong to a process that still writes it."""
+    """Whether a process may still be writing a temporary file."""
     parts = path.name.removesuffix(TEMPORARY).rpartition(".")[2].split("-")
     if len(parts) != 4:
         return False
@@ -61,7 +61,7 @@ def in_work(path: Path) -> bool:
 
 
 def alive(process: int) -> bool:
-    """Whether a process of this machine is alive. Zombies are not: in some containers they stay for ever."""
+    """Whether a process of this machine is alive. Zombies count as dead: some containers keep them for ever."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -72,7 +72,7 @@ def alive(process: int) -> bool:
 
 
 def started(process: int) -> str:
-    """Returns when a process of this machine began: later ones may get its number. "" if unknown."""
+    """Returns when a process of this machine started, as later ones may get its number; "" if unknown."""
     return "".join(_facts(process)[19:20])
 
 
@@ -125,7 +125,7 @@ def prefetched(
                     waiting.append((item, weight))
                     held += weight
                     changed.notify_all()
-        except BaseException as raised:  # for the reader
+        except BaseException as raised:  # raised again in the reader
             error = raised
         with changed:
             ended = True

@@ -21,11 +21,11 @@ import pydantic
 import yaml
 
 from tamis.data import KEEPS, Signal
-from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown
+from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown_message
 from tamis.ids import json_ready
-from tamis.pool.files import expand_braces, is_remote, kind_of
+from tamis.pool.files import describe_bytes, expand_braces, is_remote
 from tamis.pool.source import PoolSpec
-from tamis.remote import hide
+from tamis.remote import keep_secrets
 from tamis.signals import signal_class
 
 if TYPE_CHECKING:
@@ -79,28 +79,25 @@ class Recipe:
 RecipeLike = PathLike | Mapping[str, Any] | Recipe
 
 
-def read(recipe: RecipeLike, settings: Sequence[str] = ()) -> Recipe:
-    """Returns a recipe; loads it with settings unless it is loaded."""
-    return recipe if isinstance(recipe, Recipe) else load(recipe, settings)
-
-
 def shipped() -> list[str]:
     """Returns the names of the shipped recipes."""
     names = (entry.name for entry in files("tamis.recipes").iterdir())
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def load(recipe: PathLike | Mapping[str, Any], settings: Sequence[str] = (), *, signals: Sequence[str] = ()) -> Recipe:
-    """Reads a recipe.
+def load(recipe: RecipeLike, settings: Sequence[str] = (), *, signals: Sequence[str] = ()) -> Recipe:
+    """Reads and checks a recipe. A recipe that is already loaded is returned unchanged.
 
     Args:
-        recipe: the name of a shipped one, a file, or a mapping of the same form.
+        recipe: a shipped recipe's name, a file, or a mapping of the same form.
         settings: overrides as the command line writes them: "select.0.top_fraction.fraction=0.3".
-        signals: names of signals to add, before the overrides, unless the recipe has them without a label.
+        signals: signals to add before the overrides; those that the recipe already has without a label are skipped.
 
     Raises:
-        RecipeError: there is none, or something in it is wrong; the message says where.
+        RecipeError: there is no such recipe, or an entry is wrong; the message says which.
     """
+    if isinstance(recipe, Recipe):
+        return recipe
     data, name = _raw(recipe)
     if signals:
         already = _list(data.get("signals"), f"recipe {name!r}, signals")
@@ -142,7 +139,7 @@ def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if not os.path.isfile(text):
         if path.suffix in (".yaml", ".yml"):
             raise RecipeError(f"there is no recipe file {text!r}")
-        raise RecipeError(f"{unknown('recipe', text, shipped())}; a file of your own ends in .yaml")
+        raise RecipeError(f"{unknown_message('recipe', text, shipped())}; a file of your own ends in .yaml")
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -208,7 +205,9 @@ def _yaml(content: bytes, name: str) -> dict[str, Any]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RecipeError(f"the recipe {name!r} cannot be read: it holds {kind_of(content)}, not UTF-8") from error
+        raise RecipeError(
+            f"the recipe {name!r} cannot be read: it holds {describe_bytes(content)}, not UTF-8"
+        ) from error
     with _at(f"the recipe {name!r} is not valid YAML"):
         data = _read_yaml(text)
     if not isinstance(data, dict):
@@ -256,7 +255,7 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
 def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe:
     for key in data:
         if key not in KEYS:
-            raise RecipeError(f"recipe {name!r}: {unknown('key', str(key), KEYS)}")
+            raise RecipeError(f"recipe {name!r}: {unknown_message('key', str(key), KEYS)}")
     where = f"recipe {name!r}"
     if data.get("name") is not None:
         name = str(data["name"])
@@ -268,7 +267,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
     for kind in keep:
         if kind not in KEEPS:
-            raise RecipeError(f"{where}, keep: {unknown('thing to keep', kind, KEEPS)}")
+            raise RecipeError(f"{where}, keep: {unknown_message('thing to keep', kind, KEEPS)}")
     columns = data.get("columns") or {}
     if not isinstance(columns, dict):
         raise RecipeError(f"{where}, columns: expected 'name: column' lines, got {brief(columns)}")
@@ -301,7 +300,7 @@ def _shown(value: Any) -> Any:
         return {key: _shown(inner) if key == "path" else inner for key, inner in value.items()}
     if isinstance(value, list):
         return [_shown(one) for one in value]
-    return hide(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
+    return keep_secrets(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
 
 
 def _path(value: Any) -> str | None:
@@ -455,7 +454,7 @@ def _for_example(cls: type[Any], setting: str) -> str:
 
 def _subrecord(cls: type[Any], name: str, value: Any, where: str) -> Any:
     """Makes a setting that is a record of one of several kinds; returns any other setting as it is."""
-    choose = getattr(hints_of(cls).get(name), "kind_of", None)
+    choose = getattr(hints_of(cls).get(name), "class_of", None)
     if choose is None or not isinstance(value, Mapping):
         return value
     with _at(f"{where}, {name}"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from tamis.errors import RecipeError, unknown
+from tamis.errors import RecipeError, unknown_message
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Register(Mapping[str, type[Any]]):
             return self[name]
         registered = self._registered()
         if name not in registered:
-            raise RecipeError(unknown(self.kind, name, {*self, *registered}))
+            raise RecipeError(unknown_message(self.kind, name, {*self, *registered}))
         entries = registered[name]
         owner = _owner(entries)
         if len(entries) > 1:

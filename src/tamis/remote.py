@@ -47,7 +47,7 @@ _SLOWEST = 20 << 10  # bytes a second: a request may take stall + size / _SLOWES
 _BLOCK = 8 << 20  # bytes of a request for a file that is read from its front
 
 
-def limit(name: str) -> float:
+def setting(name: str) -> float:
     """Returns a limit: the environment's, which worker processes have too, or the default."""
     (default, least), variable = _LIMITS[name], f"TAMIS_REMOTE_{name.upper()}"
     text = os.environ.get(variable, "")
@@ -67,11 +67,11 @@ class RemoteError(OSError):
     """A request to a store failed. The message says why, without the URL.
 
     Attributes:
-        passing: the same request may work later.
+        transient: the same request may work later.
         after: seconds after which the server wants to be asked again.
     """
 
-    passing = False
+    transient = False
     after = 0.0
 
 
@@ -96,9 +96,9 @@ def unreached(error: BaseException) -> bool:
     return isinstance(error, RemoteError) or (isinstance(error, OSError) and error.errno in _NO_BYTES)
 
 
-def passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether an error is one of `unreached`, and may be gone when the file is asked for again."""
-    return error.passing if isinstance(error, RemoteError) else unreached(error)
+    return error.transient if isinstance(error, RemoteError) else unreached(error)
 
 
 _CREDENTIALS = (
@@ -181,7 +181,7 @@ def _explained(error: Exception) -> RemoteError:
         both = " ".join(filter(None, (shown, what))) if reason == "{}" else shown or what
         return kind(reason.format(both))
     failure = RemoteError(shown or (f"no answer in time ({what})" if isinstance(error, TimeoutError) else what))
-    failure.passing = True
+    failure.transient = True
     if after.isascii() and after.isdigit():  # else it is a date
         failure.after = min(float(after), _LONGEST_PAUSE)
     return failure
@@ -193,7 +193,7 @@ def _explained(error: Exception) -> RemoteError:
 def ask(url: str, question: Callable[[Any, str], T]) -> T:
     """Makes a request of the file system of a URL, given the URL's path in it, and retries transient errors."""
     fs, inner = store_of(url)
-    tries, wait = limit("tries"), limit("wait")
+    tries, wait = setting("tries"), setting("wait")
     for tried in itertools.count(1):
         try:
             return question(fs, inner)
@@ -202,11 +202,11 @@ def ask(url: str, question: Callable[[Any, str], T]) -> T:
         except Exception as error:  # every file system has errors of its own
             failure = _explained(error)
         # Outside of the handler: the library's error, whose text holds whole URLs, is not part of any traceback.
-        if not failure.passing:
+        if not failure.transient:
             raise failure
         if tried >= tries:
             last = RemoteError(f"{tried} tries failed, the last with {failure}")
-            last.passing = True
+            last.transient = True
             raise last
         # Randomly up to half less, so that a hundred workers do not come back at once.
         pause = min(_LONGEST_PAUSE, wait * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
@@ -220,7 +220,7 @@ def ask(url: str, question: Callable[[Any, str], T]) -> T:
 
 def store_of(url: str) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, with our limits, and the URL's path in it."""
-    full, stall = _with_secrets(url), limit("stall")
+    full, stall = _with_secrets(url), setting("stall")
     if full.startswith(("http://", "https://")) and "::" not in full:
         from tamis.web import web
 
@@ -261,7 +261,7 @@ def _within(size: int, fs: Any, method: str, *arguments: Any, **settings: Any) -
     """Calls a method of a file system, for as long as this many bytes may take: libraries limit single reads only."""
     if not isinstance(fs, AsyncFileSystem):
         return getattr(fs, method)(*arguments, **settings)
-    seconds = limit("stall") + size / _SLOWEST
+    seconds = setting("stall") + size / _SLOWEST
     return sync(fs.loop, getattr(fs, f"_{method}"), *arguments, timeout=seconds, **settings)
 
 
@@ -348,7 +348,7 @@ def redacted(text: str) -> str:
     return _USER.sub(r"\1\2", _QUERY.sub(r"\1", text))
 
 
-def hide(url: str, alike: Callable[[str], Sequence[str]]) -> str:
+def keep_secrets(url: str, alike: Callable[[str], Sequence[str]]) -> str:
     """Keeps a URL's secrets in memory; returns the URL without them, by which it can be opened from now on."""
     known = public(url)
     if known != url:
@@ -366,11 +366,11 @@ def _with_secrets(url: str) -> str:
     return url if "?" in secret and root != url else secret + url[len(root) :]
 
 
-def secrets() -> dict[str, str]:
+def known_secrets() -> dict[str, str]:
     """Returns the URLs with secrets, for a worker process."""
     return dict(_SECRETS)
 
 
-def remember(given: Mapping[str, str]) -> None:
-    """Takes over what `secrets` returned in another process."""
-    _SECRETS.update(given)
+def take_secrets(received: Mapping[str, str]) -> None:
+    """Takes over what `known_secrets` returned in another process."""
+    _SECRETS.update(received)

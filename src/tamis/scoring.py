@@ -10,15 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tamis import recipe as recipes
 from tamis.compute import Compute
 from tamis.data import Device, Signal
 from tamis.errors import RunError
 from tamis.graph import Identities
 from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, read
-from tamis.run.plan import Plan, labelled
+from tamis.recipe import PathLike, Recipe, RecipeLike, load, signal_from
+from tamis.run.plan import Plan, with_labels
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
 
@@ -73,7 +72,7 @@ def score(
     if max_error_rate is not None and not 0 <= max_error_rate <= 1:
         raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
     engine = engine or Local(workers)
-    chosen = Recipe() if recipe is None else read(recipe)
+    chosen = Recipe() if recipe is None else load(recipe)
     path = location(run)
     opened = open_pool(_with_fields_of_run(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(**compute, away=engine.away))
@@ -161,11 +160,11 @@ def assembled(
     """
     manifest.check_folder(run, pool)
     manifest.check_pool(run, pool, grow=grow)
-    requested = [recipes.signal_from(entry, "signals") for entry in signals]
+    requested = [signal_from(entry, "signals") for entry in signals]
     return Plan(
         pool=pool,
         signals=tuple(
-            labelled(list(dict.fromkeys([*recipe.signals, *requested])), manifest.labels_of(run), identities)
+            with_labels(list(dict.fromkeys([*recipe.signals, *requested])), manifest.labels_of(run), identities)
         ),
         keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
         identities=identities,

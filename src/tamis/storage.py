@@ -30,13 +30,13 @@ import xxhash
 
 from tamis.errors import DamageError, DiskFullError, RunError
 from tamis.processes import TEMPORARY, in_work, temporary_name
-from tamis.remote import RemoteError, RemoteExistsError, RemoteGoneError, ask, fetch, hide, redacted, version_of
+from tamis.remote import RemoteError, RemoteExistsError, RemoteGoneError, ask, fetch, keep_secrets, redacted, version_of
 
 T = TypeVar("T")
 
 #: Stores where fsspec can create an object only if there is none (If-None-Match). Elsewhere it checks first and then
 #: writes, which two processes may do at once.
-CONDITIONAL = ("s3", "s3a", "gs", "gcs")
+CREATES_ONLY_IF_ABSENT = ("s3", "s3a", "gs", "gcs")
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z0-9+.-]+::")
 _LOST_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # how `Path` shortens a URL
@@ -83,7 +83,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         return self.is_file() or self.is_dir()
 
     def is_file(self, **_: Any) -> bool:
-        return look(self) is not None
+        return entry_of(self) is not None
 
     def is_dir(self, **_: Any) -> bool:
         return bool(self.children())
@@ -125,7 +125,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         return self.read_bytes().decode()
 
     def open(self, *_: Any, **__: Any) -> BinaryIO:
-        return open(local(self), "rb")
+        return open(local_copy(self), "rb")
 
     def unlink(self, missing_ok: bool = False) -> None:
         if (entry := _known.pop(str(self), None)) is not None:
@@ -219,7 +219,7 @@ def location(where: str | os.PathLike[str]) -> Path:
         path = Path(text).expanduser()
         check_path(path)
         return path
-    url = hide(text.rstrip("/"), lambda url: [url])
+    url = keep_secrets(text.rstrip("/"), lambda url: [url])
     if "::" in url or url.startswith(("http://", "https://", "memory://", "data://", "zip://", "tar://")):
         raise RunError(
             f"{url}: a run must be where other processes read and write it, and not behind a chain of URLs: use "
@@ -256,7 +256,7 @@ def is_run(where: str | os.PathLike[str]) -> bool:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def look(path: Path) -> Entry | None:
+def entry_of(path: Path) -> Entry | None:
     """Returns what the disk or store says about a file now; None if there is none."""
     with suppress(FileNotFoundError):
         if not isinstance(path, RemotePath):
@@ -285,11 +285,11 @@ def folders(folder: Path) -> list[Path]:
     return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir()) if folder.is_dir() else []
 
 
-def local(path: Path) -> Path:
+def local_copy(path: Path) -> Path:
     """Returns the path of a file on this disk: the file itself, or a copy of the last known version of an object."""
     if not isinstance(path, RemotePath):
         return path
-    entry = _known.get(str(path)) or look(path)
+    entry = _known.get(str(path)) or entry_of(path)
     while entry is not None:
         copy = _copy(path, entry)
         with suppress(FileNotFoundError):
@@ -298,7 +298,7 @@ def local(path: Path) -> Path:
         try:
             return _download(path, entry, copy)
         except (FileNotFoundError, RunError):
-            before, entry = entry, look(path)
+            before, entry = entry, entry_of(path)
             if entry is None or entry.tag == before.tag:
                 raise
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -309,7 +309,7 @@ def _download(path: RemotePath, entry: Entry, copy: Path) -> Path:
         with open(temporary, "wb") as out, _as_run_error(path):
             for start in range(0, entry.size, _PIECE):
                 out.write(fetch(str(path), start, min(start + _PIECE, entry.size), whole=True))
-        if entry.size > _PIECE and ((now := look(path)) is None or now.tag != entry.tag):
+        if entry.size > _PIECE and ((now := entry_of(path)) is None or now.tag != entry.tag):
             raise RunError(f"{path} has changed while it was read: repeat the command")
         copy.parent.mkdir(parents=True, exist_ok=True)
         os.replace(temporary, copy)
@@ -321,16 +321,16 @@ def prefetch(paths: Iterable[Path]) -> None:
 
     def download(path: RemotePath) -> None:
         with suppress(FileNotFoundError):
-            local(path)
+            local_copy(path)
 
     if far := [path for path in paths if isinstance(path, RemotePath)]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(download, far))
 
 
-def read_again(path: Path) -> None:
+def drop_cached(path: Path) -> None:
     """Drops the cached copy of a file, so that the next read sees what the store has now."""
-    if isinstance(path, RemotePath) and (entry := look(path)):
+    if isinstance(path, RemotePath) and (entry := entry_of(path)):
         _copy(path, entry).unlink(missing_ok=True)
 
 
@@ -362,7 +362,7 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         RunError: the folder cannot be written to, or the store cannot.
     """
     check_path(path)
-    with explained(path), _temporary(path) as temporary:
+    with explained_errors(path), _temporary(path) as temporary:
         yield temporary
         if isinstance(path, RemotePath):
             _upload(path, temporary)
@@ -421,9 +421,9 @@ def put(path: Path, data: bytes, *, if_absent: bool = False) -> bool:
     return True
 
 
-def has_if_absent(path: Path) -> bool:
+def can_put_if_absent(path: Path) -> bool:
     """Whether `put` can write only where there is no file: some stores cannot."""
-    return not isinstance(path, RemotePath) or str(path).partition("://")[0] in CONDITIONAL
+    return not isinstance(path, RemotePath) or str(path).partition("://")[0] in CREATES_ONLY_IF_ABSENT
 
 
 def remove(path: Path) -> None:
@@ -458,7 +458,7 @@ class Log:
         if self._lines and isinstance(self._path, RemotePath):
             put(self._path, (self._path.read_bytes() if self._path.is_file() else b"") + self._lines)
         elif self._lines:
-            with explained(self._path), open(self._path, "ab") as file:
+            with explained_errors(self._path), open(self._path, "ab") as file:
                 file.write(self._lines)
         self._lines, self._last = b"", time.monotonic()
 
@@ -493,7 +493,7 @@ def to_disk(path: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained_errors(path: Path) -> Iterator[None]:
     """Raises DiskFullError or RunError for the system's errors on writing a path, and for safetensors' own for them."""
     try:
         yield

@@ -52,12 +52,12 @@ def test_long_columns_are_bracketed_and_exact(shape: str, some_dead: bool, monke
     monkeypatch.setattr(order, "_BLOCK", 1 << 12)  # more than four blocks take the bracket's path
     rng = np.random.default_rng(5)
     values = column(shape, rng, 70_001)
-    alive = rng.random(values.size) < 0.6 if some_dead else None
-    if alive is not None:
-        values[~alive] = np.nan
-    descending = np.sort(values if alive is None else values[alive])[::-1]
+    candidates = rng.random(values.size) < 0.6 if some_dead else None
+    if candidates is not None:
+        values[~candidates] = np.nan
+    descending = np.sort(values if candidates is None else values[candidates])[::-1]
     for k in (1, 2, 17, descending.size // 3, descending.size // 2, descending.size - 1, descending.size):
-        assert kth_largest(values, k, alive) == descending[k - 1], k
+        assert kth_largest(values, k, candidates) == descending[k - 1], k
 
 
 @pytest.mark.parametrize("k", [1, 299_999, 300_000, 300_001, 450_000, 600_000])
@@ -72,18 +72,18 @@ def test_a_sample_that_misses_half_of_the_values_only_costs_time(k: int, monkeyp
 
 
 def test_keep_top_by_hand_asks_for_tie_numbers_at_the_cut_only() -> None:
-    values, alive = np.array([0.5, 0.9, 0.5, 0.1, 0.5]), np.ones(5, bool)
+    values, candidates = np.array([0.5, 0.9, 0.5, 0.1, 0.5]), np.ones(5, bool)
     asked: list[list[int]] = []
 
     def tie_order(rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         asked.append(rows.tolist())
         return np.array([9, 8, 7, 6, 5], np.uint64)[rows]
 
-    kept, cut = keep_top(values, 3, alive, tie_order)
+    kept, cut = keep_top(values, 3, candidates, tie_order)
     assert (kept.tolist(), cut) == ([False, True, True, False, True], 0.5)
     assert asked == [[0, 2, 4]]
     kept[:] = False
-    assert alive.all()
+    assert candidates.all()
 
 
 @settings(max_examples=200)
@@ -93,11 +93,11 @@ def test_keep_top_by_hand_asks_for_tie_numbers_at_the_cut_only() -> None:
 )
 def test_keep_top_equals_a_sort_by_value_and_tie(rows: list[tuple[float, bool, int]], data: st.DataObject) -> None:
     values = np.array([value if live else np.nan for value, live, _ in rows])
-    alive = np.array([live for _, live, _ in rows])
+    candidates = np.array([live for _, live, _ in rows])
     ties = np.array([tie for _, _, tie in rows], np.uint64)
-    n = data.draw(st.integers(0, int(alive.sum())))
-    kept, cut = keep_top(values, n, alive, lambda numbers: ties[numbers])
-    living = [number for number, (_, live, _) in enumerate(rows) if live]
-    best = sorted(living, key=lambda number: (-values[number], int(ties[number]), number))[:n]
+    n = data.draw(st.integers(0, int(candidates.sum())))
+    kept, cut = keep_top(values, n, candidates, lambda numbers: ties[numbers])
+    allowed = [number for number, (_, live, _) in enumerate(rows) if live]
+    best = sorted(allowed, key=lambda number: (-values[number], int(ties[number]), number))[:n]
     assert sorted(np.flatnonzero(kept).tolist()) == sorted(best)
     assert cut == (min(values[best]) if best else None)

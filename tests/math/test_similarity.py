@@ -15,8 +15,8 @@ from tamis.math.similarity import (
     equal_before,
     nearest_before,
     nearest_of,
+    representatives,
     rowwise_dot,
-    survivors,
     unit_rows,
 )
 
@@ -92,10 +92,10 @@ def test_four_vectors_worked_by_hand() -> None:
     nearest, row = nearest_before(vectors)
     assert nearest == pytest.approx([-np.inf, 0, 0.8, 0.96])
     assert row.tolist() == [-1, 0, 0, 2]
-    assert survivors(row, nearest <= 0.9).tolist() == [0, 1, 2, 2]
+    assert representatives(row, nearest <= 0.9).tolist() == [0, 1, 2, 2]
     # The last repeats the third, which repeats the first.
-    assert survivors(row, nearest <= 0.7).tolist() == [0, 1, 0, 0]
-    assert survivors(row, nearest <= 1.0).tolist() == [0, 1, 2, 3]
+    assert representatives(row, nearest <= 0.7).tolist() == [0, 1, 0, 0]
+    assert representatives(row, nearest <= 1.0).tolist() == [0, 1, 2, 3]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 40), st.sampled_from([1, 3, 7, 64]))
@@ -116,10 +116,10 @@ def test_blocks_give_what_the_whole_matrix_gives(seed: int, n: int, block: int) 
 
 
 def test_chains_end_at_their_first_kept_row() -> None:
-    assert survivors(np.arange(-1, 999), np.arange(1000) == 0).tolist() == [0] * 1000
+    assert representatives(np.arange(-1, 999), np.arange(1000) == 0).tolist() == [0] * 1000
     # 0 is dropped by a budget; 1 repeats it and is dropped too; 3 repeats 2, which is kept.
     before, stays = np.array([-1, 0, 1, 2]), np.array([False, False, True, False])
-    assert survivors(before, stays).tolist() == [0, 1, 2, 2]
+    assert representatives(before, stays).tolist() == [0, 1, 2, 2]
 
 
 def test_a_row_of_nan_is_an_error() -> None:

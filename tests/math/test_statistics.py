@@ -15,10 +15,10 @@ from tamis.math.statistics import (
     average_ranks,
     bootstrap,
     group_means,
-    mean,
+    mean_interval,
     rank_correlations,
     recall_at,
-    share,
+    share_interval,
     spread_over,
     top_classes,
 )
@@ -59,12 +59,12 @@ def test_the_auc_of_no_negatives_is_an_error() -> None:
 
 
 def test_a_share_of_half_of_ten_by_hand() -> None:
-    half = share(5, 10)
+    half = share_interval(5, 10)
     # z = 1.96: centre (0.5 + 3.8415 / 20) / 1.38415 = 0.5, half 1.96 / 1.38415 * sqrt(0.025 + 3.8415 / 400) = 0.2634
     assert (half.value, half.n) == (0.5, 10)
     assert (half.low, half.high) == pytest.approx((0.2366, 0.7634), abs=1e-4)
-    assert (share(3, 3).low, share(3, 3).high) == pytest.approx((0.4385, 1.0), abs=1e-4)
-    assert share(0, 3).low == 0.0
+    assert (share_interval(3, 3).low, share_interval(3, 3).high) == pytest.approx((0.4385, 1.0), abs=1e-4)
+    assert share_interval(0, 3).low == 0.0
 
 
 def test_the_bootstrap_of_a_mean_is_near_the_normal_interval_and_repeats() -> None:
@@ -77,10 +77,10 @@ def test_the_bootstrap_of_a_mean_is_near_the_normal_interval_and_repeats() -> No
 
 def test_a_mean_by_hand() -> None:
     """1, 2, 3, 4, 5: s = sqrt(2.5), t of 4 degrees of freedom 2.776445, half 2.776445 * 1.581139 / sqrt(5)."""
-    estimate = mean([1, 2, 3, 4, 5])
+    estimate = mean_interval([1, 2, 3, 4, 5])
     assert (estimate.value, estimate.n) == (3.0, 5)
     assert (estimate.low, estimate.high) == pytest.approx((3 - 1.963243, 3 + 1.963243), abs=1e-5)
-    assert (mean([0.3, 0.3]).low, mean([0.3, 0.3]).high) == (0.3, 0.3)
+    assert (mean_interval([0.3, 0.3]).low, mean_interval([0.3, 0.3]).high) == (0.3, 0.3)
 
 
 def test_each_cell_gives_one_row_before_any_gives_two_by_hand() -> None:

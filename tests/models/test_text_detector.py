@@ -244,7 +244,7 @@ def test_recipes_name_it_by_detects(model: str) -> None:
     assert settings(signal)["boxes"]["detects"] == "fast"
     found = score_batch(signal, [Sample(uid=(0, 1), key="x", pixels=sign(64, 64, (16, 16, 48, 32)))])
     assert 0.1 < found["text_area"][0] < 0.5
-    kind = type(signal.boxes).kind_of(settings(signal)["boxes"])  # as the report reads them back
+    kind = type(signal.boxes).class_of(settings(signal)["boxes"])  # as the report reads them back
     assert kind(**settings(signal)["boxes"]) == signal.boxes
     with pytest.raises(RecipeError, match=r"text_area, boxes: unknown detector 'fats' \(did you mean 'fast'\?\)"):
         load({"signals": [{"text_area": {"boxes": {"detects": "fats"}}}]})

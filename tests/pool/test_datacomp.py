@@ -55,7 +55,7 @@ def test_signals_of_pixels_are_refused_before_any_work(signal: str, tmp_path: Pa
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(safetensors_bytes())
     entry: Any = {"clip": {"model": str(tmp_path / "model")}} if signal == "clip" else signal
-    with pytest.raises(RecipeError, match=rf"{signal} needs images, and .*aa\.parquet is metadata"):
+    with pytest.raises(RecipeError, match=rf"{signal} needs images, and .*aa\.parquet holds no images"):
         score(tmp_path / "aa.parquet", tmp_path / "run", entry)
     assert not (tmp_path / "run" / "run.json").exists()
 
@@ -115,7 +115,7 @@ def test_a_bad_npz_costs_its_shard_until_it_is_mended(name: str, tmp_path: Path)
         (archive(b32_img=np.array([["a", "b"]] * 5)), "b32_img holds <U1 (shape (5, 2)); embeddings are numbers"),
         (pickle.dumps({"b32_img": [1.0]}), "is neither an npz nor an array: it is a pickle"),
         (archive(b32_img=np.ones((5, 512)))[:-100], "the embeddings cannot be read"),
-        (None, "is one array (float16, shape (5, 512)) and no npz of several"),
+        (None, "is one array (float16, shape (5, 512)), not an npz of several"),
     ],
     ids=["objects", "one dimension", "words", "pickle", "cut", "npy"],
 )

@@ -17,7 +17,7 @@ import tamis
 from tamis.errors import PoolError
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.files import open_file, read_head, read_ranges
-from tamis.remote import RemoteError, limit, public, redacted
+from tamis.remote import RemoteError, public, redacted, setting
 from tamis.store import Run
 
 pytestmark = [*LIBRARIES_WARN, pytest.mark.usefixtures("quick")]
@@ -110,7 +110,7 @@ def test_what_will_not_go_better_is_reported_at_once(
         url = "s3://pool/0.tar" if store == "s3" else f"{server.url}/pool/0.tar?X-Amz-Signature=c0ffee"
         with pytest.raises(RemoteError, match=words) as caught:
             read_head(url, 10)
-        assert (caught.value.passing, len(server.requests)) == (False, 1)
+        assert (caught.value.transient, len(server.requests)) == (False, 1)
         assert "c0ffee" not in str(caught.value)
         with pytest.raises(PoolError, match=r"(cannot list|no pool at) '.*/0.tar'") as stopped:
             open_pool(url)
@@ -122,11 +122,11 @@ def test_tries_end_and_the_error_says_how_many_there_were(monkeypatch: pytest.Mo
     with FaultyServer(files({"/a.bin": DATA}), rate=1, faults=("500",)) as server:
         with pytest.raises(RemoteError, match="3 tries failed, the last with HTTP 500") as caught:
             read_head(f"{server.url}/a.bin", 10)
-        assert (caught.value.passing, len(server.requests)) == (True, 3)
+        assert (caught.value.transient, len(server.requests)) == (True, 3)
     for text, reason in (("many", "TAMIS_REMOTE_TRIES is 'many'"), ("0", "1 or more")):
         monkeypatch.setenv("TAMIS_REMOTE_TRIES", text)
         with pytest.raises(PoolError, match=reason):
-            limit("tries")
+            setting("tries")
 
 
 @pytest.mark.parametrize("ranges", [True, False])

@@ -227,7 +227,7 @@ def test_rows_of_text_tables(name: str, tmp_path: Path) -> None:
 
 
 def test_a_row_without_end_is_an_error_of_its_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_rows, "MOST_CHARACTERS", 1 << 20)
+    monkeypatch.setattr(pool_rows, "LONGEST_LINE", 1 << 20)
     (tmp_path / "a.csv").write_bytes(b'image,caption\nx.jpg,b\nx.jpg,"' + b'b\n","' * 300_000)
     with pytest.raises(ShardError, match="1,048,576 characters"):
         samples_of(tmp_path / "a.csv")
@@ -379,11 +379,11 @@ def test_row_groups_stay_together_unless_one_is_too_large(tmp_path: Path) -> Non
         for first, last in ((0, 5), (5, 12), (12, 40), (40, 60)):
             writer.write_table(content.slice(first, last - first), row_group_size=100)
     shards = open_pool(PoolSpec(path=str(tmp_path), image="none")).shards
-    cuts = [shard.cut[:2] for shard in shards]  # type: ignore[attr-defined]
-    assert cuts == [(0, 12), (12, 7), (19, 7), (26, 7), (33, 7), (40, None)]
+    ranges = [shard.range[:2] for shard in shards]  # type: ignore[attr-defined]
+    assert ranges == [(0, 12), (12, 7), (19, 7), (26, 7), (33, 7), (40, None)]
     run = score(tmp_path, tmp_path / "run", image="none")
     again = score(tmp_path, tmp_path / "run", image="none")
-    assert run.shards == again.shards == tuple(f"t-rows000000006-rows{first:09d}" for first, _ in cuts)
+    assert run.shards == again.shards == tuple(f"t-rows000000006-rows{first:09d}" for first, _ in ranges)
 
 
 @pytest.mark.usefixtures("small_shards")

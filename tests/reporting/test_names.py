@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tamis import recipe as recipes
+from tamis.recipe import load
 from tamis.reporting.formats import colour, in_words, names_of
 from tamis.store import Run
 from tamis.store.subset import Subset
 
 
 def shipped(name: str, *settings: str) -> dict[str, Any]:
-    return {**recipes.load(name, settings).text, "name": name}
+    return {**load(name, settings).text, "name": name}
 
 
 def valued(*values: float) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from browser_view import parsed, sections_of, shown
 from factories import pair, text_pool, write_pool, write_run, write_tar
 
 import tamis
-from tamis import recipe as recipes
 from tamis.pool import open_pool
+from tamis.recipe import load
 from tamis.reporting import write_report
 from tamis.reporting.context import Context
 from tamis.reporting.page import gather, render
@@ -121,14 +121,14 @@ def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
     asked = {
         rule["score"]: rule["value"]
         for name in ("basic", "text_match")
-        for step in recipes.load(name).text["select"]
+        for step in load(name).text["select"]
         for kind, rule in step.items()
         if kind in ("at_least", "at_most", "equals")
     }
     assert asked["top_language"] == findings.LANGUAGE
     assert (asked["shorter_side"], asked["aspect_ratio"]) == (findings.SHORTER_SIDE, findings.ASPECT_RATIO)
     assert (asked["words"], asked["text_match"]) == (findings.WORDS, findings.SHARED - 1)
-    any_of = recipes.load("basic-multilingual-safe").text["select"][1]["any_of"]
+    any_of = load("basic-multilingual-safe").text["select"][1]["any_of"]
     assert any_of[0][0]["at_least"] == {"score": "english", "value": findings.ENGLISH, "missing": "drop"}
     assert any_of[1][0]["at_most"] == {"score": "words", "value": findings.ENOUGH_WORDS - 1, "missing": "drop"}
 

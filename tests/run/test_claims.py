@@ -19,7 +19,7 @@ from processes import family
 import tamis
 from tamis import processes
 from tamis.processes import NUMBERED_IN
-from tamis.remote import limit
+from tamis.remote import setting
 from tamis.storage import sweep
 from tamis.store.claims import being_done, claimed, free_claims, sweep_claims
 from tamis.store.targets import new_folder
@@ -92,7 +92,7 @@ def test_the_claim_of_another_machine_stands_until_its_lease_ends(tmp_path: Path
     assert path.read_text() == before
     assert free_claims(tmp_path) == []
     assert being_done(tmp_path, ["a", "b"]) == {"a"}
-    os.utime(path, (time.time() - limit("lease") - 5,) * 2)
+    os.utime(path, (time.time() - setting("lease") - 5,) * 2)
     assert free_claims(tmp_path) == ["a"]
     assert being_done(tmp_path, ["a"]) == set()
     with claimed(tmp_path, "a") as mine:

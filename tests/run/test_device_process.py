@@ -17,7 +17,7 @@ from tamis.pool import open_pool
 from tamis.run import local
 from tamis.run.local import Local
 from tamis.run.plan import Plan
-from tamis.run.ranks import Place
+from tamis.run.ranks import Rank
 
 BAD = "000010003"  # a sample of the second shard
 
@@ -69,10 +69,10 @@ def test_what_a_node_keeps_of_a_batch_is_not_written_over_by_the_next(pool: Path
 
 
 def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fitting(kind: str, signal: Signal, place: Place | None = None) -> int:
+    def fitting(kind: str, signal: Signal, rank: Rank | None = None) -> int:
         identities = Identities(Device(kind=kind))
         plan = Plan(pool=open_pool(pool), signals=((signal.name, signal),), identities=identities)
-        return Local(place=place, command=True)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
+        return Local(rank=rank, command=True)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
 
     monkeypatch.setattr(local, "memory", lambda: 64 << 30)
     reading = FaultyBeside(key=BAD)
@@ -81,7 +81,7 @@ def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch:
     assert fitting("cpu", reading) == 1  # too little to start processes for
     monkeypatch.setattr(local, "_SMALL_POOL", 1000)
     assert fitting("cpu", reading) == 8
-    assert fitting("cpu", reading, Place(local=(0, 16))) == 4  # of sixteen ranks on the machine
+    assert fitting("cpu", reading, Rank(local=(0, 16))) == 4  # of sixteen ranks on the machine
     monkeypatch.setattr(local, "memory", lambda: 3 << 30)
     assert fitting("cuda:0", Brightness()) == 3
 

@@ -19,20 +19,20 @@ from tamis.errors import StopError
 from tamis.run import local
 from tamis.run.fill import engine_named
 from tamis.run.local import Local
-from tamis.run.ranks import Place, place_of
+from tamis.run.ranks import Rank, rank_of
 from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard
 
-#: A rank that reads its place from the environment, as a scheduler would start it.
+#: A rank that reads its number from the environment, as a scheduler would start it.
 RANK = """
 import sys
 sys.path.insert(0, sys.argv[3])
 import os, tamis
 from odd_signals import Brightness
 from tamis.run.local import Local
-from tamis.run.ranks import place_of
-engine = Local(place=place_of())
+from tamis.run.ranks import rank_of
+engine = Local(rank=rank_of())
 tamis.score(sys.argv[1], run=sys.argv[2], signals=["caption_length", Brightness()], engine=engine, quiet=True)
 """
 
@@ -70,61 +70,61 @@ def test_three_ranks_started_at_once_make_what_one_worker_makes(
 def test_a_rank_does_not_try_again_what_failed_elsewhere_meanwhile(pool: Path, tmp_path: Path) -> None:
     bad, run = Faulty(key=BAD), tmp_path / "run"
     CALLS.append(lambda: score(pool / "00001.tar", run, bad) and None)  # while the rank is at its first shard
-    done = score(pool, run, bad, Faulty(key="000000003", how="call"), engine=Local(place=Place(0, 3)))
+    done = score(pool, run, bad, Faulty(key="000000003", how="call"), engine=Local(rank=Rank(0, 3)))
     assert done.failures == {"00001": "faulty: ZeroDivisionError: a fault of the signal's"}
     assert '"shard": "00001"' in (run / "events.jsonl").read_text()
     assert '"shard": "00001"' not in (run / "events-rank0.jsonl").read_text()
     assert '"shard": "00002"' in (run / "events-rank0.jsonl").read_text()
-    score(pool, tmp_path / "other", bad, engine=Local(place=Place(0, 3)))  # its own failures are not tried again either
+    score(pool, tmp_path / "other", bad, engine=Local(rank=Rank(0, 3)))  # its own failures are not tried again either
     assert (tmp_path / "other" / "events-rank0.jsonl").read_text().count('"shard": "00001"') == 1
 
 
 def test_a_run_moves_between_engines(many: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     some = tamis.PoolSpec(path=[str(many / f"0000{number}.tar") for number in (0, 5)])
-    tamis.score(some, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Local(place=Place(0, 2)))
+    tamis.score(some, run=tmp_path / "run", signals=["caption_length"], quiet=True, engine=Local(rank=Rank(0, 2)))
     tamis.score(many, run=tmp_path / "run", signals=["caption_length"], workers=2, grow=True, quiet=True)
-    score(many, tmp_path / "run", "caption_length", Brightness(), engine=Local(place=Place(1, 2)))
+    score(many, tmp_path / "run", "caption_length", Brightness(), engine=Local(rank=Rank(1, 2)))
     assert parts_of(tmp_path / "run") == whole
 
 
 @pytest.mark.parametrize(
-    ("environment", "place"),
+    ("environment", "rank"),
     [
-        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Place(3, 8, (1, 2))),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, Place(5, 6, (1, 2))),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Rank(3, 8, (1, 2))),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, Rank(5, 6, (1, 2))),
         (
             {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "4(x2)",
              "SLURM_CPUS_PER_TASK": "12", "SLURM_GPUS_PER_TASK": "2"},
-            Place(5, 8, (1, 4), cores=12, own_gpus=True),
+            Rank(5, 8, (1, 4), cores=12, own_gpus=True),
         ),
         # A Slurm array of the tasks 10, 12, 14: the third of them.
         (
             {"SLURM_ARRAY_TASK_ID": "14", "SLURM_ARRAY_TASK_MIN": "10", "SLURM_ARRAY_TASK_STEP": "2",
              "SLURM_ARRAY_TASK_COUNT": "3"},
-            Place(2, 3),
+            Rank(2, 3),
         ),
         # The same with four processes in each task, of which this is the second.
         (
             {"SLURM_ARRAY_TASK_ID": "14", "SLURM_ARRAY_TASK_MIN": "10", "SLURM_ARRAY_TASK_STEP": "2",
              "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_PROCID": "1", "SLURM_NTASKS": "4"},
-            Place(9, 12),
+            Rank(9, 12),
         ),
         # torchrun inside a Slurm job: what torchrun says counts.
-        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, Place(1, 2)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, Rank(1, 2)),
     ],
 )  # fmt: skip
-def test_the_place_of_a_rank_is_what_its_launcher_says(environment: dict[str, str], place: Place) -> None:
-    assert place_of(environment) == place
-    assert place_of(environment, rank=0, world=2) == Place(0, 2)
+def test_the_number_of_a_rank_is_what_its_launcher_says(environment: dict[str, str], rank: Rank) -> None:
+    assert rank_of(environment) == rank
+    assert rank_of(environment, rank=0, world=2) == Rank(0, 2)
 
 
 def test_ranks_of_one_machine_share_its_cores(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(local, "decoders", lambda available: seen.append(available) or 1)
-    bound = Place(1, 4, (1, 4), cores=12)
-    for cores, place in ((12, bound), (96, bound), (96, Place(1, 4, (1, 4))), (2, Place(1, 4, (1, 4)))):
+    bound = Rank(1, 4, (1, 4), cores=12)
+    for cores, rank in ((12, bound), (96, bound), (96, Rank(1, 4, (1, 4))), (2, Rank(1, 4, (1, 4)))):
         monkeypatch.setattr(local, "cores", lambda cores=cores: cores)
-        score(pool, tmp_path / "run", "caption_length", engine=Local(1, place))
+        score(pool, tmp_path / "run", "caption_length", engine=Local(1, rank))
     assert seen == [12, 12, 24, 1]
 
 
@@ -137,16 +137,16 @@ def test_ranks_of_one_machine_share_its_cores(pool: Path, tmp_path: Path, monkey
         ({"RANK": "x", "WORLD_SIZE": "2"}, None, None, "the variable RANK must be a whole number, it is 'x'"),
     ],
 )
-def test_a_place_that_makes_no_sense_is_told(
+def test_a_rank_that_makes_no_sense_is_an_error(
     environment: dict[str, str], rank: int | None, world: int | None, reason: str
 ) -> None:
     with pytest.raises(StopError, match=reason):
-        place_of(environment, rank=rank, world=world)
+        rank_of(environment, rank=rank, world=world)
 
 
 def test_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_named("local", workers=3) == Local(3, command=True)
-    assert engine_named("static", rank=1, world=2) == Local(None, Place(1, 2), command=True)
+    assert engine_named("static", rank=1, world=2) == Local(None, Rank(1, 2), command=True)
     with pytest.raises(StopError, match="unknown engine 'statik' \\(did you mean 'static'\\?\\)"):
         engine_named("statik")
     with pytest.raises(StopError, match="--address goes with --engine ray, not with --engine local"):

@@ -36,7 +36,7 @@ def test_a_part_of_the_pool_is_scored_and_the_run_keeps_its_pool(tamis: Tamis, t
     done = tamis("score", "pool/{00000..00003}.tar", "--run", "run", "--signals", "image_size", "-q")
     assert (done.code, pool_of()) == (0, [pool])
     assert sorted(Run("run").scores["image_size"].shards) == [f"0000{number}" for number in range(4)]
-    done = tamis("score", *shlex.split(Run("run").scoring())[2:], "--signals", "image_size", "-q")
+    done = tamis("score", *shlex.split(Run("run").score_command())[2:], "--signals", "image_size", "-q")
     assert done.code == 0, done.err
     assert len(Run("run").scores["image_size"].shards) == 6
     # A range that became longer is another pool; a run may be next to its pool's files, in an empty folder.
@@ -64,7 +64,7 @@ def test_another_pool_is_added_when_that_is_asked_for(tamis: Tamis, tmp_path: Pa
     write_pool(tmp_path / "two", 1, 2, first=3)  # each of its places may grow
     assert tamis("score", two, *SIGNALS).code == 0
     assert pool_of() == [one, two]
-    assert tamis("score", *shlex.split(Run("run").scoring())[2:], "--signals", "image_size", "-q").code == 0
+    assert tamis("score", *shlex.split(Run("run").score_command())[2:], "--signals", "image_size", "-q").code == 0
     assert len(Run("run").scores["image_size"].shards) == 5
     assert len(Run("run")) == 10
 

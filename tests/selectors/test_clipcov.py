@@ -154,12 +154,12 @@ def test_the_floor_is_estimated_well_on_a_larger_table(monkeypatch: pytest.Monke
 
 
 def test_fractions_are_of_the_survivors_or_of_the_pool() -> None:
-    alive = np.zeros(ROWS, bool)
-    alive[:101] = True
-    found = step(n=None, fraction=0.25, double_greedy=False).select(table().among(alive))
+    candidates = np.zeros(ROWS, bool)
+    candidates[:101] = True
+    found = step(n=None, fraction=0.25, double_greedy=False).select(table().among(candidates))
     assert found.counts["kept"] == 25
     assert not found.keep[101:].any()
-    of_pool = step(n=None, fraction=0.25, of="pool", double_greedy=False).select(table().among(alive))
+    of_pool = step(n=None, fraction=0.25, of="pool", double_greedy=False).select(table().among(candidates))
     assert of_pool.counts["kept"] == 40
     assert step(n=10**6, double_greedy=False).select(table()).counts["kept"] == ROWS
 
@@ -169,9 +169,9 @@ def test_rows_that_have_no_direction_are_missing_and_spoil_no_class() -> None:
     images[3], texts[50, 9], images[70, 2] = 0, np.nan, np.inf
     found = step(missing="drop", double_greedy=False).select(table(image_embedding=images, text_embedding=texts))
     assert found.counts == {"kept": 40, "adds less": ROWS - 43, "missing": 3}
-    alive = np.ones(ROWS, bool)
-    alive[[3, 50, 70]] = False
-    assert found.keep.tolist() == step(double_greedy=False).select(table().among(alive)).keep.tolist()
+    candidates = np.ones(ROWS, bool)
+    candidates[[3, 50, 70]] = False
+    assert found.keep.tolist() == step(double_greedy=False).select(table().among(candidates)).keep.tolist()
 
 
 def test_numbers_that_are_nearly_alike_are_classes_of_their_own() -> None:

@@ -27,8 +27,7 @@ from tamis.selectors import (
     TopN,
     run_steps,
 )
-from tamis.selectors.outcome import check_columns
-from tamis.selectors.steps import describe
+from tamis.selectors.outcome import check_columns, describe
 from tamis.store.reasons import widened
 from tamis.store.table import Table
 
@@ -40,7 +39,7 @@ def random_uids(rows: int, seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
     return high, low
 
 
-def table(rows: int = 0, *, alive: Sequence[int] | None = None, **columns: Any) -> Table:
+def table(rows: int = 0, *, candidates: Sequence[int] | None = None, **columns: Any) -> Table:
     """A table of float32 columns, with random uids; lists that hold a word or None become word columns."""
     count = rows or (len(next(iter(columns.values()))) if columns else 0)
     typed = {
@@ -48,7 +47,7 @@ def table(rows: int = 0, *, alive: Sequence[int] | None = None, **columns: Any) 
         for name, values in columns.items()
     }
     made = Table.of(typed, uids=random_uids(count), block=4)
-    return made if alive is None else made.among(np.array(alive, bool))
+    return made if candidates is None else made.among(np.array(candidates, bool))
 
 
 def kept(selection: Selection) -> list[int]:

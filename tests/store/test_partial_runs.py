@@ -46,7 +46,7 @@ def test_every_reader_refuses_and_names_shard_and_command(run: Path, tamis: Tami
 def test_the_command_that_the_message_names_completes_the_run(run: Path, tamis: Tamis) -> None:
     with pytest.raises(RunError) as error:
         Run(run).check_complete()
-    command = Run(run, partial=True).completing()
+    command = Run(run, partial=True).completing_command()
     assert command in str(error.value)
     assert tamis(*shlex.split(command)[1:]).code == 0
     assert len(Run(run).to_numpy("words")) == 42

@@ -27,7 +27,7 @@ import tamis as package
 from tamis import api, storage
 from tamis.errors import RunError
 from tamis.run.local import Local
-from tamis.run.ranks import Place
+from tamis.run.ranks import Rank
 from tamis.storage import RemotePath, location
 from tamis.store import Run, claims, manifest, parts
 from tamis.store.claims import being_done, claimed
@@ -233,12 +233,12 @@ def test_a_shard_is_one_machine_s_until_its_lease_has_ended(
 def test_a_store_without_conditional_writes_has_ranks_that_take_over_nothing(
     pool: Path, s3: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "CONDITIONAL", ())
-    score(pool, engine=Local(place=Place(0, 2)))
+    monkeypatch.setattr(storage, "CREATES_ONLY_IF_ABSENT", ())
+    score(pool, engine=Local(rank=Rank(0, 2)))
     indexed = {name for name in names_at_store(s3) if name.startswith("index/")}
     assert indexed == {"index/00000.parquet", "index/00002.parquet"}
     assert "no conditional writes" in caplog.text
-    assert len(score(pool, engine=Local(place=Place(1, 2)))) == 21
+    assert len(score(pool, engine=Local(rank=Rank(1, 2)))) == 21
 
 
 @pytest.mark.parametrize("rate", [0.01, pytest.param(0.05, marks=pytest.mark.attack)])
@@ -346,7 +346,7 @@ def test_a_large_object_comes_in_pieces_of_one_version(s3: Any, monkeypatch: pyt
             s3.pipe_file("pool/some/large", replaced)
         return answer
 
-    storage.read_again(path)
+    storage.drop_cached(path)
     monkeypatch.setattr(storage, "fetch", replacing)
     with path.open("rb") as file:
         assert file.read() == replaced

@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 
 from tamis.data import Device
 from tamis.errors import PoolError
-from tamis.math.statistics import mean
+from tamis.math.statistics import mean_interval
 from tamis.models.texts.regression import load_text_regression
 from tools import norms, utility
 from tools.utility import PAPER, Pool, study, utilities
@@ -87,7 +87,7 @@ def test_the_study_trains_on_every_pool(tmp_path: Path, monkeypatch: pytest.Monk
         visual = np.array([kind == "visual" for kind in utility.truth_of(subsets[0].run)])
         shares = [visual[subset.keep].mean() for subset in subsets]
         contenders = [
-            SimpleNamespace(name=subset.name, scores={0: share, 1: share + 0.001}, score=mean([share, share]))
+            SimpleNamespace(name=subset.name, scores={0: share, 1: share + 0.001}, score=mean_interval([share, share]))
             for subset, share in zip(subsets, shares, strict=True)
         ]
         return SimpleNamespace(contenders=contenders, failed={})

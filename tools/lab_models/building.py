@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tamis.data import Device
-from tamis.errors import ModelError, require, unknown
+from tamis.errors import ModelError, require, unknown_message
 from tamis.models.device import device_for
 from tamis.store.targets import check_new_folder
 from tools.lab_models import captioner, clip, language_model, text_to_image
@@ -85,7 +85,7 @@ def build_models(
     names = [name.removeprefix("lab/") for name in only] or list(BUILDS)
     for name in names:
         if name not in BUILDS:
-            raise ValueError(unknown("built-in model", name, BUILDS))
+            raise ValueError(unknown_message("built-in model", name, BUILDS))
     if not 0 < effort <= 1:
         raise ValueError(f"effort must be above 0 and at most 1, got {effort}")
     require("torch", "transformers", extra="clip")

@@ -21,7 +21,7 @@ from tamis.lab.samples import MAIN_KINDS, Kind
 from tamis.lab.world import COLOURS, OBJECTS, sample_scene
 from tamis.math.regions import fill_around
 from tamis.math.similarity import unit_rows
-from tamis.math.statistics import Estimate, auc, bootstrap, share
+from tamis.math.statistics import Estimate, auc, bootstrap, share_interval
 from tamis.models.clip import Clip, load_clip, load_tokenizer
 from tamis.models.loading import load_tokenizer_in, load_whole
 from tamis.models.preprocess import load_preprocess
@@ -260,4 +260,4 @@ def _threes(text: str) -> set[tuple[str, ...]]:
 
 
 def _share(hits: Any) -> Estimate:
-    return share(int(np.sum(hits)), len(hits))
+    return share_interval(int(np.sum(hits)), len(hits))

@@ -147,12 +147,12 @@ def concreteness(
 
     Example: tamis evaluate concreteness ratings.csv --model norms
     """
-    from tamis import recipe as recipes
     from tamis.evaluate.concreteness import evaluate_concreteness
     from tamis.models.device import device_for
+    from tamis.recipe import signal_from
 
     signal_settings = options.assigned(settings) | ({} if model is None else {"model": model})
-    _, chosen = recipes.signal_from({signal: signal_settings}, "--signal")
+    _, chosen = signal_from({signal: signal_settings}, "--signal")
     where = device_for(**compute)
     found = evaluate_concreteness(file, chosen, where, text=text, rating=rating, only_held_out=held_out)
     if as_json:

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import exit_if, print_json, print_table, say
-from tamis.errors import RecipeError, StopError, shown, unknown
+from tamis.errors import RecipeError, StopError, escape_controls, unknown_message
 
 _WHAT_TO_LIST = Argument(
     metavar="signals|recipes|models|steps|exports", help="What to list.", autocompletion=options.completing("lists")
@@ -42,10 +42,10 @@ def look(
     from dataclasses import asdict
 
     import tamis
-    from tamis import recipe as recipes
     from tamis.pool import PoolSpec
+    from tamis.recipe import build
 
-    spec = recipes.build(PoolSpec, {**reading, "path": pool}, "look")
+    spec = build(PoolSpec, {**reading, "path": pool}, "look")
     page = options.in_a_folder(out)
     found = tamis.look(spec, out=page, pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet)
     if as_json:
@@ -98,7 +98,7 @@ def list_things(
     from tamis.catalogue import CATALOGUES, in_full, tables
 
     if what not in CATALOGUES:
-        raise StopError(unknown("list", what, CATALOGUES))
+        raise StopError(unknown_message("list", what, CATALOGUES))
     in_words = None if name is None else in_full(what, name)  # raises if there is none of that name
     rows = CATALOGUES[what]()
     if as_json:
@@ -154,18 +154,17 @@ def _check_run(run: str, delete: bool, as_json: bool) -> None:
         print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
     else:
         for line in lines(found):
-            print(shown(line))
+            print(escape_controls(line))
     exit_if(found.exit_code)
 
 
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis import api, choosing
-    from tamis import recipe as recipes
-    from tamis.selectors.outcome import check_files
-    from tamis.selectors.steps import describe
+    from tamis.recipe import load
+    from tamis.selectors.outcome import check_files, describe
     from tamis.store import open_run
 
-    chosen = recipes.load(recipe, settings)
+    chosen = load(recipe, settings)
     if chosen.signals:
         choosing.check_reads(chosen, run)
     if run is not None:

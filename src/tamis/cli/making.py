@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from tamis.cli.options import split
 from tamis.cli.printing import counted, say, stopping_at
-from tamis.errors import StopError, unknown
+from tamis.errors import StopError, unknown_message
 
 _SOURCE = Argument(metavar="FILE", help="A checkpoint: a file, a folder, or the Hugging Face id of a repository.")
 _TOKENIZER = Option(help="A folder, a model, or CLIP's bpe_simple_vocab_16e6.txt.gz, instead of the layout's own.")
@@ -39,7 +39,7 @@ def convert(
     from tamis.models.layouts import Activation
 
     if activation is not None and activation not in get_args(Activation):
-        raise StopError(unknown("activation", activation, get_args(Activation)))
+        raise StopError(unknown_message("activation", activation, get_args(Activation)))
     chosen: Any = activation
     made = make(source, out, config=config, tokenizer=tokenizer, activation=chosen, head_width=head_width)
     more = f" ({'; '.join(made.notes)})" if made.notes else ""

@@ -176,6 +176,6 @@ def in_a_folder(path: Path) -> Path:
 
 def assigned(settings: Sequence[str] | None) -> dict[str, Any]:
     """Returns the settings of `--set name=value`, by name; raises RecipeError for anything else."""
-    from tamis import recipe as recipes
+    from tamis.recipe import assignment
 
-    return dict(recipes.assignment(setting) for setting in settings or [])
+    return dict(assignment(setting) for setting in settings or [])

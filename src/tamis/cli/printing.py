@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tamis.errors import StopError, shown
+from tamis.errors import StopError, escape_controls
 
 if TYPE_CHECKING:
     from tamis.math.statistics import Agreement
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def say(text: str) -> None:
     """Prints a message, which is not a result, to standard error."""
-    print(shown(text), file=sys.stderr)
+    print(escape_controls(text), file=sys.stderr)
 
 
 @contextmanager

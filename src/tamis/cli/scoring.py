@@ -61,8 +61,8 @@ def score(
     Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
     """
     import tamis
-    from tamis import recipe as recipes
     from tamis.pool import PoolSpec
+    from tamis.recipe import build, load
     from tamis.run.fill import engine_named
 
     if recipe is None and signals is None and not field:
@@ -70,9 +70,9 @@ def score(
             "say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`"
         )
     # Signals become scores of the recipe, also where there is none: --set reaches them all by the same path.
-    chosen = recipes.load({} if recipe is None else recipe, settings or [], signals=options.split(signals))
+    chosen = load({} if recipe is None else recipe, settings or [], signals=options.split(signals))
     path = tuple(pool) if len(pool) > 1 else pool[0]
-    spec = recipes.build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
+    spec = build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
     kept = options.split(keep)
     if dry_run:
         print(tamis.plan(spec, run=run, recipe=chosen, keep=kept, grow=grow, **compute))

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis import recipe as recipe_module
 from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.data import Device
@@ -29,10 +28,10 @@ from tamis.evaluate.tasks import find_tasks
 from tamis.evaluate.zero_shot import LAB
 from tamis.lab.pool import make_pool
 from tamis.lab.tasks import SIZE, make_tasks
-from tamis.math.statistics import Estimate, mean
+from tamis.math.statistics import Estimate, mean_interval
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
-from tamis.recipe import PathLike, Recipe, RecipeLike
+from tamis.recipe import PathLike, Recipe, RecipeLike, assignment, load
 from tamis.reporting.sections.subsets import intersections, jaccard
 from tamis.scoring import planned, score
 from tamis.selectors.outcome import check_files
@@ -273,7 +272,7 @@ def bench(
 
 def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
     """Loads recipes, each with the settings of its signals. `usual` settings may be unused."""
-    chosen = [recipe_module.read(recipe) for recipe in recipes]
+    chosen = [load(recipe) for recipe in recipes]
     if not chosen:
         raise RecipeError("there is no recipe to compare: name some, such as no-filter,random,clip-50")
     names = [recipe.name for recipe in chosen]
@@ -284,7 +283,7 @@ def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual
             raise RecipeError(f"two recipes are called {recipe.name!r}: change the key 'name' of one")
     of_recipe: list[list[str]] = [[] for _ in chosen]
     for setting in (*usual, *settings):
-        path = recipe_module.assignment(setting)[0].split(".")
+        path = assignment(setting)[0].split(".")
         if len(path) < 3 or path[0] != "signals":
             raise RecipeError(f"--set {setting!r}: a bench sets only signals, such as signals.clip.model=lab/clip")
         for recipe, its in zip(chosen, of_recipe, strict=True):
@@ -292,7 +291,7 @@ def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual
         if setting not in usual and not any(setting in its for its in of_recipe):
             raise RecipeError(f"--set {setting!r}: no recipe of the bench scores {path[1]!r}")
     return [
-        recipe_module.load({**recipe.text, "name": recipe.name}, its) if its else recipe
+        load({**recipe.text, "name": recipe.name}, its) if its else recipe
         for recipe, its in zip(chosen, of_recipe, strict=True)
     ]
 
@@ -514,7 +513,7 @@ def shown(value: Estimate | None, *, sign: bool = False) -> str:
 
 
 def _mean(values: Sequence[float]) -> Estimate | None:
-    return mean(values) if len(values) > 1 else None
+    return mean_interval(values) if len(values) > 1 else None
 
 
 def _seconds(value: float | None) -> str:

@@ -29,7 +29,7 @@ from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.processes import die_with_parent
-from tamis.remote import remember, secrets
+from tamis.remote import known_secrets, take_secrets
 from tamis.store.checked import read_record, write_record
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
@@ -195,7 +195,7 @@ def _execute_here(cell: Cell) -> Exception | None:
 def _execute_in_process(started: list[BaseProcess], cell: Cell) -> Exception | None:
     context = multiprocessing.get_context("spawn")  # fork and torch's threads do not mix
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(there, cell, secrets()), daemon=True)
+    process = context.Process(target=_work, args=(there, cell, known_secrets()), daemon=True)
     process.start()
     started.append(process)
     there.close()
@@ -214,7 +214,7 @@ def _execute_in_process(started: list[BaseProcess], cell: Cell) -> Exception | N
 def _work(pipe: Any, cell: Cell, hidden: Mapping[str, str]) -> None:
     """Executes one cell in a process that ends with its parent."""
     die_with_parent()
-    remember(hidden)
+    take_secrets(hidden)
     try:
         pipe.send(_execute_here(cell))
     except KeyboardInterrupt:

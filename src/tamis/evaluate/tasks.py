@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 
 from tamis.arrays import load_array
 from tamis.data import Sample
-from tamis.errors import PoolError, RecipeError, unknown
+from tamis.errors import PoolError, RecipeError, unknown_message
 from tamis.ids import fingerprint
 from tamis.pool.files import stamp
 from tamis.pool.source import PoolSpec
@@ -229,7 +229,7 @@ def find_tasks(path: str | Path, *, split: str = "test", only: Sequence[str] = (
         raise PoolError(f"{str(path)!r} and its folders hold {_NO_TASK.format(split=split)}")
     for name in only:
         if name not in tasks:
-            raise RecipeError(unknown("task", name, tasks))
+            raise RecipeError(unknown_message("task", name, tasks))
     return [tasks[name] for name in sorted(tasks) if not only or name in only], others
 
 

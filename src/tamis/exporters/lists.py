@@ -240,7 +240,7 @@ class DroppedExport(_ParquetExport):
         verdict, run, written = subset.verdict, subset.run, 0
         if verdict.dropped_by is None:
             raise RunError(f"it is not known why pairs were dropped from {subset.name!r}. {verdict.problem}")
-        codes_of = [verdict.dropped_by[place] for place in run.places.values()]
+        codes_of = [verdict.dropped_by[place] for place in run.row_ranges.values()]
         judged = _scores(subset, codes_of)
         reasons = pa.array([reason.text for reason in verdict.why], pa.string())
         steps = pa.array([reason.step for reason in verdict.why], pa.int32())

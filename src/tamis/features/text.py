@@ -11,7 +11,7 @@ import numpy as np
 
 from tamis.arrays import Floats, Pixels
 from tamis.data import Device, ModelRef, Node, OptionalModelRef
-from tamis.errors import at_least_one, check_words, require, unknown, without_effect
+from tamis.errors import at_least_one, check_words, require, unknown_message, without_effect
 from tamis.features.embeddings import ImageEmbedding, ModelPixels
 from tamis.features.sources import DecodedImages, each_present
 from tamis.math.regions import fill_around, fill_inside, inpaint
@@ -67,11 +67,11 @@ class TextBoxes(Node):
         return network_arithmetic(device)
 
     @staticmethod
-    def kind_of(settings: Mapping[str, Any]) -> type[TextBoxes]:
+    def class_of(settings: Mapping[str, Any]) -> type[TextBoxes]:
         """Returns the class for these settings: `detects: fast` means FAST. ValueError for an unknown detector."""
         kind = settings.get("detects")
         if kind not in (None, "fast"):
-            raise ValueError(f"{unknown('detector', str(kind), ['fast'])}; without `detects` it is PP-OCR's")
+            raise ValueError(f"{unknown_message('detector', str(kind), ['fast'])}; without `detects` it is PP-OCR's")
         return FastBoxes if kind else TextBoxes
 
     def needs(self) -> Mapping[str, Node]:

@@ -19,7 +19,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tamis.errors import at_least_one, unknown
+from tamis.errors import at_least_one, unknown_message
 from tamis.lab.samples import KINDS, Kind, LabSample, Mix, make_sample, own_shares, sample_uid
 from tamis.processes import die_with_parent
 
@@ -91,7 +91,7 @@ def make_pool(
     """
     at_least_one(pairs=pairs, workers=workers)
     if mix not in get_args(Mix):
-        raise ValueError(unknown("mix", mix, get_args(Mix)))
+        raise ValueError(unknown_message("mix", mix, get_args(Mix)))
     if seed < 0 or not 1 <= shard_size <= _MOST_PER_SHARD or image_size < _SMALLEST_IMAGE:
         raise ValueError(
             f"expected a seed from 0, a shard_size from 1 to {_MOST_PER_SHARD:,} and an image_size from "

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 from PIL import Image
 
-from tamis.errors import unknown
+from tamis.errors import unknown_message
 from tamis.lab.captions import abstract_caption, describe, foreign_caption
 from tamis.lab.drawing import DrawnObject, develop, draw_objects, draw_place
 from tamis.lab.hard import HARD_KINDS, Detail, HardKind, say, scene_for
@@ -107,7 +107,7 @@ def own_shares(shares: Mapping[Kind, float]) -> dict[Kind, float]:
     """The probability of each kind from any positive shares, in the order of `KINDS`."""
     for kind, share in shares.items():
         if kind not in KINDS:
-            raise ValueError(unknown("kind", kind, KINDS))
+            raise ValueError(unknown_message("kind", kind, KINDS))
         if not (math.isfinite(share) and share >= 0):
             raise ValueError(f"the share of {kind} must be a number from 0, got {share}")
     total = math.fsum(shares.values())

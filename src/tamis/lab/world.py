@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import yaml
 
-from tamis.errors import unknown
+from tamis.errors import unknown_message
 
 T = TypeVar("T")
 RGB = tuple[int, int, int]
@@ -185,4 +185,4 @@ def _weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
 
 def _known(what: str, name: str, table: Collection[str]) -> None:
     if name not in table:
-        raise ValueError(unknown(what, name, table))
+        raise ValueError(unknown_message(what, name, table))

@@ -21,64 +21,59 @@ def round_half_up(fraction: float, of: int) -> int:
     return int(np.floor(round(fraction * of, 9) + 0.5))
 
 
-def kth_largest(values: Floats, k: int, alive: Mask | None = None) -> float:
+def kth_largest(values: Floats, k: int, candidates: Mask | None = None) -> float:
     """Returns the k-th largest of the values, exactly, in O(n) time and O(n / 30) additional memory.
 
     A sample brackets the answer; one pass counts the values above and in the bracket, another sorts those in it. A
     bracket that misses (with many ties, for example) is widened, at worst to a plain partition.
 
     Args:
-        values: (n,) floats, no NaN among the live rows.
-        k: from 1 to the number of live rows.
-        alive: (n,) rows that count; None for all.
+        values: (n,) floats, no NaN among the candidates.
+        k: from 1 to the number of candidates.
+        candidates: (n,) rows that count; None for all.
 
     Raises:
         ValueError: k is out of range.
     """
-    live = int(np.count_nonzero(alive)) if alive is not None else values.size
-    if not 1 <= k <= live:
-        raise ValueError(f"k must be from 1 to the number of rows {live}, got {k}")
-    if live <= 4 * _BLOCK:
-        rows = values[alive] if alive is not None else values
-        return float(np.partition(rows, live - k)[live - k])
-
-    stride = live // (1 << 18)  # not random: the answer is exact with any sample
-    sample = np.sort(np.concatenate([block[:: max(1, stride)] for block in _blocks(values, alive)]))
-    centre, margin = 1 - k / live, 0.004
-    while True:
-        low = sample[max(0, int((centre - margin) * sample.size))]
-        high = sample[min(sample.size - 1, int((centre + margin) * sample.size) + 1)]
+    count = int(np.count_nonzero(candidates)) if candidates is not None else values.size
+    if not 1 <= k <= count:
+        raise ValueError(f"k must be from 1 to the number of rows {count}, got {k}")
+    margin = 0.004 if count > 4 * _BLOCK else np.inf
+    if margin < 1:
+        stride = count // (1 << 18)  # not random: the answer is exact with any sample
+        sample = np.sort(np.concatenate([block[:: max(1, stride)] for block in _blocks(values, candidates)]))
+    while margin < 1:
+        low = sample[max(0, int((1 - k / count - margin) * sample.size))]
+        high = sample[min(sample.size - 1, int((1 - k / count + margin) * sample.size) + 1)]
         above, inside = 0, 0
-        for block in _blocks(values, alive):
+        for block in _blocks(values, candidates):
             above += int(np.count_nonzero(block > high))
             inside += int(np.count_nonzero((block >= low) & (block <= high)))
         if above < k <= above + inside:
             if low == high:
                 return float(low)
-            bracket = np.concatenate([b[(b >= low) & (b <= high)] for b in _blocks(values, alive)])
-            place = bracket.size - (k - above)
-            return float(np.partition(bracket, place)[place])
+            values = np.concatenate([b[(b >= low) & (b <= high)] for b in _blocks(values, candidates)])
+            return float(np.partition(values, inside - (k - above))[inside - (k - above)])
         margin *= 4
-        if margin > 1:
-            rows = values[alive] if alive is not None else values
-            return float(np.partition(rows, live - k)[live - k])
+    rows = values if candidates is None else values[candidates]
+    return float(np.partition(rows, count - k)[count - k])
 
 
-def _blocks(values: Floats, alive: Mask | None) -> Iterator[Floats]:
+def _blocks(values: Floats, candidates: Mask | None) -> Iterator[Floats]:
     for start in range(0, values.size, _BLOCK):
         block = values[start : start + _BLOCK]
-        yield block if alive is None else block[alive[start : start + _BLOCK]]
+        yield block if candidates is None else block[candidates[start : start + _BLOCK]]
 
 
 def keep_top(
-    values: Floats, n: int, alive: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+    values: Floats, n: int, candidates: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 ) -> tuple[Mask, float | None]:
-    """Keeps the n live rows with the highest values; ties go to the lowest `tie_order`.
+    """Keeps the n candidates with the highest values; ties go to the lowest `tie_order`.
 
     Args:
-        values: (m,) floats, no NaN among the live rows.
-        n: number of rows to keep, at most the number of live rows.
-        alive: (m,) rows that can be kept.
+        values: (m,) floats, no NaN among the candidates.
+        n: number of rows to keep, at most the number of candidates.
+        candidates: (m,) rows that can be kept.
         tie_order: from row numbers to one number each, usually the scrambled uid. Called for the rows at the cut only;
             equal numbers go by row number.
 
@@ -87,11 +82,11 @@ def keep_top(
     """
     if n == 0:
         return np.zeros(values.size, bool), None
-    cut = kth_largest(values, n, alive)
+    cut = kth_largest(values, n, candidates)
     keep = values > cut
-    keep &= alive
+    keep &= candidates
     tied = values == cut
-    tied &= alive
+    tied &= candidates
     rows = np.flatnonzero(tied)
     wanted = n - int(np.count_nonzero(keep))
     if wanted < rows.size:

@@ -78,7 +78,7 @@ def rowwise_dot(left: Floats, right: Floats) -> Float32s:
 
 
 def cosines(left: Floats, right: Floats) -> Float32s:
-    """Returns the cosine of every unit row of `left` with every one of `right`, rounded to six decimals.
+    """Returns the cosine of every unit row of `left` with every unit row of `right`, rounded to six decimals.
 
     float32 sums differ by about a millionth between machines and batch sizes. Rounded, equal cosines tie everywhere,
     and rankings do not depend on the batches.
@@ -100,12 +100,11 @@ BLOCK = 512
 def nearest_before(vectors: Floats, *, block: int = BLOCK) -> tuple[Float32s, Rows]:
     """Returns the largest cosine of each row with the rows before it, and the row, without the whole matrix.
 
-    They are -inf and -1 for the first row.
-
-    One pass serves any number of thresholds: a row is dropped at epsilon if its cosine is above 1 - epsilon.
+    The first row gets -inf and -1. One pass serves any number of thresholds: at epsilon, rows with a cosine above
+    1 - epsilon are dropped.
 
     Args:
-        vectors: (n, d) unit rows, those to keep first.
+        vectors: (n, d) unit rows, the rows to keep first.
         block: rows per product; changes memory and time only.
 
     Cost: n^2 d / 2 multiplications, block^2 floats of memory.
@@ -156,10 +155,10 @@ def equal_before(vectors: Floats | U64) -> Rows:
     return np.where(heads < np.arange(len(rows)), heads, -1)
 
 
-def survivors(before: Rows, stays: Mask) -> Rows:
+def representatives(before: Rows, stays: Mask) -> Rows:
     """Returns the kept row that each row repeats, itself where it is kept.
 
-    A row dropped for a dropped row belongs to the survivor of that one.
+    If a was dropped for b and b for c, a belongs to c.
 
     Args:
         before: (n,) the nearest row before each (`nearest_before`): -1 where there is none.

@@ -36,7 +36,7 @@ class Estimate:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def share(hits: int, n: int) -> Estimate:
+def share_interval(hits: int, n: int) -> Estimate:
     """Returns the share of `hits` in n observations with Wilson's interval, which is right for shares near 0 and 1.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
@@ -75,7 +75,7 @@ def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: in
     return Estimate(float(statistic(*samples)), float(low), float(high), sum(len(sample) for sample in samples))
 
 
-def mean(values: Sequence[float]) -> Estimate:
+def mean_interval(values: Sequence[float]) -> Estimate:
     """Returns a mean with Student's interval: mean ± t · s / √n, s with n - 1.
 
     It is right for few observations that are about normal, as scores over seeds are. To compare two methods with the
@@ -204,8 +204,8 @@ def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.in
 class Agreement:
     """Correlations of scores with ratings, with 95 % bootstrap intervals; NaN if one side is constant."""
 
-    texts: int
-    left_out: int  # rows without a rating or a score
+    texts: int  # with a rating and a score
+    left_out: int  # texts without a rating or a score
     pearson: Estimate
     spearman: Estimate
     kendall: Estimate

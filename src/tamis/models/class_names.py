@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device
-from tamis.errors import RecipeError, nearest, unknown, without_effect
+from tamis.errors import RecipeError, nearest, unknown_message, without_effect
 from tamis.math.similarity import unit_rows
 
 #: The lists in Tamis: the names of ImageNet-1k's classes, in the order of their numbers.
@@ -29,7 +29,7 @@ def check_classes(signal: Any) -> None:
     if signal.classes_from is not None:
         without_effect(signal, "classes", because="classes_from gives the classes")
     if signal.classes not in BUILT_IN:
-        raise ValueError(f"{unknown('list of classes', signal.classes, BUILT_IN)}; name a file as classes_from")
+        raise ValueError(f"{unknown_message('list of classes', signal.classes, BUILT_IN)}; name a file as classes_from")
 
 
 #: Sentences around a class name, by name. A class's embedding is the mean over its sentences.
@@ -101,7 +101,9 @@ def _list_of(classes: str) -> str:
         return (files("tamis.models") / "classes" / f"{classes}.txt").read_text(encoding="utf-8")
     path = Path(classes).expanduser()
     if not path.is_file():
-        raise RecipeError(f"{unknown('list of classes', classes, BUILT_IN)}; a file of your own has one class per line")
+        raise RecipeError(
+            f"{unknown_message('list of classes', classes, BUILT_IN)}; a file of your own has one class per line"
+        )
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.errors import ModelError, brief, first_line, install, needs_extra, require, unknown
+from tamis.errors import ModelError, brief, first_line, install, needs_extra, require, unknown_message
 from tamis.ids import file_digest
 
 log = logging.getLogger(__name__)
@@ -179,8 +179,8 @@ def resolve(reference: str) -> Model:
         path = _from_hub(reference)
     else:
         raise ModelError(
-            f"{unknown('model', reference, BUILT_IN)}; it is neither built in nor a folder, and Hugging Face ids look "
-            "like owner/name (lab/ is not an owner)"
+            f"{unknown_message('model', reference, BUILT_IN)}; it is neither built in nor a folder, and Hugging "
+            "Face ids look like owner/name (lab/ is not an owner)"
         )
     return Model(path, digest_of(path))
 

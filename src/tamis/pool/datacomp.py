@@ -25,9 +25,9 @@ from tamis.data import Column, Device, Node, Sample, Samples, Signal
 from tamis.errors import PoolError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
-from tamis.pool.source import Pool, PoolSpec, ShardReader, checked, set_caption, set_identity
-from tamis.pool.table import Cut, TableShard, cuts_of, piece_name
-from tamis.remote import passing, unreached
+from tamis.pool.source import Pool, PoolSpec, SampleReader, checked, set_caption, set_identity
+from tamis.pool.table import RowRange, TableShard, piece_name, row_ranges
+from tamis.remote import is_transient, unreached
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 
@@ -76,7 +76,7 @@ class GivenEmbedding(Node):
     size: int
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # each array is a feature of its own name
+    def name(self) -> str:  # type: ignore[override]  # each array is a feature named after it
         return self.array
 
     def needs(self) -> Mapping[str, Node]:
@@ -104,7 +104,7 @@ class DataCompShard(TableShard):
     def stamp(self) -> str:
         try:
             return f"{super().stamp()} {stamp(self.npz)}"
-        except FileNotFoundError:  # there need be no npz; without the Parquet file this raises again
+        except FileNotFoundError:  # the npz is optional; a missing Parquet file raises again here
             return super().stamp()
 
     @property
@@ -119,17 +119,17 @@ class DataCompShard(TableShard):
 
     def _samples(self) -> Iterator[Sample]:
         number = -1
-        for (number, row), embeddings in zip(self.rows(), npz_rows(self.npz, self.cut.first), strict=False):
+        for (number, row), embeddings in zip(self.rows(), npz_rows(self.npz, self.range.first), strict=False):
             sample = self.sample(number, row)
             sample.given |= embeddings
             yield sample
-        rows = self.cut.first + number + 1
-        for name, (size, _) in embedding_shapes(self.npz).items() if self.cut.rows is None else ():
+        rows = self.range.first + number + 1
+        for name, (size, _) in embedding_shapes(self.npz).items() if self.range.rows is None else ():
             if size != rows:
                 raise ShardError(f"{self.npz}: {name} has {size:,} rows, {self.url} {rows:,}")
 
     def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
-        key = str(row.get("key") or row.get("uid") or f"{self.cut.first + number:09d}")
+        key = str(row.get("key") or row.get("uid") or f"{self.range.first + number:09d}")
         sample = Sample(uid=(0, 0), key=key)
         set_caption(sample, row.get(self.caption), f"column {self.caption!r}")
         url = str(row.get("url") or "").encode()
@@ -138,38 +138,40 @@ class DataCompShard(TableShard):
         sample.given |= {name: row[name] for name in SCORES if row.get(name) is not None}
         return sample
 
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+    def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         raise ShardError(f"{self.url} is metadata: there are no image files to copy; export npy, parquet or keys")
 
 
 def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
-    """Returns the pool of some metadata files (stems by URL), each of them a shard, or cut into ranges of its rows."""
+    """Returns the pool of metadata files (`stems` by URL): a large file is several shards, each a range of its rows."""
 
-    def cuts_in(url: str) -> list[Cut]:
+    def ranges_in(url: str) -> list[RowRange]:
         try:
             with open_file(url) as raw:
-                return cuts_of([pq.read_metadata(raw).num_rows])
+                return row_ranges([pq.read_metadata(raw).num_rows])
         except (OSError, pa.ArrowException) as error:
             if unreached(error):
                 raise unopened(url, "metadata", error) from error
-            return [Cut()]  # it is damaged: its shard will say so
+            return [RowRange()]  # damaged: its shard will report it
 
     with ThreadPoolExecutor(16) as threads:  # each file takes a request or two on a store
-        found = dict(zip(stems, threads.map(cuts_in, stems), strict=True))
+        found = dict(zip(stems, threads.map(ranges_in, stems), strict=True))
     first = next(iter(stems))
     try:
         shapes = embedding_shapes(first.removesuffix(".parquet") + ".npz")
     except ShardError as error:
-        if error.__cause__ is not None and passing(error.__cause__):
+        if error.__cause__ is not None and is_transient(error.__cause__):
             raise
         raise PoolError(str(error)) from error
     kinds = column_kinds(first)
     caption = choose_column("caption", spec.caption, ("text",), list(kinds), first)
     check_texts(caption, kinds, first)
     shards = tuple(
-        DataCompShard(name=piece_name(stems[url], cuts, cut), url=url, cut=cut, spec=spec, image=None, caption=caption)
-        for url, cuts in found.items()
-        for cut in cuts
+        DataCompShard(
+            name=piece_name(stems[url], ranges, part), url=url, range=part, spec=spec, image=None, caption=caption
+        )
+        for url, ranges in found.items()
+        for part in ranges
     )
     return Pool(
         spec=spec,
@@ -185,12 +187,12 @@ EMBEDDINGS = ("b32_img", "b32_txt", "l14_img", "l14_txt")
 
 # ---- the embeddings in an npz, read in blocks of rows: one of half a million rows takes 2.5 GB ----------------------
 
-#: Rows that are read at once of each array.
+#: Rows to read at once from each array.
 _BLOCK = 1024
 
 _READ_HEADER = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
-# A zip file has a header before each member: 30 bytes, the last four of them the lengths of a name and of more.
+# A zip file has a header of 30 bytes before each member; its last four are the lengths of name and extra field.
 _LOCAL_HEADER = 30
 
 
@@ -201,11 +203,11 @@ def npz_rows(url: str, first: int = 0) -> Iterator[Mapping[str, Floats]]:
         arrays = {name: _blocks(held, url, name, first) for name in shapes}
         while True:
             blocks = {name: next(rows, np.empty((0, 0))) for name, rows in arrays.items()}
-            for place in range(_BLOCK):
+            for row in range(_BLOCK):
                 for name, block in blocks.items():
-                    if place >= len(block):
+                    if row >= len(block):
                         raise ShardError(f"{url}: {name} has {shapes[name][0]:,} rows, its Parquet file has more")
-                yield {name: block[place] for name, block in blocks.items()}
+                yield {name: block[row] for name, block in blocks.items()}
 
 
 def _blocks(held: ExitStack, url: str, name: str, first: int) -> Iterator[Floats]:
@@ -214,18 +216,18 @@ def _blocks(held: ExitStack, url: str, name: str, first: int) -> Iterator[Floats
     info = archive.getinfo(f"{name}.npy")
     source: Any = held.enter_context(archive.open(info))
     shape, by_columns, dtype = _READ_HEADER[np.lib.format.read_magic(source)[0]](source)
-    if by_columns:  # rows are not one after the other
+    if by_columns:  # stored column by column: it must be read whole
         with archive.open(info) as entry:
             whole = np.lib.format.read_array(entry, allow_pickle=False)
         yield from (whole[row : row + _BLOCK].astype(np.float16) for row in range(first, shape[0], _BLOCK))
         return
     size = dtype.itemsize * math.prod(shape[1:])
-    place = source.tell() + size * first
-    if first and info.compress_type == zipfile.ZIP_STORED:  # zipfile would read what is before it
+    start = source.tell() + size * first
+    if first and info.compress_type == zipfile.ZIP_STORED:  # seek ourselves: zipfile would read everything before it
         raw.seek(info.header_offset + _LOCAL_HEADER - 4)
-        place += info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", raw.read(4)))
+        start += info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", raw.read(4)))
         source = raw
-    source.seek(place)
+    source.seek(start)
     for row in range(first, shape[0], _BLOCK):
         rows = min(_BLOCK, shape[0] - row)
         data = source.read(rows * size)
@@ -247,7 +249,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
         except FileNotFoundError:
             return {}
         if isinstance(arrays, np.ndarray):
-            raise ShardError(f"{url} is one array ({arrays.dtype}, shape {arrays.shape}) and no npz of several")
+            raise ShardError(f"{url} is one array ({arrays.dtype}, shape {arrays.shape}), not an npz of several")
         held.enter_context(arrays)
         for name in EMBEDDINGS:
             if name not in arrays:
@@ -266,7 +268,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turns whatever is raised while an npz is read into a ShardError."""
+    """Turns any error while an npz is read into a ShardError."""
     try:
         yield
     except ShardError:
@@ -277,7 +279,7 @@ def _explained(url: str) -> Iterator[None]:
                 f"{url} is neither an npz nor an array: it is a pickle, which could run code and is not opened, or "
                 "damaged. Save the embeddings with numpy.savez"
             ) from error
-        # zipfile takes an end that could not be read for that of no zip, with the reason as its context.
+        # If the end cannot be read, zipfile reports 'not a zip'; the real error is its __context__.
         hidden = error.__context__ if isinstance(error, zipfile.BadZipFile) else None
         cause = hidden if isinstance(hidden, OSError) else error
         kind = UnreachedError if unreached(cause) else ShardError

@@ -15,14 +15,14 @@ from typing import Any, BinaryIO
 from fsspec.utils import glob_translate
 
 from tamis.errors import PoolError, brief
-from tamis.remote import RemoteError, ask, fetch, hide, open_remote, public, store_of, version_of
+from tamis.remote import RemoteError, ask, fetch, keep_secrets, open_remote, public, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAGIC = "*?["
 
-_MOST = 3_000_000  # files that a path with braces may name
-_ASKED_AT_ONCE = 16  # files of a store that cannot list its folders
+_MOST = 3_000_000  # files that a path with braces may expand to
+_ASKED_AT_ONCE = 16  # requests to a store
 
 
 def is_remote(path: str) -> bool:
@@ -33,11 +33,11 @@ def is_remote(path: str) -> bool:
 def absolute(path: str) -> str:
     """Returns a local path as an absolute path, and a URL without its secrets, which are kept in memory."""
     path = path.removeprefix("file://")
-    return hide(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+    return keep_secrets(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def literal_end(pattern: str) -> int:
-    """Returns the end of the prefix of a local path that exists literally: braces and wildcards count after it."""
+    """Returns the length of the prefix of a local path that exists: only after it are braces and wildcards special."""
     end = 0
     if not is_remote(pattern):
         for match in re.finditer(r"/+|\Z", pattern):
@@ -48,9 +48,9 @@ def literal_end(pattern: str) -> int:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Returns the paths of "a/{00000..00031}.tar" (zeros kept) and of "{a,b}.tar", in order."""
+    """Expands "a/{00000..00031}.tar" (with its zeros) and "{a,b}.tar", in order."""
     start = literal_end(pattern)
-    # Every second piece is what a pair of braces holds.
+    # Every second piece was inside braces.
     pieces = _BRACE.split(pattern[start:])
     choices = [_choices(piece, pattern) if number % 2 else [piece] for number, piece in enumerate(pieces)]
     if math.prod(map(len, choices)) > _MOST:
@@ -76,7 +76,7 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
     paths = expand_braces(pattern)
     if not is_remote(pattern):
         hits = [_local(path, endings) for path in paths]
-    else:  # of a range, one request for each folder, and one for each file of those that the store cannot list
+    else:  # one request for each folder of a range, or for each file if the store cannot list the folder
         store_of(pattern)[0].invalidate_cache()  # earlier listings of this process may be old
         listed = _listed({path.rpartition("/")[0] for path in paths}) if len(paths) > 1 else {}
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
@@ -91,7 +91,7 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
     if missing:
         raise PoolError(
             f"{len(missing)} of the files that {pattern!r} names are not there, the first: {missing[0]!r}; "
-            "fetch them, or name only those that exist"
+            "download the missing files, or name only those that exist"
         )
     return found
 
@@ -144,13 +144,13 @@ def _entries(folder: str) -> dict[str, bool]:
 
 
 def _listed(folders: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the files of remote folders, by path as a range spells it, but for folders that cannot be listed."""
+    """Returns the URLs of files in remote folders, by the path in the range; skips folders that cannot be listed."""
     found: dict[str, list[str]] = {}
     for folder in folders:
         try:
             urls = [url for url, is_folder in _entries(folder).items() if not is_folder]
         except RemoteError as error:
-            if error.passing:
+            if error.transient:
                 raise PoolError(f"cannot list {folder!r}: {error}") from None
             continue
         found |= {f"{folder}/{os.path.basename(url)}": [url] for url in urls}
@@ -158,7 +158,7 @@ def _listed(folders: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _globbed(pattern: str) -> list[str]:
-    """Returns the files that a pattern means; fsspec's own search passes over folders that cannot be listed."""
+    """Returns the files that match a pattern. Raises if a folder cannot be listed; fsspec's own glob would skip it."""
     first = min(pattern.find(sign) for sign in _MAGIC if sign in pattern)
     root = pattern[:first].rpartition("/")[0]
     depth = math.inf if "**" in pattern else pattern[len(root) :].strip("/").count("/")
@@ -175,8 +175,8 @@ def _globbed(pattern: str) -> list[str]:
     return sorted(found)
 
 
-def kind_of(data: bytes) -> str:
-    """Returns what a file seems to hold and its size, not its content: it may be a key or a list of passwords."""
+def describe_bytes(data: bytes) -> str:
+    """Describes the content of a file and its size, without a quote: it may be a key or a list of passwords."""
     head = data[:4096]
     if not head.strip(b"\0"):
         what = "zeros"
@@ -191,11 +191,11 @@ def kind_of(data: bytes) -> str:
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
-_BUFFER = 1 << 20  # bytes that are read of a local file at once: the members of a sample are small, and many
+_BUFFER = 1 << 20  # bytes per read of a local file: a tar has many small members
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a local path or an fsspec URL for reading from the start to the end."""
+    """Opens a local path or an fsspec URL for reading in order."""
     return open_remote(path) if is_remote(path) else open(path, "rb", buffering=_BUFFER)
 
 
@@ -208,23 +208,23 @@ def stamp(path: str) -> str:
 
 
 def read_head(path: str, size: int) -> bytes:
-    """Returns the first bytes of a file, fewer if it has fewer, reading nothing else."""
+    """Returns the first `size` bytes of a file, or all if it has fewer; reads nothing else."""
     if is_remote(path):
         return fetch(path, 0, size)
     with open(path, "rb", buffering=0) as file:
         return file.read(size)
 
 
-# Ranges this near to each other are read by one request: copying what is between takes less time than another one.
+# Ranges at most this far apart are read by one request: reading the gap is faster than another request.
 _GAP, _REMOTE_GAP = 16 << 10, 256 << 10
 
-_LARGEST = 8 << 20  # bytes of one request: more than one of that size run at once
+_LARGEST = 8 << 20  # most bytes of a request for several ranges; several requests run at once
 
 
 def read_ranges(path: str, wanted: Sequence[tuple[int, int]], file: RawIOBase | None = None) -> list[bytes | OSError]:
-    """Returns byte ranges (offset, size) in the order asked for, or why one cannot be read; raises if none can.
+    """Returns the bytes of each range (offset, size), or the error if it cannot be read; raises if none can.
 
-    Several threads may read one local `file` that is open.
+    Threads may share one open local `file`.
     """
     if file is None and not is_remote(path):
         with open(path, "rb", buffering=0) as file:
@@ -262,7 +262,7 @@ def _part(path: str, data: bytes | OSError, start: int, offset: int, size: int) 
 
 
 def _neighbours(wanted: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int, list[int]]]:
-    """Returns what to read for some ranges: start, stop, and the numbers of the ranges in it."""
+    """Joins nearby ranges: start, stop, and the indices of the ranges inside."""
     blocks: list[tuple[int, int, list[int]]] = []
     for number in sorted(range(len(wanted)), key=lambda number: wanted[number]):
         offset, size = wanted[number]

@@ -17,18 +17,18 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from tamis.arrays import Pixels
 from tamis.data import Sample
 from tamis.errors import SampleError
-from tamis.pool.files import kind_of
+from tamis.pool.files import describe_bytes
 
 #: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
 #: Ghostscript), and none of them is a photograph from the web.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000", "AVIF", "PPM", "TGA", "ICO")
 
-#: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (black, as most programs
-#: write it); "white" puts the image on white, as a page shows it.
+#: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (most programs write
+#: black there); "white" puts the image on white, as a page shows it.
 Transparency = Literal["drop", "white"]
 
-# The most memory that decoding takes, in bytes a pixel (measured): Pillow's own image of 4, our pixels of 3, and
-# the decoder's buffers.
+# The most memory that decoding takes, in bytes per pixel (measured): 4 for Pillow's own image, 3 for our pixels, the
+# rest for the decoder's buffers.
 _USUAL_PIXEL_BYTES = 10
 _PIXEL_BYTES: Mapping[str, int] = {"WEBP": 18, "AVIF": 18, "JPEG2000": 28}
 
@@ -37,9 +37,9 @@ _BAND_PIXELS = 4 << 20  # converted at once: a larger image is converted band by
 # A progressive JPEG goes over its pixels once for each scan, some 3 ns a pixel.
 _USUAL_SCANS, _SCANNED_PIXELS = 20, 2_000_000_000
 
-_BEFORE_PIXELS = 16 << 20  # bytes of a JPEG before its pixels, which Pillow passes over one by one
+_BEFORE_PIXELS = 16 << 20  # most bytes of a JPEG before its pixels: Pillow skips them one by one
 
-# An image is of one colour if no channel has values further apart; its transparency is uniform likewise.
+# If no channel has values further apart, an image has one colour; the same limit tells uniform transparency.
 _ONE_COLOUR = 16
 
 _lock = threading.Lock()
@@ -49,9 +49,9 @@ _before: tuple[Any, int | None] = (None, None)
 
 @contextmanager
 def undisturbed(max_pixels: int) -> Iterator[None]:
-    """Switches off Pillow's warnings, and raises its limit on pixels to ours, until the last thread leaves.
+    """Silences Pillow's warnings, and raises its limit on pixels to ours, until the last thread leaves the block.
 
-    Once for many images is quicker than for each.
+    Entering it once for many images is faster than for each.
     """
     global _inside, _before
     with _lock:
@@ -77,13 +77,13 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
     """Decodes one image.
 
     Transparency is dropped, unless asked otherwise, and 16-bit values are clipped, as `Image.convert("RGB")` and
-    trainers' loaders do. Of an animation the first frame is taken. Decoding takes about 10 bytes of memory a
+    trainers' loaders do. An animation gives its first frame. Decoding takes about 10 bytes of memory per
     pixel.
 
     Args:
         data: the bytes of an image file.
-        max_pixels: larger images are not decoded. Formats whose decoders take more memory for a pixel are allowed
-            fewer (`_PIXEL_BYTES`).
+        max_pixels: larger images are not decoded. The limit is lower for formats whose decoders take more memory
+            per pixel (`_PIXEL_BYTES`).
         transparency: "drop" or "white", see `Transparency`.
 
     Returns:
@@ -108,7 +108,7 @@ def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "
 
 
 def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> tuple[Pixels, Pixels | None]:
-    """Returns the pixels of an image, and its transparency if what it shows is in that alone."""
+    """Returns the pixels of an image, and its alpha channel if it shows something only there."""
     with _loaded(data, max_pixels) as image:
         hidden = _hidden(image) if transparency == "drop" else None
         pixels, turn = _rgb(image, transparency), _TURNS.get(_orientation(image))
@@ -119,7 +119,7 @@ def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> tuple[
 
 @contextmanager
 def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """Gives the image that Pillow decodes; errors, also of the block, become a `SampleError`."""
+    """Provides the image as Pillow decodes it. Any error, also inside the with-block, becomes `SampleError`."""
     if not data:
         raise SampleError("image_broken", "the image file has no bytes")
     with undisturbed(max_pixels):
@@ -148,7 +148,7 @@ def _opened(data: bytes) -> Image.Image:
 
 @cache
 def _formats(known: int) -> list[str]:
-    """Returns those of `FORMATS` that Pillow opens here; plugins may change how many it knows."""
+    """Returns the `FORMATS` that this Pillow opens. `known`, how many it has in all, changes with its plugins."""
     return [name for name in FORMATS if name in Image.OPEN]
 
 
@@ -157,8 +157,8 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
     cost = _PIXEL_BYTES.get(image.format or "", _USUAL_PIXEL_BYTES)
     limit = min(max_pixels, max_pixels * _USUAL_PIXEL_BYTES // cost)
     if width * height > limit:
-        of = "" if limit == max_pixels else f" for {image.format}, whose decoder takes {cost} bytes a pixel"
-        raise SampleError("image_too_large", f"{width} x {height} pixels, more than the limit of {limit:,}{of}")
+        why = "" if limit == max_pixels else f" for {image.format}, whose decoder takes {cost} bytes a pixel"
+        raise SampleError("image_too_large", f"{width} x {height} pixels, more than the limit of {limit:,}{why}")
 
 
 def _check_scans(image: Image.Image, data: bytes) -> None:
@@ -185,7 +185,7 @@ def _rgb(image: Image.Image, transparency: Transparency) -> Pixels:
     return pixels
 
 
-# Where Pillow looks for the orientation of a JPEG.
+# Keys of `Image.info` where Pillow looks for the orientation of a JPEG.
 _ORIENTED = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"))
 
 
@@ -193,12 +193,14 @@ def _orientation(image: Image.Image) -> object:
     """Returns the orientation in EXIF, or in XMP if EXIF has none, as `ImageOps.exif_transpose` does."""
     if image.format == "JPEG" and _ORIENTED.isdisjoint(image.info):
         return 1
-    if isinstance(text := image.info.get("Raw profile type exif"), str):  # packed, so not checked with the file
+    if isinstance(
+        text := image.info.get("Raw profile type exif"), str
+    ):  # compressed, so `_check_directories` did not see it
         _check_directory(bytes.fromhex("".join(text.split("\n")[3:])).removeprefix(b"Exif\0\0"))
     return image.getexif().get(ExifTags.Base.Orientation, 1)
 
 
-# What makes an image upright, by its orientation in EXIF.
+# How to turn an image upright, by its orientation in EXIF.
 _TURNS: Mapping[object, Callable[[Pixels], Pixels]] = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
@@ -248,7 +250,7 @@ def is_image(data: bytes) -> bool:
 
 
 def pixels_in(data: bytes, *, max_pixels: int) -> int:
-    """Returns how many pixels `decode` would make of a file, by its header; 0 if it would refuse it."""
+    """Returns how many pixels `decode` would return for a file, judging by its header; 0 if it would refuse it."""
     with undisturbed(max_pixels):
         try:
             with _opened(data) as image:
@@ -267,25 +269,25 @@ def _unidentified(data: bytes) -> SampleError:
         with suppress(Exception):
             if accepts(data[:64]) is True:
                 return SampleError("image_refused", f"the format {name} is none that trainers read")
-    return SampleError("image_broken", f"no image format is recognised; the file holds {kind_of(data)}")
+    return SampleError("image_broken", f"no image format is recognised; the file holds {describe_bytes(data)}")
 
 
 def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:
-    """Yields samples a few at a time, with the bytes that they will take decoded."""
-    some: list[Sample] = []
+    """Yields samples in small groups, each with the bytes that it will take, read and decoded."""
+    group: list[Sample] = []
     held = 0
     for sample in samples:
         data = sample.image or b""
         pixels = _claimed_pixels(data) if data else 0
         pixels = pixels_in(data, max_pixels=max_pixels) if pixels is None else pixels
         weight = len(data) + 3 * (pixels if pixels <= max_pixels else 0)
-        if some and (len(some) >= most or held + weight > size):
-            yield some, held
-            some, held = [], 0
-        some.append(sample)
+        if group and (len(group) >= most or held + weight > size):
+            yield group, held
+            group, held = [], 0
+        group.append(sample)
         held += weight
-    if some:
-        yield some, held
+    if group:
+        yield group, held
 
 
 def fill_pixels(
@@ -306,16 +308,16 @@ def fill_pixels(
 
 # ---- headers ---------------------------------------------------------------------------------------------------------
 
-# Bytes of a value of each type of a TIFF directory; Pillow passes over types that are not here.
+# Bytes of a value, by its type in a TIFF directory; Pillow skips types that are not here.
 _UNITS = np.zeros(1 << 16, np.int64)
 for _types, _size in (((1, 2, 6, 7), 1), ((3, 8), 2), ((4, 9, 11, 13), 4), ((5, 10, 12, 16, 17, 18), 8)):
     _UNITS[list(_types)] = _size
-_BYTES = (1, 2, 7)  # types of which Pillow keeps bytes; each value of another type becomes an object
-_MOST_VALUES = 200_000  # of one tag: an image of 100,000 rows with a strip for each has no more
+_BYTES = (1, 2, 7)  # types that Pillow keeps as raw bytes; any other value becomes a Python object
+_MOST_VALUES = 200_000  # most values of one tag: an image of 100,000 rows, each a strip, has fewer
 _SLACK = 64 << 10
 _MOST_MARKS = 20
 
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of JPEG with its size
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of JPEG that are followed by its size
 
 
 def _check_directories(data: bytes) -> None:
@@ -332,7 +334,7 @@ def _check_directories(data: bytes) -> None:
             if at < 0:
                 break
             start, end = at + len(mark) + skipped, len(data)
-            if data.startswith(b"\xff\xd8"):  # of a JPEG, the segment's length is before it
+            if data.startswith(b"\xff\xd8"):  # in a JPEG, the segment's length comes before it
                 end = at - 2 + int.from_bytes(data[at - 2 : at], "big")
             elif mark == b"eXIf":
                 end = start + int.from_bytes(data[at - 4 : at], "big")
@@ -371,7 +373,7 @@ def _check_directory(blob: bytes) -> None:
 
 
 def _claimed_pixels(data: bytes) -> int | None:
-    """Returns the pixels of a JPEG or PNG by its header, in a hundredth of the time that decoding takes; or None."""
+    """Returns the pixels that the header of a JPEG or PNG claims, a hundred times faster than decoding; else None."""
     if data.startswith(b"\x89PNG") and len(data) >= 24:
         width, height = struct.unpack(">LL", data[16:24])
         return int(width * height)

@@ -27,14 +27,14 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
 
     Args:
         pool: a path (folder, file, glob, brace range, fsspec URL), or a `PoolSpec` for further settings.
-        names: the shards of a run, urls by name: they keep their names when the pool grows.
+        names: {shard name: URL} of an existing run, so that names stay the same when the pool grows.
 
     Returns:
         The pool, its shards sorted by name.
 
     Raises:
         PoolError: nothing is there, or it is not a pool.
-        UnreachedError: a store or disk did not give the bytes of a table, which may be whole.
+        UnreachedError: a store or disk cannot be read now; the file itself may be fine.
     """
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     if not spec.paths:
@@ -54,7 +54,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     urls, kind = _kind_of(found, spec)
     named = {name for path in spec.paths for name in expand_braces(path)}
     for url in found:
-        if url in named and url not in urls:  # further files of a folder or glob do not matter
+        if url in named and url not in urls:  # other files in a folder or glob are ignored
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
     stems = shard_names(urls, {url: name for name, url in (names or {}).items()})
     if kind == "webdataset":
@@ -72,7 +72,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
 
 
 def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
-    """Returns the files to read and their kind. A folder of tars and Parquet (img2dataset's) is its tars."""
+    """Returns the files to read, and the kind of pool. Of tars next to Parquet (img2dataset's), the tars are read."""
     tars = [url for url in urls if url.endswith(TARS)]
     if spec.format in ("auto", "webdataset") and tars:
         if spec.image is not None:
@@ -102,9 +102,9 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
 def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
     """Returns a name for each file: its stem, with a hash of its folder if stems collide."""
     stems = {url: _stem(url) for url in urls}
-    # If the file of a given name is gone, the pool was moved: the file of that stem elsewhere gets the old name.
+    # If a known file is gone, assume that the pool was moved, and reuse its name for the file with the same stem.
     given = {
-        # Shards that are row ranges of a table carry its name and their first row; here the table's is wanted.
+        # The name of a row range ends with its first row; here we need the name of the table.
         url: name if name == _stem(url) else ROWS_SUFFIX.sub("", name)
         for url, name in given.items()
         if url in stems or is_remote(url) or os.path.exists(url)
@@ -133,11 +133,11 @@ def _stem(url: str) -> str:
 
 # Read at most this many of img2dataset's statistics files, evenly spread; assume their mean for the other shards.
 _MOST, _MOST_REMOTE = 2_000, 32
-_MOST_BYTES = 1 << 20  # of statistics; a list of sizes may have a hundred times as much
+_MOST_BYTES = 1 << 20  # limit for a statistics file; sizes.json may be a hundred times as large
 
 
 def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
-    """Returns the pairs of those shards, by name, whose number is known.
+    """Returns the number of pairs by shard name, for shards where it is known.
 
     Parquet is counted when the pool is opened. Tars have `sizes.json` in their folder (webdataset: pairs by file name),
     or `00000_stats.json` next to each (img2dataset).
@@ -150,7 +150,7 @@ def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
     for folder, tars in folders.items():
         sizes = _json(f"{folder}/sizes.json", 100 * _MOST_BYTES)
         known = {tar.name: sizes[name] for tar in tars if (name := tar.url.rpartition("/")[2]) in sizes}
-        if not known and _successes(tars[0]) is not None:  # otherwise do not look for those of the others
+        if not known and _successes(tars[0]) is not None:  # if the first tar has none, do not look further
             some = tars[:: -(-len(tars) // (_MOST_REMOTE if is_remote(folder) else _MOST))]
             with ThreadPoolExecutor(16) as threads:
                 known = {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
@@ -165,6 +165,6 @@ def _successes(tar: TarShard) -> Any:
 def _json(url: str, most: int) -> Mapping[str, Any]:
     try:
         found = json.loads(read_head(url, most))
-    except Exception:  # remote stores have errors of their own
+    except Exception:  # stores raise errors of any class
         return {}
     return found if isinstance(found, dict) else {}

@@ -15,32 +15,32 @@ import pyarrow.parquet as pq
 
 from tamis.errors import PoolError, UnreachedError, nearest
 from tamis.pool.files import open_file, stamp
-from tamis.pool.source import MAX_TEXT_BYTES, kind_of
-from tamis.remote import passing
+from tamis.pool.source import MAX_TEXT_BYTES, json_type_name
+from tamis.remote import is_transient
 
 CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
 
-#: What a column holds that can be captions, as `column_kinds` says it.
+#: What `column_kinds` returns for columns that can hold captions.
 TEXT, TEXTS = "text", "a list of texts"
 
 #: Key for the error of an unreadable row; its other columns may be missing.
 PROBLEM: Any = None
 
-# Columns in a message: how many, and how long a name.
+# A message lists at most so many columns, and no name longer than that.
 _MOST_LISTED, _LONGEST_COLUMN = 50, 60
 
 BATCH = 256  # rows held at once, with their images
 
-_LOOK_AT = 100  # lines of a JSONL file that show its columns
+_LOOK_AT = 100  # lines of a JSONL file that are read to find its columns
 
-#: No line of a text file, and no row of several lines, has more characters: text formats hold no image bytes.
-MOST_CHARACTERS = 2 * MAX_TEXT_BYTES
+#: Most characters of a row of CSV or TSV, and most bytes of a line of JSON: they hold no image bytes.
+LONGEST_LINE = 2 * MAX_TEXT_BYTES
 
 
 def table_rows(
     url: str, columns: Sequence[str], first: int = 0, rows: int | None = None, batch: int = BATCH
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields rows of a table by the names of its columns; of Parquet only some columns, and from row `first` on."""
+    """Yields rows as {column: value}; all arguments but `url` count for Parquet only, other files are read whole."""
     if url.endswith(".parquet"):
         yield from _parquet_rows(url, columns, first, rows, batch)
         return
@@ -54,20 +54,20 @@ def _delimiter(url: str) -> str:
 
 def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
     csv.field_size_limit(MAX_TEXT_BYTES)
-    # surrogateescape carries bytes that are not UTF-8 through to the row, where they are reported.
+    # surrogateescape keeps bytes that are not UTF-8, so that the error names their row.
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    held = 0  # characters since the last row: csv.reader would hold a row of any length
+    held = 0  # characters since the last row: csv.reader itself has no limit
 
     def lines() -> Iterator[str]:
         nonlocal held
-        while line := text.readline(MOST_CHARACTERS + 1):
+        while line := text.readline(LONGEST_LINE + 1):
             held += len(line)
-            if held > MOST_CHARACTERS:
-                raise csv.Error(f"a row has more than {MOST_CHARACTERS:,} characters")
+            if held > LONGEST_LINE:
+                raise csv.Error(f"a row has more than {LONGEST_LINE:,} characters")
             yield line
 
-    # A caption may begin with a quote that nothing closes, and swallow the rows up to the next quote. A TSV needs no
-    # quotes, so each of its lines is a row; a CSV is taken at its word.
+    # A caption may begin with a quote that is never closed, which would swallow the rows up to the next quote. A TSV
+    # needs no quotes, so each line is a row; a CSV is read as its quotes say.
     tabs = delimiter == "\t"
     reader = csv.reader(lines(), delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
     try:
@@ -78,7 +78,7 @@ def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
                 cells = [_unquoted(cell) for cell in cells]
             if header is None:
                 header = cells
-            elif cells:  # no blank line, as at the end of many files
+            elif cells:  # skip blank lines: many files end with one
                 row: dict[Any, Any] = {name: _number(name, cell) for name, cell in zip(header, cells, strict=False)}
                 if len(cells) != len(header):
                     row[PROBLEM] = f"the row has {len(cells)} cells, the header {len(header)}"
@@ -88,7 +88,7 @@ def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _unquoted(cell: str) -> str:
-    """Returns a cell of a TSV without the quotes that some writers put around it, if they are in pairs."""
+    """Removes the quotes that some writers put around a cell of a TSV, unless a quote inside is single."""
     inner = cell[1:-1].replace('""', "")
     if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner:
         return cell
@@ -102,11 +102,11 @@ def _number(name: str, cell: str) -> Any:
 
 
 def _json_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
-    while line := raw.readline(MOST_CHARACTERS + 1):
-        if len(line) > MOST_CHARACTERS:
+    while line := raw.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
             while line and not line.endswith(b"\n"):
-                line = raw.readline(MOST_CHARACTERS)
-            yield {PROBLEM: f"the line has more than {MOST_CHARACTERS:,} bytes"}
+                line = raw.readline(LONGEST_LINE)
+            yield {PROBLEM: f"the line has more than {LONGEST_LINE:,} bytes"}
             continue
         if not line.strip():
             continue
@@ -119,14 +119,14 @@ def _json_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def column_kinds(url: str) -> dict[str, str]:
-    """Returns what each column of a table holds, from its first bytes: `TEXT`, `TEXTS`, or something else."""
+    """Returns what each column holds, judging by the start of the file: `TEXT`, `TEXTS`, or something else."""
     try:
         with open_file(url) as raw:
             if url.endswith(".parquet"):
                 return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}
             if url.endswith(".jsonl"):
                 return _json_kinds(itertools.islice(_json_rows(raw), _LOOK_AT))
-            first = raw.readline(MOST_CHARACTERS).decode("utf-8-sig", "replace")
+            first = raw.readline(LONGEST_LINE).decode("utf-8-sig", "replace")
             names = next(csv.reader([first], delimiter=_delimiter(url)), [])
             return dict.fromkeys(names, TEXT)
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
@@ -145,12 +145,12 @@ def _arrow_kind(kind: pa.DataType) -> str:
 
 
 def _json_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the kinds of some rows together: one row may be broken, or leave out a column."""
+    """Returns what each column holds, judging by several rows: one may be broken or lack a column."""
     found: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
             if isinstance(name, str):
-                found.setdefault(name, set()).update(() if value is None else (kind_of(value),))
+                found.setdefault(name, set()).update(() if value is None else (json_type_name(value),))
 
     def usable_first(kind: str) -> tuple[bool, bool, str]:
         return kind != TEXT, kind != TEXTS, kind
@@ -169,9 +169,11 @@ def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
 
 
 def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
-    """Returns the error for a file of a pool that cannot be opened; `kind` is what it should be."""
-    if passing(error):
-        return UnreachedError(f"{url} cannot be reached now ({error}): it may be whole, so repeat the command later")
+    """Returns the error for a file that cannot be opened; `kind` is the expected content."""
+    if is_transient(error):
+        return UnreachedError(
+            f"{url} cannot be reached now ({error}): the file may be fine, so repeat the command later"
+        )
     return PoolError(f"{url} cannot be read{f' as {kind}' if kind else ''}: {error}")
 
 
@@ -196,7 +198,7 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
 def listed_columns(names: Sequence[str]) -> str:
     """Returns the columns of a table for a message; only their number if they do not look like columns.
 
-    A file that is no table has one "column", its first line, and that may be a password.
+    If the file is not a table, its first line looks like a column name, and may be a password.
     """
     if len(names) > 1 and all(len(name) <= _LONGEST_COLUMN for name in names):
         more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
@@ -205,13 +207,13 @@ def listed_columns(names: Sequence[str]) -> str:
 
 
 # ---- rows of Parquet files, a few at a time --------------------------------------------------------------------------
-# A row can be reached only from the start of its row group. So a file stays open at the end of a range of rows, where
-# the next range of the same process continues: each process reads a file once, in however many shards.
+# Parquet cannot seek inside a row group, so we leave the reader open for the next range. So a process reads a file
+# once, however many shards it has.
 
 _BATCH_BYTES = 64 << 20  # held at once: fewer rows than `BATCH` if they are larger
 _PAGES_AT_ONCE = 8 << 20  # bytes of a large column that are read at once
 
-#: The rows of the file that was left open at the end of a range: by file, columns, rows held at once, and next row.
+#: The reader left open at the end of a range, by file, columns, rows held at once, and next row.
 _left_open: dict[tuple[Any, ...], Generator[Mapping[str, Any], None, None]] = {}
 _guard = threading.Lock()
 
@@ -221,26 +223,26 @@ def _parquet_rows(
 ) -> Iterator[Mapping[str, Any]]:
     file = (url, stamp(url) if first or rows is not None else "", tuple(columns), batch)
     with _guard:
-        place = _left_open.pop((*file, first), None) or _rows_from(url, columns, first, batch)
+        reader = _left_open.pop((*file, first), None) or _rows_from(url, columns, first, batch)
     done = False
     try:
-        yield from itertools.islice(place, rows)
+        yield from itertools.islice(reader, rows)
         done = True
     finally:
         if not done or rows is None:
-            place.close()
+            reader.close()
         else:
             with _guard:
                 for other in _left_open.values():
                     other.close()
                 _left_open.clear()
-                _left_open[*file, first + rows] = place
+                _left_open[*file, first + rows] = reader
 
 
 def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Generator[Mapping[str, Any], None, None]:
-    """Yields all rows from one on; those before it in its row group are decoded and thrown away."""
+    """Yields all rows from `first` on; earlier rows of its row group are decoded and dropped."""
     with open_file(url) as raw:
-        # Page by page, for row groups with a column that is too large to be held whole.
+        # `paged` reads page by page, for row groups with a column that is too large to hold whole.
         paged = pq.ParquetFile(raw, pre_buffer=False, buffer_size=_PAGES_AT_ONCE)
         whole = pq.ParquetFile(raw, pre_buffer=False, metadata=paged.metadata)
         columns = [name for name in dict.fromkeys(columns) if name in whole.schema_arrow.names]
@@ -251,13 +253,13 @@ def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Gene
                 continue
             file, held = whole, batch
             if group.total_byte_size > _BATCH_BYTES:
-                # A damaged column's metadata ends the process, and reading a page of it raises (pyarrow 26): so a row
-                # is read before they are looked at.
+                # Looking at a damaged column's metadata crashes the process (pyarrow 26); reading a row first raises
+                # instead.
                 next(paged.iter_batches(1, row_groups=[number], columns=columns), None)
                 sizes = [
-                    group.column(place).total_uncompressed_size
-                    for place in range(group.num_columns)
-                    if whole.schema.column(place).path.split(".")[0] in columns
+                    group.column(index).total_uncompressed_size
+                    for index in range(group.num_columns)
+                    if whole.schema.column(index).path.split(".")[0] in columns
                 ]
                 per_row = sum(sizes) / max(group.num_rows, 1)
                 held = max(1, min(batch, int(_BATCH_BYTES / max(per_row, 1))))
@@ -270,12 +272,12 @@ def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Gene
 def _cells(part: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
         return part.to_pylist()  # type: ignore[no-any-return]
-    except UnicodeDecodeError:  # some words are not UTF-8: their bytes are let through, and reported with their row
+    except UnicodeDecodeError:  # some text is not UTF-8: keep its bytes, so that the error names its row
         columns = {}
         for name, column in zip(part.schema.names, part.columns, strict=True):
-            words = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-            values = (column.cast(pa.large_binary()) if words else column).to_pylist()
-            if words:
+            is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+            values = (column.cast(pa.large_binary()) if is_text else column).to_pylist()
+            if is_text:
                 values = [None if value is None else value.decode("utf-8", "surrogateescape") for value in values]
             columns[name] = values
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,4 +1,4 @@
-"""What every kind of pool has in common: a list of shards, each a stream of samples."""
+"""What all pools have in common: a list of shards, each a stream of samples."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ log = logging.getLogger(__name__)
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 
-#: No caption and no json of a sample needs more bytes; guards against decompression bombs.
+#: Most bytes of a caption or json; guards against decompression bombs.
 MAX_TEXT_BYTES = 16 << 20
 
-# Bytes that the texts of a shard may take together, and more for each row: its index is made in memory.
+# The texts of a shard may take this many bytes, plus more for each row: its index is built in memory.
 _TEXTS, _TEXTS_PER_ROW = 128 << 20, 16 << 10
 
-#: How files of tables end.
+#: File name endings of tables.
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 
-#: The names of shards that are row ranges of a table end with their first row.
+#: The end of a shard's name if it is a row range of a table: its first row.
 ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 
-#: Columns that every run's index or tables have: a carried field of such a name would hide them.
+#: Columns of every run's index or tables: one of `PoolSpec.fields` with such a name would hide the column.
 RESERVED = (
     *("uid", "uid_hi", "uid_lo", "shard", "key", "caption", "caption_judged", "width", "height"),
     *("original_width", "original_height", "image_bytes", "image_xxh3", "members", "status", "reason"),
@@ -46,9 +46,9 @@ class PoolSpec:
     """Where a pool is and how to read it. All settings but `path` can change what a run holds.
 
     Attributes:
-        path: a folder, a file, a glob, a brace range, or any fsspec URL of one; or several of them. A local path that
-            exists as it is written is taken literally, and so are its leading folders.
-        format: "auto" looks whether the pool is WebDataset tars, tables or DataComp metadata.
+        path: a folder, a file, a glob, a brace range or an fsspec URL; or several of these. Signs in a local path, or
+            in its leading folders, are taken literally if that path exists.
+        format: "auto" finds out whether the pool is WebDataset tars, tables or DataComp metadata.
         caption: which text is the caption. For tars a member's extension ("txt") or a field of the sample's json
             ("json:long_caption"); for tables a column. None: "txt", or the first column of a usual name.
         image: tables only: the column of image paths or bytes. None: the first column of a usual name. "none": the
@@ -57,9 +57,9 @@ class PoolSpec:
         fields: fields of the sample's json (or columns of the table) to carry into the index, as text.
         max_pixels: images with more pixels are not decoded, and reported as decompression bombs.
         transparency: "drop" ignores transparency, as trainers' loaders do, so that black drawings on a transparent
-            ground turn all black; "white" puts images on white.
-        max_bytes: members of a tar, and images of a table, with more bytes are not read but reported. Captions and
-            json have a limit of 16 MiB of their own; the lower one counts.
+            background turn all black; "white" puts images on white.
+        max_bytes: larger tar members and table images are reported, not read. Captions and json are never read beyond
+            16 MiB.
 
     Raises:
         ValueError: a limit is below 1.
@@ -88,17 +88,17 @@ class PoolSpec:
 
 
 def too_many_bytes(size: int, limit: int) -> str:
-    """Returns the reason for a file that is not read for its size."""
+    """Returns the reason why a file is too large to read."""
     return f"{size:,} bytes, more than the limit of {limit:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why something of a sample cannot be read again.
+    """Why a sample, or one of its files, cannot be read again.
 
     Attributes:
-        kind: "absent" (the pool has no such shard), "unread" (its file cannot be read), "changed" (the sample is not
-            what it was when it was scored), "cut" (its bytes cannot be read), or image_missing, image_broken,
+        kind: "absent" (the pool has no such shard), "unread" (its file cannot be read), "changed" (the sample
+            differs from the one that was scored), "cut" (its bytes cannot be read), or image_missing, image_broken,
             image_too_large or image_refused.
         reason: a sentence for a person.
     """
@@ -111,19 +111,19 @@ class Problem:
 
 
 class SampleFiles(NamedTuple):
-    """A sample read again: as the shard has it now, and the bytes of its files by extension."""
+    """A sample as the shard has it now, and the bytes of its files by extension."""
 
     sample: Sample
     files: Mapping[str, bytes]
 
 
-class ShardReader(Protocol):
+class SampleReader(Protocol):
     """A shard that is open for reading single samples again. Several threads may use it at once."""
 
-    sequential: bool  # it is read from the front: to go back is to start again
+    sequential: bool  # seeking back reads again from the start
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[SampleFiles | Problem]:
-        """Returns some samples, their files unchanged, in the order of `rows`. Other files are left out."""
+        """Returns samples in the order of `rows`, with the original bytes of their `members`."""
 
     def close(self) -> None:
         """Closes the file."""
@@ -131,10 +131,10 @@ class ShardReader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(ABC):
-    """One file of a pool, or a row range of one: the unit of work and of resumption.
+    """A file of a pool, or a range of its rows: the unit of work and of resuming.
 
     Attributes:
-        name: unique in the pool; the stem of every part made from this shard.
+        name: unique in the pool; parts of a run are named after it.
         url: path or URL of the file.
     """
 
@@ -143,7 +143,7 @@ class Shard(ABC):
     spec: PoolSpec
 
     def stamp(self) -> str:
-        """Changes when the file changes: its size and time, cheaply read."""
+        """Returns size and time of the file (or a store's version tag), which change with its content."""
         return stamp(self.url)
 
     @abstractmethod
@@ -151,15 +151,15 @@ class Shard(ABC):
         """Yields every sample in order, with its image's bytes, not decoded."""
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
-        """The one of a sample's members, as the index holds them, that is its image; None if none is."""
+        """Returns the member that is the sample's image, or None. `members` come from the index."""
         return None
 
     def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
-        """The members that give a sample's caption and uid, to see that it is still the same; a table has none."""
+        """Returns the members that hold caption and uid, to check that a sample is unchanged; tables have none."""
         return ()
 
     @abstractmethod
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+    def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         """Opens the shard for reading single samples again."""
 
 
@@ -183,12 +183,12 @@ class Pool:
 
     @property
     def files(self) -> list[str]:
-        """The files of the pool, and the paths (files, folders, globs) that it was opened by."""
+        """The files of the pool, and the paths (files, folders, globs) that it was opened with."""
         return [*(shard.url for shard in self.shards), *self.spec.paths]
 
 
 def checked(samples: Iterable[Sample], url: str, *, marks_keys: bool = True) -> Iterator[Sample]:
-    """Yields the samples of a shard, repeated keys marked, while keys, captions and fields fit into memory together."""
+    """Yields samples and marks repeated keys. Raises ShardError if the texts of the shard would not fit into memory."""
     held = 0
     seen: set[str] = set()
     for rows, sample in enumerate(samples, 1):
@@ -209,14 +209,14 @@ def checked(samples: Iterable[Sample], url: str, *, marks_keys: bool = True) -> 
 
 @dataclass
 class Absence:
-    """What a run needs and no sample of a shard had so far: most likely a name in the pool's settings is wrong."""
+    """Tracks which required part (image, caption) no sample has had yet: a pool setting may name the wrong one."""
 
     needed: Sequence[str]  # "image", "caption"
     rows: int = 0
     reasons: dict[str, str] = field(default_factory=dict)  # why the first sample lacks it
 
     def add(self, sample: Sample) -> bool:
-        """Takes the next sample; returns whether anything is still missing. A damaged image counts as there."""
+        """Takes the next sample; returns whether anything is still missing. A damaged image counts as present."""
         lacks = {"image": sample.reason or ""} if sample.status == "image_missing" else {}
         if sample.no_caption is not None and sample.status != "shard_cut":
             lacks["caption"] = sample.no_caption
@@ -233,7 +233,7 @@ class Absence:
 
 
 def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
-    """Returns the sample's json as a mapping; marks the sample and returns {} if it is none."""
+    """Returns the sample's json as a mapping; marks the sample and returns {} if it is not one."""
     if raw is None:
         return {}
     try:
@@ -248,7 +248,7 @@ def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
 
 
 def set_caption(sample: Sample, value: Any, where: str, absent: str | None = None) -> None:
-    """Sets the caption of a sample from a cell, field or file; marks the sample if it has none that can be judged."""
+    """Sets the caption of a sample from a cell, field or file, or marks the sample with what is wrong."""
     try:
         raw = text_in(value, where)
         if raw is None:
@@ -276,17 +276,17 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
 
 
 def text_in(value: Any, where: str) -> str | bytes | None:
-    """Returns the text of a cell or field, of a list of texts the first; None if it holds none."""
+    """Returns the text in a cell or field, or the first of a list of texts; None if there is none."""
     if isinstance(value, list):
         _warn_of_lists(where)
         value = value[0] if value else None
     if value is None or isinstance(value, str | bytes):
         return value
-    raise SampleError("caption_missing", f"the {where} holds {kind_of(value)}, expected text")
+    raise SampleError("caption_missing", f"the {where} holds {json_type_name(value)}, expected text")
 
 
-def kind_of(value: Any) -> str:
-    """Returns the kind of a JSON value, for messages."""
+def json_type_name(value: Any) -> str:
+    """Returns the type of a JSON value as words for messages."""
     if isinstance(value, list):
         return "a list of texts" if all(isinstance(one, str | None) for one in value) else "a list"
     kinds = {bool: "true or false", int: "a number", float: "a number", dict: "an object", str: "text"}
@@ -295,13 +295,13 @@ def kind_of(value: Any) -> str:
 
 @functools.cache  # once per process, not once per caption
 def _warn_of_lists(where: str) -> None:
-    log.warning("the %s holds lists of captions: the first of each is taken, the others are left out", where)
+    log.warning("the %s holds lists of captions: only the first of each list is used", where)
 
 
 def set_identity(
     sample: Sample, meta: Mapping[str, Any], image: bytes | None, caption: bytes | None, fields: Sequence[str]
 ) -> None:
-    """Sets uid, original size and carried fields of a sample from its json (or its table row)."""
+    """Sets uid, original size and fields of a sample from its json or its table row."""
     sample.uid = parse_uid(meta.get("uid")) or content_uid(image, caption)
     sample.original_width = whole_number(meta.get("original_width"))
     sample.original_height = whole_number(meta.get("original_height"))
@@ -312,7 +312,7 @@ def set_identity(
 
 
 def utf8(text: str) -> str:
-    """Returns text that a file can hold: lone surrogates (from json escapes, or bytes let through) as escapes."""
+    """Returns text that UTF-8 can encode: lone surrogates (from json, or from bytes that are not UTF-8) as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -320,4 +320,4 @@ def whole_number(value: Any) -> int:
     """Returns a positive whole number as it is, and 0 for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if type(value) is int and 0 < value < 2**31 else 0  # not True, which is an int to isinstance
+    return value if type(value) is int and 0 < value < 2**31 else 0  # True is an int for isinstance

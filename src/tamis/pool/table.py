@@ -35,29 +35,29 @@ from tamis.pool.source import (
     PoolSpec,
     Problem,
     SampleFiles,
+    SampleReader,
     Shard,
-    ShardReader,
     checked,
     set_caption,
     set_identity,
     too_many_bytes,
     utf8,
 )
-from tamis.remote import passing, redacted, unreached
+from tamis.remote import is_transient, redacted, unreached
 
 log = logging.getLogger(__name__)
 
-#: Usual names of the image column, the likelier first.
+#: Usual names of the image column, the likeliest first.
 IMAGE_COLUMNS = (
     *("image", "image_path", "jpg", "path", "file_name", "filename", "filepath", "file", "image_bytes", "bytes"),
 )
 
-# Extensions that an image keeps; any other is made from its first bytes.
+# Extensions that an image keeps; any other is replaced by one that fits its first bytes.
 _EXTENSIONS = frozenset(
     [*("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp"), *("tif", "tiff", "jp2", "avif", "ppm", "tga", "ico")]
 )
 
-#: Row groups of a Parquet file are put together into shards of at least `SHARD_ROWS` rows; a shard of more than
+#: Row groups of a Parquet file are joined into shards of at least `SHARD_ROWS` rows; a shard of more than
 #: `WHOLE_ROWS` is cut into shards of `SHARD_ROWS`.
 SHARD_ROWS, WHOLE_ROWS = 10_000, 50_000
 
@@ -65,12 +65,12 @@ SHARD_ROWS, WHOLE_ROWS = 10_000, 50_000
 NO_IMAGES = "none"
 
 
-class Cut(NamedTuple):
+class RowRange(NamedTuple):
     """A range of a table's rows."""
 
     first: int = 0
-    rows: int | None = None  # None: all from the first one on
-    pairs: int | None = None  # how many rows that are, if they were counted
+    rows: int | None = None  # None: all from `first` on
+    pairs: int | None = None  # how many rows it has, if counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,35 +81,37 @@ class TableShard(Shard):
 
     image: str | None
     caption: str
-    cut: Cut = Cut()
+    range: RowRange = RowRange()
 
     @property
     def pairs(self) -> int | None:
-        """How many rows it has, if they were counted."""
-        return self.cut.pairs
+        """How many rows it has, if counted."""
+        return self.range.pairs
 
     def samples(self) -> Iterator[Sample]:
         return checked((self.sample(number, row) for number, row in self.rows()), self.url)
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yields numbered rows of this shard: of a Parquet file from row `first` on, of others all."""
+        """Yields the rows of this shard with their numbers: in Parquet from `first` on, in other files all."""
         first = first if self.url.endswith(".parquet") else 0
-        left = None if self.cut.rows is None else self.cut.rows - first
+        left = None if self.range.rows is None else self.range.rows - first
         try:
-            yield from enumerate(table_rows(self.url, self.columns(), self.cut.first + first, left, self.batch), first)
+            yield from enumerate(
+                table_rows(self.url, self.columns(), self.range.first + first, left, self.batch), first
+            )
         except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
             kind = UnreachedError if unreached(error) else ShardError
             raise kind(f"{self.url}: cannot be read further: {error}") from error
 
     def columns(self) -> list[str]:
-        """Returns the columns that are read of a Parquet file."""
+        """Returns the columns to read from a Parquet file."""
         images = [] if self.image is None else [self.image]
         return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
 
     def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
-        """Returns the sample of a row of this shard, its image read."""
+        """Reads the image of a row and returns the sample."""
         key = row.get("key")
-        sample = Sample(uid=(0, 0), key=utf8(str(key)) if key not in (None, "") else f"{self.cut.first + number:09d}")
+        sample = Sample(uid=(0, 0), key=utf8(str(key)) if key not in (None, "") else f"{self.range.first + number:09d}")
         if problem := row.get(PROBLEM):
             sample.mark("json_broken", str(problem))
         ext, image = ("jpg", None) if self.image is None else self._image(sample, row.get(self.image))
@@ -136,16 +138,16 @@ class TableShard(Shard):
 
     def _file(self, sample: Sample, path: str) -> bytes | None:
         folder, slash, _ = self.url.rpartition("/")
-        place = path if is_remote(path) or os.path.isabs(path) else folder + slash + path
+        full = path if is_remote(path) or os.path.isabs(path) else folder + slash + path
         try:
-            return _read_image(place, self.spec.max_bytes)
+            return _read_image(full, self.spec.max_bytes)
         except SampleError as error:
             sample.mark(error.status, f"the image {redacted(path)!r} {error.reason}")
         except Exception as error:  # a missing file, or whatever a remote store raises
-            # Many web servers of images are gone for good: they cost their rows, not the shard. We wait for a store,
-            # and for the table's own server.
-            elsewhere = place.startswith(("http://", "https://")) and place.split("/")[:3] != self.url.split("/")[:3]
-            if passing(error) and not elsewhere:
+            # Many image servers are gone for good: that costs rows, not the shard. But we wait for stores, and for the
+            # table's own server.
+            elsewhere = full.startswith(("http://", "https://")) and full.split("/")[:3] != self.url.split("/")[:3]
+            if is_transient(error) and not elsewhere:
                 raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None
             what = f"{type(error).__name__}: {error}"
             sample.mark("image_missing", f"the image {redacted(path)!r} cannot be read: {what}")
@@ -154,7 +156,7 @@ class TableShard(Shard):
     def image_member(self, members: Sequence[Member]) -> Member | None:
         return members[0] if members and self.image is not None else None
 
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+    def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         return _ByRow(self, whole) if whole or self._holds_images() else _ByPath(self)
 
     def _holds_images(self) -> bool:
@@ -168,14 +170,14 @@ class TableShard(Shard):
     def again(
         self, row: int, cells: Mapping[str, Any], members: Sequence[Member], *, whole: bool
     ) -> SampleFiles | Problem:
-        """Returns the sample of a row as it is now: its image and, if `whole`, its caption and cells as files too."""
+        """Returns the sample of a row as it is now, with its image and, if `whole`, its caption and cells as files."""
         sample = self.sample(row, cells)
         member = self.image_member(members)
         if member is not None and sample.image is None and (member.size or not whole):
             status = sample.status if sample.status.startswith("image") else "image_missing"
             return Problem(status, sample.reason or "the image cannot be read")
         files: dict[str, bytes] = {}
-        # The column may name any file of this machine; only images are handed out.
+        # The column may name any file on this machine, so only images are returned.
         if member is not None and sample.image is not None and is_image(sample.image):
             files[member.ext] = sample.image
         if whole:
@@ -190,11 +192,11 @@ class TableShard(Shard):
         return SampleFiles(sample, files)
 
     def no_row(self, row: int) -> Problem:
-        return Problem("changed", f"{self.url} has changed since it was scored: it has no row {self.cut.first + row}")
+        return Problem("changed", f"{self.url} has changed since it was scored: it has no row {self.range.first + row}")
 
 
 class _ByPath:
-    """Reads images that a table names by their paths. It holds the paths, so any row can be read."""
+    """Reads images by their paths in the table. It holds all paths in memory, so it reads rows in any order."""
 
     sequential = False
 
@@ -213,11 +215,11 @@ class _ByPath:
         return self._shard.again(row, json.loads(self._rows[row].as_py()), members, whole=False)
 
     def close(self) -> None:
-        """There is nothing open."""
+        """Nothing is open."""
 
 
 class _ByRow:
-    """Reads a table from its front, or a Parquet file by row groups, for images in the table or for whole rows."""
+    """Reads rows in order (in Parquet from any row on), for images inside the table or for whole rows."""
 
     sequential = True
 
@@ -225,7 +227,7 @@ class _ByRow:
         self._shard, self._whole = shard, whole
         self._lock = threading.Lock()
         self._rows: Iterator[tuple[int, Mapping[str, Any]]] = iter(())
-        self._next = -1  # the row from which on the iterator can give rows; -1: it has not begun
+        self._next = -1  # the next row of the iterator; -1: not started
         self._warned = False
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
@@ -238,7 +240,7 @@ class _ByRow:
     def _one(self, row: int, members: Sequence[Member]) -> SampleFiles | Problem:
         if self._next < 0 or row < self._next:
             self._rows = self._shard.rows(row)
-        self._next = -1  # as it stays if reading fails
+        self._next = -1  # stays so if reading fails
         for number, cells in self._rows:
             if number == row:
                 self._next = row + 1
@@ -254,8 +256,8 @@ class _ByRow:
             return
         self._warned = True
         log.warning(
-            "%s: what the column %r holds is not an image in row %d (and maybe others): it is not copied",
-            *(self._shard.url, self._shard.image, self._shard.cut.first + row),
+            "%s: the column %r does not hold an image in row %d (and maybe others), so none is copied",
+            *(self._shard.url, self._shard.image, self._shard.range.first + row),
         )
 
 
@@ -279,7 +281,7 @@ def _read_image(path: str, limit: int) -> bytes:
 
 
 def _extension(path: str, data: bytes) -> str:
-    """Returns an image's extension: the column may name any file, whose name an export must not get."""
+    """Returns an image's extension. The column may name any file, so an export must not get its extension unchecked."""
     ext = posixpath.splitext(path)[1].lstrip(".").lower()
     if ext in _EXTENSIONS:
         return ext
@@ -289,13 +291,13 @@ def _extension(path: str, data: bytes) -> str:
 
 
 def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
-    """Returns the shards of one table, called after `stem`: itself, or ranges of the rows of a large Parquet file."""
+    """Returns the shards of a table, named after `stem`: one, or several row ranges of a large Parquet file."""
     kinds = column_kinds(url)
     present = list(kinds)
     image = None if spec.image == NO_IMAGES else choose_column("image", spec.image, IMAGE_COLUMNS, present, url)
     caption = choose_column("caption", spec.caption, CAPTION_COLUMNS, present, url)
     check_texts(caption, kinds, url)
-    cuts = [Cut()]
+    ranges = [RowRange()]
     if url.endswith(".parquet"):
         try:
             with open_file(url) as raw:
@@ -303,20 +305,20 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
                 sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
         except OSError as error:
             raise unopened(url, "a table", error) from error
-        cuts = cuts_of(sizes)
+        ranges = row_ranges(sizes)
     return [
-        TableShard(name=piece_name(stem, cuts, cut), url=url, spec=spec, image=image, caption=caption, cut=cut)
-        for cut in cuts
+        TableShard(name=piece_name(stem, ranges, part), url=url, spec=spec, image=image, caption=caption, range=part)
+        for part in ranges
     ]
 
 
-def piece_name(stem: str, cuts: Sequence[Cut], cut: Cut) -> str:
-    """Returns the name of one of the shards of a table."""
-    return stem if len(cuts) == 1 else f"{stem}-rows{cut.first:09d}"
+def piece_name(stem: str, ranges: Sequence[RowRange], part: RowRange) -> str:
+    """Returns the name of a shard of a table."""
+    return stem if len(ranges) == 1 else f"{stem}-rows{part.first:09d}"
 
 
-def cuts_of(groups: Sequence[int]) -> list[Cut]:
-    """Returns the shards of a Parquet file whose row groups have so many rows."""
+def row_ranges(groups: Sequence[int]) -> list[RowRange]:
+    """Returns the shards of a Parquet file. `groups`: the rows of each row group."""
     ends, total = [0], 0
     for size in groups:
         total += size
@@ -327,5 +329,5 @@ def cuts_of(groups: Sequence[int]) -> list[Cut]:
     starts: list[int] = []
     for start, end in itertools.pairwise(ends):
         starts += range(start, end, SHARD_ROWS) if end - start > WHOLE_ROWS else [start]
-    cuts = [Cut(start, end - start, pairs=end - start) for start, end in itertools.pairwise([*starts, total])]
-    return [*cuts[:-1], cuts[-1]._replace(rows=None)]
+    ranges = [RowRange(start, end - start, pairs=end - start) for start, end in itertools.pairwise([*starts, total])]
+    return [*ranges[:-1], ranges[-1]._replace(rows=None)]

@@ -29,8 +29,8 @@ from tamis.pool.source import (
     PoolSpec,
     Problem,
     SampleFiles,
+    SampleReader,
     Shard,
-    ShardReader,
     checked,
     read_json,
     set_caption,
@@ -39,16 +39,16 @@ from tamis.pool.source import (
 )
 from tamis.remote import unreached
 
-#: Long names and pax headers have at most this many bytes; real ones have a few hundred.
+#: Most bytes of a long name or a pax header; real ones have a few hundred.
 MAX_HEADER = 64 << 10
 
-_HELD_BYTES, _MOST_MEMBERS = 256 << 20, 10_000  # of one sample
+_HELD_BYTES, _MOST_MEMBERS = 256 << 20, 10_000  # limits for one sample
 
-# A compressed tar may unpack to this many bytes, plus this many for each of its own. Tars of captions unpack to about
+# A compressed tar may unpack to this many bytes, plus this many per compressed byte. Tars of captions unpack to about
 # twenty times their size, a gzip bomb to 1,000 times.
 _FREELY_UNPACKED, _UNPACKED_PER_BYTE = 256 << 20, 200
 _XZ_MEMORY = 256 << 20  # `xz -9` needs 65 MB, the format allows 4 GiB
-_MAX_PADDING = 64 << 20  # zeros behind the end marker; real padding has 10 KB
+_MAX_PADDING = 64 << 20  # most zeros after the end marker; real padding has 10 KB
 _CHUNK = 1 << 20
 _MOST_LISTED = 20  # names in a message
 _CUT = "the shard ends in the middle of this sample"
@@ -89,7 +89,7 @@ class TarShard(Shard):
             yield sample
 
     def _groups(self) -> Iterator[tuple[str, dict[str, _File], bool]]:
-        """Yields the key and the members of each sample, and whether the tar was cut off in it."""
+        """Yields the key and the members of each sample, and whether the tar ends inside it."""
         key, group, held = "", cast(dict[str, _File], {}), 0
         exts = {*map(str.lower, self.spec.image_extensions), "txt", "json", _caption(self.spec)}
         try:
@@ -107,7 +107,7 @@ class TarShard(Shard):
                 if len(group) > _MOST_MEMBERS:
                     raise _CutError(f"{self.url}: more than {_MOST_MEMBERS:,} members have the key {key[:200]!r}")
         except ShardError as error:
-            if group and not isinstance(error, UnreachedError):  # of one out of reach, the rest may well be there
+            if group and not isinstance(error, UnreachedError):  # if the store did not answer, the rest may be fine
                 yield key, group, isinstance(error, _CutError)
             raise
         if group:
@@ -152,11 +152,11 @@ class TarShard(Shard):
         wanted = ("json", _caption(self.spec))
         return [member for member in members if member.ext in wanted and member.size <= self._limit(member.ext)]
 
-    def reader(self, *, whole: bool, keep_open: bool) -> ShardReader:
+    def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         return _Through(self) if self.is_compressed() else _Ranges(self, keep_open)
 
-    def together(self, members: Sequence[Member], data: Sequence[bytes | Problem]) -> SampleFiles | Problem:
-        """Returns a sample whose members were read again, or the problem of the first that could not be."""
+    def assembled(self, members: Sequence[Member], data: Sequence[bytes | Problem]) -> SampleFiles | Problem:
+        """Returns the sample whose members were read again, or the problem of the first unreadable one."""
         parts, files = cast(dict[str, bytes], {}), cast(dict[str, _File], {})
         for member, one in zip(members, data, strict=True):
             if isinstance(one, Problem):
@@ -167,7 +167,7 @@ class TarShard(Shard):
         return SampleFiles(self._sample("", files), parts)
 
     def _limit(self, ext: str) -> int:
-        """Returns how many bytes of a member are read at most."""
+        """Returns the most bytes to read of a member."""
         text = ext in ("txt", "json", _caption(self.spec))
         return min(self.spec.max_bytes, MAX_TEXT_BYTES) if text else self.spec.max_bytes
 
@@ -180,7 +180,7 @@ def _caption(spec: PoolSpec) -> str:
 
 @functools.lru_cache(256)  # the samples of a pool mostly have the same members and fields
 def _absent(caption: str, members: tuple[str, ...], fields: tuple[str, ...]) -> str:
-    """Returns why a sample has no caption: what was asked for, what is most like it, and what there is."""
+    """Returns why a sample has no caption: the name asked for, the nearest one, and all that it has."""
     name = caption.removeprefix("json:")
     what = f"no .{caption} member" if name == caption else f"no text in the json field {name!r}"
     present = [*(member for member in members if member != "json"), *(f"json:{field}" for field in fields)]
@@ -204,7 +204,7 @@ class _CutError(ShardError):
 class _File:
     """One regular member, its name split at the first dot of the file name as webdataset does.
 
-    It has no data if it is not wanted, is cut off, or has a problem ("has 9 bytes, more than ...").
+    `data` is None if it is not wanted, is cut off, or has a problem ("has 9 bytes, more than ...").
     """
 
     key: str
@@ -226,7 +226,7 @@ class _Info(tarfile.TarInfo):
             return super().fromtarfile(tarfile_)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             raise
-        except tarfile.HeaderError as error:  # `tarfile` would take it for the end
+        except tarfile.HeaderError as error:  # `tarfile` would treat it as the end of the archive
             if tarfile_.fileobj.tell() <= tarfile.BLOCKSIZE:
                 raise tarfile.ReadError(f"this is not a tar file ({error})") from error
             raise tarfile.ReadError(
@@ -251,16 +251,16 @@ class _Info(tarfile.TarInfo):
         if info.type == tarfile.GNUTYPE_SPARSE:
             if buf[482]:
                 raise tarfile.ReadError("a sparse member has a map of several blocks")
-            info.type, info.sparse = tarfile.REGTYPE, b""  # its bytes are passed over as they are stored
+            info.type, info.sparse = tarfile.REGTYPE, b""  # its stored bytes are skipped
         return info
 
     def _proc_gnusparse_10(self, next: Any, pax_headers: Any, tarfile: Any) -> None:
-        """Marks a sparse member in place of reading its map, which has no limit."""
+        """Marks a sparse member instead of reading its map, whose size has no limit."""
         next.sparse = []
 
 
 class _Unpacked:
-    """A compressed tar that is read forwards only, and not further where it is a decompression bomb."""
+    """Reads a compressed tar forwards; raises if it is a decompression bomb."""
 
     def __init__(self, raw: BinaryIO, open_stream: Callable[[Any], Any]) -> None:
         self._raw, self._stream, self._at = raw, open_stream(raw), 0
@@ -278,8 +278,8 @@ class _Unpacked:
     def tell(self) -> int:
         return self._at
 
-    def seek(self, place: int) -> None:
-        while self._at < place and self.read(min(place - self._at, _CHUNK)):
+    def seek(self, offset: int) -> None:
+        while self._at < offset and self.read(min(offset - self._at, _CHUNK)):
             pass
 
 
@@ -295,7 +295,7 @@ def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = No
             stream, end = _opened(raw)
             tar = tarfile.TarFile(fileobj=stream, tarinfo=_Info, encoding="utf-8", errors="backslashreplace")
             while (info := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header in memory
                 if tar.offset < info.offset_data:
                     raise tarfile.ReadError("a member's size is below zero")
                 if not info.isreg() or (only is not None and info.offset_data not in only):
@@ -330,7 +330,7 @@ def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = No
 
 
 def _opened(raw: BinaryIO) -> tuple[Any, int | None]:
-    """Returns the tar in a file, unpacked, and the size of one that is not compressed."""
+    """Returns a stream of the unpacked tar, and its size if it is not compressed."""
     head = raw.read(4096)
     raw.seek(0)
     if not head:
@@ -339,7 +339,7 @@ def _opened(raw: BinaryIO) -> tuple[Any, int | None]:
         raise tarfile.ReadError("the tar is compressed with zstd, which cannot be read here; unpack it or use gzip")
     for magic, open_stream in _OPENERS.items():
         if head.startswith(magic):
-            if magic == _XZ:  # LZMAFile has no limit on memory; this raises where the header asks for more
+            if magic == _XZ:  # LZMAFile has no limit on memory; this raises if the header asks for more
                 lzma.LZMADecompressor(memlimit=_XZ_MEMORY).decompress(head, 1)
             return _Unpacked(raw, open_stream), None
     end = raw.seek(0, 2)
@@ -348,7 +348,7 @@ def _opened(raw: BinaryIO) -> tuple[Any, int | None]:
 
 
 def _member(info: tarfile.TarInfo, end: int, limits: Mapping[str, int] | None) -> tuple[_File, bool]:
-    """Returns a member without its bytes, and whether they are to be read."""
+    """Returns a member without its bytes, and whether to read them."""
     folder, slash, base = info.name.rpartition("/")
     stem, _, ext = base.partition(".")
     ext = ext.lower()
@@ -367,9 +367,9 @@ def _member(info: tarfile.TarInfo, end: int, limits: Mapping[str, int] | None) -
 
 
 def _after_the_end(stream: Any) -> str:
-    """Returns what is wrong with what follows the end marker; "" if that is padding."""
+    """Returns what is wrong after the end marker; "" if only padding follows."""
     passed = 0
-    with suppress(EOFError):  # of an xz with padding
+    with suppress(EOFError):  # an xz file may be padded
         while block := stream.read(_CHUNK):
             if block.count(0) != len(block):
                 return (
@@ -400,7 +400,7 @@ class _Ranges:
         ranges = [(member.offset, member.size) for some in members for member in some]
         data = read_ranges(self._shard.url, ranges, self._file)
         following = (Problem("cut", str(one)) if isinstance(one, OSError) else one for one in data)
-        return [self._shard.together(some, [next(following) for _ in some]) for some in members]
+        return [self._shard.assembled(some, [next(following) for _ in some]) for some in members]
 
     def close(self) -> None:
         if self._file is not None:
@@ -417,14 +417,14 @@ class _Through:
         self._walk: Generator[_File, None, None] | None = None
         self._only: set[int] = set()
         self._passed = -1  # offset of the last member that was read
-        self._end = sys.maxsize  # offset from which on nothing can be read
+        self._end = sys.maxsize  # nothing can be read from this offset on
         self._problem = Problem("cut", "")  # why
 
     def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
         with self._lock:
             data = self._fetch({member.offset for some in members for member in some if member.offset < self._end})
         return [
-            self._shard.together(some, [data.get(member.offset, self._problem) for member in some]) for some in members
+            self._shard.assembled(some, [data.get(member.offset, self._problem) for member in some]) for some in members
         ]
 
     def close(self) -> None:
@@ -439,7 +439,7 @@ class _Through:
             self._only, self._passed = set(), -1
             self._walk = _walk(url, None, self._only)
         self._only.clear()
-        self._only |= wanted  # the walk looks at it at each member
+        self._only |= wanted  # `_walk` looks at it for each member
         problem = Problem("changed", f"{url} has changed: a member of the index is not in it")
         while self._walk is not None and len(found) < len(wanted):
             try:
@@ -449,7 +449,7 @@ class _Through:
             if file is None:
                 self._end, self._problem = min(wanted - set(found)), problem
                 self.close()
-            elif file.data is not None:  # of one that is cut off, the error comes next
+            elif file.data is not None:  # a member that is cut off has no data: the error comes next
                 found[file.offset] = file.data
                 self._passed = file.offset
         return found

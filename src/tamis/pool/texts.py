@@ -45,9 +45,9 @@ class Texts:
     """Texts in the order of their file.
 
     Attributes:
-        texts: n of them; rows without one are left out, and with a warning those that are broken or not UTF-8.
-        numbers: (n,) float64 for each column that was asked for, NaN where a cell holds no number.
-        rows: (n,) the row of the file that each is from, counted from 0.
+        texts: n texts; empty rows are left out, and so are rows that are broken or not UTF-8, with a warning.
+        numbers: (n,) float64 for each requested column, NaN where a cell holds no number.
+        rows: (n,) row number of each text in the file, counted from 0.
     """
 
     texts: list[str]
@@ -75,9 +75,9 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
 def _texts(path: str, rows: Iterable[Mapping[str, Any]], column: str, numbers: Sequence[str]) -> Texts:
     texts: list[str] = []
     columns: dict[str, list[float]] = {name: [] for name in numbers}
-    places: list[int] = []
+    numbers_of_rows: list[int] = []
     unread: list[tuple[int, str]] = []
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         problem = row.get(PROBLEM)
         try:
             found = text_in(row.get(column), f"column {column!r}")
@@ -87,17 +87,17 @@ def _texts(path: str, rows: Iterable[Mapping[str, Any]], column: str, numbers: S
         if not problem and found is not None and utf8(found) != found:  # a lone surrogate
             problem = "the text is not valid UTF-8"
         if problem:
-            unread.append((place, str(problem)))
+            unread.append((number, str(problem)))
         elif found is not None and found.strip():
             texts.append(found)
-            places.append(place)
+            numbers_of_rows.append(number)
             for name in numbers:
                 columns[name].append(_number(row.get(name)))
     if unread:
-        place, problem = unread[0]
-        log.warning("%s: %d rows cannot be read and were left out; row %d: %s", path, len(unread), place, problem)
+        number, problem = unread[0]
+        log.warning("%s: %d rows cannot be read and were left out; row %d: %s", path, len(unread), number, problem)
     arrays = {name: np.array(cells, np.float64) for name, cells in columns.items()}
-    return Texts(texts, arrays, np.array(places, np.int64))
+    return Texts(texts, arrays, np.array(numbers_of_rows, np.int64))
 
 
 def write_to_label(path: Path, captions: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
                 raise RecipeError(f"captions_from: {path}, row {number}: {problem}")
             found.setdefault(row[by].lower() if by == "uid" else row[by], []).extend(text for text in texts if text)
     except (OSError, ValueError, pa.ArrowException, csv.Error, PoolError, UnreachedError) as error:
-        # The message may quote a row.
+        # The error's own text may quote a row, so it is not shown.
         cause = error.__cause__ or error
         what = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(cause).__name__
         raise RecipeError(f"captions_from: {path} cannot be read as {path.suffix[1:]}: {what}") from error

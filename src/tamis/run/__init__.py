@@ -1,1 +1,4 @@
-"""Doing the work: what is missing (plan), one shard (shard), who does which (engines), telling people (progress)."""
+"""Filling a run: `fill` prepares it, `plan` lists what is missing, engines (`local`, `ranks`, `ray`) hand out shards.
+
+`shard` does one shard, `device_process` runs networks for many workers, `failures` and `progress` report.
+"""

@@ -12,10 +12,10 @@ from typing import Any
 
 from tamis.errors import RunError
 from tamis.run.plan import Task
-from tamis.storage import files, look, remove
+from tamis.storage import entry_of, files, remove
 from tamis.store.checked import read_record, write_record
 
-#: What reports call the time spent waiting for samples: reading the file and decoding.
+#: The name in `took` of the time spent waiting for samples to be read and decoded.
 READING = "reading and decoding"
 
 
@@ -28,12 +28,12 @@ class ShardReport:
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     read: bool = False  # the shard's file was read to its end
-    cut: str | None = None  # why the file could not be read to its end, where the rows before that were kept
+    cut: str | None = None  # why reading stopped early; earlier rows were kept
     error: str | None = None  # what went wrong; parts that it did not affect are written
     detail: str | None = None  # the traceback of an unexpected error
-    elsewhere: bool = False  # nothing was done here: another process has the shard, or finished it
-    unreached: bool = False  # the pool's store did not answer, so the file's version is not asked for either
-    took: dict[str, float] = field(default_factory=dict)  # seconds by node name, and of waiting for samples (`READING`)
+    elsewhere: bool = False  # another process has the shard, or finished it
+    unreached: bool = False  # the store did not answer; do not ask it for the version
+    took: dict[str, float] = field(default_factory=dict)  # seconds by node name, and `READING`
 
     def event(self) -> str:
         """Returns the report as a line of events.jsonl."""
@@ -56,13 +56,13 @@ def failure_path(run: Path, shard: str) -> Path:
 
 
 def recorded(run: Path) -> dict[str, str]:
-    """Returns the version of each recorded error, by shard."""
-    entries = {shard: look(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
+    """Returns {shard: version tag of its error file}, to notice new errors."""
+    entries = {shard: entry_of(failure_path(run, shard)) for shard in files(run / "failures", ".json")}
     return {shard: entry.tag for shard, entry in entries.items() if entry is not None}
 
 
 def error_of(run: Path, shard: str) -> str | None:
-    """Returns the recorded error of a shard; None if there is none any more."""
+    """Returns the recorded error of a shard; None if it was removed."""
     path = failure_path(run, shard)
     try:
         return str(read_record(path)["error"])
@@ -73,20 +73,17 @@ def error_of(run: Path, shard: str) -> str | None:
 
 
 def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
-    """Returns the parts that an error record lists as missing and that still are. Deleted folders do not count."""
+    """Returns the parts in an error record that are still missing. Parts in deleted folders do not count."""
     names: list[str] = facts.get("lacking") or []
     return [name for name in names if (run / name).parent.is_dir() and not (run / name).is_file()]
 
 
 def record(run: Path, task: Task, report: ShardReport) -> None:
-    """Writes or removes the error record of a shard.
-
-    Keeps another command's error until the parts it could not make exist.
-    """
+    """Writes or removes the error record of a shard. Keeps an earlier command's error while its parts are missing."""
     shard, path = task.shard, failure_path(run, report.shard)
     before = read_record(path) if path.exists() else {}
     if not report.read and report.cut is None:
-        report.cut = before.get("cut")  # the file has not been read to its end since
+        report.cut = before.get("cut")  # still unread beyond the cut
         report.error = report.error or report.cut
     others = still_lacking(run, before)
     if report.error is None:
@@ -95,7 +92,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
         return
     stamp = ""
     if not report.unreached:
-        with suppress(Exception):  # the file may be gone, which the error says already
+        with suppress(Exception):  # the file may be gone, which the error already says
             stamp = shard.stamp()
     missing = [part for output in task.outputs if not (part := output.path(run, shard.name)).is_file()]
     facts = {

@@ -1,6 +1,6 @@
 """Fills a run: prepares its folder (short, under the folder's lock), then lets an engine make what is missing.
 
-An engine distributes shards to workers. All of them make the same files: see local.py, ray.py.
+An engine hands out shards to workers. All engines make the same files: see local.py, ray.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tamis.data import settings
-from tamis.errors import PoolError, RunError, StopError, unknown
+from tamis.errors import PoolError, RunError, StopError, unknown_message
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.open import known_pairs
@@ -27,19 +27,19 @@ from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, swe
 
 log = logging.getLogger(__name__)
 
-#: Called with a shard's name and a number of its samples that are done; from any thread.
+#: Called with a shard's name and how many more of its samples are done, from any thread.
 EngineProgress = Callable[[str, int], None]
 
 
 class Engine(Protocol):
     """Gives every task to a `ShardWorker` and yields the reports, in any order.
 
-    An engine handles shard names and counts only: workers read the pool and write parts themselves. A worker claims its
-    shard, so any number of engines may work in one run folder at once.
+    An engine passes tasks and reports; pixels and scores never travel: workers read the pool and write parts
+    themselves. Each worker claims its shard, so any number of engines may work in one run folder.
 
     Attributes:
         away: workers may run on other machines, which may have a GPU that this one lacks.
-        suffix: of the status and events files, if several engines are started for one run; "" otherwise.
+        suffix: ends the names of the status and events files if several engines share a run, else "".
     """
 
     @property
@@ -67,7 +67,7 @@ def engine_named(
         StopError: there is no such engine, an option belongs to another engine, or the rank is unknown.
     """
     from tamis.run.local import Local
-    from tamis.run.ranks import place_of
+    from tamis.run.ranks import rank_of
 
     owners = {"--address": (address, "ray"), "--rank": (rank, "static"), "--world": (world, "static")}
     for option, (value, owner) in owners.items():
@@ -78,8 +78,8 @@ def engine_named(
 
         return Ray(address, workers)
     if name not in ("local", "static"):
-        raise StopError(unknown("engine", name, ("local", "ray", "static")))
-    return Local(workers, place_of(rank=rank, world=world) if name == "static" else None, command=True)
+        raise StopError(unknown_message("engine", name, ("local", "ray", "static")))
+    return Local(workers, rank_of(rank=rank, world=world) if name == "static" else None, command=True)
 
 
 def fill(
@@ -93,9 +93,10 @@ def fill(
 ) -> Run:
     """Creates or extends a run, and makes every part that is missing; see `tamis.score`.
 
-    `assemble` returns the plan, given the folder's state; `recipe` is the rest of the run's recipe.
+    `assemble` builds the plan; it is called twice, as the folder may change before we hold the lock. `recipe` holds the
+    other keys for recipe.yaml.
     """
-    plan = assemble()  # finds a missing model before anything is written
+    plan = assemble()  # a missing model is an error before anything is written
     if not files(path / "index", ".parquet"):
         _check_first_shard(plan)
     # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
@@ -142,7 +143,7 @@ def _check_first_shard(plan: Plan) -> None:
 
 
 def _tally(run: Run, shards: Sequence[Shard], tasks: Sequence[Task], failed: Mapping[str, str]) -> Tally:
-    """Returns a counter that knows the sizes of shards from the index, or from files next to them."""
+    """Returns a counter. It takes the sizes of shards from the index, or from files next to the tars."""
     missing = {task.shard.name: task.shard for task in tasks}
     failed = {name: error for name, error in failed.items() if name not in missing}
     done = len(shards) - len(missing) - len(failed)
@@ -159,7 +160,7 @@ def _tally(run: Run, shards: Sequence[Shard], tasks: Sequence[Task], failed: Map
 
 
 def _warn_of_changes(run: Run, pool: Pool) -> None:
-    """Warns of local files that have changed since they were indexed: their scores are of the old content."""
+    """Warns of local files that changed after they were indexed: their scores describe the old content."""
     if not pool.shards or is_remote(pool.shards[0].url):
         return  # asking a store for every file would take too long
     try:
@@ -187,8 +188,8 @@ def _has_changed(shard: Shard, stamp: str) -> bool:
 def _failed_before(path: Path, pool: Pool) -> dict[str, str]:
     """Returns the errors of shards that failed earlier and whose files have not changed since.
 
-    Shards whose files have changed are forgotten, to be read again. The record of a shard whose file was deleted on
-    purpose is removed, and that of one that lacks nothing any more.
+    Shards whose files have changed are forgotten, to be read again. Removes records of shards that left the pool with
+    their file, and of shards whose parts exist.
     """
     shards = {shard.name: shard for shard in pool.shards}
     changed, failed = [], {}
@@ -198,7 +199,7 @@ def _failed_before(path: Path, pool: Pool) -> dict[str, str]:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
                 remove(failure_path(path, name))
         elif record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
-            remove(failure_path(path, name))  # another command made the parts, or a worker before it died
+            remove(failure_path(path, name))  # the parts exist by now
         elif record["stamp"] and _has_changed(shards[name], record["stamp"]):
             changed.append(name)
         else:
@@ -206,7 +207,7 @@ def _failed_before(path: Path, pool: Pool) -> dict[str, str]:
     if changed:
         log.info("%d shards that failed have changed since: they are read again", len(changed))
     for name in changed:
-        with claimed(path, name) as acquired:  # otherwise another process is updating it
+        with claimed(path, name) as acquired:  # else another process is working on it
             if acquired:
                 manifest.forget(path, [name])
     return failed

@@ -1,12 +1,12 @@
 """The local engine: worker processes on this machine, each doing one shard at a time.
 
 With more workers than GPUs, the workers read, decode and write, and one process per GPU runs the networks for all of
-them (`tamis.run.device`). If a worker dies (out of memory, a crash in a native library), its shard is reported as
+them (device_process.py). If a worker dies (out of memory, a crash in a native library), its shard is reported as
 failed and a new worker takes its place.
 
-Ranks that a scheduler starts share a run folder without a coordinator or messages. Each does its own share of the
-shards first, then what is left of the others'. Claims (`tamis.store.claims`) keep two from doing one shard, and free
-the shards of dead ranks.
+A scheduler may start several ranks on one run folder. They send each other nothing: each does its own share of the
+shards first, then helps with what is left. Claims (store/claims.py) keep two ranks from doing one shard, and free the
+shards of dead ranks.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tamis.errors import StopError, TamisError
 from tamis.models.device import cores, memory, visible_devices
 from tamis.pool.files import is_remote
 from tamis.processes import die_with_parent
-from tamis.remote import remember, secrets
-from tamis.run.device import DeviceProcess, RemoteExecutor
+from tamis.remote import known_secrets, take_secrets
+from tamis.run.device_process import DeviceProcess, RemoteExecutor
 from tamis.run.failures import ShardReport, error_of, record, recorded
 from tamis.run.plan import Plan, Task
-from tamis.run.ranks import Place
+from tamis.run.ranks import Rank
 from tamis.run.shard import Progress, ShardWorker
-from tamis.storage import has_if_absent
+from tamis.storage import can_put_if_absent
 from tamis.store.claims import CLAIMS, being_done
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ _MOST_DECODERS = 4
 _LOOK_SECONDS = 0.5
 _LONGEST_LOOK_SECONDS = 60.0
 
-#: Shards of others that a rank does before it lists the folders again, at least, and how many it looks at for that.
+#: A rank that helps others tries at least so many of their shards per round, and looks at so many claims to find them.
 _HELPS_WITH, _LOOKS_AT = 16, 256
 
 log = logging.getLogger(__name__)
@@ -74,21 +74,20 @@ class Local:
 
     away: ClassVar[bool] = False
     workers: int | None = None  # 1 works in this process. None: one per GPU, or 1
-    place: Place | None = None  # which rank this is; None: there are no others
-    # A command started it, not a caller of the library: then `workers` None means one per core, as memory allows, to
-    # feed GPUs or if there is only reading to do, and plug-ins run in a child process even with one worker, so that
-    # their exit does not end the command.
+    rank: Rank | None = None  # which rank this is; None: there are no others
+    # Started by the command line. Then `workers` None means one per core (memory permitting) when feeding GPUs or only
+    # reading, and plug-ins always run in a child process, so that their exit does not end the command.
     command: bool = False
     # One process per device runs the networks for all workers. None: for GPUs, if there are more workers than GPUs.
     served: bool | None = None
 
     @property
     def suffix(self) -> str:
-        return "" if self.place is None else f"-rank{self.place.rank}"
+        return "" if self.rank is None else f"-rank{self.rank.number}"
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        place = self.place or Place()
-        own = {shard.name for shard in plan.pool.shards[place.rank :: place.world]}
+        rank = self.rank or Rank()
+        own = {shard.name for shard in plan.pool.shards[rank.number :: rank.world]}
         failed_before = recorded(run)
         pending = {task.shard.name for task in tasks}
         batch = [task for task in tasks if task.shard.name in own]
@@ -101,23 +100,23 @@ class Local:
                         yield report
                 if not pending:
                     return
-                if not has_if_absent(run / CLAIMS):
+                if not can_put_if_absent(run / CLAIMS):
                     log.warning(
                         "%s: this store has no conditional writes, so shards cannot be claimed: each rank does its own "
-                        "share. Do not start two other commands at once",
+                        "share. Run only one other command on this run at a time",
                         run,
                     )
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
-                # Other commands than ranks may make other parts, so their failures are not ours.
-                now = recorded(run) if self.place is not None else {}
+                # Only ranks share a plan, so only their errors count here.
+                now = recorded(run) if self.rank is not None else {}
                 failed = {name for name, tag in now.items() if tag != failed_before.get(name)}
-                for name in sorted(pending & failed | pending - missing.keys()):  # what others have finished
+                for name in sorted(pending & failed | pending - missing.keys()):  # finished by others
                     pending.discard(name)
                     missing.pop(name, None)
                     yield ShardReport(shard=name, elsewhere=True, error=error_of(run, name) if name in failed else None)
-                # Each rank has an order of its own in which it helps others.
-                order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{place.rank}/{name}".encode()))
+                # Each rank helps in its own order, so that ranks seldom want the same shard.
+                order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{rank.number}/{name}".encode()))
                 some = order[:_LOOKS_AT]
                 busy = being_done(run, some)
                 batch = [missing[name] for name in some if name not in busy][: max(_HELPS_WITH, workers.number)]
@@ -130,11 +129,11 @@ class Local:
     @contextmanager
     def _started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Workers]:
         """Provides workers that keep their models while the block runs, at most one for each task."""
-        place = self.place or Place()
-        number, engines = place.local
+        rank = self.rank or Rank()
+        number, engines = rank.local
         visible = visible_devices(plan.device)
-        devices = visible if place.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
-        available = min(cores(), place.cores or max(1, cores() // engines))
+        devices = visible if rank.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
+        available = min(cores(), rank.cores or max(1, cores() // engines))
         size = min(self.workers or self._fitting(plan, devices, available, tasks), max(1, len(tasks)))
         each = max(1, available // size)
         threads = plan.device.threads or (each if size > 1 or engines > 1 else None)
@@ -153,7 +152,7 @@ class Local:
             return len(devices)
         if on_cpu and not _worth_processes(tasks):
             return 1
-        return max(len(devices), feeders(available, (self.place or Place()).local[1]))
+        return max(len(devices), feeders(available, (self.rank or Rank()).local[1]))
 
 
 def feeders(available: int, engines: int) -> int:
@@ -194,7 +193,7 @@ class Workers:
             self._free.put(worker)
 
     def execute(self, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        """Does tasks: one worker in this thread, several in a thread each, where they only wait for their process."""
+        """Does tasks. One worker runs in this thread; several get a thread each, which waits for its process."""
         if self.number == 1:
             for task in tasks:
                 yield self.do(task, partial(progress, task.shard.name))
@@ -210,7 +209,7 @@ class Workers:
                 for job in done:
                     yield job.result()
         finally:
-            threads.shutdown(wait=False)  # closing the workers ends what the threads wait for
+            threads.shutdown(wait=False)  # the threads end when the workers are closed
 
 
 @contextmanager
@@ -233,7 +232,7 @@ class WorkerProcess:
     """A `ShardWorker` in a process of its own, which starts with the first shard and again if it died."""
 
     def __init__(self, plan: Plan, run: Path, decoders: int, address: str | None = None) -> None:
-        """`address` is that of a `DeviceProcess`; None: the worker runs the networks."""
+        """`address`: the socket of a `DeviceProcess`; None: the worker runs the networks itself."""
         self._plan, self._run, self._decoders, self._address = plan.without_shards(), run, decoders, address
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -246,7 +245,7 @@ class WorkerProcess:
         if self._process is None or not self._process.is_alive():
             self._start()
         assert self._pipe is not None
-        with suppress(OSError):  # it died just now, which `recv` notices
+        with suppress(OSError):  # it has just died; `recv` reports it
             self._pipe.send(task)
         while True:
             try:
@@ -279,7 +278,7 @@ class WorkerProcess:
             if self._closed:
                 raise StopError("the worker is closed")
             self._pipe, there = context.Pipe()
-            arguments = (there, self._plan, self._run, self._decoders, secrets(), self._address)
+            arguments = (there, self._plan, self._run, self._decoders, known_secrets(), self._address)
             self._process = context.Process(target=_work, args=arguments, daemon=True)
             self._process.start()
         there.close()
@@ -307,8 +306,8 @@ def _work(
     """Runs in a worker process: does tasks until the parent ends it or dies."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
-    remember(hidden)
-    logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent has already given these warnings
+    take_secrets(hidden)
+    logging.getLogger("tamis.pool.source").setLevel(logging.ERROR)  # the parent has already logged these warnings
 
     def send(message: Any) -> None:
         try:

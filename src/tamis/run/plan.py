@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from tamis import __version__
 from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, references, settings
-from tamis.errors import RecipeError, unknown
+from tamis.errors import RecipeError, unknown_message
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Identities, model_digest, topological
 from tamis.pool import Pool, Shard
@@ -21,7 +21,7 @@ from tamis.store.parts import lacks_side_files
 
 @dataclass(frozen=True, kw_only=True)
 class CarriedField(Signal):
-    """A field of the samples' json (or a column of the table), as text, that is added to a run after its index."""
+    """A field of the samples' json (or a column of the table), as text, added to a run that has an index already."""
 
     name: ClassVar[str] = "carried_field"
     version: ClassVar[int] = 1
@@ -45,7 +45,7 @@ class CarriedField(Signal):
 
 @dataclass(frozen=True)
 class Output:
-    """One kind of part that every shard gets: the index, a signal's columns, or a stored feature."""
+    """A part that every shard gets: the index, the columns of a signal, or a stored feature."""
 
     kind: str  # "index", "scores", or one of `KEEPS`
     folder: str  # of its parts, relative to the run folder
@@ -77,22 +77,22 @@ class Plan:
     signals: tuple[tuple[str, Signal], ...]  # each with its label
     keep: tuple[str, ...] = ()  # kinds of features to store, of `KEEPS`
     identities: Identities = field(default_factory=lambda: Identities(Device()))
-    fields: tuple[str, ...] | None = None  # json fields in the index, others get parts of their own; None: all are
+    fields: tuple[str, ...] | None = None  # json fields in the index; the others become parts of their own. None: all
 
     def __post_init__(self) -> None:
         for label, signal in self.signals:
-            for name in {label, *(column.name for column in signal.columns)} & {one.field for one in self.carried}:
+            for name in {label, *(column.name for column in signal.columns)} & {one.field for one in self.added_fields}:
                 raise RecipeError(
                     f"the field {name!r} cannot be added to the run: a column of the signal {signal.name} has that name"
                 )
         for kind in self.keep:
             if kind not in KEEPS:
-                raise RecipeError(unknown("thing to keep", kind, KEEPS))
+                raise RecipeError(unknown_message("thing to keep", kind, KEEPS))
         if not self.pool.has_images:
             for _, signal in self.signals:
                 if DecodedImages() in topological([signal]):
                     raise RecipeError(
-                        f"{signal.name} needs images, and {self.pool.spec.paths[0]} is metadata without any: "
+                        f"{signal.name} needs images, and {self.pool.spec.paths[0]} holds no images: "
                         "use its precomputed scores, or name the tars as the pool"
                     )
 
@@ -115,8 +115,8 @@ class Plan:
         return self.pool.spec.fields if self.fields is None else self.fields
 
     @property
-    def carried(self) -> tuple[CarriedField, ...]:
-        """The json fields that are added later."""
+    def added_fields(self) -> tuple[CarriedField, ...]:
+        """The json fields that are not in the index, but in parts of their own."""
         return tuple(CarriedField(field=name) for name in self.pool.spec.fields if name not in self.in_index)
 
     @cached_property
@@ -124,7 +124,7 @@ class Plan:
         """The parts that every shard gets, the index first."""
         outputs = {"index": Output("index", "index")}
         signals: list[tuple[str, Signal]] = [(signal.name, signal) for signal in self.pool.signals]
-        signals += [(signal.field, signal) for signal in self.carried]
+        signals += [(signal.field, signal) for signal in self.added_fields]
         for label, signal in [*signals, *self.signals]:
             folder = f"scores/{self.identities.stem(signal)}"
             outputs.setdefault(folder, Output("scores", folder, signal, label))
@@ -153,7 +153,7 @@ class Plan:
 
     @cached_property
     def storable(self) -> Mapping[Node, Output]:
-        """The nodes of the plan that an earlier run may have stored."""
+        """The nodes whose values may already be stored in the run, with the part that holds them."""
         return {node: self._stored(node) for node in self.nodes if node.stored_as}
 
     def _stored(self, node: Node) -> Output:
@@ -161,9 +161,9 @@ class Plan:
         return Output(node.stored_as, f"{node.stored_as}/{self.identities.stem(node)}", node)
 
     def tasks(self, run: Path) -> list[Task]:
-        """Returns the shards that lack parts, in order. Lists each folder once, however many shards there are."""
+        """Returns the shards that lack parts, in order. Lists each folder once."""
         present = {output: files(run / output.folder, output.ending) for output in self.outputs}
-        for output in self.outputs:  # any worker at one of the output's shards also writes its side files
+        for output in self.outputs:  # reopen one finished shard, so that its worker rewrites the side files
             if lacks_side_files(run / output.folder, output.node):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
@@ -177,7 +177,7 @@ class Plan:
         return tasks
 
     def describe(self, output: Output) -> dict[str, Any]:
-        """Returns the content of `signal.json` (or `feature.json`) for an output's folder."""
+        """Returns the content of `signal.json` or `feature.json` in the output's folder."""
         node = output.node
         assert node is not None  # the index describes itself
         models = [one for inner in topological([node]) for one in references(inner, "model").values()]
@@ -196,12 +196,12 @@ class Plan:
         return facts
 
 
-def labelled(
+def with_labels(
     signals: Sequence[tuple[str, Signal]], known: Mapping[str, str], identities: Identities
 ) -> list[tuple[str, Signal]]:
-    """Gives every signal a label: its own ("" for none), else its name, else its name and part of its fingerprint.
+    """Gives every signal a label: the requested one unless "", else its name, else name and part of its fingerprint.
 
-    `known` are the run's labels with their fingerprints. Raises RecipeError if a label belongs to other settings.
+    `known`: fingerprints by label in the run. Raises RecipeError if a label belongs to other settings.
     """
     labels = dict(known)
     by_fingerprint = {fingerprint: label for label, fingerprint in known.items()}

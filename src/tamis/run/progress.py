@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from tamis.errors import RunError, shown
+from tamis.errors import RunError, escape_controls
 from tamis.processes import NUMBERED_IN, alive
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport
@@ -29,7 +29,7 @@ from tamis.store.run import Run
 log = logging.getLogger(__name__)
 
 _LINE_SECONDS = 10.0  # between two plain lines
-_SHORTEST_SECONDS = 0.2  # before that, no rate is given
+_SHORTEST_SECONDS = 0.2  # before that, no rate is shown
 _RENEW_SECONDS = 15.0  # a status is written at least that often, also while a batch takes long
 _STALE_SECONDS = 2 * _RENEW_SECONDS
 _NODES_SHOWN = 6
@@ -48,7 +48,7 @@ class Tally:
         failed: Mapping[str, str] | None = None,
     ) -> None:
         """`expected`: pairs of each shard to do, None if unknown; `pairs_done`: pairs of all other shards."""
-        self.shards, self.done = shards, done  # of the pool, and those that are complete, also by earlier commands
+        self.shards, self.done = shards, done  # in the pool; complete, also by earlier commands
         self.failed = dict(failed or {})  # the error of each failed shard
         self.rows = 0  # pairs that this command has scored
         self.statuses: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class Tally:
         sizes = [pairs for pairs in expected.values() if pairs is not None]
         self._expected_pairs = sum(sizes)
         self._unknown = len(expected) - len(sizes)
-        self._sample = (len(sizes), sum(sizes))  # shards and pairs behind the mean size of a shard
+        self._sample = (len(sizes), sum(sizes))  # shards of known size, and their pairs: for the mean
         self._current: dict[str, int] = {}  # pairs done of unfinished shards
         self._first: tuple[float, int, int] | None = None  # time, rows and pairs after the first batch
 
@@ -212,7 +212,9 @@ class Reporter:
             self.tally.finish(report)
             if report.error is not None and not self.quiet:
                 # A Text: in a string, brackets and colons of file names would count as markup or emoji.
-                line = Text.assemble((f"shard {shown(report.shard)}:", "red"), f" {shown(report.error)}")
+                line = Text.assemble(
+                    (f"shard {escape_controls(report.shard)}:", "red"), f" {escape_controls(report.error)}"
+                )
                 self._console.print(line, soft_wrap=self._live is None)
             if not report.elsewhere:
                 self._events.append(report.event())
@@ -233,7 +235,7 @@ class Reporter:
             self._write("running")
 
     def _renew(self) -> None:
-        """Tells other machines that this command lives."""
+        """Updates the status so that other machines see that this command is alive."""
         while not self._ended.wait(_RENEW_SECONDS):
             with self._counting:
                 try:
@@ -280,7 +282,7 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
         },
         "embeddings": {name: len(files(folder, ".npy")) for name, folder in run.embeddings.items()},
         "texts": {name: len(files(folder, ".parquet")) for name, folder in run.texts.items()},
-        # Each rank counts what the others do as well.
+        # Each rank also counts what others do.
         "pairs": dict(max(pairs, key=lambda counts: counts["done"])) if pairs else None,
         "took": _took(commands),
         "rate": sum(command["rate"] for command in running) if running else None,

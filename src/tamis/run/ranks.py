@@ -1,4 +1,4 @@
-"""Which rank a process is, of those that a scheduler starts with the same command to share a run."""
+"""Which rank this process is, if a scheduler starts one command several times to share a run."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from tamis.errors import StopError
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which rank this process is, of those that share a run."""
+class Rank:
+    """One of the processes that share a run."""
 
-    rank: int = 0
+    number: int = 0
     world: int = 1
-    local: tuple[int, int] = (0, 1)  # the same among the ranks on this machine, which share its GPUs and cores
-    cores: int | None = None  # of each rank; None: an equal share of the machine's
+    local: tuple[int, int] = (0, 1)  # number and world among the ranks of this machine, which share its GPUs and cores
+    cores: int | None = None  # for each rank; None: an equal share of the machine's
     own_gpus: bool = False  # a rank sees its own GPUs only
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world:
+        if not 0 <= self.number < self.world:
             raise StopError(
-                f"rank {self.rank} of {self.world} ranks is not possible: ranks are counted from 0 to {self.world - 1}"
+                f"rank {self.number} of {self.world} is not possible: ranks are counted from 0 to {self.world - 1}"
             )
 
 
-def place_of(
-    environment: Mapping[str, str] = os.environ, *, rank: int | None = None, world: int | None = None
-) -> Place:
+def rank_of(environment: Mapping[str, str] = os.environ, *, rank: int | None = None, world: int | None = None) -> Rank:
     """Returns which rank this process is: from the options, else from torchrun's or Slurm's variables.
 
     In a Slurm array: rank = array task x processes per task + process.
@@ -38,7 +36,7 @@ def place_of(
         StopError: nothing gives the rank, or the numbers make no sense.
     """
     if rank is not None and world is not None:
-        return Place(rank, world)
+        return Rank(rank, world)
     if rank is not None or world is not None:
         raise StopError("--rank and --world belong together: --rank 0 --world 8 is the first of eight ranks")
 
@@ -49,13 +47,13 @@ def place_of(
             raise StopError(f"the variable {name} must be a whole number, it is {environment.get(name)!r}")
         return int(value[0]) if value else int(default or 0)
 
-    place = None
+    ours = None
     if {"RANK", "WORLD_SIZE"} <= environment.keys():
-        place = Place(number("RANK"), number("WORLD_SIZE"), (number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)))
+        ours = Rank(number("RANK"), number("WORLD_SIZE"), (number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)))
     elif {"SLURM_PROCID", "SLURM_NTASKS"} <= environment.keys():
         local = number("SLURM_LOCALID", 0)
         tasks = number("SLURM_STEP_TASKS_PER_NODE", 0) or number("SLURM_TASKS_PER_NODE", 1)
-        place = Place(
+        ours = Rank(
             number("SLURM_PROCID"),
             number("SLURM_NTASKS"),
             (local, max(tasks, local + 1)),
@@ -63,14 +61,14 @@ def place_of(
             own_gpus="SLURM_GPUS_PER_TASK" in environment,
         )
     if "SLURM_ARRAY_TASK_ID" in environment:
-        place = place or Place()
+        ours = ours or Rank()
         step = max(1, number("SLURM_ARRAY_TASK_STEP"))
         task = (number("SLURM_ARRAY_TASK_ID") - number("SLURM_ARRAY_TASK_MIN")) // step
-        rank, world = task * place.world + place.rank, number("SLURM_ARRAY_TASK_COUNT") * place.world
-        return replace(place, rank=rank, world=world)
-    if place is None:
+        rank, world = task * ours.world + ours.number, number("SLURM_ARRAY_TASK_COUNT") * ours.world
+        return replace(ours, number=rank, world=world)
+    if ours is None:
         raise StopError(
             "nothing says which rank this process is: start it with srun or torchrun or in a Slurm array, or use "
             "--rank 0 --world 8 (the first of eight ranks)"
         )
-    return place
+    return ours

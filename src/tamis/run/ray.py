@@ -1,6 +1,6 @@
 """The Ray engine: plain actors of Ray Core, one per device, anywhere in a cluster.
 
-The plan is sent once; then only shard names and counts travel. Actors read the pool and write parts themselves. Ray
+The plan is sent once; then only shards, folder names and counts. Actors read the pool and write parts themselves. Ray
 restarts an actor that dies, on another node if need be, and repeats its shards once: a shard whose actor died twice is
 a failure. Not Ray Data: its checkpoints are sets of ids that are loaded whole, and its pools of GPU actors can stay at
 one on a cluster that grows (ray-project/ray#59144).
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tamis.errors import StopError, TamisError, require
 from tamis.models.device import cores
 from tamis.pool import Shard
-from tamis.remote import remember, secrets
+from tamis.remote import known_secrets, take_secrets
 from tamis.run.failures import ShardReport, record
 from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The most shards that an actor with a GPU does at once, one for each of its workers: 32 workers feed it 33,000 images
+#: Most workers of an actor with a GPU, each with one shard: 32 of them feed it 33,000 images
 #: a second (`benchmarks/feed.py`).
 _MOST_AT_ONCE = 32
 _LOOK_SECONDS = 2.0  # between looks at the cluster's size and at the actors' progress
 _ANSWER_SECONDS = 0.2  # to wait for the actors' answers
 _SILENCE_SECONDS = 60.0  # between two warnings that no actor has started
-#: The concurrency group of calls that an actor serves while busy.
+#: The concurrency group for calls that a busy actor must answer.
 _ASIDE = "aside"
 
 
@@ -52,10 +52,10 @@ class Ray:
 
     suffix: ClassVar[str] = ""
     address: str | None = None  # a running cluster ("auto", "ray://host:10001"); None starts Ray here for this run
-    # How many actors; None: one per GPU of the cluster, or per `threads` cores if it has none, also of nodes that join.
+    # How many actors. None: one per GPU (on a CPU cluster: per `threads` cores), more when nodes join.
     workers: int | None = None
-    # Each actor has as many reading and decoding workers as its machine has cores for it, and a process that runs the
-    # networks for them (`tamis.run.device`). None: where actors have GPUs.
+    # True: each actor has a reading and decoding worker for each of its cores, and a process that runs the networks for
+    # them (device_process.py). None: if actors have GPUs.
     served: bool | None = None
 
     @property
@@ -82,7 +82,7 @@ def _ray() -> Any:
 
 @contextmanager
 def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -> Iterator[None]:
-    """A block in which Ray is available: the caller's, a cluster's, or one that is started here."""
+    """Provides a Ray while the block runs: the caller's, a cluster's, or one that is started here."""
     if ray.is_initialized():
         yield
         return
@@ -92,7 +92,7 @@ def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -
         settings["include_dashboard"] = False
         if workers and plan.device.kind == "cpu":
             settings["num_cpus"] = workers * _cpus(plan, workers, None)
-        # Its processes inherit these: they import what this program imports, and send no usage statistics.
+        # Its processes inherit these: the same imports as this program, and no usage statistics.
         os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
@@ -133,7 +133,7 @@ class Worker:
     """The actor: does shards, one at a time or as many at once as it has workers of its own."""
 
     def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
-        remember(hidden)
+        take_secrets(hidden)
         run = location(where)
         available, gpus = share_of_node()
         if plan.device.kind == "cpu":
@@ -158,7 +158,7 @@ class Worker:
         return dict(self.rows)
 
     def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | TamisError:
-        """Makes the parts of a shard that belong in some folders of the run."""
+        """Makes the parts of a shard for some folders of the run."""
         task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders))
         try:
             return self.workers.do(task, partial(self._count, shard.name))
@@ -195,7 +195,7 @@ class _Fleet:
         self.kind = ray.remote(concurrency_groups={_ASIDE: 1})(Worker).options(
             max_restarts=-1, max_task_retries=1, num_cpus=self.cpus, num_gpus=self.gpus, **threads
         )
-        self.arguments = (ray.put(plan), str(run), self.cpus, secrets(), served)
+        self.arguments = (ray.put(plan), str(run), self.cpus, known_secrets(), served)
         self.actors: list[_Actor] = []
         self.counted: dict[str, int] = {}  # samples that `progress` knows of, by unfinished shard
         self.heard_at = time.monotonic()
@@ -262,13 +262,13 @@ class _Fleet:
         try:
             report = self.ray.get(ref)
         except self.ray.exceptions.RayActorError as error:
-            if getattr(error, "preempted", False):  # its node was taken away on purpose
+            if getattr(error, "preempted", False):  # its node was taken away by the cluster
                 self.waiting.append(task)
                 return None
             report = ShardReport(
                 shard=task.shard.name,
-                error="2 workers died one after another while working on this shard; usually memory ran out: give each "
-                "worker more of it, or use a smaller --batch-size",
+                error="two workers died on this shard, probably out of memory: give each worker more memory, or use a "
+                "smaller --batch-size",
             )
             record(self.run, task, report)
         except self.ray.exceptions.RayError as error:
@@ -287,7 +287,7 @@ class _Fleet:
         refs = [one.actor.progress.options(concurrency_group=_ASIDE).remote() for one in self.actors if one.tasks]
         done, _ = self.ray.wait(refs, num_returns=len(refs), timeout=_ANSWER_SECONDS) if refs else ([], [])
         for ref in done:
-            with suppress(self.ray.exceptions.RayError):  # it died, as its shard will show
+            with suppress(self.ray.exceptions.RayError):  # it died; its shard will report that
                 for shard, rows in self.ray.get(ref).items():
                     self._count(shard, rows)
 

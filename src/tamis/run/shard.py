@@ -1,7 +1,7 @@
 """One shard: read once, decoded once, and every missing part made from that.
 
-`ShardReader` reads and decodes batches in threads, a few ahead of the model. `ShardWorker` computes the nodes, those
-that use the model's device in the caller's thread, and writes the parts.
+`BatchReader` yields decoded batches, and `_ahead` keeps a few ready. `ShardWorker` computes the nodes and writes the
+parts; nodes that use the model's device run in the caller's thread.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _WAIT_SECONDS = 0.2
 #: Smaller shards are not judged: having no captions may be chance.
 _ENOUGH_TO_JUDGE = 20
 
-_AHEAD = 2  # batches ready for the model at most
-_TOGETHER = 8  # images decoded at once, or two per thread
-_TOGETHER_BYTES = 128 << 20  # and their size, read and decoded; a larger image is decoded alone
-_BATCH_BYTES = 256 << 20  # images of a batch, read and decoded; larger images make smaller batches
-_HELD_BYTES = 384 << 20  # images of all batches that wait, and of the one in use
+_AHEAD = 2  # most batches that are ready for the model
+_TOGETHER = 8  # images per group to decode, or two per thread if that is more
+_TOGETHER_BYTES = 128 << 20  # most bytes of a group, read and decoded; a larger image is decoded alone
+_BATCH_BYTES = 256 << 20  # most bytes of a batch, read and decoded; large images make smaller batches
+_HELD_BYTES = 384 << 20  # most bytes of all batches that wait, and of the one in use
 _CAPTIONS = 1024  # samples of a batch without images: captions are short, and sorting them by length pays
 
 
@@ -70,7 +70,7 @@ class ShardWorker:
         self.executor = executor or Executor(plan.device)
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
-        """Makes the missing parts of a shard; the report holds any error of it. Raises StopError if all would fail."""
+        """Makes the missing parts of a shard and reports its errors. Raises StopError if all would fail alike."""
         start, before = time.perf_counter(), dict(self.executor.seconds)
         report = ShardReport(shard=task.shard.name)
         broken: SignalError | None = None
@@ -86,7 +86,7 @@ class ShardWorker:
                     if (seconds := total - before.get(name, 0.0)) > 0:
                         report.took[name] = seconds
                 record(self.run, task, report)
-        except OSError as error:  # of the claim's file: errors of the shard are in the report
+        except OSError as error:  # writing the claim failed; the shard's own errors are in the report
             report.error = f"its claim cannot be kept: {error}"
             record(self.run, task, report)
         if broken is not None:
@@ -94,7 +94,7 @@ class ShardWorker:
         return report
 
     def _make_missing(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
-        """Makes the parts that still are missing and puts errors into the report; returns a signal's broken promise."""
+        """Makes the parts still missing; reports errors, and returns the error of a signal that broke a promise."""
         # Another process may have made some since the plan.
         missing = [output for output in task.outputs if not output.path(self.run, task.shard.name).is_file()]
         if any(output.kind == "index" for output in missing):
@@ -127,7 +127,7 @@ class ShardWorker:
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
         kept = self._unfinished(task, stamp, stored, writers)
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
-        reader = ShardReader(self.plan, task, self._index(task), self.decoders, kept)
+        reader = BatchReader(self.plan, task, self._index(task), self.decoders, kept)
         if making_index:
             batches = reader.from_file(decodes=True, keeps_pixels=_reads_files(nodes))
         else:
@@ -143,12 +143,12 @@ class ShardWorker:
                 report.statuses.update(sample.status for sample in samples)
                 report.rows += len(samples)
                 progress(len(samples))
-        except DamageError:  # what was kept, or a stored part, does not belong to this file
+        except DamageError:  # saved rows or a stored feature do not match this file
             kept.drop()
             raise
         ending = reader.ending
         if ending is not None and (report.rows == 0 or isinstance(ending, UnreachedError)):
-            raise ending  # without parts, so that the next run tries again: the file may be whole
+            raise ending  # write no parts, so that the next run tries again: the file may be fine
         if report.rows == 0:
             self.executor.compute(nodes, empty, faults)
             _add(writers, empty, [])
@@ -163,7 +163,7 @@ class ShardWorker:
         return _report_faults(faults, report)
 
     def _unfinished(self, task: Task, stamp: str, stored: dict[Node, Any], writers: Writers) -> Unfinished:
-        what = {  # decides which rows are made, and in which batches
+        what = {  # saved rows can be used if these are the same
             "outputs": [output.folder for output in task.outputs],
             "given": sorted(self.plan.storable[node].folder for node in stored),
             "batch_size": self.plan.device.batch_size,
@@ -174,16 +174,16 @@ class ShardWorker:
     def _preparing(
         self, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault], row: int
     ) -> Callable[[list[Sample]], Values]:
-        """Returns a function that computes a batch's nodes which do not use the device, beginning at a row."""
+        """Returns a function that computes the host nodes of a batch; batches come in order from `row`."""
 
         def prepare(batch: list[Sample]) -> Values:
             nonlocal row
             values: Values = {Samples(): batch}
             for node, rows in stored.items():
-                some = rows[row : row + len(batch)]
-                values[node] = some if isinstance(some, list) else np.asarray(some)
+                stored_rows = rows[row : row + len(batch)]
+                values[node] = stored_rows if isinstance(stored_rows, list) else np.asarray(stored_rows)
             row += len(batch)
-            for node in host:  # one that needs the model's results is computed with them
+            for node in host:  # a node that needs the model's results is computed later
                 if all(needed in values for needed in node.needs().values()):
                     self.executor.compute([node], values, faults)
             return values
@@ -228,7 +228,7 @@ class ShardWorker:
 
 
 def _reads_files(nodes: Sequence[Node]) -> bool:
-    """Whether nodes need more of the samples than the index holds."""
+    """Whether nodes need something of the samples that the index does not hold."""
     return any(Samples() in node.needs().values() and not node.in_index for node in nodes)
 
 
@@ -256,10 +256,10 @@ def _stamp(task: Task) -> str:
         raise kind(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error
 
 
-class ShardReader:
+class BatchReader:
     """Reads one shard, from its file or from its index, in batches.
 
-    Rows that `kept` has are neither decoded nor yielded. `ending` is why the file could not be read to its end.
+    Rows in `kept` are neither decoded nor yielded. `ending`: why the file could not be read to its end.
     """
 
     def __init__(self, plan: Plan, task: Task, index: Path, decoders: int, kept: Unfinished) -> None:
@@ -273,7 +273,7 @@ class ShardReader:
         limits = {"size": _TOGETHER_BYTES, "max_pixels": self.plan.pool.spec.max_pixels}
         with ExitStack() as stack:
             threads = None
-            if decodes and self.decoders > 1:  # with one, a handover would cost more than it gives
+            if decodes and self.decoders > 1:  # with one thread, passing samples to it would cost more than it gains
                 threads = stack.enter_context(ThreadPoolExecutor(self.decoders, "tamis-decode"))
             batch: list[Sample] = []
             held = 0
@@ -328,7 +328,7 @@ class ShardReader:
             raise self._changed(f"{start:,} samples, its index {len(rows):,}")
 
     def from_index(self) -> Iterator[list[Sample]]:
-        """Yields batches of samples with everything but the image."""
+        """Yields batches of samples from the index: all but the image."""
         samples = iter(parts.read_samples(self.index, self.plan.pool.spec.fields))
         for number, sample in enumerate(islice(samples, len(self.kept.uids))):
             self.kept.check(number, sample)
@@ -356,7 +356,7 @@ class ShardReader:
         )
 
     def _until_error(self) -> Iterator[Sample]:
-        absence, done = Absence(self.plan.required), len(self.kept.uids)  # these grow while the shard is read
+        absence, done = Absence(self.plan.required), len(self.kept.uids)  # `absence` fills up as samples pass
         try:
             for number, sample in enumerate(self.shard.samples()):
                 absence.add(sample)
@@ -373,7 +373,7 @@ class ShardReader:
 def _ahead(
     batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], Values], report: ShardReport
 ) -> Iterator[tuple[Values, list[Sample]]]:
-    """Yields prepared batches with their samples, which a thread makes a few ahead; reports the time spent waiting."""
+    """Yields batches that a thread prepares, a few ahead, with their samples; reports the time spent waiting."""
     made = prefetched(
         lambda: ((prepare(batch), batch) for batch in batches),
         depth=_AHEAD,

@@ -52,19 +52,20 @@ class ClipCov:
     Attributes:
         fraction: the budget as a share of `of`, in [0, 1]; or
         n: the budget in pairs.
-        of: whose share: "survivors", the candidates, or "pool", all rows.
+        of: "survivors": a share of the candidates; "pool": of all rows.
         image, text: columns of stored embeddings of one model (DataComp: l14_img and l14_txt).
         per: a column of words or numbers (`cluster`) that are the latent classes. The term "label" needs embeddings of
             their names, which only the signal `zero_shot_class` keeps: leave it out with other columns.
         terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter. "cov" is "class"
             (how central a pair is in its class and how unlike the choice) and "self" (the cosine of its image and
-            caption), which can be named apart.
-        alpha: weight of "label"; None: the ratio of average cross-modal similarity to that of captions with labels.
+            caption), which can be named separately.
+        alpha: weight of "label"; None: mean image-caption similarity divided by mean similarity of caption and class
+            name.
         inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
-            "sum", equation 34 as printed, which outweighs the other terms where there are many classes.
-        diversity: how much the similarity of chosen pairs counts against a pair: "paper", as in equation 23, or
-            "share", that divided by the share which is chosen of all rows. It keeps the classes' centres better, but a
-            smaller choice is not a prefix of a larger one.
+            "sum", equation 34 as printed, which outweighs the other terms if there are many classes.
+        diversity: how much the similarity to chosen pairs counts against a pair: "paper", as in equation 23; "share":
+            divided by the chosen fraction. The centres of the classes move less, but a smaller choice is not a prefix
+            of a larger one.
         double_greedy: drop what lowers the objective; the subset may come out below its budget.
         missing: what to do with rows that lack an embedding, or a class.
 
@@ -142,11 +143,11 @@ class ClipCov:
         keep = np.zeros(len(table), bool)
         keep[ranking.rows[ranking.stays]] = True
         cut = float(ranking.gains.min()) if len(ranking.gains) else None
-        alive, what = table.living(), self._needed
-        return verdict(self, keep, ranking.missing, alive, "adds less", cut, what=what, facts=ranking.facts)
+        candidates, what = table.candidates(), self._needed
+        return verdict(self, keep, ranking.missing, candidates, "adds less", cut, what=what, facts=ranking.facts)
 
     def rank(self, table: Table) -> Ranking:
-        """Returns the choice as a ranking with gains: the choice of a smaller budget is a prefix of it.
+        """Returns the choice as a ranking with gains: the ranking for a smaller budget is a prefix of it.
 
         With `diversity: share` it is not a prefix, because the objective depends on the budget.
 
@@ -154,16 +155,16 @@ class ClipCov:
             RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
         """
         self.check_columns(table)
-        alive = table.living()
+        candidates = table.candidates()
         vectors = self._class_vectors(table) if "label" in self.terms else None
         self._check_sizes(table, vectors)
         labels, names = classes_of(table, self.per, (self.image, self.text), table.side_file(self.per, CLASS_NAMES))
-        missing = alive & (labels < 0)
-        check_missing(self, missing, alive, self._needed)  # before the work, not after it
+        missing = candidates & (labels < 0)
+        check_missing(self, missing, candidates, self._needed)  # before the work, not after it
         rows = np.flatnonzero(labels >= 0)
         budget = self.n
         if budget is None:
-            of = alive.size if self.of == "pool" else int(np.count_nonzero(alive))
+            of = candidates.size if self.of == "pool" else int(np.count_nonzero(candidates))
             budget = round_half_up(self.fraction or 0.0, of)
         budget = min(budget, rows.size)
         if budget == 0:
@@ -191,7 +192,7 @@ class ClipCov:
 
     def _check_sizes(self, table: Table, names: Float32s | None) -> None:
         """Raises RecipeError if images, captions and class names have embeddings of different sizes."""
-        first = np.flatnonzero(table.living())[:1]
+        first = np.flatnonzero(table.candidates())[:1]
         sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text) if first.size}
         sizes |= {} if names is None or not first.size else {"the class names": names.shape[1]}
         if len(set(sizes.values())) > 1:
@@ -203,15 +204,15 @@ class ClipCov:
 
 @dataclass(frozen=True)
 class Ranking:
-    """What ClipCov takes, best first.
+    """The pairs that ClipCov takes, best first.
 
     Attributes:
         rows: (m,) row numbers of the table in the order in which they were taken.
         gains: (m,) by how much each raised the objective.
-        stays: (m,) bool: False where double greedy dropped it again.
+        stays: (m,) bool: False where double greedy dropped the pair again.
         missing: (rows,) bool: rows without an embedding or class.
-        facts: classes with sizes and how many were taken, objective, alpha, errors of the covariance and of the
-            classes' centres.
+        facts: sizes of the classes and their numbers of taken pairs, objective, alpha, covariance error, and error of
+            the class centres.
     """
 
     rows: Rows
@@ -245,7 +246,7 @@ def classes_of(
 
 
 class _Covariance:
-    """The cross-covariance of rows that come block by block."""
+    """The cross-covariance of pairs that are added block by block."""
 
     def __init__(self, d: int) -> None:
         self._products, self._images, self._texts, self._rows = np.zeros((d, d)), np.zeros(d), np.zeros(d), 0
@@ -301,7 +302,7 @@ class _Work:
         self.means = np.zeros((2, len(names), len(next(iter(self.sums.values()))[0])))  # of images and captions
         for k, sums in self.sums.items():
             self.means[:, k] = sums[0] / self.sizes[k], sums[1] / self.sizes[k]
-        # Of every class the sums (or means) over the other classes of their mean images and captions.
+        # For each class: the sums (or means) of the mean images and captions of the other classes.
         scale = 1.0 if step.inter == "sum" else 1 / max(len(self.sums) - 1, 1)
         self.others = [(each.sum(0) - each) * scale for each in self.means]
 
@@ -328,7 +329,7 @@ class _Work:
         starts: Rows,
         covariance: _Covariance | None = None,
     ) -> Iterator[tuple[int, T]]:
-        """Calls `work(class, place in the order, images, texts)` for every class with rows, some at once, in order.
+        """Calls `work(class, slice of the order, images, texts)` for every class with rows, some at once, in order.
 
         All rows are added to `covariance`.
         """
@@ -401,9 +402,9 @@ class _Work:
         return dict(self._by_class(work, order, starts))
 
     def _floor(self, count: float) -> float:
-        """Estimates the gain that about `count` choices of all classes reach, so that no class is ranked completely.
+        """Returns a lower bound on useful gains, so that each class can stop early. A wrong one costs only time.
 
-        It is the last gain of a choice from a share of the rows. A wrong estimate costs only time.
+        It is the last gain in a choice of about `count` pairs, estimated from some of the rows.
         """
         stride = min(max(self.order.size // _LARGE, 1), _STRIDE)
         if stride == 1 or count > self.order.size // 2:

@@ -61,7 +61,7 @@ def embedded(table: Table, name: str) -> Mask:
     """Returns which candidates have an embedding."""
     parts = list(table.map([name], lambda place, columns: present(columns[name])))
     there: Mask = np.concatenate([np.zeros(0, bool), *parts])
-    return table.living() & there
+    return table.candidates() & there
 
 
 def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
@@ -103,7 +103,7 @@ class Clusters:
 
     Attributes:
         centroids: (k, d) float32 unit rows.
-        label: (rows,) the cluster of each row of the table, -1 if it is not in question or has no embedding.
+        label: (rows,) the cluster of each row of the table, -1 if it is not a candidate or has no embedding.
         cosine: (rows,) with the cluster's centroid, NaN where there is none.
     """
 
@@ -136,10 +136,10 @@ class ClusterStep:
     def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:
         """Returns the clusters of the candidates, None if no row has the embedding; and which rows lack it."""
         self.check_columns(table)
-        alive = table.living()
+        candidates = table.candidates()
         there = embedded(table, self.embedding)
-        missing = alive & ~there
-        check_missing(self, missing, alive, self.embedding)  # before the work, not after it
+        missing = candidates & ~there
+        check_missing(self, missing, candidates, self.embedding)  # before the work, not after it
         rows = int(np.count_nonzero(there))
         if not rows:
             return None, missing
@@ -267,7 +267,7 @@ class ImageBased(ClusterStep):
                     len(holds),
                 )
         reason = "no reference image in its cluster"
-        return verdict(self, keep, missing, table.living(), reason, what=self.embedding, facts=facts)
+        return verdict(self, keep, missing, table.candidates(), reason, what=self.embedding, facts=facts)
 
 
 def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] | None = None) -> Iterator[Float32s]:
@@ -392,7 +392,7 @@ def labelled_clusters(
             write_array(target / "centroids.npy", made.centroids)
     if made is None:
         return Run(opened.path, partial=partial), label
-    for shard, place in opened.places.items():
+    for shard, place in opened.row_ranges.items():
         numbers = made.label[place]
         label_values = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)
         values = {"cluster": label_values, "centroid_cosine": made.cosine[place]}

@@ -103,7 +103,7 @@ class Distinct:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        alive = table.living()
+        candidates = table.candidates()
         numbers, missing = _decoded(table, self.hash)
         hashes = numbers.view(">u8").astype(np.uint64) if numbers.shape[1] else np.zeros((len(table), 1), np.uint64)
         images = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
@@ -118,7 +118,7 @@ class Distinct:
             images = replace(images, light=light, side=_sides(table))
             missing |= lacking
             words.append(digests)
-        order = np.flatnonzero(alive & ~missing)
+        order = np.flatnonzero(candidates & ~missing)
         high, low = table.uids(order)
         keys: list[Any] = [low, high, scramble(high, low)]
         if self.best is not None:
@@ -127,16 +127,16 @@ class Distinct:
             there = ~np.isnan(score[order])
             order, keys = order[there], [key[there] for key in keys]
             keys.append(-score[order])
-        missing &= alive
+        missing &= candidates
         what = " and ".join([*self._words, *([self.best] if self.best else [])])
-        check_missing(self, missing, alive, what)
+        check_missing(self, missing, candidates, what)
         order = order[np.lexsort(keys)]
         del high, low, keys  # 40 bytes a row, which the index needs
         heads = self._heads(words, images, order)
         keep = np.zeros(len(table), bool)
         keep[order[heads == np.arange(order.size)]] = True
         facts = groups(table, order, heads) if order.size else {}
-        return verdict(self, keep, missing, alive, "repeats another", what=what, facts=facts)
+        return verdict(self, keep, missing, candidates, "repeats another", what=what, facts=facts)
 
     def _heads(self, words: list[NDArray[Any]], images: Thumbnails, order: Rows) -> Rows:
         """Returns for each row of the order, best first, the index of its representative in it."""
@@ -196,7 +196,7 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
     with tempfile.TemporaryFile() as file:
-        for block, place in enumerate(table.places()):  # one after the other, because they are large
+        for block, place in enumerate(table.row_ranges()):  # one after the other, because they are large
             rows, missing[place] = _decode(table.read(block, [column])[column], column)
             if not _width(column, {rows.shape[1]}, width):
                 rows = np.zeros((len(rows), width), np.uint8)

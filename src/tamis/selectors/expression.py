@@ -1,8 +1,8 @@
 """Score expressions: `0.5*minmax(sieve) + 0.5*minmax(clip)`.
 
 Python's own grammar parses them into a tree of a few allowed kinds, which is never run as Python. Arithmetic is in
-float64. `minmax`, `zscore` and `rank` look at every scored row of the pool, not only at the survivors of earlier steps,
-so a score means the same wherever a recipe uses it.
+float64. `minmax`, `zscore` and `rank` look at every scored row of the pool, not only at the candidates, so a
+score means the same wherever a recipe uses it.
 """
 
 from __future__ import annotations

@@ -127,12 +127,12 @@ class Drops:
     """Collects the rows that one step drops, one reason after another. Memory: two bytes per row.
 
     Args:
-        alive: (rows,) bool, the candidates; it is not changed.
+        candidates: (rows,) bool; it is not changed.
     """
 
-    def __init__(self, alive: Mask) -> None:
-        self.left = alive.copy()
-        self.codes: Codes = np.zeros(alive.size, np.uint8)
+    def __init__(self, candidates: Mask) -> None:
+        self.left = candidates.copy()
+        self.codes: Codes = np.zeros(candidates.size, np.uint8)
         self.reasons: list[Reason] = []
         self.counts: dict[str, int] = {}
         self.cuts: list[Cut] = []
@@ -185,12 +185,12 @@ def only_score(reasons: Iterable[Reason]) -> str | None:
     return scores.pop() if len(scores) == 1 else None
 
 
-def check_missing(step: Any, missing: Mask, alive: Mask, what: str) -> None:
+def check_missing(step: Any, missing: Mask, candidates: Mask, what: str) -> None:
     """Raises RecipeError if rows lack a value and the step says `missing: error`; the arguments are `verdict`'s."""
     lacking = int(np.count_nonzero(missing))
     if lacking and step.missing == "error":
         raise RecipeError(
-            f"{step.name}: {lacking:,} of {int(np.count_nonzero(alive)):,} rows have no value for {what!r} (not "
+            f"{step.name}: {lacking:,} of {int(np.count_nonzero(candidates)):,} rows have no value for {what!r} (not "
             "scored, or infinite). Add 'missing: drop' to the step, or filter them in an earlier step (of the same "
             "part of all_of, any_of or none_of), such as {equals: {score: status, value: ok}}"
         )
@@ -200,7 +200,7 @@ def verdict(
     step: Any,
     keep: Mask,
     missing: Mask,
-    alive: Mask,
+    candidates: Mask,
     reason: str,
     cut: float | None = None,
     *,
@@ -213,8 +213,9 @@ def verdict(
 
     Args:
         step: the selector, with `name` and `missing`.
-        keep, missing, alive: (rows,) bool: rows that stay if they are candidates, candidates without a value, and
-            all candidates.
+        keep: (rows,) bool, rows that stay if they are candidates.
+        missing: (rows,) bool, candidates without a value.
+        candidates: (rows,) bool.
         reason: why the others are dropped.
         cut, facts: see `Selection`.
         what: the column that rows lack; by default `step.score`.
@@ -224,10 +225,10 @@ def verdict(
     Raises:
         RecipeError: rows lack a value, and the step says `missing: error`.
     """
-    drops = Drops(alive)
+    drops = Drops(candidates)
     if missing.any():
         column = what or step.score
-        check_missing(step, missing, alive, column)
+        check_missing(step, missing, candidates, column)
         drops.drop(missing, f"no value for {column}", score=score, counted="missing")
     dropped = drops.drop(keep, reason, score=score, others=True)
     if score is not None and ends != (None, None):
@@ -237,7 +238,7 @@ def verdict(
 
 
 def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
-    """Applies steps in order, each to the survivors of the one before.
+    """Applies steps in order, each to the rows that the one before left.
 
     Args:
         table: the pool's rows.
@@ -249,15 +250,15 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     Raises:
         RecipeError: rows have no score, and the step does not say what to do with them.
     """
-    alive = table.living().copy()
-    codes: Codes = np.zeros(alive.size, np.uint8)
+    candidates = table.candidates().copy()
+    codes: Codes = np.zeros(candidates.size, np.uint8)
     funnel: list[Mapping[str, Any]] = []
     reasons: list[Reason] = []
     cuts: list[Cut] = []
     for number, step in enumerate(steps, start=1):
-        before = int(np.count_nonzero(alive))
-        found = step.select(table.among(alive))
-        alive = found.keep
+        before = int(np.count_nonzero(candidates))
+        found = step.select(table.among(candidates))
+        candidates = found.keep
         codes = widened(codes, len(reasons) + len(found.reasons))
         add_codes(codes, found.dropped_by, len(reasons))
         cuts += [replace(cut, code=len(reasons) + cut.code) for cut in found.cuts]
@@ -265,4 +266,4 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
         dropped = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
         line = {"step": describe(step), "before": before, "kept": found.counts["kept"], "dropped": dropped}
         funnel.append({**line, "cut": found.cut, **({"facts": dict(found.facts)} if found.facts else {})})
-    return Outcome(alive, codes, tuple(funnel), tuple(reasons), tuple(cuts))
+    return Outcome(candidates, codes, tuple(funnel), tuple(reasons), tuple(cuts))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Mask, Rows
 from tamis.ids import format_uid, scramble
 from tamis.math.order import keep_top, round_half_up
-from tamis.math.similarity import equal_before, nearest_before, survivors, unit_rows
+from tamis.math.similarity import equal_before, nearest_before, representatives, unit_rows
 from tamis.selectors.clusters import Clusters, ClusterStep, by_uid, gathered
 from tamis.selectors.outcome import Selection, verdict
 from tamis.selectors.steps import check_fraction
@@ -81,7 +81,9 @@ class SemDeDup(ClusterStep):
         facts: dict[str, Any] = {}
         if clusters is not None:
             keep, cut, facts = self._dedup(table, clusters)
-        return verdict(self, keep, missing, table.living(), "repeats another", cut, what=self.embedding, facts=facts)
+        return verdict(
+            self, keep, missing, table.candidates(), "repeats another", cut, what=self.embedding, facts=facts
+        )
 
     def _dedup(self, table: Table, clusters: Clusters) -> tuple[Mask, float, dict[str, Any]]:
         """Returns which clustered rows stay, the cosine above which rows are dropped, and facts about the groups."""
@@ -115,7 +117,7 @@ class SemDeDup(ClusterStep):
         facts = {
             "clusters": len(clusters.centroids),
             "kept_share_by_epsilon": {np.format_float_positional(e, trim="-"): share for e, share in shares.items()},
-            **groups(table, order, survivors(before, stays)),
+            **groups(table, order, representatives(before, stays)),
         }
         return keep, cut, facts
 
@@ -129,9 +131,9 @@ class SemDeDup(ClusterStep):
 
 
 def groups(table: Table, order: Rows, heads: Rows) -> dict[str, Any]:
-    """Returns the number of groups of more than one row, and uids of the largest, their survivors first.
+    """Returns the number of groups of more than one row, and uids of the largest, their representatives first.
 
-    `order` are (n,) row numbers, `heads` for each the place in the order of the row that stands for it.
+    `order` are (n,) row numbers; `heads` (n,) are indices into the order: the representative of each row.
     """
     sizes = np.bincount(heads, minlength=order.size)
     several = np.flatnonzero(sizes > 1)

@@ -20,8 +20,18 @@ from tamis.errors import check_words
 from tamis.ids import scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Drops, Ends, Outcome, Selection, Step, check_kind, only_score, run_steps, verdict
-from tamis.selectors.outcome import describe as describe  # the command line imports it from here
+from tamis.selectors.outcome import (
+    Drops,
+    Ends,
+    Outcome,
+    Selection,
+    Step,
+    check_kind,
+    describe,
+    only_score,
+    run_steps,
+    verdict,
+)
 from tamis.store.reasons import Cut, Reason
 from tamis.store.table import Table
 
@@ -43,7 +53,7 @@ def check_numbers(step: str, table: Table, expression: str) -> None:
 
 
 def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
-    """Returns the group of every row by the value of a column, (rows,), -1 for none; and the value of each group."""
+    """Returns the number of each row's group, (rows,), -1 if it has no value, and the value of each group."""
     codes = np.full(len(table), -1, np.int64)
     numbers: dict[Any, int] = {}
     for place, values in table.map([column], lambda place, columns: (place, columns[column])):
@@ -58,10 +68,10 @@ def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class _Threshold:
-    """Steps that compare a score with limits."""
+    """Shared by the steps that compare a score with limits."""
 
     name: ClassVar[str]
-    line: ClassVar[str]  # of the funnel, with settings in braces
+    line: ClassVar[str]  # in the funnel, with settings in braces
     reason: ClassVar[str]  # why rows are dropped
     score: str
     missing: Missing = "error"
@@ -90,7 +100,7 @@ class _Threshold:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        expression, ends, alive = parse(self.score), self._ends, table.living()
+        expression, ends, candidates = parse(self.score), self._ends, table.candidates()
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
 
         def judge(place: slice, score: NDArray[Any]) -> None:
@@ -111,7 +121,7 @@ class _Threshold:
             list(table.map([column], lambda place, columns: judge(place, columns[column])))
         cut: float | None = getattr(self, "value", None)
         reason = self.reason.format(**vars(self))
-        return verdict(self, keep, missing & alive, alive, reason, cut, score=self.score, ends=ends)
+        return verdict(self, keep, missing & candidates, candidates, reason, cut, score=self.score, ends=ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +181,7 @@ class Between(_Threshold):
 
 @dataclass(frozen=True, kw_only=True)
 class _Top:
-    """Steps that keep the best rows."""
+    """Shared by the steps that keep the best rows."""
 
     name: ClassVar[str]
     score: str
@@ -197,7 +207,7 @@ class _Top:
         return f" per {self.per}" if self.cap is None else f", at most {self.cap:,} per {self.per}"
 
     def _budget(self, rows: int) -> int:
-        """How many of `rows` rows to keep."""
+        """Returns how many of `rows` rows to keep."""
         raise NotImplementedError
 
     def check_columns(self, table: Table) -> None:
@@ -208,15 +218,15 @@ class _Top:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        alive, of_pool = table.living(), getattr(self, "of", "survivors") == "pool"
+        candidates, of_pool = table.candidates(), getattr(self, "of", "survivors") == "pool"
         score = parse(self.score).values(table)
         missing, what = np.isnan(score), self.score
         if self.per is not None:
             what = f"{self.score} and {self.per}"
             group, values = group_codes(table, self.per)
             missing |= group < 0
-        missing &= alive
-        judged = alive & ~missing
+        missing &= candidates
+        judged = candidates & ~missing
         if self.per is not None:
             place = _places(table, score, group, judged)
             if self.cap is None:
@@ -224,13 +234,13 @@ class _Top:
                 quota = np.array([self._budget(int(size)) for size in sizes] or [0], np.int64)
                 keep = judged & (place < quota[np.maximum(group, 0)])
                 reason = f"below the cut of its {self.per}"
-                return verdict(self, keep, missing, alive, reason, what=what, score=self.score)
+                return verdict(self, keep, missing, candidates, reason, what=what, score=self.score)
             judged &= place < self.cap
-        n = self._budget(len(table) if of_pool else int(np.count_nonzero(alive)))
+        n = self._budget(len(table) if of_pool else int(np.count_nonzero(candidates)))
         n = min(n, int(np.count_nonzero(judged)))
         keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
         reason = f"{self.score} below the cut"
-        return verdict(self, keep, missing, alive, reason, cut, what=what, score=self.score, ends=(cut, None))
+        return verdict(self, keep, missing, candidates, reason, cut, what=what, score=self.score, ends=(cut, None))
 
 
 def _places(table: Table, score: Float64s, group: NDArray[np.int64], judged: Mask) -> NDArray[np.int64]:
@@ -250,11 +260,11 @@ class TopFraction(_Top):
     Attributes:
         score: an expression; higher is kept.
         fraction: in [0, 1].
-        of: "survivors": a share of the candidates; "pool": of all rows, scored or not, so that a step does not
-            depend on what earlier ones dropped (DataComp takes fractions of the pool).
+        of: "survivors": a share of the candidates; "pool": of all rows, scored or not, so that the number does not
+            depend on what earlier steps dropped (DataComp takes fractions of the pool).
         missing: what to do with rows without a score.
-        per: a column (`cluster`, `top_language`): the share is taken of each of its groups.
-        cap: with `per`: the share is taken of all rows, and no group gets more rows than this.
+        per: a column (`cluster`, `top_language`): take the share within each group.
+        cap: with `per`: take the share of all rows, and at most this many from each group.
     """
 
     name: ClassVar[str] = "top_fraction"
@@ -280,8 +290,8 @@ class TopN(_Top):
     Attributes:
         score, missing: as in `TopFraction`.
         n: how many.
-        per: a column: n of each of its groups.
-        cap: with `per`: n of all rows, and no group gets more rows than this.
+        per: a column: take n from each of its groups.
+        cap: with `per`: take n in all, and at most this many from each group.
     """
 
     name: ClassVar[str] = "top_n"
@@ -345,7 +355,7 @@ class Equals:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        alive, is_word = table.living(), table.kind(self.score) == "word"
+        candidates, is_word = table.candidates(), table.kind(self.score) == "word"
         keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
 
         def work(place: slice, columns: dict[str, Any]) -> None:
@@ -362,7 +372,7 @@ class Equals:
 
         list(table.map([self.score], work))
         score = None if is_word else self.score
-        return verdict(self, keep, missing & alive, alive, f"{self.score} is not {self._listed}", score=score)
+        return verdict(self, keep, missing & candidates, candidates, f"{self.score} is not {self._listed}", score=score)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,23 +402,23 @@ class RandomFraction:
         return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
 
     def select(self, table: Table) -> Selection:
-        alive = table.living()
-        rows = np.flatnonzero(alive)
+        candidates = table.candidates()
+        rows = np.flatnonzero(candidates)
         n = min(round_half_up(self.fraction, len(table) if self.of == "pool" else rows.size), rows.size)
         keep = np.zeros(len(table), bool)
         if n:
             order = scramble(*table.uids(rows), seed=self.seed)
             cut = np.partition(order, n - 1)[n - 1]
             drawn = order < cut
-            tied = np.flatnonzero(order == cut)  # pairs of one uid: the first of these rows
+            tied = np.flatnonzero(order == cut)  # equal uids: keep the first rows
             drawn[tied[: n - int(np.count_nonzero(drawn))]] = True
             keep[rows] = drawn
-        return verdict(self, keep, np.zeros(0, bool), alive, "not drawn")
+        return verdict(self, keep, np.zeros(0, bool), candidates, "not drawn")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Combined:
-    """Steps that combine others."""
+    """Shared by the steps that combine others."""
 
     name: ClassVar[str]
     parts: tuple[tuple[Step, ...], ...]
@@ -448,7 +458,7 @@ class AllOf(_Combined):
     name: ClassVar[str] = "all_of"
 
     def select(self, table: Table) -> Selection:
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         for name, part in self._judged(table):
             score = only_score(part.reasons)
             drops.drop(part.keep, f"not in {name}", others=True, score=score, cuts=part.cuts)
@@ -469,7 +479,7 @@ class AnyOf(_Combined):
             keep |= part.keep
             cuts += part.cuts
             reasons += part.reasons
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         text = f"in none of {', '.join(self._names)}"
         drops.drop(keep, text, others=True, score=only_score(reasons), cuts=cuts)
         return drops.selection()
@@ -482,7 +492,7 @@ class NoneOf(_Combined):
     name: ClassVar[str] = "none_of"
 
     def select(self, table: Table) -> Selection:
-        drops = Drops(table.living())
+        drops = Drops(table.candidates())
         for name, part in self._judged(table):
             # Without the part's thresholds: here the rows inside them are dropped.
             drops.drop(part.keep, f"in {name}", score=only_score(part.reasons))

@@ -13,7 +13,7 @@ import numpy as np
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
-from tamis.errors import unknown, without_effect
+from tamis.errors import unknown_message, without_effect
 from tamis.features.embeddings import Fit
 from tamis.features.generated import GeneratedCaptions, GivenCaptions
 from tamis.features.sources import Captions, DecodedImages
@@ -123,9 +123,8 @@ class Sieve(Signal):
         elif self.captioner is None:
             raise ValueError("set captioner, or captions_from: a file of captions")
         if isinstance(self.medium, str) and self.medium not in MEDIUM_PHRASES:
-            raise ValueError(
-                f"{unknown('list of medium phrases', self.medium, MEDIUM_PHRASES)}; write your own phrases as a list"
-            )
+            message = unknown_message("list of medium phrases", self.medium, MEDIUM_PHRASES)
+            raise ValueError(f"{message}; write your own phrases as a list")
         self._generated()  # checks its settings
 
     def _generated(self) -> GeneratedCaptions | GivenCaptions:

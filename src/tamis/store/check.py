@@ -20,7 +20,7 @@ import yaml
 
 from tamis.errors import DamageError, RunError
 from tamis.processes import TEMPORARY, in_work
-from tamis.storage import files, folders, read_again, read_json, remove
+from tamis.storage import drop_cached, files, folders, read_json, remove
 from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, check_binding, read_lines, read_record
 from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
@@ -101,7 +101,7 @@ def check_run(path: str | os.PathLike[str], *, delete: bool = False) -> Checked:
             work.unreadable(folder, error)
     _records(work)
     lacks = any(finding.kind in ("missing", "damaged") for finding in work.findings)
-    command = run.completing() if lacks else ""
+    command = run.completing_command() if lacks else ""
     return Checked(run=run.path, shards=len(run.urls), files=work.files, findings=tuple(work.findings), command=command)
 
 
@@ -141,7 +141,7 @@ class _Check:
         self, path: Path, read: Callable[[Path], object], shard: str = "", kind: Kind = "damaged", **how: Any
     ) -> bool:
         """Reads a file by a function that raises DamageError; returns whether it is good."""
-        read_again(path)
+        drop_cached(path)
 
         def fails() -> str:
             try:
@@ -188,7 +188,7 @@ def _leftovers(work: _Check) -> None:
 def _index(work: _Check) -> set[str]:
     """Checks the index; returns the shards whose index is good."""
     run, good = work.run, set()
-    for shard in run.foreign:
+    for shard in run.unlisted:
         work.unlisted(run.index_path(shard), shard, partial(forget, run.path, [shard]))
     for shard in run.missing:
         failure = run.path / "failures" / f"{shard}.json"

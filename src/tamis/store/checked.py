@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Floats
 from tamis.errors import DamageError, RunError
 from tamis.ids import json_digest
-from tamis.storage import denied, local, read_json, write_json, writing
+from tamis.storage import denied, local_copy, read_json, write_json, writing
 
 _HASH = "tamis.xxh3"
 _PIECE = 4 << 20  # bytes hashed at once
@@ -184,7 +184,7 @@ class CheckedParquet:
         """
         self.path = path
         with _read_errors(path):
-            self._bytes = pa.OSFile(os.fspath(local(path)))
+            self._bytes = pa.OSFile(os.fspath(local_copy(path)))
             self._start, footer = _footer(self._bytes)
             self._file = pq.ParquetFile(self._bytes, page_checksum_verification=True)
             metadata = self._file.metadata
@@ -252,10 +252,10 @@ def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
     A process verifies a file's hash once, until the file changes.
     """
     with _read_errors(path):
-        with open(local(path), "rb") as file:
+        with open(local_copy(path), "rb") as file:
             facts = _verified_facts(path, file)
         check_binding(path, facts, owner)
-        found: NDArray[Any] = np.load(local(path), mmap_mode="r" if facts["tamis.rows"] != "0" else None)
+        found: NDArray[Any] = np.load(local_copy(path), mmap_mode="r" if facts["tamis.rows"] != "0" else None)
         return found
 
 

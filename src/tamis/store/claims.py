@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tamis import storage
 from tamis.errors import RunError
 from tamis.processes import NUMBERED_IN, alive, started
-from tamis.remote import limit
+from tamis.remote import setting
 from tamis.store import parts
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def claimed(run: Path, shard: str) -> Iterator[bool]:
     """Claims a shard while the block runs; yields False if another process has it."""
     with _holding(run / CLAIMS / shard, patience=0.0) as acquired:
         if acquired:
-            storage.look(run / "index" / f"{shard}.parquet")  # another machine may have replaced it
+            storage.entry_of(run / "index" / f"{shard}.parquet")  # another machine may have replaced it
         yield acquired
 
 
@@ -93,10 +93,10 @@ def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> I
 @contextmanager
 def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator[bool]:
     """Holds a claim, waiting for it if need be; yields False if another process keeps it."""
-    if not storage.has_if_absent(path):  # every rank does its own share
+    if not storage.can_put_if_absent(path):  # every rank does its own share
         yield True
         return
-    with storage.explained(path):
+    with storage.explained_errors(path):
         content = _wait_for(path, doing, PATIENCE_SECONDS if patience is None else patience)
     if content is None:
         yield False
@@ -143,7 +143,7 @@ def _take(path: Path, doing: str) -> bytes | None:
 
 
 def _renew(path: Path, content: bytes, released: threading.Event) -> None:
-    while not released.wait(limit("lease") / _RENEWALS):
+    while not released.wait(setting("lease") / _RENEWALS):
         try:
             if _read(path) != content:  # another process took over while this one slept
                 return
@@ -193,11 +193,11 @@ def _holder(path: Path) -> dict[str, Any]:
 
 
 def _is_free(path: Path, now: Callable[[], float]) -> bool:
-    entry, holder = storage.look(path), _holder(path)
+    entry, holder = storage.entry_of(path), _holder(path)
     if entry is not None and holder.get("numbers") == NUMBERED_IN:
         process = int(holder.get("process", 0))
         return not alive(process) or started(process) != holder.get("started")
-    return entry is None or now() - entry.changed >= limit("lease")
+    return entry is None or now() - entry.changed >= setting("lease")
 
 
 def _now(folder: Path) -> float:
@@ -205,7 +205,7 @@ def _now(folder: Path) -> float:
     path = folder / f".clock-{uuid.uuid4().hex}"
     storage.put(path, b"now")
     try:
-        entry = storage.look(path)
+        entry = storage.entry_of(path)
     finally:
         storage.remove(path)
     return time.time() if entry is None else entry.changed

@@ -24,7 +24,7 @@ from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError
 from tamis.ids import fingerprint
 from tamis.pool.files import is_remote
-from tamis.storage import explained, files, folders, read_again, read_json, remove, sweep, write_json, writing
+from tamis.storage import drop_cached, explained_errors, files, folders, read_json, remove, sweep, write_json, writing
 from tamis.store.checked import CheckedParquet, damaged, read_record, with_hash, write_parquet
 from tamis.store.targets import check_own, lists
 
@@ -102,7 +102,7 @@ def write_shards(run: Path, shards: Mapping[str, str], before: Mapping[str, str]
 
 
 def _read_list(path: Path) -> dict[str, str]:
-    read_again(path)
+    drop_cached(path)
     table = CheckedParquet(path).read(["name", "url"])
     return dict(zip(table.column("name").to_pylist(), table.column("url").to_pylist(), strict=True))
 
@@ -140,7 +140,7 @@ def read_description(path: Path) -> dict[str, Any]:
 def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> None:
     """Writes the signal.json (or feature.json) of part folders where it differs, and sweeps the folders."""
     for name in ("index", *described_folders):
-        with explained(run / name):
+        with explained_errors(run / name):
             (run / name).mkdir(parents=True, exist_ok=True)
         sweep(run / name)
     for name, facts in described_folders.items():

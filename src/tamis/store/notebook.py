@@ -12,7 +12,7 @@ import numpy as np
 from jinja2 import Environment
 
 from tamis.arrays import Pixels
-from tamis.errors import shown
+from tamis.errors import escape_controls
 
 if TYPE_CHECKING:
     from tamis.store.run import Run
@@ -36,7 +36,7 @@ class Shown:
 
 
 _TEMPLATES = Environment(autoescape=True)
-_TEMPLATES.filters["shown"] = lambda text: shown(str(text))
+_TEMPLATES.filters["shown"] = lambda text: escape_controls(str(text))
 
 _PAIRS = _TEMPLATES.from_string("""
 <p>{{ head }}</p><div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">
@@ -70,7 +70,7 @@ def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] |
     scores = {name: run.table().vectors(name, chosen) for name in reads}
     figures, lines = [], []
     for place, sample in enumerate(samples):
-        caption = shown(sample.caption or "")[:_CAPTION] or "(no caption)"
+        caption = escape_controls(sample.caption or "")[:_CAPTION] or "(no caption)"
         values = [f"{name.rpartition('.')[2]} {values[place]:.3g}" for name, values in scores.items()]
         if verdict.dropped_by is not None and (code := int(verdict.dropped_by[sample.row])):
             values.insert(0, verdict.reasons[code])
@@ -81,7 +81,7 @@ def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] |
     what = "dropped from" if dropped else "of"
     head = f"{len(figures):,} pairs {what} {subset.name}" + (f", {among.size:,} in all" if rows is None else "")
     html = _PAIRS.render(head=head, pairs=figures, size=size)
-    return Shown(html, "\n".join([head, *map(shown, lines)]))
+    return Shown(html, "\n".join([head, *map(escape_controls, lines)]))
 
 
 def _jpeg(pixels: Pixels, size: int) -> str:

@@ -214,7 +214,7 @@ def read_text_lists(path: Path, owner: Owner | None = None) -> list[list[str] | 
 # ---- side files
 
 
-def _keeps(node: Node | None) -> TypeGuard[Signal]:
+def _has_side_files(node: Node | None) -> TypeGuard[Signal]:
     return isinstance(node, Signal) and type(node).side_files is not Signal.side_files
 
 
@@ -224,7 +224,7 @@ def write_side_files(folder: Path, node: Node | None, device: Device) -> None:
     Several workers may do so at once: they write the same up to the rounding of embeddings. So an array's note is its
     shape; its file has its hash.
     """
-    if not _keeps(node):
+    if not _has_side_files(node):
         return
     notes = {}
     for name, content in node.side_files(device).items():
@@ -240,7 +240,7 @@ def write_side_files(folder: Path, node: Node | None, device: Device) -> None:
 
 def lacks_side_files(folder: Path, node: Node | None) -> bool:
     """Whether a signal's folder lacks a side file that its description notes or should note, or has a damaged one."""
-    if not _keeps(node):
+    if not _has_side_files(node):
         return False
     notes = read_description(folder / SIGNAL).get("side_files") if (folder / SIGNAL).is_file() else None
     return notes is None or not all(_is_whole(folder / name, noted) for name, noted in notes.items())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Floats
 from tamis.data import Column
-from tamis.errors import RunError, unknown
+from tamis.errors import RunError, unknown_message
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
 from tamis.store.checked import damaged, read_record
@@ -124,7 +124,7 @@ class Run:
         return tuple(sorted(set(self.urls) - set(self.shards)))
 
     @cached_property
-    def foreign(self) -> tuple[str, ...]:
+    def unlisted(self) -> tuple[str, ...]:
         """Names of the shards that are indexed and that the run does not list."""
         return tuple(sorted(set(self.shards) - set(self.urls)))
 
@@ -140,10 +140,10 @@ class Run:
         Raises:
             RunError: shards are missing and the run was not opened with `partial`, or there are some of another run.
         """
-        if self.foreign:
+        if self.unlisted:
             raise RunError(
-                f"{self.path} has the index of {len(self.foreign)} shards that it does not list "
-                f"({', '.join(self.foreign[:3])}): they belong to another run. `tamis check RUN --delete` deletes them"
+                f"{self.path} has the index of {len(self.unlisted)} shards that it does not list "
+                f"({', '.join(self.unlisted[:3])}): they belong to another run. `tamis check RUN --delete` deletes them"
             )
         if self.missing and not self.partial:
             failures = self.failures
@@ -151,7 +151,8 @@ class Run:
             more = f" and {len(self.missing) - 3:,} more" if len(self.missing) > 3 else ""
             raise RunError(
                 f"{self.path} lacks {len(self.missing):,} of its {len(self.urls):,} shards: {', '.join(first)}{more}. "
-                f"To complete it: {self.completing()}. To go on without them: --partial (in Python: partial=True)"
+                f"To complete it: {self.completing_command()}. "
+                "To go on without them: --partial (in Python: partial=True)"
             )
 
     @property
@@ -159,11 +160,11 @@ class Run:
         """The files of the pool, and the paths (files, folders, globs) that it was opened by."""
         return [*self.urls.values(), *pool_paths(self.facts)]
 
-    def completing(self) -> str:
+    def completing_command(self) -> str:
         """Returns the command that makes what the run lacks."""
-        return f"{self.scoring()} --recipe {shlex.quote(str(self.path / 'recipe.yaml'))}"
+        return f"{self.score_command()} --recipe {shlex.quote(str(self.path / 'recipe.yaml'))}"
 
-    def scoring(self) -> str:
+    def score_command(self) -> str:
         """Returns the beginning of a command that scores the run's pool as before: `tamis score POOL --run RUN`."""
         from tamis.pool import PoolSpec
 
@@ -197,7 +198,7 @@ class Run:
         return tuple(facts.rows for facts in self.footers)
 
     @cached_property
-    def places(self) -> dict[str, slice]:
+    def row_ranges(self) -> dict[str, slice]:
         """The place of each shard's rows among those of the run, by name."""
         ends = list(itertools.accumulate(self.sizes))
         return {shard: slice(*ends) for shard, *ends in zip(self.shards, [0, *ends], ends, strict=False)}
@@ -317,10 +318,10 @@ class Run:
             raise RunError(f"{self.path} has several {name!r}: write {' or '.join(several)}")
         if name.endswith("_embedding"):
             raise RunError(
-                f"{unknown('stored embedding', name, self.vectors)} in {self.path}; store them with "
+                f"{unknown_message('stored embedding', name, self.vectors)} in {self.path}; store them with "
                 "`tamis score ... --keep embeddings`, or 'keep: [embeddings]' in the recipe"
             )
-        raise RunError(f"{unknown('score column', name, self.score_names())} in {self.path}")
+        raise RunError(f"{unknown_message('score column', name, self.score_names())} in {self.path}")
 
     def score_names(self) -> list[str]:
         """Returns the shortest name of every score column."""
@@ -490,5 +491,5 @@ def _folder(name: str, folders: Mapping[str, Path], what: str) -> Path:
     found = _names_of(folders).get(name)
     if found is None:
         several = any(each.rpartition("-")[0] == name for each in folders)
-        raise RunError(unknown(what, name, folders) + (" (name one in full)" if several else ""))
+        raise RunError(unknown_message(what, name, folders) + (" (name one in full)" if several else ""))
     return folders[found]

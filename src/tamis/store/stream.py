@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels, Rows
 from tamis.data import Member, Sample
-from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknown
+from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknown_message
 from tamis.ids import content_uid, format_uid, image_xxh3
 from tamis.pool import Pool, PoolSpec, Shard, open_pool
 from tamis.pool.files import absolute, expand_braces, is_remote
 from tamis.pool.images import decode, pixels_in
-from tamis.pool.source import Problem, SampleFiles, ShardReader, too_many_bytes
+from tamis.pool.source import Problem, SampleFiles, SampleReader, too_many_bytes
 from tamis.store import parts
 from tamis.store.run import Run
 from tamis.store.subset import Subset
@@ -142,7 +142,7 @@ def samples_of(
     """
     for name in fields:
         if name not in FIELDS:
-            raise ValueError(unknown("field", name, FIELDS))
+            raise ValueError(unknown_message("field", name, FIELDS))
     if errors not in ("raise", "mark"):
         raise ValueError(f"errors must be 'raise' or 'mark', got {errors!r}")
     at_least_one(ahead=ahead, **({} if threads is None else {"threads": threads}))
@@ -225,7 +225,7 @@ class _Source:
     restamped: bool | None = None  # whether its file has another size or time; None: not looked at
     failures: int = 0  # jobs in a row that failed as a whole
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    reader: ShardReader | None = None
+    reader: SampleReader | None = None
     users: int = 0  # jobs that use the reader
     last: Future[None] | None = None  # the job that was planned last
 
@@ -257,8 +257,8 @@ class _Stream:
         self._files, self._image = "files" in fields, bool(fields & {"image", "pixels"})
         columns = [column for name in FIELDS if name in fields for column in _COLUMNS[name]]
         self._columns = list(dict.fromkeys([*columns, *(_COMPARED if fields & _FROM_FILES else ())]))
-        self._starts = np.array([place.start for place in run.places.values()], np.int64)
-        self._sources = [_Source(name, shards.get(name), place) for name, place in run.places.items()]
+        self._starts = np.array([place.start for place in run.row_ranges.values()], np.int64)
+        self._sources = [_Source(name, shards.get(name), place) for name, place in run.row_ranges.items()]
         self._needed = np.zeros(len(run), bool)
         self._needed[order] = True
         self._ascending = bool((order[1:] >= order[:-1]).all())  # each shard is needed once: nothing is kept
@@ -406,7 +406,7 @@ class _Stream:
             entry.files, entry.problem = {}, problem
 
     @contextmanager
-    def _reader(self, source: _Source, shard: Shard, leaves: bool) -> Iterator[ShardReader]:
+    def _reader(self, source: _Source, shard: Shard, leaves: bool) -> Iterator[SampleReader]:
         """Opens a shard, unless it is open; closes it if nobody uses it and it will not be needed soon."""
         with source.lock:
             if source.reader is None:

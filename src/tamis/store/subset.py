@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Rows
 from tamis.errors import DamageError, RunError
 from tamis.ids import SUBSET_DTYPE
-from tamis.storage import local, output_path
+from tamis.storage import local_copy, output_path
 from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
 from tamis.store.run import Run
@@ -151,7 +151,7 @@ class Subset:
 
     def rows_by_shard(self) -> Iterator[tuple[str, Rows]]:
         """Yields each shard with kept rows, and their numbers in it, ascending, each as often as it is kept."""
-        for shard, place in self.run.places.items():
+        for shard, place in self.run.row_ranges.items():
             rows = self.rows(place)
             if rows.size:
                 yield shard, rows
@@ -168,7 +168,7 @@ class Subset:
         """
         path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.pool_files)
-        codes, times, places = self.verdict.dropped_by, self.times, self.run.places
+        codes, times, places = self.verdict.dropped_by, self.times, self.run.row_ranges
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
             + ([("times", pa.uint16())] if times is not None else []),
@@ -219,7 +219,7 @@ class Subset:
         file = SubsetFile(path)
         facts = file.facts
         _check_run(path, facts, run)
-        places = run.places
+        places = run.row_ranges
         keep = np.zeros(len(run), bool)
         times = np.zeros(len(run), np.uint16) if file.has_times else None
         for shard, rows, often in file.rows():
@@ -263,7 +263,7 @@ class Subset:
 def is_subset(path: Path) -> bool:
     """Whether a file is a subset file."""
     try:
-        return FACTS.encode() in (pq.read_schema(local(path)).metadata or {})
+        return FACTS.encode() in (pq.read_schema(local_copy(path)).metadata or {})
     except (OSError, pa.ArrowException):
         return False
 
@@ -383,7 +383,7 @@ class SubsetFile:
         codes: Codes = np.full(rows, len(why), np.uint8 if len(why) < 256 else np.uint16)
         where = json.loads(self._file.facts[_CODES])
         kind = np.dtype(where["type"])
-        with open(local(self.path), "rb") as file:
+        with open(local_copy(self.path), "rb") as file:
             file.seek(where["begin"])
             for shard, length in zip(self.facts["shards"], where["lengths"], strict=True):
                 block, size = file.read(length), self.facts["shards"][shard][0] * kind.itemsize

@@ -1,4 +1,4 @@
-"""A long table of scores, read block by block: what selectors look at."""
+"""The table that selectors read: a run's columns, block by block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Table:
     """Columns by name over blocks of rows (one block per shard).
 
     A column holds numbers (float32, NaN for null), words, or vectors: stored embeddings, (rows, d) float16 and mapped
-    into memory, rows of NaN where there is none.
+    into memory, NaN in rows without one.
 
     Attributes:
         sizes: rows per block.
@@ -36,14 +36,14 @@ class Table:
         kind: "number", "word" or "vector": what a column holds.
         about: what is known of a column: the settings it was made with, its model's among them.
         side_file: what the signal of a column keeps next to its parts, by column and file name; None: no such file.
-        alive: which rows are still in question; None: all. Steps of a recipe narrow it one after the other.
+        only: the candidates, the rows that earlier steps left; None: all.
     """
 
     sizes: Sequence[int]
     read: Callable[[int, Sequence[str]], dict[str, Any]]
     read_uids: Callable[[int], tuple[U64, U64]]
     kind: Callable[[str], str]
-    alive: Mask | None = None
+    only: Mask | None = None
     about: Callable[[str], Mapping[str, Any]] = lambda name: {}
     side_file: Callable[[str, str], Any] = lambda name, file: None
 
@@ -85,47 +85,47 @@ class Table:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def among(self, alive: Mask | None) -> Table:
-        """Returns the same table with other rows in question."""
-        return replace(self, alive=alive)
+    def among(self, candidates: Mask | None) -> Table:
+        """Returns the same table with other candidates; None: all rows."""
+        return replace(self, only=candidates)
 
     def part(self, blocks: Sequence[int]) -> Table:
-        """Returns the table of some of the blocks, all of their rows in question."""
+        """Returns the table of some of the blocks, with all of their rows as candidates."""
         return replace(
             self,
             sizes=[self.sizes[block] for block in blocks],
             read=lambda number, names: self.read(blocks[number], names),
             read_uids=lambda number: self.read_uids(blocks[number]),
-            alive=None,
+            only=None,
         )
 
-    def living(self) -> Mask:
-        """Returns the rows in question as a mask of the whole table."""
-        return np.ones(len(self), bool) if self.alive is None else self.alive
+    def candidates(self) -> Mask:
+        """Returns the candidates as a mask of the whole table, (rows,) bool."""
+        return np.ones(len(self), bool) if self.only is None else self.only
 
     def map(self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T]) -> Iterator[T]:
         """Calls `work(rows, columns)` for every block, some at once, and yields the results in order.
 
         Args:
-            names: the columns that are read for it.
-            work: gets the block's place in the table and its columns; must not touch other blocks' rows.
+            names: the columns to read.
+            work: gets the slice of the table's rows that the block holds, and its columns; must not touch other rows.
         """
 
-        def one(block: int, place: slice) -> T:
-            return work(place, self.read(block, names))
+        def one(block: int, rows: slice) -> T:
+            return work(rows, self.read(block, names))
 
         if len(self.sizes) <= 1 or _THREADS == 1:
-            yield from itertools.starmap(one, enumerate(self.places()))
+            yield from itertools.starmap(one, enumerate(self.row_ranges()))
             return
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(one, range(len(self.sizes)), self.places())
+            yield from pool.map(one, range(len(self.sizes)), self.row_ranges())
 
-    def places(self) -> Iterator[slice]:
-        """Yields where the rows of each block are among those of the table."""
+    def row_ranges(self) -> Iterator[slice]:
+        """Yields the slice of the table's rows that each block holds."""
         yield from (slice(start, stop) for start, stop in itertools.pairwise(self.starts.tolist()))
 
     def blocks_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
-        """Yields each block that holds some of the rows, which ascend, and the place of these in `rows`."""
+        """Yields each block that holds some of the ascending `rows`, and the slice of `rows` that it holds."""
         edges = np.searchsorted(rows, self.starts).tolist()
         for block, (first, last) in enumerate(itertools.pairwise(edges)):
             if first < last:
@@ -142,10 +142,10 @@ class Table:
         high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
 
         def fill(some: tuple[int, slice]) -> None:
-            block, place = some
-            here = rows[place] - self.starts[block]
+            block, part = some
+            here = rows[part] - self.starts[block]
             block_high, block_low = self.read_uids(block)
-            high[place], low[place] = block_high[here], block_low[here]
+            high[part], low[part] = block_high[here], block_low[here]
 
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(fill, self.blocks_of(rows)))
@@ -164,10 +164,10 @@ class Table:
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
         out: NDArray[np.floating[Any]] | None = None
-        for block, place in self.blocks_of(ascending):
+        for block, part in self.blocks_of(ascending):
             found = self.read(block, [name])[name]
             if out is None:
                 out = np.empty((rows.size, *found.shape[1:]), found.dtype)
-            out[order[place]] = found[ascending[place] - self.starts[block]]
+            out[order[part]] = found[ascending[part] - self.starts[block]]
         assert out is not None
         return out

@@ -20,7 +20,7 @@ from tamis.data import KEEPS
 from tamis.errors import RunError
 from tamis.pool.files import is_remote, literal_end, stamp
 from tamis.processes import TEMPORARY, in_work, temporary_name
-from tamis.storage import check_path, check_writable, explained
+from tamis.storage import check_path, check_writable, explained_errors
 from tamis.store.checked import read_record, write_record
 
 #: The files that `tamis run` wrote outside of the run.
@@ -125,7 +125,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     check_new_folder(path)
     temporary = temporary_name(path)
     try:
-        with explained(path):
+        with explained_errors(path):
             # What killed processes left of the same folder.
             for left in path.parent.glob(f".{glob.escape(path.name)}.*-*-*-*{TEMPORARY}"):
                 if left.is_dir() and not in_work(left):

@@ -25,8 +25,8 @@ from tamis.exporters.exporter import Exporter
 from tamis.graph import Executor, execute, topological
 from tamis.lab import make_pool
 from tamis.scoring import score
-from tamis.selectors.outcome import Selection, Step
-from tamis.selectors.steps import AllOf, AnyOf, NoneOf, describe
+from tamis.selectors.outcome import Selection, Step, describe
+from tamis.selectors.steps import AllOf, AnyOf, NoneOf
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.store.table import Table
@@ -210,10 +210,10 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
     rows = len(next(iter(values.values())))
     seen: set[str] = set()
     table = _table(values, seen=seen)
-    before = table.living().copy()
+    before = table.candidates().copy()
     found = step.select(table)
     _check_selection(found, table, title)
-    assert np.array_equal(table.living(), before), f"{title} changes which rows of the table are candidates"
+    assert np.array_equal(table.candidates(), before), f"{title} changes which rows of the table are candidates"
     assert seen == step.reads, f"{title} reads {sorted(seen)}, and its `reads` names {sorted(step.reads)}"
     try:
         json.dumps([dict(found.counts), dict(found.facts), found.cut and float(found.cut)])
@@ -262,7 +262,7 @@ def _values(step: Step, columns: Columns) -> dict[str, NDArray[Any]]:
 def _table(
     values: Mapping[str, NDArray[Any]], rows: Rows | None = None, block: int = 5, seen: set[str] | None = None
 ) -> Table:
-    """Returns a table of some rows, about four in five in question; `seen` gets the columns that are read."""
+    """Returns a table of some rows, about four in five of them candidates; `seen` gets the columns that are read."""
     count = len(next(iter(values.values())))
     rows = np.arange(count) if rows is None else rows
     rng = np.random.default_rng(3)
@@ -280,15 +280,16 @@ def _table(
 
 def _check_selection(found: Selection, table: Table, title: str) -> None:
     assert isinstance(found, Selection), f"{title}: select() must return a Selection, not a {type(found).__name__}"
-    keep, alive, counts = found.keep, table.living(), dict(found.counts)
+    keep, candidates, counts = found.keep, table.candidates(), dict(found.counts)
     right = keep.dtype == bool and keep.shape == (len(table),)
     assert right, f"{title}: keep must be ({len(table)},) bool, got {keep.shape} {keep.dtype}"
-    stray = np.flatnonzero(keep & ~alive).tolist()
-    assert not stray, f"{title} keeps the rows {stray}, which are not in question"
-    kept, total = int(keep.sum()), int(alive.sum())
+    stray = np.flatnonzero(keep & ~candidates).tolist()
+    assert not stray, f"{title} keeps the rows {stray}, which are not candidates"
+    kept, total = int(keep.sum()), int(candidates.sum())
     right = counts.get("kept") == kept and "missing" in counts and sum(counts.values()) == total
     assert right, f"{title}: it keeps {kept} of {total} candidates, and its counts do not add up to that: {counts}"
-    fell = np.array_equal(found.dropped_by > 0, alive & ~keep) and found.dropped_by.max(initial=0) <= len(found.reasons)
+    codes = found.dropped_by
+    fell = np.array_equal(codes > 0, candidates & ~keep) and codes.max(initial=0) <= len(found.reasons)
     assert fell, f"{title}: dropped_by must have the code of a reason for exactly the rows that are dropped"
 
 
@@ -297,7 +298,7 @@ def _check_missing(step: Any, values: Mapping[str, NDArray[Any]], found: Selecti
     lacking = np.zeros(found.keep.size, bool)
     for name in step.reads:
         lacking |= [value is None or bool(np.any(value != value)) for value in values[name]]
-    lacking &= _table(values).living()
+    lacking &= _table(values).candidates()
     if not lacking.any():
         return
     kept = np.flatnonzero(found.keep & lacking).tolist()

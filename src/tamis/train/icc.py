@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Float64s
 from tamis.compute import Precision
 from tamis.data import Device
-from tamis.errors import PoolError, at_least_one, check_words, require, unknown
+from tamis.errors import PoolError, at_least_one, check_words, require, unknown_message
 from tamis.math.normalise import PerLength, inverse_logit
 from tamis.math.statistics import Agreement, agreement, spread_over
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, longest_text, padded, transformer_folder
@@ -302,7 +302,7 @@ def distill_teacher(
     Source: Yanuka et al. 2024 (ICC), appendix A.2.
     """
     if teacher not in TEACHERS:
-        raise ValueError(unknown("teacher", teacher, TEACHERS))
+        raise ValueError(unknown_message("teacher", teacher, TEACHERS))
     check_new_folder(Path(out))
     captions, raw = read_teachers(scores, text=text)
     target = standardised(raw, caption_lengths(captions))[0][:, TEACHERS.index(teacher)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from tamis.compute import Precision
-from tamis.errors import at_least_one, unknown
+from tamis.errors import at_least_one, unknown_message
 from tamis.train.loop import Settings
 
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
@@ -93,7 +93,7 @@ def at_scale(scale: str, **overrides: Any) -> ClipTraining:
     A checkpoint has its own text tower, so the scale's is left out if the model is a checkpoint.
     """
     if scale not in SCALES:
-        raise ValueError(unknown("scale", scale, SCALES))
+        raise ValueError(unknown_message("scale", scale, SCALES))
     changes = {name: value for name, value in overrides.items() if value is not None}
     if changes.get("model", "ViT-B-32") not in ARCHITECTURES:
         changes = {"text": "", "freeze_text": False} | changes

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from tamis.errors import ModelError, unknown
+from tamis.errors import ModelError, unknown_message
 from tamis.models.clip import DUAL, pooled
 from tamis.models.loading import (
     is_pooler,
@@ -30,7 +30,7 @@ from tamis.models.loading import (
 )
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import object_in, resolve
-from tamis.storage import explained, to_disk
+from tamis.storage import explained_errors, to_disk
 from tamis.store.targets import readable_as_usual
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 
@@ -99,7 +99,7 @@ class Towers:
         """Writes model, tokenizer and preprocessing; `config.json` last, so a folder with one is complete."""
         temporary = folder / ".model.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
-        with explained(folder / "config.json"):
+        with explained_errors(folder / "config.json"):
             temporary.mkdir(parents=True)
             with quiet():
                 self.model.save_pretrained(temporary)
@@ -134,7 +134,9 @@ def pretrained(training: ClipTraining) -> dict[str, str]:
         try:
             digests["model"] = resolve(training.model).digest
         except ModelError as error:
-            raise ModelError(f"{error}. Also an {unknown('architecture', training.model, ARCHITECTURES)}") from error
+            raise ModelError(
+                f"{error}. Also an {unknown_message('architecture', training.model, ARCHITECTURES)}"
+            ) from error
     return digests
 
 
@@ -149,7 +151,7 @@ def learn_tokenizer(captions: Iterable[str], training: ClipTraining, folder: Pat
     shutil.rmtree(temporary, ignore_errors=True)
     text = ARCHITECTURES[training.model].text
     assert text is not None, "`pretrained` refuses it"
-    with explained(folder):
+    with explained_errors(folder):
         clip_tokenizer(captions, text["max_position_embeddings"], words=_WORDS).save_pretrained(temporary)
         os.replace(temporary, folder)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from tamis.errors import RunError, StopError
-from tamis.storage import explained, writing
+from tamis.storage import explained_errors, writing
 from tamis.train.batches import Batches
 from tamis.train.loop import autocast
 from tamis.train.losses import contrastive_loss
@@ -207,7 +207,7 @@ class Watch:
         if self._held is not None and (loss := self._held.facts["held_out_loss"]) is not None:
             line["held_out_loss"] = loss
             held = f", held-out loss {loss:.3f}"
-        with explained(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
+        with explained_errors(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         log.info(
             "step %d of %d: mean loss of the last %d steps %.3f%s, scale %.1f, %.0f samples/s, MFU %.1f %%",

@@ -29,13 +29,13 @@ from tamis.data import Device, Node
 from tamis.errors import ShardError, SignalError
 from tamis.graph import Executor, Fault, Values, picklable
 from tamis.processes import die_with_parent
-from tamis.remote import remember, secrets
+from tamis.remote import known_secrets, take_secrets
 from tamis.run.plan import Plan
 
 #: Sent before a batch is computed.
 _BEGUN = b"begun"
 
-#: How long a worker waits for the process to be restarted. It answers before it has loaded any model.
+#: How long a worker waits for the process to restart, which is quick: models load on first use.
 _RESTART_SECONDS = 60.0
 _RETRY_SECONDS = 0.1
 
@@ -44,7 +44,7 @@ _MOST_DEATHS = 100
 
 
 class DeviceProcess:
-    """Starts the process of a device, and again whenever it dies; `address` is that of its socket."""
+    """Runs a device's process and restarts it when it dies. Workers connect to the socket at `address`."""
 
     def __init__(self, device: Device) -> None:
         # The address of a socket is limited to about a hundred characters.
@@ -60,14 +60,14 @@ class DeviceProcess:
         """Ends the process."""
         with self._starting:
             self._closed = True
-            self._process.kill()  # it holds nothing that could be lost
+            self._process.kill()  # it writes nothing
         self._watcher.join()
         self._folder.cleanup()
 
     def _start(self) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self.address)
-        arguments = (self.address, self._device, secrets())
+        arguments = (self.address, self._device, known_secrets())
         self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
 
@@ -83,13 +83,13 @@ class DeviceProcess:
 class RemoteExecutor(Executor):
     """Computes the nodes that need no device here, and the others in the device's process.
 
-    `seconds` are, by node name, spent on this worker's batches in either process.
+    `seconds` counts this worker's batches, wherever they ran.
     """
 
     def __init__(self, address: str, plan: Plan) -> None:
         super().__init__(plan.device)
         self._address = address
-        self._wanted = frozenset(output.node for output in plan.outputs)  # other values stay in that process
+        self._wanted = frozenset(output.node for output in plan.outputs)  # other values are not sent back
         self._connection: Connection | None = None
         self._memory: mmap.mmap | None = None
 
@@ -113,7 +113,7 @@ class RemoteExecutor(Executor):
         faults: dict[Node, Fault] = {}
         self.compute(nodes, dict(given), faults)
         self._tried.update(nodes)
-        for fault in faults.values():  # others are not conclusive
+        for fault in faults.values():  # other errors on an empty batch prove nothing
             if isinstance(fault.error, SignalError):
                 raise fault.error
 
@@ -172,8 +172,8 @@ class RemoteExecutor(Executor):
 
 
 def _shared_memory(size: int) -> tuple[int, mmap.mmap]:
-    """Returns memory as a descriptor to send, and mapped. Not `multiprocessing.shared_memory`: containers often have
-    only 64 MB of /dev/shm, and a process that exceeds it is killed (SIGBUS).
+    """Returns shared memory: its descriptor, to be sent, and the mapping. Not `multiprocessing.shared_memory`:
+    containers often have only 64 MB of /dev/shm, and a process that exceeds it is killed (SIGBUS).
     """
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("tamis")
@@ -187,7 +187,7 @@ def _shared_memory(size: int) -> tuple[int, mmap.mmap]:
 def _serve(address: str, device: Device, hidden: Mapping[str, str]) -> None:
     """Runs in the device's process: answers each worker in a thread, one batch at a time."""
     die_with_parent()
-    remember(hidden)
+    take_secrets(hidden)
     executor, turn = Executor(device), threading.Lock()
     with suppress(KeyboardInterrupt), Listener(address, backlog=128) as listener:
         while True:
@@ -209,7 +209,7 @@ def _answer(connection: Connection, executor: Executor, turn: threading.Lock) ->
             request = connection.recv_bytes()
             arrays, start = [], 0
             for size in sizes:
-                # A copy: a node may keep its input, and the next batch replaces what is in the shared memory.
+                # A copy: a node may keep its input, and the next batch overwrites the shared memory.
                 arrays.append(np.frombuffer(memory, np.uint8, size, start).copy() if size else b"")
                 start += size
             with turn:
