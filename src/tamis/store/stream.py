@@ -1,8 +1,8 @@
 """Reads samples of a run again from the pool's files: for exports, the report and training loops.
 
 A stream divides an order of row numbers into windows. For each shard in a window, a job in a thread reads its rows:
-from plain tars as byte ranges, adjacent ones with one request; from compressed tars and tables from the start, at most once
-per window. The job compares each sample with the index. While one window is yielded, the next is read.
+from plain tars as byte ranges, adjacent ones with one request; from compressed tars and tables from the start, at most
+once per window. The job compares each sample with the index. While one window is yielded, the next is read.
 """
 
 from __future__ import annotations
