@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property, partial
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
@@ -90,7 +90,7 @@ class Sample:
             self.status, self.reason = status, reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """One named result of a signal.
 
@@ -107,6 +107,7 @@ class Column:
     name: str
     unit: str
     better: Literal["high", "low", "neither"]
+    _: KW_ONLY
     kind: Literal["number", "word", "vector"] = "number"
     about: str = ""
     beside: str = ""
