@@ -150,7 +150,7 @@ def test_a_web_server_gives_the_rows_samples_and_images_of_a_disk(
         if ranges:
             with open_file(f"{server.url}/t/a.jpg") as file:
                 content["/t/a.jpg"] += b"more"
-                with pytest.raises(RemoteError, match="the file has changed while it was read"):
+                with pytest.raises(RemoteError, match="the file changed while it was read"):
                     file.read()
 
 
