@@ -106,4 +106,4 @@ def print_statuses(statuses: Iterator[dict[str, Any]]) -> None:
     console = Console()
     for status in statuses:
         console.clear()  # does nothing in a file or pipe
-        print(render_status(status), flush=True)
+        print(escape_controls(render_status(status)), flush=True)
