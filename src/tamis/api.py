@@ -1,4 +1,4 @@
-"""The functions behind the commands, where they join several packages; `tamis.__init__` lists where the others are."""
+"""Public functions that span several packages; `tamis/__init__.py` says where the others are."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def plan(
 ) -> Planned:
     """Returns what would be done, without doing it: no file is written, no model is loaded.
 
-    `plan(pool, run=...)` describes `score` with the same arguments. `plan(recipe=...)`, without a pool, describes
-    `run_recipe`, after the same checks.
+    `plan(pool, run=...)` describes `score` with the same arguments. Without a pool, `plan(recipe=...)` describes
+    `run_recipe` and makes the same checks.
 
     Args:
         pool, run, signals, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and run.
@@ -76,10 +76,10 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
     Args:
         subset: what to write.
         to: "npy" (DataComp), "parquet", "keys", "webdataset", "dropped" (the dropped pairs, with reasons), or the
-            format of an installed package.
+            format that an installed plug-in registers.
         out: the file, or the folder for webdataset.
         overwrite: replace a file that the same format wrote earlier.
-        settings: of the format: docs/recipes.md lists them.
+        settings: the format's own, listed in docs/recipes.md.
 
     Returns:
         The number of pairs written.
@@ -134,7 +134,7 @@ def report(
 
     Args:
         run: a run folder.
-        subsets: of the run; the first few get galleries.
+        subsets: subsets of this run; the first few get galleries.
         out: the page.
         partial: report the finished shards of an incomplete run; the page then says so at its top.
         overwrite: replace an earlier page; one in the run folder is replaced anyway.
@@ -170,7 +170,7 @@ def explore(
 
     Args:
         run: a run folder.
-        subsets: of the run, to compare; files or subsets.
+        subsets: subsets of this run to compare, as files or objects.
         port: on the loopback interface; 0 for any free one.
         partial: show the finished shards of an incomplete run.
 
@@ -213,7 +213,7 @@ def check(run: PathLike, *, delete: bool = False) -> Checked:
         What was found, and how to fix it.
 
     Raises:
-        RunError: it is not a run folder, or its run.json or list of shards is damaged, which cannot be regenerated.
+        RunError: it is not a run folder, or run.json or the shard list is damaged; neither can be regenerated.
     """
     from tamis.store.check import check_run
 
@@ -252,11 +252,11 @@ def run_recipe(
     on_result: Callable[[Run | Subset | Exported | Path], object] | None = None,
     **compute: Unpack[Compute],
 ) -> RecipeDone:
-    """Scores, selects, exports and reports, as one recipe says. The same call continues an interrupted one.
+    """Scores, selects, exports and reports by one recipe. The same call continues an interrupted one.
 
     Stops after scoring if shards cannot be read, unless `partial`. The subset is saved as `subsets/<recipe>.parquet` in
-    the run folder, the page as `report.html` there unless the recipe names another place. Files that an earlier call
-    wrote elsewhere are replaced if nothing has changed them since.
+    the run folder, the page as `report.html` there unless the recipe names another path. Exports outside the run folder
+    are overwritten if untouched since the last call.
 
     Args:
         recipe: a file, a mapping, or a loaded recipe; it names `pool` and `run`.
@@ -265,14 +265,14 @@ def run_recipe(
         partial: choose from the finished shards if others cannot be read.
         overwrite: replace files that the same formats wrote earlier.
         quiet: show no progress.
-        on_result: called with each result as soon as it is there: the run, the subset, every export, the page.
+        on_result: called with each result as soon as it exists: the run, the subset, every export, the page.
 
     Returns:
         The run, the subset, the exports, and the page.
 
     Raises:
         RecipeError: the recipe is wrong, names no pool or no run, or reads columns that will not exist.
-        RunError: an export or the page may not be written to its place, before any work; or shards could not be read.
+        RunError: before any work: an export or the page cannot be written. Afterwards: shards could not be read.
         StopError: nothing could be done; see `tamis.errors`.
     """
     chosen = load(recipe, settings)

@@ -74,7 +74,7 @@ def test_a_reference_that_cannot_be_used_is_an_error_that_says_what_it_should_be
     for name, expected in {
         "r.npy": said,
         "none.npy": r"neither a run folder nor a \.npy file",
-        "several.npz": "several arrays: save the one that is wanted alone",
+        "several.npz": "several arrays: save the one you need",
         ".": "is not a run folder",
     }.items():
         with pytest.raises(RecipeError, match=expected):

@@ -99,7 +99,7 @@ def list_things(
 
     if what not in CATALOGUES:
         raise StopError(unknown_message("list", what, CATALOGUES))
-    in_words = None if name is None else in_full(what, name)  # raises if there is none of that name
+    in_words = None if name is None else in_full(what, name)  # raises for an unknown name
     rows = CATALOGUES[what]()
     if as_json:
         print_json([row for row in rows if name is None or name in list(row.values())[:1]])
@@ -179,6 +179,6 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
         print(f"  export  {exporter.name} to {out}")
     try:
         check_files(chosen.steps)
-    except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
+    except RecipeError as error:  # the user may still create the file, or name another with --set
         print(f"  not there yet: {error}")
     say("the recipe is good")

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Prints a message, which is not a result, to standard error."""
+    """Prints a message to standard error; results go to standard output."""
     print(escape_controls(text), file=sys.stderr)
 
 
 @contextmanager
 def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
-    """Ends the command with the message of an error of these kinds, which is about the user's input."""
+    """Turns errors of these types, which are about the user's input, into a StopError."""
     try:
         yield
     except kinds as error:
@@ -33,13 +33,13 @@ def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def exit_if(failed: object) -> None:
-    """Ends the command with exit code 1 if something failed; it was printed."""
+    """Ends the command with exit code 1 if something failed; the caller has printed what."""
     if failed:
         raise typer.Exit(1)
 
 
 def follow_the_work(*, quiet: bool = False) -> None:
-    """Shows the library's log of its progress, for long commands without a progress bar; `quiet` does not."""
+    """Shows the library's log, for long commands without a progress bar, unless `quiet`."""
     if not quiet:
         logging.getLogger("tamis").setLevel(logging.INFO)
 
@@ -79,7 +79,7 @@ def correlations(found: Agreement) -> dict[str, str]:
 
 
 def partly(subset: Subset) -> str:
-    """Returns the sentence for a subset of a run that lacks shards; "" for any other."""
+    """Says how many shards the subset's run lacks; "" for none."""
     lacks = subset.partial
     return f"partial: {lacks['missing']:,} of the run's {lacks['of']:,} shards are missing" if lacks else ""
 
