@@ -89,11 +89,6 @@ def test_copies_are_found_by_embedding_and_by_hash(scored: Run) -> None:
     assert by_embedding.keep[same].sum() == 1
 
 
-def test_image_based_takes_a_run_as_reference(scored: Run) -> None:
-    step = {"image_based": {"reference": str(scored.path), "clusters": 1, "missing": "drop"}}
-    assert len(tamis.select(scored, {"select": [step]})) == 22
-
-
 def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     pytest.importorskip("faiss")
     done = tamis.cluster(scored, clusters=4)
@@ -174,15 +169,9 @@ def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp
         choosing.check_reads(recipe.load({"signals": scores, "select": steps}))
 
 
-def test_files_of_the_steps_that_are_not_there_are_reported_before_any_work(scored: Run, tmp_path: Path) -> None:
-    lost = {"image_based": {"reference": str(tmp_path / "lost.npy")}}
-    for steps in ([lost], [{"all_of": [[lost]]}]):
-        with pytest.raises(RecipeError, match=r"lost\.npy"):
-            check_files(recipe.load({"select": steps}).steps)
-    check_files(recipe.load({"select": [{"image_based": {"reference": str(scored.path)}}]}).steps)
-
-
-def test_references_of_another_model_are_refused(scored: Run, tmp_path: Path, siglip_model: str) -> None:
+def test_a_run_is_a_reference_unless_another_model_made_its_embeddings(
+    scored: Run, tmp_path: Path, siglip_model: str
+) -> None:
     other = tamis.score(
         write_pool(tmp_path / "pool", shards=1, rows=2),
         run=tmp_path / "run",
@@ -190,6 +179,14 @@ def test_references_of_another_model_are_refused(scored: Run, tmp_path: Path, si
         keep=["embeddings"],
         quiet=True,
     )
-    step = {"image_based": {"reference": str(other.path), "clusters": 1, "missing": "drop"}}
+
+    def steps(reference: Path) -> dict[str, Any]:
+        step = {"image_based": {"reference": str(reference), "clusters": 1, "missing": "drop"}}
+        return {"select": [{"all_of": [[step]]}]}
+
     with pytest.raises(RecipeError, match=r"made the embeddings of .* those of the pool: embed both with one model"):
-        tamis.select(scored, {"select": [step]})
+        tamis.select(scored, steps(other.path))
+    assert len(tamis.select(scored, steps(scored.path))) == 22
+    check_files(recipe.load(steps(scored.path)).steps)
+    with pytest.raises(RecipeError, match=r"lost\.npy"):  # before any work
+        check_files(recipe.load(steps(tmp_path / "lost.npy")).steps)

@@ -376,9 +376,9 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     [
         ("blip", {"head_width": None}, "a tower is 24 wide, which head_width = 64 does not divide"),
         ("blip", {"tokenizer": None}, "it knows 16 tokens, the tokenizer 30,524"),
-        ("blip", {"activation": "gelu"}, "has BLIP's layout, in which --activation would change nothing"),
+        ("blip", {"activation": "gelu"}, "has BLIP's layout, for which --activation has no effect"),
         ("clip", {"activation": None}, "its activation is unknown: name its open_clip_config.json with --config, or"),
-        ("clip", {"tokenizer": None}, "it brings no tokenizer"),
+        ("clip", {"tokenizer": None}, "it comes without a tokenizer"),
         ("clip", {"tokenizer": "other"}, "ends a text with 2"),  # of 23 tokens
         ("trunk", {}, "has the foreign weight"),
     ],
@@ -404,9 +404,9 @@ HEAD = "text_decoder.cls.predictions.decoder.weight"
     ("changes", "says"),
     [
         ({f"{LAYER}.crossattention.self.key.weight": None}, f"{LAYER}.crossattention.self.key.weight"),
-        ({"visual_encoder.pos_embed": torch.zeros(1, 19, 24)}, "19 positions are not one and a square of patches"),
-        ({HEAD: torch.zeros(16, 32)}, "is not the word embeddings, to which BLIP ties it"),
-        ({"text_decoder": None}, "it has no text_decoder and captions nothing"),
+        ({"visual_encoder.pos_embed": torch.zeros(1, 19, 24)}, "19 positions are not 1 plus a square of patches"),
+        ({HEAD: torch.zeros(16, 32)}, "must equal the word embeddings"),
+        ({"text_decoder": None}, "it has no text_decoder, so it cannot caption"),
     ],
 )
 def test_weights_of_blip_that_are_missing_foreign_or_of_another_size_are_named(

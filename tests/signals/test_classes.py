@@ -110,7 +110,7 @@ def test_bad_lists_and_folders_are_errors(tmp_path: Path) -> None:
         (tmp_path / "other.txt", None, "unknown list of classes"),
         (ids, None, "ids without names"),
         (ids, str(tmp_path), r"no index\.noun"),
-        (words, good, "none of WordNet's ids"),
+        (words, good, "line 2 of .* must begin with an id"),
         (ids, str(ids), r"ids\.txt holds no index\.noun"),
         (ids, str(odd), r"no index\.noun"),
         (empty, good, "no ids"),

@@ -21,48 +21,38 @@ def round_half_up(fraction: float, of: int) -> int:
     return int(np.floor(round(fraction * of, 9) + 0.5))
 
 
-def kth_largest(values: Floats, k: int, candidates: Mask | None = None) -> float:
-    """Returns the k-th largest of the values, exactly, in O(n) time and O(n / 30) additional memory.
+def _kth_largest(values: Floats, k: int, candidates: Mask) -> float:
+    """Returns the k-th largest of the candidates' values, exactly, in O(n) time and O(n / 30) additional memory.
 
-    A sample brackets the answer; one pass counts the values above and in the bracket, another sorts those in it. A
-    bracket that misses (with many ties, for example) is widened, at worst to a plain partition.
-
-    Args:
-        values: (n,) floats, no NaN among the candidates.
-        k: from 1 to the number of candidates.
-        candidates: (n,) rows that count; None for all.
-
-    Raises:
-        ValueError: k is out of range.
+    A sample brackets the answer. A bracket that misses (many ties) is widened, at worst to a plain partition.
     """
-    count = int(np.count_nonzero(candidates)) if candidates is not None else values.size
+    count = int(np.count_nonzero(candidates))
     if not 1 <= k <= count:
-        raise ValueError(f"k must be from 1 to the number of rows {count}, got {k}")
-    margin = 0.004 if count > 4 * _BLOCK else np.inf
-    if margin < 1:
-        stride = count // (1 << 18)  # not random: the answer is exact with any sample
-        sample = np.sort(np.concatenate([block[:: max(1, stride)] for block in _blocks(values, candidates)]))
+        raise ValueError(f"k must be from 1 to the number of candidates {count}, got {k}")
+
+    def blocks() -> Iterator[Floats]:
+        for start in range(0, values.size, _BLOCK):
+            yield values[start : start + _BLOCK][candidates[start : start + _BLOCK]]
+
+    margin = 1.0
+    if count > 4 * _BLOCK:
+        margin, stride = 0.004, max(1, count // (1 << 18))  # not random: the answer is exact with any sample
+        sample = np.sort(np.concatenate([block[::stride] for block in blocks()]))
     while margin < 1:
         low = sample[max(0, int((1 - k / count - margin) * sample.size))]
         high = sample[min(sample.size - 1, int((1 - k / count + margin) * sample.size) + 1)]
         above, inside = 0, 0
-        for block in _blocks(values, candidates):
+        for block in blocks():
             above += int(np.count_nonzero(block > high))
             inside += int(np.count_nonzero((block >= low) & (block <= high)))
         if above < k <= above + inside:
             if low == high:
                 return float(low)
-            values = np.concatenate([b[(b >= low) & (b <= high)] for b in _blocks(values, candidates)])
-            return float(np.partition(values, inside - (k - above))[inside - (k - above)])
+            bracket = np.concatenate([block[(block >= low) & (block <= high)] for block in blocks()])
+            place = bracket.size - (k - above)
+            return float(np.partition(bracket, place)[place])
         margin *= 4
-    rows = values if candidates is None else values[candidates]
-    return float(np.partition(rows, count - k)[count - k])
-
-
-def _blocks(values: Floats, candidates: Mask | None) -> Iterator[Floats]:
-    for start in range(0, values.size, _BLOCK):
-        block = values[start : start + _BLOCK]
-        yield block if candidates is None else block[candidates[start : start + _BLOCK]]
+    return float(np.partition(values[candidates], count - k)[count - k])
 
 
 def keep_top(
@@ -74,15 +64,18 @@ def keep_top(
         values: (m,) floats, no NaN among the candidates.
         n: number of rows to keep, at most the number of candidates.
         candidates: (m,) rows that can be kept.
-        tie_order: from row numbers to one number each, usually the scrambled uid. Called for the rows at the cut only;
-            equal numbers go by row number.
+        tie_order: maps row numbers to one number each, usually the scrambled uid. Called for the rows at the cut only;
+            if numbers are equal, the lower row number goes first.
 
     Returns:
         (m,) bool with exactly n rows set, and the lowest value that is kept (None for n = 0).
+
+    Raises:
+        ValueError: n is larger than the number of candidates.
     """
     if n == 0:
         return np.zeros(values.size, bool), None
-    cut = kth_largest(values, n, candidates)
+    cut = _kth_largest(values, n, candidates)
     keep = values > cut
     keep &= candidates
     tied = values == cut

@@ -17,15 +17,14 @@ from tamis.data import Device
 from tamis.errors import RecipeError, nearest, unknown_message, without_effect
 from tamis.math.similarity import unit_rows
 
-#: Lists that come with Tamis: the names of ImageNet-1k's classes, in the order of their numbers.
+#: The lists in Tamis: the names of ImageNet-1k's classes, in the order of their numbers.
 BUILT_IN = ("imagenet",)
 
 
 def check_classes(signal: Any) -> None:
-    """Checks the settings `classes` and `classes_from` of a signal.
+    """Raises ValueError if a signal has both `classes` and `classes_from`, or `classes` is no built-in list.
 
-    Raises:
-        ValueError: both are given, or `classes` is not a built-in list: a file's contents count in `classes_from` only.
+    A file must be in `classes_from`, because only there does the fingerprint include its contents.
     """
     if signal.classes_from is not None:
         without_effect(signal, "classes", because="classes_from gives the classes")
@@ -33,7 +32,7 @@ def check_classes(signal: Any) -> None:
         raise ValueError(f"{unknown_message('list of classes', signal.classes, BUILT_IN)}; name a file as classes_from")
 
 
-#: Sentences that a class name is put into, by name. A class's embedding is the mean of them all.
+#: Sentences around a class name, by name. A class's embedding is the mean over its sentences.
 TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "name": ("{}",),
     "photo": ("a photo of a {}.",),
@@ -49,7 +48,7 @@ TEMPLATES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-#: How a noun's ending is taken off, in WordNet's order ("detachment rules" of its program morphy).
+#: How a noun's ending is removed, in WordNet's order (the "detachment rules" of its program morphy).
 _ENDINGS = (
     *(("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z")),
     *(("ches", "ch"), ("shes", "sh"), ("men", "man"), ("ies", "y")),
@@ -60,14 +59,14 @@ _ID = re.compile(r"n(\d{8})(?:\s+|$)")
 
 
 def class_names(classes: str) -> tuple[str, ...]:
-    """Returns one name for each class of a list: the first on its line. Arguments as in `class_synonyms`."""
+    """Returns the first name of each class of a list; see `class_synonyms`."""
     return tuple(names[0] for names in class_synonyms(classes))
 
 
 def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
     """Returns all names of each class of "imagenet" (built in), or of a text file with one class per line.
 
-    A line has names with commas between them, optionally after an id and a tab (or WordNet's id and a space).
+    Names are separated by commas; an id and a tab (or WordNet's id and a space) may come first.
     """
     lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _list_of(classes).splitlines())
     every_name = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
@@ -80,18 +79,18 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
 
 
 def synset_names(classes: str) -> dict[int, str]:
-    """Returns the synsets of a text file: the number of each to its first name, or to its id where it has none.
+    """Returns the synsets of a text file: number -> first name, or its id if it has no name.
 
-    A line has WordNet's id of a noun ("n02084071") or its number alone, optionally with names after it.
+    Each line has the id of a noun in WordNet ("n02084071") or its number alone; names may follow.
     """
     synsets: dict[int, str] = {}
-    for place, line in enumerate(map(str.strip, _list_of(classes).splitlines()), 1):
+    for number, line in enumerate(map(str.strip, _list_of(classes).splitlines()), 1):
         match = re.fullmatch(r"n?([0-9]{1,8})(?:\s+(.*))?", line)
         if match:
             synsets.setdefault(int(match[1]), (match[2] or "").split(",")[0].strip() or f"n{int(match[1]):08d}")
         elif line:
             # We do not quote the file: a recipe may name any file, even one with secrets.
-            raise RecipeError(f"line {place} of {classes!r} begins with none of WordNet's ids, such as n02084071")
+            raise RecipeError(f"line {number} of {classes!r} must begin with an id of WordNet, such as n02084071")
     if not synsets:
         raise RecipeError(f"the file {classes!r} holds no ids: write one per line, such as n02084071")
     return synsets
@@ -113,7 +112,7 @@ def _list_of(classes: str) -> str:
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the templates of a name in `TEMPLATES`, or the given ones after a check (ValueError)."""
+    """Returns the templates with a name in `TEMPLATES`, or checks and returns the user's own (ValueError)."""
     if isinstance(templates, str):
         if templates not in TEMPLATES:
             raise ValueError(
@@ -123,7 +122,7 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
         return TEMPLATES[templates]
     for template in templates:
         if template.count("{}") != 1:
-            raise ValueError(f"a template holds {{}} once, where the class's name goes; got {template!r}")
+            raise ValueError(f"a template needs {{}} exactly once, in place of the class's name; got {template!r}")
     if not templates:
         raise ValueError("give at least one template, such as 'a photo of a {}.'")
     return tuple(templates)
@@ -145,22 +144,17 @@ def class_vectors(
     return unit_rows(rows.mean(1))
 
 
-#: From a noun, singular or plural, to the number of its first synset; None for other words.
+#: A noun, singular or plural -> the number of its first synset; None for other words.
 Nouns = Callable[[str], int | None]
 
 
 @lru_cache(maxsize=2)
 def load_nouns(wordnet: str) -> Nouns:
-    """Reads WordNet's 118 thousand nouns from a folder with `index.noun` and `noun.exc`, or NLTK's zip file of it.
+    """Reads WordNet's nouns from a folder with `index.noun` and `noun.exc`, or from NLTK's zip file of it.
 
-    A noun's first synset is the sense that WordNet counted most often, and the first that NLTK's `wordnet.synsets`
-    gives. The word itself counts before its singular ("glasses" are spectacles), an irregular singular before endings,
-    and at most one ending is taken off. ImageNet's ids are WordNet 3.0's.
-
-    Raises:
-        RecipeError: there is no `index.noun`, or it is not WordNet's.
-
-    Source: WordNet 3.0's manual pages wndb(5) for the files and morphy(7) for the endings.
+    A noun's first synset is its most frequent sense in WordNet, as in NLTK. The word itself comes before its singular
+    ("glasses" are spectacles), irregular singulars before endings, and at most one ending is removed. ImageNet's ids
+    are from WordNet 3.0. Source: WordNet's manual pages wndb(5) for the files and morphy(7) for the endings.
     """
     path, first = Path(wordnet).expanduser(), dict[str, int]()
     try:
@@ -190,7 +184,7 @@ def load_nouns(wordnet: str) -> Nouns:
 
 
 def _wordnet_file(path: Path, name: str) -> str:
-    """Returns what a file in a folder or a zip file holds, "" if there is none."""
+    """Returns the text of a file in a folder or a zip file, "" if there is none."""
     if path.is_dir():
         return (path / name).read_text(encoding="utf-8") if (path / name).is_file() else ""
     with zipfile.ZipFile(path) as archive:

@@ -1,4 +1,4 @@
-"""Classes of a list: those that a caption names, the nearest to a caption, and the nearest to an image."""
+"""Signals for a list of classes: the classes that a caption names, and the nearest one to a caption or an image."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _WORD = re.compile(r"\w+")
 class ClassMentions(CaptionSignal):
     """Counts the classes of a list that a caption names, in the singular or in the plural.
 
-    Names match whole words in any case; of names that overlap only the longest counts ("fire truck" is not "truck"). A
-    word with other meanings ("crane", "drumstick") counts too.
+    Names match whole words in any case; if names overlap, only the longest counts ("fire truck" is not "truck"). A word
+    counts even if it has other meanings ("crane", "drumstick").
 
-    With `wordnet` it is DataComp's rule for nouns instead: words are split at white space only ("dog," is not one), and
-    a word counts if its first synset, in WordNet's order, is on the list.
+    With `wordnet` it is DataComp's rule for nouns instead: words are split only at white space ("dog," is no match),
+    and a word counts if its first synset, in WordNet's order, is on the list.
 
     Attributes:
         classes: a built-in list: "imagenet".
         classes_from: a text file instead: one class per line, names separated by commas, optionally after an id and a
             tab (WordNet's synsets). With `wordnet` one synset per line: its id, such as n02084071, and optional names.
-        wordnet: the folder of WordNet's files (index.noun and noun.exc; NLTK: corpora/wordnet), or a zip of it.
+        wordnet: the folder with WordNet's files (index.noun and noun.exc; NLTK: corpora/wordnet), or a zip of it.
 
     Emits:
-        class_mentions: number of different classes. NaN where there is no caption.
-        mentioned_class: the first class in the caption; empty where there is none.
+        class_mentions: number of different classes. NaN without a caption.
+        mentioned_class: the first class in the caption; empty if it names none.
 
     Cost: 10 microseconds per caption.
 
@@ -65,13 +65,13 @@ class ClassMentions(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="class_mentions",
-            unit="classes",
-            better="high",
+            "class_mentions",
+            "classes",
+            "high",
             beside="mentioned_class",
             about="classes of a list that the caption names",
         ),
-        Column(name="mentioned_class", unit="text", better="neither", kind="word", about="the first class named"),
+        Column("mentioned_class", "text", "neither", kind="word", about="the first class named"),
     )
     classes: str = "imagenet"
     classes_from: OptionalFileRef = None
@@ -101,9 +101,10 @@ class ClassMentions(CaptionSignal):
 
 
 def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
-    """Returns a function from a text to the classes that it names, in the order of the text.
+    """Returns a function that yields the classes that a text names, in the text's order.
 
-    `synonyms` are the names of each class: the first is returned. A name of several classes belongs to the first class.
+    `synonyms` has all names of each class, and the function yields the first. If classes share a name, the first class
+    gets it.
     """
     known: dict[tuple[str, ...], str] = {}
     for names in synonyms:
@@ -111,28 +112,28 @@ def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
             words = _words(name)
             for form in (words, (*words[:-1], words[-1] + "s"), (*words[:-1], words[-1] + "es")) if words else ():
                 known.setdefault(form, names[0])
-    lengths: dict[str, set[int]] = {}  # of the names that begin with a word
+    lengths: dict[str, set[int]] = {}  # first word -> numbers of words of the names that begin with it
     for form in known:
         lengths.setdefault(form[0], set()).add(len(form))
     longest_first = {word: sorted(some, reverse=True) for word, some in lengths.items()}
 
     def find(text: str) -> Iterator[str]:
         words = _words(text)
-        place = 0
-        while place < len(words):
-            for length in longest_first.get(words[place], ()):
-                name = known.get(words[place : place + length])
+        start = 0
+        while start < len(words):
+            for length in longest_first.get(words[start], ()):
+                name = known.get(words[start : start + length])
                 if name is not None:
                     yield name
-                    place += length - 1
+                    start += length - 1
                     break
-            place += 1
+            start += 1
 
     return find
 
 
 def _synsets(first_synset: Nouns, names: Mapping[int, str], text: str) -> Iterator[str]:
-    """Returns the names of the first synsets of a text's words; `names` has those that count, by their offsets."""
+    """Yields the name of each word's first synset if `names` (offset -> name) has it."""
     synsets = (first_synset(word) for word in text.split())
     return (names[one] for one in synsets if one is not None and one in names)
 
@@ -149,15 +150,15 @@ class ClassSimilarity(CaptionSignal):
     benchmark favours that benchmark.
 
     Attributes:
-        encoder: the model whose space they are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
-            CiT keeps captions from a cosine of 0.55 (YFCC15M) or 0.7 (YFCC100M) of a SimCSE encoder; others have other
-            scales: look at the histogram, or keep a top share.
+        encoder: embeds both: a sentence-transformers, CLIP or BLIP retrieval checkpoint. CiT keeps captions with a
+            cosine of at least 0.55 (YFCC15M) or 0.7 (YFCC100M) under a SimCSE encoder. Every encoder has its own scale:
+            look at the histogram, or keep a top share.
         classes: a built-in list: "imagenet".
         classes_from: a text file instead, one class per line.
-        templates: sentences for the names; CiT takes the bare "name".
+        templates: sentences around the names; CiT takes the bare "name".
 
     Emits:
-        class_similarity: the largest cosine, in [-1, 1]. NaN where there is no caption.
+        class_similarity: the largest cosine, in [-1, 1]. NaN without a caption.
         nearest_class: the class with that cosine.
 
     Cost: the encoder, once per distinct caption of a batch.
@@ -170,13 +171,13 @@ class ClassSimilarity(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="class_similarity",
-            unit="cosine",
-            better="high",
+            "class_similarity",
+            "cosine",
+            "high",
             beside="nearest_class",
             about="best cosine of the caption with a class name",
         ),
-        Column(name="nearest_class", unit="text", better="neither", kind="word", about="the nearest class name"),
+        Column("nearest_class", "text", "neither", kind="word", about="the nearest class name"),
     )
     encoder: ModelRef = "minilm"
     classes: str = "imagenet"
@@ -200,7 +201,7 @@ class ClassSimilarity(CaptionSignal):
         return self.columns_of(nearest)
 
 
-#: DataComp's published image embeddings, and how many dimensions they have.
+#: DataComp's published image embeddings -> their dimensions.
 _GIVEN = {"b32_img": 512, "l14_img": 768}
 
 
@@ -208,28 +209,28 @@ _GIVEN = {"b32_img": 512, "l14_img": 768}
 class ZeroShotClass(Signal):
     """Classifies an image by the class name nearest to it in a joint space.
 
-    A high cosine means that the image shows the class, or its name in letters. A small margin means that two classes
-    fit nearly as well. An image that shows no listed class gets the closest one.
+    A high cosine means that the image shows the class, or its written name. A small margin means that two classes fit
+    nearly equally well. An image that shows no listed class gets the closest one.
 
     The embeddings of the class names are stored with the scores (`class_names.json`, `class_vectors.npy`), so that
     steps which compare captions with them, such as `clipcov`, run no model.
 
     Attributes:
-        model: a CLIP or SigLIP checkpoint; the one that makes the run's embeddings shares them.
+        model: a CLIP or SigLIP checkpoint; use the run's embedding model to compute nothing twice.
         classes: a built-in list: "imagenet".
         classes_from: a text file instead, one class per line. Classes with the same name are one class.
-        templates: sentences for the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
-        embedding: "image_embedding", the model's own; or DataComp's published "b32_img" or "l14_img", for metadata
-            without images. Then only the model's text tower runs, and it must match them.
+        templates: sentences around the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
+        embedding: "image_embedding", from `model`; or DataComp's published "b32_img" or "l14_img", for metadata without
+            images. Then only the text tower of `model` runs, and it must match the embeddings.
 
     Emits:
-        zero_shot_class: the name of the class. None where the image does not decode, or has no embedding.
+        zero_shot_class: the name of the class. None if the image does not decode, or has no embedding.
         class_cosine: the cosine of image and class name, in [-1, 1]; 0.2 to 0.35 in practice for OpenAI's models. NaN
             likewise.
         class_margin: that cosine minus the cosine with the second class, at least 0. NaN likewise.
 
-    Cost: the image tower, shared with `clip`, and n k d multiplications. Once per worker the text tower for every class
-        and template, always in float32.
+    Cost: the image tower, shared with `clip`, and n k d multiplications. Each worker once runs the text tower for every
+        class and template, always in float32.
 
     Source: Radford et al. 2021 (CLIP, arXiv 2103.00020), section 3.1.
     """
@@ -237,24 +238,18 @@ class ZeroShotClass(Signal):
     name = "zero_shot_class"
     version = 1
     columns = (
+        Column("zero_shot_class", "text", "neither", kind="word", about="the class whose name is nearest to the image"),
         Column(
-            name="zero_shot_class",
-            unit="text",
-            better="neither",
-            kind="word",
-            about="the class whose name is nearest to the image",
-        ),
-        Column(
-            name="class_cosine",
-            unit="cosine",
-            better="high",
+            "class_cosine",
+            "cosine",
+            "high",
             beside="zero_shot_class",
             about="cosine of the image with the name of its class",
         ),
         Column(
-            name="class_margin",
-            unit="cosine",
-            better="high",
+            "class_margin",
+            "cosine",
+            "high",
             beside="zero_shot_class",
             about="cosine with the class minus cosine with the second class",
         ),
@@ -285,13 +280,13 @@ class ZeroShotClass(Signal):
                     f"zero_shot_class: {self.embedding} has {images.shape[1]} dimensions, {self.model} has "
                     f"{vectors.shape[1]}: name the model that made the embeddings"
                 )
-            place, cosine, margin = nearest_of(images, vectors)
-            return {"zero_shot_class": words[place].tolist(), "class_cosine": cosine, "class_margin": margin}
+            nearest, cosine, margin = nearest_of(images, vectors)
+            return {"zero_shot_class": words[nearest].tolist(), "class_cosine": cosine, "class_margin": margin}
 
         return score
 
     def side_files(self, device: Device) -> Mapping[str, Any]:
-        """The files stored with the scores: the k names, and their embeddings, (k, d) float32 unit rows."""
+        """Returns the files to store with the scores: the k names, and their embeddings, (k, d) float32 unit rows."""
         names, vectors = self._classes(device)
         return {CLASS_NAMES: list(names), CLASS_VECTORS: vectors}
 
