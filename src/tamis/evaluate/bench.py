@@ -67,18 +67,6 @@ _NO_REASONS = Verdict(problem="reasons stay with the subset's file")
 TRUTH = "truth"
 
 
-@dataclass(frozen=True)
-class Size:
-    """The size of a bench on the lab's world."""
-
-    pairs: int  # pairs in the drawn pool
-    samples: int | None  # pairs that each model sees, repeats counted; None: as many as the scale says
-    images: int  # images in each drawn task
-
-
-#: See docs/bench.md.
-FULL, QUICK = Size(10_000, None, 480), Size(2_000, 12_288, 240)
-
 #: In the lab's world, recipes use these models instead of models for photographs.
 LAB_MODELS = ("signals.clip.model=lab/clip", "signals.tmars.model=lab/clip", "signals.sieve.captioner=lab/captioner")
 
