@@ -357,14 +357,14 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     watch = Watch(context, towers, optimiser, step, facts, flops_per_pair(context, towers, states), held)
     batches = Batches(
         run=context.run, pool=context.pool, rows=context.rows, batch=training.batch, side=towers.side,
-        smallest=training.crop, resample=towers.resample, seed=training.seed, processes=processes,
+        smallest=training.crop, resample=towers.steps.resample, seed=training.seed, processes=processes,
         threads=how.threads, cache=how.cache,
     )  # fmt: skip
     reader = batches(first, training.steps, preparation(context, towers, states))
     try:
         losses = fit(towers.model, step, reader, training.loop, optimisers=[optimiser], after_step=watch, first=first)
     except FloatingPointError as error:
-        raise StopError(f"{error}; the last checkpoint is that of step {watch.saved}") from error
+        raise StopError(f"{error}; the last checkpoint was saved after step {watch.saved}") from error
     finally:
         reader.close()
     result = watch.result()
