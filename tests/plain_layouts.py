@@ -151,18 +151,6 @@ class PlainBlip(nn.Module):
         head = self.text_decoder.cls.predictions
         return head.decoder(head.transform.LayerNorm(gelu(head.transform.dense(x))))
 
-    def greedy(self, pixels: Any, start: int, end: int, least: int, most: int) -> list[int]:
-        """The likeliest caption word by word, the signs at its ends left out."""
-        tokens = [start]
-        while len(tokens) <= most:
-            scores = self(pixels, torch.tensor([tokens]))[0, -1]
-            if len(tokens) <= least:
-                scores[end] = -torch.inf
-            tokens.append(int(scores.argmax()))
-            if tokens[-1] == end:
-                return tokens[1:-1]
-        return tokens[1:]
-
 
 # ---- open_clip
 
