@@ -1,4 +1,4 @@
-"""Names for kinds of arrays, and reading `.npy` files. Docstrings of functions give the shapes."""
+"""Names for array types, and a reader of `.npy` files. Docstrings of functions give the shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Float64s = NDArray[np.float64]
 #: Row numbers of a table.
 Rows = NDArray[np.int64]
 
-#: Which rows, as bool.
+#: A bool per row.
 Mask = NDArray[np.bool_]
 
 #: Halves of uids, and other bits.
@@ -36,19 +36,19 @@ def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is something else.
+        ValueError: it is not one array.
     """
     with array_errors():
         found = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
     if not isinstance(found, np.ndarray):
         found.close()
-        raise ValueError("it holds several arrays: save the one that is wanted alone, as a .npy file")
+        raise ValueError("it holds several arrays: save the one you need as a .npy file")
     return found
 
 
 @contextmanager
 def array_errors() -> Iterator[None]:
-    """Turns what NumPy raises while it reads an array into ValueError; OSErrors pass.
+    """Turns errors of NumPy while it reads an array into ValueError; OSErrors pass through.
 
     NumPy 2.4 lets errors of tokenize and zipfile through.
     """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 from functools import partial
 from pathlib import Path
@@ -142,18 +140,6 @@ def test_other_pool_settings_need_another_run(pool: Path, tmp_path: Path) -> Non
         with pytest.raises(RunError, match=f"was made with the pool setting {setting} = .*Use another run folder"):
             score(PoolSpec(path=str(pool), **{setting: value}), tmp_path / "run", "caption_length")
     assert parts_of(tmp_path / "run") == before
-
-
-def test_the_run_folder_says_how_it_was_made(pool: Path, tmp_path: Path) -> None:
-    run = score(pool, tmp_path / "run", ImageSize(of="stored"))
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (facts["format"], facts["tamis"]) == (1, tamis.__version__)
-    assert facts["shards"]["count"] == 3
-    assert run.urls == {f"0000{n}": str(pool / f"0000{n}.tar") for n in range(3)}
-    signal = run.scores["image_size"].facts
-    assert (signal["name"], signal["version"], signal["settings"]) == ("image_size", 1, {"of": "stored"})
-    assert [column["name"] for column in signal["columns"]] == ["shorter_side", "aspect_ratio"]
-    assert os.listdir(run.scores["image_size"].folder).count("signal.json") == 1
 
 
 def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run: Path, *signals: Any) -> None:

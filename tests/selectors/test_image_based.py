@@ -67,7 +67,7 @@ def test_a_reference_that_is_none_says_what_it_should_be(tmp_path: Path) -> None
     with pytest.raises(RecipeError, match=r"an array of \(1, 2\) <U1, expected rows of embeddings, floats"):
         ImageBased(reference=str(tmp_path / "words.npy"), clusters=1).select(table)
     np.savez(tmp_path / "several.npz", a=np.ones((2, 6)), b=np.ones(2))
-    with pytest.raises(RecipeError, match="several arrays: save the one that is wanted alone"):
+    with pytest.raises(RecipeError, match="several arrays: save the one you need"):
         ImageBased(reference=str(tmp_path / "several.npz"), clusters=1).select(table)
     np.save(tmp_path / "other.npy", np.ones((2, 3)))
     with pytest.raises(RecipeError, match="have 3 dimensions, the pool's 6: embed both with one model"):

@@ -33,10 +33,10 @@ from tamis.store.subset import Subset  # noqa: E402
 from tamis.train import step  # noqa: E402
 from tamis.train.batches import Batches, split  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
-from tamis.train.loop import Processes  # noqa: E402
+from tamis.train.loop import ProcessGroup  # noqa: E402
 from tamis.train.losses import contrastive_loss  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
-from tamis.train.step import How, Step  # noqa: E402
+from tamis.train.step import How, TrainingStep  # noqa: E402
 from tamis.train.towers import build, depthwise_in_float32, take_mean  # noqa: E402
 from tamis.train.watch import HeldOut, Watch  # noqa: E402
 
@@ -248,13 +248,13 @@ def test_two_processes_train_as_one_does(run: Run, tmp_path: Path, tiny: ClipTra
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
     run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, seen = Step.__call__, iter(range(1, 1000))
+    plain, seen = TrainingStep.__call__, iter(range(1, 1000))
 
-    def call(self: Step, batch: Any) -> torch.Tensor:
+    def call(self: TrainingStep, batch: Any) -> torch.Tensor:
         value = plain(self, batch)
         return value * float("nan") if next(seen) == 4 else value
 
-    monkeypatch.setattr(Step, "__call__", call)
+    monkeypatch.setattr(TrainingStep, "__call__", call)
     with pytest.raises(StopError, match=r"the loss of step 4 is nan: .*step 2"):
         trained(run, tmp_path, tiny)
     assert (tmp_path / "training" / "checkpoint.safetensors").is_file()
@@ -293,7 +293,7 @@ def test_every_epoch_shows_a_subsets_pairs_as_often_as_it_keeps_them(run: Run, c
     object.__setattr__(subset, "times", times)
     found: dict[int, Counter[int]] = {}
     for rank in range(count):
-        batches = batches_of(run, subset, processes=Processes(rank=rank, count=count))
+        batches = batches_of(run, subset, processes=ProcessGroup(rank=rank, count=count))
         assert batches.rows.epoch_size == 7
         for epoch, places, _ in batches.shown(0, 7):  # 28 pairs of all processes: four epochs
             found.setdefault(epoch, Counter()).update(batches.rows.rows[places].tolist())
@@ -314,7 +314,7 @@ def test_batches_have_the_images_and_captions_of_the_rows_they_name(run: Run) ->
     for batch in batches(0, 4, lambda batch: batch):
         assert batch.pixels.shape == (4, 24, 24, 3)
         assert batch.usable.tolist() == [True] * 4
-        for number, place in enumerate(batch.places.tolist()):
+        for number, place in enumerate(batch.indices.tolist()):
             uid = (int(batches.rows.high[place]), int(batches.rows.low[place]))
             seen.append(uid)
             assert batch.captions[number] == captions[uid]
@@ -353,7 +353,7 @@ def test_a_process_leaves_unreadable_pairs_out_and_a_batch_without_any_readable_
     tmp_path: Path, tiny: ClipTraining
 ) -> None:
     broken = make_run(tmp_path, shards=1, rows=16)
-    first = batches_of(broken, broken, batch=8, processes=Processes(rank=1, count=2))
+    first = batches_of(broken, broken, batch=8, processes=ProcessGroup(rank=1, count=2))
     whole = batches_of(broken, broken, batch=8)
     lost = [next(first.shown(0, 1))[1], next(whole.shown(1, 2))[1]]  # of step 1 one process's part, all of step 2
     spoil(broken, sorted(whole.rows.rows[np.concatenate(lost)].tolist()))

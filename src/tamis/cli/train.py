@@ -188,7 +188,7 @@ def c_rho(
     Example: tamis train c_rho runs/clean runs/pool --out c_rho
     """
     from tamis.models.device import device_for
-    from tamis.train.clip import CLEAN, POOL, Part, check_folder, train_c_rho
+    from tamis.train.clip import CLEAN, POOL, TrainingSet, check_folder, train_c_rho
     from tamis.train.scales import at_scale
     from tamis.train.step import How
 
@@ -198,7 +198,7 @@ def c_rho(
         for name in (CLEAN, POOL):
             check_folder(out / name)
         parts = [
-            Part(*_pairs(source, out / name, chosen, partial), times)
+            TrainingSet(*_pairs(source, out / name, chosen, partial), times)
             for source, name, chosen, times in ((clean, CLEAN, subset, epochs), (pool, POOL, None, pool_epochs))
         ]
         both = train_c_rho(*parts, out=out, training=settings, how=where)

@@ -23,19 +23,19 @@ from tamis.lab.world import (
     table,
 )
 
-_PLACE_SHARE = 0.7  # captions that say where
-_COLOURLESS_SHARE = 0.06  # captions that leave out the subject's colour
-_INVERSE_SHARE = 0.2  # "a tree to the right of a car" for a car left of a tree
+_PLACE_SHARE = 0.7  # share of captions that name the place
+_COLOURLESS_SHARE = 0.06  # share of captions without the subject's colour
+_INVERSE_SHARE = 0.2  # share that says "a tree to the right of a car" if a car is left of a tree
 
 
 def describe(
     scene: Scene, rng: np.random.Generator, *, with_place: bool | None = None, coloured: bool | None = None
 ) -> str:
-    """A grammatical English caption of at least three words.
+    """Writes a grammatical English caption of at least three words.
 
     It names the subject and its count, nearly always its colour, and often the place and the other object's colour.
     Some begin with a capital or end with a full stop. `with_place` and `coloured` fix whether place and colour are
-    named; a caption of two words gets the colour anyway.
+    named; a caption that would have two words names the colour anyway.
     """
     often = rng.random() < _PLACE_SHARE
     with_place = often if with_place is None else with_place
@@ -47,7 +47,7 @@ def describe(
     place = PLACES[scene.place]
     phrases = place.phrases
     if place.on_top and all(OBJECTS[name].small for name in scene.objects):
-        phrases += place.on_top * 2  # said more often where it fits
+        phrases += place.on_top * 2  # twice: small things are usually on top of something
     caption = template.format(
         things=_things(scene, rng, article=True, coloured=coloured, inverse=inverse),
         bare=_things(scene, rng, article=False, coloured=coloured, inverse=inverse),
@@ -127,12 +127,12 @@ def _template(weighted: Sequence[tuple[float, str]], rng: np.random.Generator) -
     return weighted[-1][1]
 
 
-#: Articles of feminine nouns.
+#: Feminine articles.
 _FEMININE = ("une ", "una ", "un'", "eine ")
 
 
 def foreign_caption(scene: Scene, rng: np.random.Generator) -> str:
-    """Describes one subject of the scene in another language than English."""
+    """Describes a subject of the scene in a language other than English."""
     languages = _languages()
     language = languages[int(rng.integers(len(languages)))]
     phrase = language["nouns"][scene.subject]
@@ -149,7 +149,7 @@ def foreign_caption(scene: Scene, rng: np.random.Generator) -> str:
 
 @cache
 def _languages() -> tuple[dict[str, Any], ...]:
-    """The languages of foreign.yaml; its lists are in the order of the world's tables."""
+    """Reads the languages in foreign.yaml, whose lists have the order of the world's tables."""
     return tuple(
         {
             **language,

@@ -1,8 +1,8 @@
-"""Text on images as on the web: bands, plates, outlines, shadows, sometimes slanted or turned; titles and watermarks.
+"""Paints text as on web images: on bands and plates, with outlines or shadows, sometimes slanted or turned.
 
-Text detectors are not made for the last two. T-MARS's look for lines of text, and their limit on the height of regions,
-which keeps them from taking a dog for a letter, also hides a title from them. A watermark is the opposite: a detector
-may find it, but the image is fine.
+Also large titles and watermarks, which mislead T-MARS's text detectors. They look for lines of text and limit the
+height of a region, so that they do not take a dog for a letter; so they miss a title. A watermark they may find,
+although the image is fine.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Where = Literal["top", "middle", "bottom", "anywhere"]
 LargeLook = Literal["title", "poster", "stacked", "logo"]
 WatermarkLook = Literal["tiled", "across", "corner"]
 
-# Height of the letters as a share of the image's longer side.
+# Letter height / longer side of the image, smallest and largest.
 _HEIGHTS: dict[LargeLook, tuple[float, float]] = {
     "title": (0.2, 0.4),
     "poster": (0.4, 0.9),
@@ -30,7 +30,7 @@ _HEIGHTS: dict[LargeLook, tuple[float, float]] = {
     "logo": (0.4, 0.9),
 }
 
-# Drawn this many times larger and averaged, so that turned and slanted letters stay smooth.
+# We draw this many times larger and average, so that turned and slanted letters stay smooth.
 _LARGER = 2
 # In pixels at 128; the capitals of Pillow's own font are 0.7 of it, so never below 9.1 pixels.
 _SMALLEST, _LARGEST = 13.0, 19.0
@@ -55,8 +55,8 @@ class PaintedText:
     """An image with text on it."""
 
     image: Image.Image
-    lines: tuple[str, ...]  # the words as painted (perhaps in capitals, perhaps not all)
-    quads: tuple[Quad, ...]  # of each line the four corners around its letters, clockwise from the top left, in pixels
+    lines: tuple[str, ...]  # the painted words, perhaps in capitals, perhaps without the last ones
+    quads: tuple[Quad, ...]  # per line the corners around its letters, clockwise from the top left, in pixels
 
 
 def paint_text(
@@ -112,9 +112,9 @@ def paint_text(
 def paint_large_text(
     image: Image.Image, word: str, rng: np.random.Generator
 ) -> tuple[PaintedText, dict[str, str | float]]:
-    """Writes one word across the image, with letters of 0.2 to 0.9 of its longer side.
+    """Writes a word across the image. Letters are as high as 0.2 to 0.9 of the longer side.
 
-    - `title`: the word from side to side. `poster`: the same, as narrow and high letters.
+    - `title`: the word from side to side. `poster`: the same with narrow, high letters.
     - `stacked`: the word in two halves, one above the other; words of less than four letters become posters.
     - `logo`: its first letter on a disc or a square.
     """
@@ -195,7 +195,7 @@ def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[Paint
 
 
 def _stretched(line: str, tall: int, widest: int, rng: np.random.Generator) -> Image.Image:
-    """A mask of the line's letters, as high as asked for and at most as wide."""
+    """Returns a mask of the line's letters, `tall` pixels high and at most `widest` wide."""
     font = font_of(max(1, round(tall * 1.4)))
     left, top, right, bottom = (round(edge) for edge in font.getbbox(line))
     drawn = Image.new("L", (right - left, bottom - top))
@@ -206,7 +206,7 @@ def _stretched(line: str, tall: int, widest: int, rng: np.random.Generator) -> I
 
 
 def _plate(canvas: Image.Image, corner: Point, size: tuple[int, int], fill: RGB, *, round_one: bool) -> None:
-    """A disc or a square behind a letter, as large as the image allows."""
+    """Draws a disc or a square behind a letter."""
     side = max(size) * (1.3 if round_one else 1.15)
     x, y = corner[0] + size[0] / 2, corner[1] + size[1] / 2
     larger = Image.new("L", (canvas.width * _LARGER, canvas.height * _LARGER))
@@ -221,7 +221,7 @@ def _laid(
 ) -> tuple[Image.Image, tuple[Quad, ...]]:
     """A mask with copies of the text around the places, all turned about the image's middle by `turn` degrees."""
     font = font_of(max(1, font_size))
-    # Twice as large as the image in each direction: what is turned into it is outside before.
+    # Twice as large as the image in each direction: text outside the image may turn into it.
     page = Image.new("L", (size[0] * 2 * _LARGER, size[1] * 2 * _LARGER))
     draw = ImageDraw.Draw(page)
     middle = (size[0] / 2, size[1] / 2)
@@ -252,7 +252,7 @@ def _laid(
 
 
 class _Block:
-    """Lines of text on a page of their own, in enlarged pixels."""
+    """Lines of text, laid out in enlarged pixels."""
 
     def __init__(self, lines: list[str], font: ImageFont.FreeTypeFont, *, centred: bool) -> None:
         self.lines, self.font = lines, font
@@ -267,7 +267,7 @@ class _Block:
 
 
 class _Placement:
-    """The position of a block on the image: a slant and a turn about its centre, then a shift."""
+    """Places a block on the image: slants and turns it about its centre, then shifts it."""
 
     def __init__(
         self, block: _Block, size: tuple[int, int], rng: np.random.Generator, *, where: Where, turn: float, slant: float
@@ -275,7 +275,7 @@ class _Placement:
         self.block, self.size = block, size
         self.canvas = (size[0] * _LARGER, size[1] * _LARGER)
         c, s = cos(turn * pi / 180), sin(turn * pi / 180)
-        # Columns of the matrix that takes block coordinates (about its centre) to the canvas.
+        # Matrix from block coordinates (relative to its centre) to the canvas.
         self.xx, self.xy, self.yx, self.yy = c, -s - slant * c, s, c - slant * s
         self.straight = turn == 0 and slant == 0
         half_w = (abs(self.xx) * block.width + abs(self.xy) * block.height) / 2 + 4 * _LARGER
@@ -286,12 +286,12 @@ class _Placement:
         self.y = self.canvas[1] / 2 + float(rng.uniform(*along)) * free_y
 
     def at(self, x: float, y: float) -> Point:
-        """From block coordinates to the canvas."""
+        """Converts block coordinates to canvas coordinates."""
         dx, dy = x - self.block.width / 2, y - self.block.height / 2
         return self.x + self.xx * dx + self.xy * dy, self.y + self.yx * dx + self.yy * dy
 
     def letters(self, stroke: int, shift: float = 0.0) -> Image.Image:
-        """A mask of the letters, thickened by `stroke`, at the image's own size."""
+        """Returns a mask of the letters, thickened by `stroke`, in the image's size."""
         mask = Image.new("L", self.canvas)
         draw = ImageDraw.Draw(mask)
         if self.straight:
@@ -313,7 +313,7 @@ class _Placement:
         )
 
     def plate(self, *, band: bool) -> Image.Image:
-        """A mask of the area behind the block: around it, or a band across the whole image."""
+        """Returns a mask of the area behind the block: around it, or a band across the image."""
         mask = Image.new("L", self.canvas)
         dx, dy = (self.canvas[0], 1.5 * _LARGER) if band else (3 * _LARGER, 1.5 * _LARGER)
         w, h = self.block.width, self.block.height
@@ -322,7 +322,7 @@ class _Placement:
         return mask.reduce(_LARGER)
 
     def quads(self, margin: float) -> tuple[Quad, ...]:
-        """Corners around the letters of each line, in pixels of the image, never outside it."""
+        """Returns the corners around each line's letters, in pixels inside the image."""
         out: list[Quad] = []
         for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
             left, top, right, bottom = self.block.font.getbbox(line)
@@ -337,7 +337,7 @@ class _Placement:
 
 @lru_cache(maxsize=64)
 def font_of(size: int) -> ImageFont.FreeTypeFont:
-    """Pillow's own font, the only one that is the same on every machine.
+    """Returns Pillow's built-in font, the only font that is the same on every machine.
 
     With libraqm, which not every Pillow has, letters would be placed slightly differently.
     """

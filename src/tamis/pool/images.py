@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -143,13 +142,7 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
 def _opened(data: bytes) -> Image.Image:
     _check_directories(data)
     Image.init()
-    return Image.open(io.BytesIO(data), formats=_formats(len(Image.OPEN)))
-
-
-@cache
-def _formats(known: int) -> list[str]:
-    """Returns the `FORMATS` that this Pillow opens. `known`, how many it has in all, changes with its plugins."""
-    return [name for name in FORMATS if name in Image.OPEN]
+    return Image.open(io.BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN])
 
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:

@@ -31,7 +31,6 @@ from tamis.pool.source import (
     SampleFiles,
     SampleReader,
     Shard,
-    checked,
     read_json,
     set_caption,
     set_identity,
@@ -77,9 +76,6 @@ class TarShard(Shard):
     def is_compressed(self) -> bool:
         """Whether the tar is compressed, so that its members cannot be read by their byte ranges."""
         return read_head(self.url, 8).startswith((_ZSTD, *_OPENERS))
-
-    def samples(self) -> Iterator[Sample]:
-        return checked(self._samples(), self.url)
 
     def _samples(self) -> Iterator[Sample]:
         for key, files, cut in self._groups():

@@ -17,13 +17,13 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -198,16 +198,14 @@ class Workers:
             for task in tasks:
                 yield self.do(task, partial(progress, task.shard.name))
             return
-        waiting, busy = deque(tasks), set[Future[ShardReport]]()
         threads = ThreadPoolExecutor(self.number, "tamis-worker")
+        jobs = (threads.submit(self.do, task, partial(progress, task.shard.name)) for task in tasks)
+        busy = set(islice(jobs, self.number))
         try:
-            while waiting or busy:
-                while waiting and len(busy) < self.number:
-                    task = waiting.popleft()
-                    busy.add(threads.submit(self.do, task, partial(progress, task.shard.name)))
+            while busy:
                 done, busy = futures.wait(busy, return_when=futures.FIRST_COMPLETED)
-                for job in done:
-                    yield job.result()
+                yield from (job.result() for job in done)
+                busy |= set(islice(jobs, len(done)))
         finally:
             threads.shutdown(wait=False)  # the threads end when the workers are closed
 

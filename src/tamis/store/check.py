@@ -1,8 +1,8 @@
-"""`tamis check RUN`: reads every byte of a run and says what is damaged, left over or missing.
+"""`tamis check RUN`: reads every byte of a run and reports damaged, left-over and missing files.
 
-Nothing is repaired by guessing: damaged files are deleted if asked, and `tamis score` makes them again from the pool.
-Reading takes hours in a large run, and nothing is locked meanwhile. Before a file is deleted it is checked again, under
-its shard's claim or the run's lock.
+Check repairs nothing: on request it deletes damaged files, and `tamis score` makes them again from the pool. Reading a
+large run takes hours, so check holds no lock meanwhile. Before it deletes a file it checks it again, while holding its
+shard's claim or the run's lock.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tamis.store.writers import UNFINISHED
 Kind = Literal["damaged", "left over", "missing", "yours"]
 
 MEANING: Mapping[Kind, str] = {
-    "damaged": "not as it was written; --delete deletes it, and tamis score makes it again",
-    "left over": "of a process that was killed, or of a shard that the run does not list; --delete deletes it",
+    "damaged": "changed since it was written; --delete deletes it, and tamis score makes it again",
+    "left over": "from a killed process, or from a shard that the run does not list; --delete deletes it",
     "missing": "not made yet; tamis score makes it",
     "yours": "tamis does not delete it; each line says what to do",
 }
@@ -45,12 +45,12 @@ _LOCK = "deletes what is damaged"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One problem that a check found.
 
     Attributes:
         kind: see `MEANING`.
-        path: of the file or folder, relative to the run.
-        what: a sentence.
+        path: the file or folder, relative to the run.
+        what: what is wrong, a sentence.
         deleted: whether it was deleted.
     """
 
@@ -66,10 +66,10 @@ class Checked:
 
     Attributes:
         run: the run's folder.
-        shards: how many it lists.
-        files: parts that were read to their last byte.
-        findings: what is not as it should be.
-        command: completes the run; "" if nothing is missing.
+        shards: number of shards that it lists.
+        files: number of parts that were read to their last byte.
+        findings: the problems found.
+        command: the command that completes the run; "" if nothing is missing.
     """
 
     run: Path
@@ -80,18 +80,18 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
-        """0: the run is whole. 1: something is left to do."""
+        """0: nothing left to do. 1: something is missing, damaged or left over."""
         return int(bool(self.command) or any(not finding.deleted for finding in self.findings))
 
 
 def check_run(path: str | os.PathLike[str], *, delete: bool = False) -> Checked:
-    """Checks a run, and with `delete` deletes what is damaged or left over: see `tamis.check`."""
+    """Checks a run; with `delete`, deletes damaged and left-over files: see `tamis.check`."""
     run = Run(path, partial=True)
     if delete:
-        with locked(run.path, doing=_LOCK):  # it can be written to
+        with locked(run.path, doing=_LOCK):  # raises if the run is not writable
             run = Run(run.path, partial=True)
     work = _Check(run, delete)
-    checked.verify_again()  # bytes may change though time and size stay
+    checked.verify_again()  # bytes may change without a change of time and size
     _leftovers(work)
     good = _index(work)
     for folder in part_folders(run.path):
@@ -122,9 +122,9 @@ class _Check:
         shard: str = "",
         delete: Callable[[], object] | None = None,
     ) -> None:
-        """Notes a finding, and deletes the file (by `delete`, if there is one) if asked.
+        """Adds a finding. If asked, deletes the file (by `delete`, if given) if it is `still` in that state.
 
-        Meanwhile no other process can write it: we hold its shard's claim, or the run's lock. `still` checks it again.
+        No other process can write it meanwhile: we hold its shard's claim, or the run's lock.
         """
         deleted = False
         if self.delete and kind in ("damaged", "left over"):
@@ -140,7 +140,7 @@ class _Check:
     def read(
         self, path: Path, read: Callable[[Path], object], shard: str = "", kind: Kind = "damaged", **how: Any
     ) -> bool:
-        """Reads a file by a function that raises DamageError; returns whether it is good."""
+        """Reads a file with a function that raises DamageError; returns whether it is good."""
         drop_cached(path)
 
         def fails() -> str:
@@ -160,11 +160,11 @@ class _Check:
         return not what
 
     def unreadable(self, path: Path, error: Exception) -> None:
-        """Notes what the system does not let us read: it may be good, and is not deleted."""
-        self.note("yours", path, f"{error}; correct that (its permissions, the disk), and check again")
+        """Adds a finding for a file that the system does not let us read. It may be good, so it is not deleted."""
+        self.note("yours", path, f"{error}; fix the cause (permissions, disk) and check again")
 
     def unlisted(self, path: Path, shard: str, delete: Callable[[], object] | None = None) -> None:
-        """Notes a file of a shard that the run does not list; the run may have grown when it is deleted."""
+        """Adds a finding for a file of an unlisted shard. Before deleting, checks that the run has not grown."""
         still = lambda: shard not in shards_of(self.run.path)  # noqa: E731
         self.note("left over", path, "the run does not list this shard", still, shard, delete)
 
@@ -174,8 +174,8 @@ def _leftovers(work: _Check) -> None:
     for folder in (run, run / "failures", run / "subsets", run / "index", *part_folders(run)):
         for file in sorted(folder.glob(f".*{TEMPORARY}")):
             if not in_work(file):
-                work.note("left over", file, "a file that was never finished", file.exists)
-    for name in free_claims(run):  # claiming it removes the file
+                work.note("left over", file, "an unfinished file", file.exists)
+    for name in free_claims(run):  # claiming and releasing it removes the file
         work.note("left over", run / CLAIMS / name, "a claim that no process holds", shard=name, delete=lambda: None)
     for folder in folders(run / UNFINISHED):
         for file in sorted(folder.glob("[!.]*.parquet")):
@@ -186,7 +186,7 @@ def _leftovers(work: _Check) -> None:
 
 
 def _index(work: _Check) -> set[str]:
-    """Checks the index; returns the shards whose index is good."""
+    """Checks the index; returns the shards with a good index."""
     run, good = work.run, set()
     for shard in run.unlisted:
         work.unlisted(run.index_path(shard), shard, partial(forget, run.path, [shard]))
@@ -210,7 +210,7 @@ def _verify(path: Path, owner: checked.Owner | None, columns: Collection[str] = 
 
 
 def _folder(work: _Check, folder: Path, good: set[str]) -> None:
-    """Checks the parts of one signal, or of one stored feature."""
+    """Checks the parts of one signal or stored feature."""
     run, kind, description = work.run, folder.parent.name, description_of(folder)
     ending = ".npy" if kind == "embeddings" else ".parquet"
     there, facts = files(folder, ending), {}
@@ -241,7 +241,7 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
             work.files += 1
     for usual, _ in Counter(widths.values()).most_common(1):
         for path in (path for path, width in widths.items() if width != usual):
-            what = f"it holds {widths[path]} numbers a row, most of its siblings {usual}"
+            what = f"it holds {widths[path]} numbers per row, most other shards {usual}"
             work.note("damaged", path, what, shard=path.stem)
     _side_files(work, folder, facts.get("side_files", {}), {description.name, *(f"{one}{ending}" for one in there)})
 
@@ -254,7 +254,7 @@ def _side_files(work: _Check, folder: Path, notes: Mapping[str, Mapping[str, obj
         elif path.suffix in (".npy", ".json") and path.is_file():
             work.read(path, partial(read_side_file, noted=noted) if noted or path.suffix == ".npy" else read_json)
         else:
-            work.note("yours", path, "tamis wrote no such file and reads none: move it elsewhere, or delete it")
+            work.note("yours", path, "tamis neither writes nor reads such a file: move it elsewhere, or delete it")
 
 
 def _records(work: _Check) -> None:
@@ -273,7 +273,7 @@ def _records(work: _Check) -> None:
         try:
             list(SubsetFile(file).rows())
         except RunError as error:
-            work.note("yours", file, f"{error}: {command} (with the recipe's file, if it is one of your own)")
+            work.note("yours", file, f"{error}: {command} (with your recipe's file, if it is not a shipped recipe)")
 
 
 def _read_recipe(path: Path) -> None:
@@ -282,12 +282,12 @@ def _read_recipe(path: Path) -> None:
             raise ValueError("it holds no recipe")
     except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
         short = str(error).partition("\n")[0][:200]
-        again = "repeat `tamis score` with the recipe's own file, or the same --signals: it is written again"
+        again = "repeat `tamis score` with the recipe's file or the same --signals, which writes it again"
         raise DamageError("", f"it cannot be read ({short}); {again}") from error
 
 
 def lines(result: Checked) -> Iterator[str]:
-    """Yields the findings as lines for a terminal, then what to do."""
+    """Yields the lines to print: the findings, then what to do."""
     for kind, meaning in MEANING.items():
         some = [each for each in result.findings if each.kind == kind]
         if some:

@@ -33,9 +33,9 @@ class Table:
         sizes: rows per block.
         read: returns columns of a block, by name.
         read_uids: returns the halves of the uids of a block.
-        kind: "number", "word" or "vector": what a column holds.
-        about: what is known of a column: the settings it was made with, its model's among them.
-        side_file: what the signal of a column keeps next to its parts, by column and file name; None: no such file.
+        kind: returns "number", "word" or "vector": what a column holds.
+        about: returns the description of a column's signal or embeddings, with its settings and models.
+        side_file: returns a side file of a column's signal, by column and file name; None if there is none.
         only: the candidates, the rows that earlier steps left; None: all.
     """
 
