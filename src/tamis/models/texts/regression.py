@@ -242,7 +242,7 @@ def _norms(model: str, device: Device) -> TextRegression:
     tensors = arrays_in(path / "model.safetensors", dimensions)
     known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
     head = NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
-    encode, tokenizer = load_sentence_encoder(encoder, device), tokenizer_of(encoder)
+    encode, tokenizer = load_sentence_encoder(encoder, device), load_tokenizer_in(transformer_folder(encoder))
 
     def norms(texts: Sequence[str]) -> Floats:
         distinct = list(dict.fromkeys(texts))
@@ -253,8 +253,3 @@ def _norms(model: str, device: Device) -> TextRegression:
         return np.array([scores[text] for text in texts], np.float32)
 
     return norms
-
-
-def tokenizer_of(encoder: str) -> Any:
-    """Returns the tokenizer of a sentence-transformers folder."""
-    return load_tokenizer_in(transformer_folder(encoder))
