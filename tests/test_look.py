@@ -136,19 +136,3 @@ def test_a_table_is_read_by_the_columns_that_are_named(tmp_path: Path, tamis: Ta
 @pytest.mark.parametrize("given", ["..", ".", "/", "a/..", "{}..", "{..}", "*", "a/{}", "../.."])
 def test_a_pools_name_leads_to_no_other_folder(given: str, tmp_path: Path) -> None:
     assert (tmp_path / run_name(given)).resolve().parent == tmp_path.resolve()
-
-
-def test_a_page_is_called_by_the_pools_folder() -> None:
-    for pool in ("pools/mine", "pools/mine/{00000..00005}.tar", "pools/mine/*.tar", "s3://bucket/mine/{a/0,b/1}.tar"):
-        assert run_name(pool) == "mine"
-    assert run_name("{00000..00005}.tar") == "pool"
-
-
-def test_the_folder_above_may_be_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_pool(tmp_path / "pool", shards=1, rows=3)
-    for folder in ("pool/inside", "temporary"):
-        (tmp_path / folder).mkdir()
-    monkeypatch.chdir(tmp_path / "pool" / "inside")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    assert package.look("..", out=tmp_path / "look.html", quiet=True).pairs == 3
-    assert list((tmp_path / "temporary").iterdir()) == []
