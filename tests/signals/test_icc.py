@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
-from tamis.models.texts.regression import TextRegression, load_text_regression  # noqa: E402
+from tamis.models.texts.regression import FACTS, TextRegression, load_text_regression, word_facts  # noqa: E402
 
 TEXTS = [caption(seed) for seed in range(40)] + ["a red dog", "tree " * 100, "", "  a  red dog", "nothing known here"]
 
@@ -108,3 +108,32 @@ def test_the_built_in_norms_give_these_numbers(norms: TextRegression) -> None:
 def test_concrete_texts_score_above_abstract_ones(case: str, norms: TextRegression) -> None:
     concrete, abstract, distance = PAIRS[case]
     assert norms(concrete).min() > norms(abstract).max() + distance
+
+
+def test_word_facts_by_hand() -> None:
+    # a Red dog ##gy hope , 3
+    pieces = [(0, "a"), (1, "red"), (2, "dog"), (3, "##gy"), (4, "hope"), (5, ","), (6, "3")]
+    value = np.array([0.1, 0.9, 0.95, 0.5, 0.3, 0.0, 0.0], np.float32)
+    known = np.array([True, True, True, False, True, False, False])
+    described = np.array([1.0, 0.8, 0.9, 0.2, 0.1, 0.7, 0.5], np.float32)
+    facts = dict(zip(FACTS, word_facts("a Red doggy hope, 3", pieces, value, known, described), strict=True))
+    expected = {
+        "mean": 0.6,  # of red and hope; doggy is two pieces, "a" is a function word
+        "highest": 0.9,
+        "lowest": 0.3,
+        "concrete share": 1 / 2,
+        "abstract share": 1 / 2,
+        "unknown share": 1 / 3,
+        "function share": 1 / 4,
+        "digit share": 1 / 6,
+        "log words": np.log(7),
+        "capital share": 1 / 19,
+        "punctuation share": 1 / 19,
+        "log known words": np.log(3),
+        "one over words": 1 / 4,  # a, red, doggy, hope
+        "described": 0.6 / 2,  # the mean of all pieces, times 1 - 2 / 4
+    }
+    assert {name: facts[name] for name in expected} == pytest.approx(expected)
+    two = word_facts("Red hope", [pieces[1], pieces[4]], value, known, described)
+    assert two[FACTS.index("described")] == 0  # does not count for two words
+    assert np.isfinite(word_facts("", [], value[:0], known[:0], described[:0])).all()
