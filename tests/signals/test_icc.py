@@ -113,15 +113,15 @@ def test_concrete_texts_score_above_abstract_ones(case: str, norms: TextRegressi
 def test_word_facts_by_hand() -> None:
     # a Red dog ##gy hope , 3
     pieces = [(0, "a"), (1, "red"), (2, "dog"), (3, "##gy"), (4, "hope"), (5, ","), (6, "3")]
-    value = np.array([0.1, 0.9, 0.95, 0.5, 0.3, 0.0, 0.0], np.float32)
+    value = np.array([0.1, 0.8, 0.95, 0.5, 0.3, 0.0, 0.0], np.float32)
     known = np.array([True, True, True, False, True, False, False])
     described = np.array([1.0, 0.8, 0.9, 0.2, 0.1, 0.7, 0.5], np.float32)
     facts = dict(zip(FACTS, word_facts("a Red doggy hope, 3", pieces, value, known, described), strict=True))
     expected = {
-        "mean": 0.6,  # of red and hope; doggy is two pieces, "a" is a function word
-        "highest": 0.9,
+        "mean": 0.55,  # of red and hope; doggy is two pieces, "a" is a function word
+        "highest": 0.8,
         "lowest": 0.3,
-        "concrete share": 1 / 2,
+        "concrete share": 0,
         "abstract share": 1 / 2,
         "unknown share": 1 / 3,
         "function share": 1 / 4,
