@@ -171,7 +171,7 @@ def test_an_empty_batch_finds_a_faulty_signal_before_any_work_and_is_tried_once(
         ({"times": [1 + 2j]}, "numbers complex128"),
         ({"times": np.ma.array([1.0], mask=[True])}, "masked"),
         ({"times": [[1.0, 2.0]]}, "(1, 2)"),
-        ({"times": [1.0], "reason": [3]}, "'reason' words 3"),
+        ({"times": [1.0], "reason": [3]}, "'reason' strings 3"),
         ({"times": [1.0], "reason": []}, "0 'reason'"),
         ({"times": [1.0], "reason": "x"}, "str 'reason'"),  # not one letter for each sample
     ],
