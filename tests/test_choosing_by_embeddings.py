@@ -155,7 +155,7 @@ def test_the_report_tells_what_the_steps_found(scored: Run, tmp_path: Path) -> N
     assert "Step 1: adds less" in page
 
 
-def test_embeddings_that_are_not_there_are_told_before_any_work(scored: Run, tmp_path: Path, clip_model: str) -> None:
+def test_missing_embeddings_are_reported_before_any_work(scored: Run, tmp_path: Path, clip_model: str) -> None:
     bare = tmp_path / "bare"
     tamis.score(write_pool(tmp_path / "pool", shards=1, rows=2), run=bare, signals=["image_size"], quiet=True)
     with pytest.raises(RunError, match=r"unknown stored embedding 'image_embedding'.*--keep embeddings"):
