@@ -59,8 +59,8 @@ _ENCODER = "minilm"
 _HIDDEN, _DROPOUT, _BATCH, _EPOCHS = 128, 0.3, 256, 6
 _SCALE = 20.0  # a unit row's numbers are about 0.05; networks start best with numbers of about 1
 _RIDGE = 6.0
-_FACT_WEIGHT = _NEAR_WEIGHT = 0.1  # of standardised columns, next to embeddings of about 0.05
-_WHOLE_WEIGHT = 0.5  # of the words' network applied to the whole text
+_FACT_WEIGHT = _NEAR_WEIGHT = 0.1  # weight of standardised columns; embeddings are about 0.05
+_WHOLE_WEIGHT = 0.5  # weight of the words' network applied to the whole text
 _CENTRES = 256
 _FOLDS = 10
 _MADE_UP = 1500  # strings without meaning

@@ -77,12 +77,8 @@ def clip(
                 rows = training_rows(Subset.load(subset, pairs) if subset else pairs)[0]
                 settings = as_long_as(settings, rows, epochs)
             elsewhere = device_for(None, compute["precision"] or "bf16", away=True, training=True)
-            facts: dict[str, Any] = {
-                "precision": elsewhere.precision,
-                "processes": processes,
-                "pieces": how["pieces"] or 1,
-            }
-            print(open_clip_command(settings, open_clip, **facts))
+            precision, pieces = elsewhere.precision, how["pieces"] or 1
+            print(open_clip_command(settings, open_clip, precision=precision, processes=processes, pieces=pieces))
             return
         device = device_for(**compute, training=True)
         check_folder(out)
