@@ -177,7 +177,7 @@ def test_an_empty_batch_finds_a_faulty_signal_before_any_work_and_is_tried_once(
     ],
     ids=str,
 )
-def test_a_broken_promise_is_told_with_the_signals_name(found: Any, names: str) -> None:
+def test_a_broken_promise_is_reported_with_the_signals_name(found: Any, names: str) -> None:
     with pytest.raises(SignalError) as error:
         check_output(Times(), found, 1)
     assert [word for word in f"'times' {__name__}.Times {names}".split() if word not in str(error.value)] == []

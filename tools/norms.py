@@ -22,6 +22,7 @@ from tamis.data import Device
 from tamis.errors import PoolError
 from tamis.math.statistics import agreement
 from tamis.models.device import device_for
+from tamis.models.loading import load_tokenizer_in, transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.texts.regression import (
     FACTS,
@@ -32,7 +33,6 @@ from tamis.models.texts.regression import (
     columns_of,
     facts_of,
     held_out,
-    tokenizer_of,
 )
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
@@ -86,7 +86,7 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
     captions, ratings = _captions(data)
     annotations = json.loads(_file(data, DESCRIPTIONS).read_text(encoding="utf-8"))["annotations"]
     described = [str(row["caption"]).strip() for row in annotations]
-    encode, tokenizer = load_sentence_encoder(_ENCODER, device), tokenizer_of(_ENCODER)
+    encode, tokenizer = load_sentence_encoder(_ENCODER, device), load_tokenizer_in(transformer_folder(_ENCODER))
     nothing, scenes = made_up(_MADE_UP), described[:_DESCRIPTIONS]
     short = [*words, *expressions, *nothing, *scenes]
     log.info("embedding %d words and expressions, and %d captions", len(short), len(captions))

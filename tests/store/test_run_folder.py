@@ -31,12 +31,6 @@ def score(pool: Path, run: Path) -> Run:
     return tamis.score(pool, run=run, signals=["caption_length"], quiet=True)
 
 
-def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
-    for folder in (tmp_path / "none", tmp_path):
-        with pytest.raises(RunError, match=f"^{folder} is not a run folder"):
-            tamis.open_run(folder)
-
-
 def test_another_format_is_refused_before_any_work(pool: Path, tmp_path: Path) -> None:
     facts = json.dumps({**score(pool, tmp_path / "run").facts, "format": 99, "shards": "other"})
     before = parts_of(tmp_path / "run")

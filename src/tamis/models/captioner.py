@@ -58,18 +58,15 @@ def _git_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """How a family of image-to-text models is loaded and decoded. The defaults leave both to transformers.
+    """How a family of image-to-text models is loaded and decoded. The defaults leave both to transformers."""
 
-    Attributes:
-        loader: the class of transformers that loads it.
-        prompt: returns the `input_ids` of a prompt, as the model's processor does; None: beam search takes no prompt.
-        start: returns the number of positions before a caption's first word, without a prompt.
-        parts: returns the parts of a loaded model for our own loop; None: `generate` decodes it.
-    """
-
+    #: The class of transformers that loads it.
     loader: str = "AutoModelForImageTextToText"
+    #: (prompt, config, tokenizer) -> `input_ids`, as the model's processor makes them; None: beams take no prompt.
     prompt: Callable[[str, Any, Any], list[int]] | None = None
+    #: config -> number of positions before a caption's first word, without a prompt.
     start: Callable[[Any], int] = lambda config: 1
+    #: model -> its parts for our own loop; None: `generate` decodes it.
     parts: Callable[[Any], Parts] | None = None
 
 
