@@ -383,7 +383,7 @@ class _Work:
     def _picks(
         self, order: Rows, starts: Rows, count: int, floor: float, each: int = 1
     ) -> dict[int, tuple[Picks, Float64s]]:
-        """Returns each class's choices with gains from `floor` on, and their modular gains. A row counts `each` times."""
+        """Returns each class's choices with gains >= `floor` and their modular gains. A row counts `each` times."""
 
         def work(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[Picks, Float64s]:
             modular = clipcov.modular_gains(
