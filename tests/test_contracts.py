@@ -21,6 +21,7 @@ from tamis.exporters import (
     EXPORTERS,
     DroppedExport,
     Exporter,
+    HuggingFaceExport,
     KeysExport,
     NpyExport,
     ParquetExport,
@@ -168,7 +169,8 @@ EXPORTER_EXAMPLES: dict[str, list[Exporter]] = {
     "npy": [NpyExport()],
     "parquet": [ParquetExport(), ParquetExport(captions=True)],
     "keys": [KeysExport(), KeysExport(shard=True)],
-    "webdataset": [WebDatasetExport(), WebDatasetExport(shard_size=3)],
+    "webdataset": [WebDatasetExport(), WebDatasetExport(shard_size=3), WebDatasetExport(shard_size=3, energon=True)],
+    "huggingface": [HuggingFaceExport(shard_size=3)],
     "dropped": [DroppedExport()],
 }
 
