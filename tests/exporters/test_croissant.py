@@ -72,7 +72,7 @@ def test_it_names_files_with_hashes_pool_recipe_and_funnel(subset: tamis.Subset,
     assert facts["tamis"]["export"] == {"to": "huggingface", "shard_size": 4}
     assert facts["tamis"]["recipe"] == subset.recipe
     assert [line["kept"] for line in facts["tamis"]["funnel"]] == [line["kept"] for line in subset.funnel]
-    assert facts["rai:dataPreprocessingProtocol"][0] == "top 50 % by words: 11 of 21"
+    assert facts["rai:dataPreprocessingProtocol"][0] == "top 50 % of the survivors by words: 11 of 21"
     (records,) = facts["recordSet"]
     types = {field["source"]["extract"]["column"]: field["dataType"] for field in records["field"]}
     wanted = {"image": "sc:ImageObject", "uid": "sc:Text", "caption": "sc:Text", "words": "sc:Float"}

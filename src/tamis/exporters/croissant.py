@@ -85,7 +85,8 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
     if len(tables) > 1:
         parts = f"{out.name}/*.parquet"
         distribution.append(_named("FileSet", "parquet", "parquet") | {"encodingFormat": _PARQUET, "includes": parts})
-    recipe, steps = dict(subset.recipe), subset.funnel
+    settings = {name: value for name, value in dataclasses.asdict(exporter).items() if name != "croissant"}
+    steps = subset.funnel
     facts = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -99,10 +100,10 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
         "distribution": distribution,
         "recordSet": _record_sets(tables, distribution, run),
         "tamis": {
-            "export": {"to": exporter.name, **dataclasses.asdict(exporter)},
+            "export": {"to": exporter.name, **settings},
             "pairs": len(subset),
             "pool": {"rows": int(subset.keep.size), "fingerprint": run.facts.get("pool_fingerprint")},
-            "recipe": recipe,
+            "recipe": dict(subset.recipe),
             "funnel": list(steps),
             **({"partial": dict(subset.partial)} if subset.partial else {}),
         },
