@@ -30,7 +30,7 @@ from tamis.pool.source import MOST_CAPTIONS
 from tamis.store import Run
 from tamis.store.stream import samples_of
 
-DOGS, CATS = ["a dog", "two dogs on a beach", "dogs"], ["猫 \u0642\u0637\u0629", "a cat"]
+DOGS, CATS = ["a dog", "two dogs on a beach", "dogs"], ["猫 \u0642\u0637\u0629 two", "a cat"]
 LISTS: list[list[str | None]] = [[*DOGS], [None, CATS[0], " ", CATS[1], ""], [], [None]]
 
 
