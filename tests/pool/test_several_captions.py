@@ -205,7 +205,7 @@ def test_a_thousand_captions_of_an_image_and_one_more_and_the_same_twice(tmp_pat
     found = index_rows(run)
     assert len(found) == MOST_CAPTIONS + 1 + 3
     assert len({row["key"] for row in found}) == len(found)
-    assert found[MOST_CAPTIONS]["reason"].endswith("1,001 captions, more than the limit of 1,000")
+    assert found[MOST_CAPTIONS]["reason"].endswith("holds more captions than the limit of 1,000")
     uids = run.to_arrow()["uid"].to_pylist()
     assert (uids[-3] == uids[-1], len(set(uids))) == (True, len(uids) - 1)
     back = list(samples_of(run, fields=("caption", "files")))
