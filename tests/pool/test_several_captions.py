@@ -27,6 +27,7 @@ from tamis.errors import PoolError, RecipeError, RunError
 from tamis.ids import SUBSET_DTYPE, content_uid, fingerprint, format_uid, parse_uid
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.source import MOST_CAPTIONS
+from tamis.run import shard as reading
 from tamis.store import Run
 from tamis.store.stream import samples_of
 
@@ -235,6 +236,27 @@ def test_what_is_no_text_in_a_list_is_a_row_with_a_reason(tmp_path: Path) -> Non
     number, thing = ((None, f"the column 'caption' holds {what}, expected text") for what in ("a number", "an object"))
     assert rows("each") == [("dogs", None), ("a dog", None), number, number, ("a cat", None), thing, number]
     assert rows("first") == [("dogs", None), ("a dog", None), ("a cat", None), thing, number]
+
+
+def test_an_image_is_decoded_once_and_each_of_its_captions_is_told_that_it_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[str] = []
+    fill = reading.fill_pixels
+    monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (keys.append(sample.key), fill(sample, **how)))
+    broken = image_bytes(5)[:300]
+    files = [{"jpg": image, "txt": b"a\nb\nc"} for image in (image_bytes(1), broken, image_bytes(2))]
+    write_tar(tmp_path / "pool" / "0.tar", [(str(number), one) for number, one in enumerate(files)])
+    spec = PoolSpec(path=str(tmp_path / "pool"), captions="each")
+    for size in (2, 64):
+        keys.clear()
+        run = score(spec, tmp_path / f"run{size}", "image_hash", "image_size", batch_size=size)
+        assert sorted({*keys, "2-2"}) == ["0-0", "1-0", "1-1", "1-2", "2-0", "2-2"]  # 2-2 may be in the next group
+        rows = index_rows(run)
+        assert [row["status"] for row in rows] == ["ok"] * 3 + ["image_broken"] * 3 + ["ok"] * 3
+        assert [row["width"] for row in rows] == [48] * 3 + [None] * 3 + [48] * 3
+        hashes = list(run["image_hash"])
+        assert hashes[0] == hashes[1] == hashes[2] != hashes[6] == hashes[7] == hashes[8]
 
 
 REFUSED: Sequence[tuple[dict[str, Any], str]] = [
