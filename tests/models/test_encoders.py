@@ -91,7 +91,7 @@ def test_prompts_through_the_command(encoder: Any, pool: Path, tmp_path: Path) -
     scores = {}
     for prompt in ("", "query: "):
         signal = {"class_similarity": settings | {"encoder_prompt": prompt}}
-        run = tamis.score(pool, run=tmp_path / f"run{len(prompt)}", signals=[signal], quiet=True)
+        run = tamis.score(pool, run=tmp_path / f"run{len(prompt)}", signals=[signal], quiet=True, precision="float32")
         blocks = [run.table().read(n, ["class_similarity"])["class_similarity"] for n in range(3)]
         scores[prompt] = np.concatenate(blocks)
     encode = load_sentence_encoder(settings["encoder"], Device(), "query: ")
