@@ -11,7 +11,7 @@ import numpy as np
 
 from tamis.arrays import Float32s, Floats
 from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef, Signal
-from tamis.errors import ModelError, check_words
+from tamis.errors import ModelError, RecipeError, check_words
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.models.heads import Activation, Network, load_head, sigmoid
 from tamis.models.reference import resolve
@@ -67,15 +67,12 @@ class Head(Signal):
         check_words(self)
         if self.position is not None and self.position < 0:
             raise ValueError(f"position counts outputs from 0, got {self.position}")
-        if self.output == "softmax" and self.position is None:
-            raise ValueError("output: softmax needs a position: which of the outputs to take, from 0")
-        if self.of is None and self.embedding not in _GIVEN:
-            raise ValueError("set of: the model of the embeddings, such as openai/clip-vit-large-patch14")
 
     def needs(self) -> Mapping[str, Node]:
         if self.embedding in _GIVEN:
             return {"rows": GivenEmbedding(array=self.embedding, size=_GIVEN[self.embedding])}
-        assert self.of is not None
+        if self.of is None:
+            raise RecipeError("head: set of: the model of the embeddings, such as openai/clip-vit-large-patch14")
         return {"rows": (ImageEmbedding if self.embedding == "image_embedding" else TextEmbedding)(model=self.of)}
 
     def load(self, device: Device) -> Callable[..., Any]:
