@@ -49,6 +49,12 @@ class ModelPixels(Node):
         return {"images": self.of}
 
     def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.captioner import takes_decoded_images
+
+        if takes_decoded_images(self.model):
+            if self.fit == "crop":
+                raise ModelError(f"{self.model} resizes images by its own processor, and fit: crop has no effect on it")
+            return lambda *, images: images
         preprocess = load_preprocess(self.model)
         if self.fit == "crop":
             preprocess = preprocess.cropping()

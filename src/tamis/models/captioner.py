@@ -1,7 +1,7 @@
 """Image captioners: repeatable nucleus sampling, or beam search.
 
-BLIP and GIT are sampled by our own loop (`decoder`). Every other image-to-text model of transformers is sampled by its
-own `generate`: slower, but repeatable by the same random numbers.
+BLIP and GIT are sampled by our own loop (`decoder`), the other `ARCHITECTURES` by transformers' own `generate`: slower,
+but repeatable by the same random numbers. Models that take an instruction are in `chat`.
 
 To add an architecture, add a line to `ARCHITECTURES`, a tiny checkpoint to `tests/factories.py: captioner_folder`, and
 its fixture to `EXAMPLES` in `tests/models/test_captioners.py`.
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
+from tamis.models.chat import KINDS, ChatModel, load_chat, not_known
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
-from tamis.models.nucleus import Sampling, draw, random_numbers
+from tamis.models.nucleus import Sampling, drawn_token
 from tamis.models.packed import for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
@@ -73,7 +74,7 @@ class Architecture:
     parts: Callable[[Any], Parts] | None = None
 
 
-#: `model_type` in a checkpoint's config.json -> architecture. Other model types get the defaults.
+#: `model_type` in a checkpoint's config.json -> architecture.
 ARCHITECTURES: Mapping[str, Architecture] = {
     # Li et al. 2022: a BERT whose layers attend to the image.
     "blip": Architecture(loader="BlipForConditionalGeneration", prompt=_blip_prompt, parts=blip_parts),
@@ -86,12 +87,28 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
+def architecture_of(model: str) -> Architecture:
+    """Returns the architecture of a checkpoint; ModelError if it has none here."""
+    kind = model_type(model) or ""
+    if kind in KINDS and kind not in ARCHITECTURES:
+        raise ModelError(f"{model} is a {kind!r} model, which captions by sampling but has no beam search here")
+    if kind not in ARCHITECTURES:
+        raise ModelError(not_known(model, kind, ARCHITECTURES))
+    return ARCHITECTURES[kind]
+
+
+def takes_decoded_images(model: str) -> bool:
+    """Whether a captioner's own processor resizes its images, so that nothing may be resized before."""
+    kind = model_type(model)
+    return kind in KINDS and kind not in ARCHITECTURES
+
+
 class Captioner:
     """A captioner's network, tokenizer and preprocessing, on its device. `name` is the model as the user wrote it."""
 
     def __init__(self, model: ModelRef, device: Device) -> None:
         """Loads a checkpoint; ModelError if it is missing or damaged, or does not caption images."""
-        self.architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
+        self.architecture = architecture_of(model)
         import torch
         import transformers
 
@@ -151,27 +168,10 @@ class SamplingCaptioner(Captioner):
                     min_new_tokens=max(0, sampling.min_tokens - 1),
                     max_new_tokens=sampling.max_tokens - 1,
                     repetition_penalty=sampling.repetition_penalty,
-                    logits_processor=[_drawn_token(uids[start : start + at_once], sampling)],
+                    logits_processor=[drawn_token(uids[start : start + at_once], sampling)],
                 )
             captions += _grouped(self.texts(rows), sampling.captions)
         return captions
-
-
-def _drawn_token(uids: NDArray[np.uint64], sampling: Sampling) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Returns a logits processor that draws a token and rules out all others, so greedy `generate` takes it."""
-    import torch
-
-    high, low = np.repeat(uids, sampling.captions, axis=0).T
-    rows = np.arange(len(high))
-
-    def process(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        numbers = random_numbers(high, low, rows % sampling.captions, step=tokens.shape[1], seed=sampling.seed)
-        chosen = draw(scores.float(), rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
-        only = torch.full_like(scores, -torch.inf)
-        only[torch.arange(len(scores)), torch.from_numpy(chosen)] = 0
-        return only
-
-    return process
 
 
 def _grouped(texts: list[str], count: int) -> list[list[str]]:
@@ -276,10 +276,13 @@ class BeamCaptioner(Captioner):
 
 
 @loaded_once(keep=2)
-def load_captioner(model: ModelRef, device: Device) -> SamplingCaptioner:
+def _load(model: ModelRef, device: Device) -> SamplingCaptioner:
+    return (FastCaptioner if architecture_of(model).parts else SamplingCaptioner)(model, device)
+
+
+def load_captioner(model: str, device: Device) -> SamplingCaptioner | ChatModel:
     """Loads a captioner for sampling; ModelError if it is missing, damaged, or not a captioner."""
-    architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
-    return (FastCaptioner if architecture.parts else SamplingCaptioner)(model, device)
+    return load_chat(model, device) if takes_decoded_images(model) else _load(model, device)
 
 
 load_beam_captioner = loaded_once(keep=1)(BeamCaptioner)

@@ -132,7 +132,7 @@ COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/st
 
 #: Words in a model's id that suggest its job, the most specific first: "blip2-opt" and "vit-gpt2-captioning" caption.
 _WORDS: Mapping[Job, str] = {
-    "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b",
+    "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b|florence|paligemma|idefics|smolvlm|internvl|kosmos",
     "text-to-image": r"diffusion|\bsd|\bflux",
     "sentence encoder": r"minilm|sentence|sbert|mpnet",
     "image-text": r"clip|siglip",
@@ -204,9 +204,9 @@ def _warn_of_folder(reference: str) -> None:
 
 # ---- the hub
 
-#: The files that we download from a hub repository: no pickles, no code, and no chat templates, which we never apply.
+#: The files that we download from a hub repository: no pickles and no code. Chat templates (.jinja) run in a sandbox.
 PATTERNS = (
-    *("*.json", "*.safetensors", "*.txt", "*.model"),
+    *("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"),
     *("tokenizer.model.*", "bpe.codes", "*.tokenizer", "*.tiktoken", "*.spm"),  # vocabularies
 )
 
@@ -337,6 +337,10 @@ _OBJECTS = (
 )
 
 
+#: Files with the settings of an image processor.
+_OF_IMAGES = ("preprocessor_config.json", "processor_config.json")
+
+
 def complete(folder: Path) -> bool:
     """Whether a folder holds an intact configuration and every safetensors file that it names, intact."""
     pipeline = (folder / "model_index.json").is_file()
@@ -423,6 +427,9 @@ def _parts(folder: Path) -> list[Path] | None:
 
 
 def _counts(file: Path) -> bool:
+    """Whether a file is part of a model; a chat template only where images are prepared: other models ignore it."""
+    if file.suffix == ".jinja" and not any(file.with_name(name).is_file() for name in _OF_IMAGES):
+        return False
     return file.is_file() and any(file.match(pattern) for pattern in PATTERNS)
 
 
