@@ -11,15 +11,6 @@ from factories import write_pool
 import tamis as package
 
 
-def test_the_same_command_again_adds_what_is_missing(tamis: Tamis, scored: Path) -> None:
-    before = everything(scored / "scores")
-    done = tamis("score", "pool", "--run", "run", "--signals", "caption_length,image_size", "-q")
-    assert done.code == 0
-    assert everything(scored / "scores") == before
-    tamis("score", "pool", "--run", "run", "--recipe", "no-filter", "--signals", "language", "-q")
-    assert sorted(package.open_run(scored).scores) == ["caption_length", "image_size", "language"]
-
-
 def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis: Tamis, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", shards=1)
     (tmp_path / "mine.yaml").write_text("signals: [caption_length, {image_size: {label: other}}]")

@@ -71,7 +71,6 @@ def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, sc
     ("words", "names"),
     [
         ("c_ssft run --model MODEL", "batch 1,024"),
-        ("c_ssft run --model ./lost --train-batch 8", "./lost"),
         ("c_ssft lost --model MODEL", "lost"),
         ("c_rho run run --scale huge", "'huge'"),
         ("c_rho run run --learning-rate 0", "learning_rate"),

@@ -132,7 +132,11 @@ def check(
 
     Example: tamis check runs/mine --delete
     """
+    from dataclasses import asdict
+
+    import tamis
     from tamis.storage import location
+    from tamis.store.check import lines
 
     if not location(what).is_dir():
         if delete or as_json:
@@ -141,21 +145,13 @@ def check(
     elif settings or run:
         raise StopError("--set and --run are for checking a recipe")
     else:
-        _check_run(what, delete, as_json)
-
-
-def _check_run(run: str, delete: bool, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from tamis.store.check import check_run, lines
-
-    found = check_run(run, delete=delete)
-    if as_json:
-        print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
-    else:
-        for line in lines(found):
-            print(escape_controls(line))
-    exit_if(found.exit_code)
+        found = tamis.check(what, delete=delete)
+        if as_json:
+            print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
+        else:
+            for line in lines(found):
+                print(escape_controls(line))
+        exit_if(found.exit_code)
 
 
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:

@@ -98,18 +98,12 @@ def print_funnel(subset: Subset) -> None:
 
 
 def print_statuses(statuses: Iterator[dict[str, Any]]) -> None:
-    """Prints each status of a run as it comes: in place on a terminal, else one below the other."""
+    """Prints each status of a run as it comes: on a cleared terminal, else one below the other."""
     from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
 
     from tamis.run.progress import render_status
 
     console = Console()
-    if not console.is_terminal:
-        for status in statuses:
-            print(render_status(status), flush=True)
-        return
-    with Live(console=console, refresh_per_second=4) as live:
-        for status in statuses:
-            live.update(Text(render_status(status)))
+    for status in statuses:
+        console.clear()  # does nothing in a file or pipe
+        print(escape_controls(render_status(status)), flush=True)

@@ -18,8 +18,8 @@ from tamis.data import Sample
 from tamis.errors import SampleError
 from tamis.pool.files import describe_bytes
 
-#: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
-#: Ghostscript), and none of them is a photograph from the web.
+#: Formats that trainers' loaders open. Others are refused: they are no photographs from the web, and Pillow opens some
+#: with outside programs (EPS with Ghostscript).
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000", "AVIF", "PPM", "TGA", "ICO")
 
 #: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (most programs write
@@ -254,7 +254,7 @@ def pixels_in(data: bytes, *, max_pixels: int) -> int:
 
 
 def _unidentified(data: bytes) -> SampleError:
-    """Returns the error for bytes that none of `FORMATS` opens: another format, or no image."""
+    """Returns the error for bytes that are in another format than `FORMATS`, or not an image."""
     Image.init()
     for name, (_, accepts) in Image.OPEN.items():
         if name in FORMATS or accepts is None:

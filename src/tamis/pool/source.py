@@ -34,7 +34,7 @@ TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 #: The end of a shard's name if it is a row range of a table: its first row.
 ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 
-#: Columns of every run's index or tables: one of `PoolSpec.fields` with such a name would hide the column.
+#: Columns of every run's index or tables. `PoolSpec.fields` may not use these names: a field would hide the column.
 RESERVED = (
     *("uid", "uid_hi", "uid_lo", "shard", "key", "caption", "caption_judged", "width", "height"),
     *("original_width", "original_height", "image_bytes", "image_xxh3", "members", "status", "reason"),

@@ -78,7 +78,7 @@ class Local:
     # Started by the command line. Then `workers` None means one per core (memory permitting) when feeding GPUs or only
     # reading, and plug-ins always run in a child process, so that their exit does not end the command.
     command: bool = False
-    # One process per device runs the networks for all workers. None: for GPUs, if there are more workers than GPUs.
+    # True: one process per device runs the networks for all workers. None: if there are more workers than GPUs.
     served: bool | None = None
 
     @property
@@ -227,7 +227,7 @@ def worker_processes(plans: Sequence[Plan], run: Path, size: int, decoders: int,
 
 
 class WorkerProcess:
-    """A `ShardWorker` in a process of its own, which starts with the first shard and again if it died."""
+    """A `ShardWorker` in its own process, which starts with the first shard and restarts if it died."""
 
     def __init__(self, plan: Plan, run: Path, decoders: int, address: str | None = None) -> None:
         """`address`: the socket of a `DeviceProcess`; None: the worker runs the networks itself."""
