@@ -20,8 +20,7 @@ from tamis.models.captioner import (  # noqa: E402
     load_captioner,
     word_tokens,
 )
-from tamis.models.decoder import _penalise  # noqa: E402
-from tamis.models.nucleus import Sampling, draw, random_numbers  # noqa: E402
+from tamis.models.nucleus import Sampling, draw, penalise, random_numbers  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 
 #: A tiny checkpoint of each architecture: a new one needs one here.
@@ -78,7 +77,7 @@ def test_greedy_captions_are_identical(captioner: FastCaptioner, penalty: float)
 
 def test_words_already_said_are_penalised_whatever_the_sign_of_their_logits() -> None:
     logits = torch.tensor([[2.0, -2.0, 1.0], [2.0, -2.0, 1.0]])
-    _penalise(logits, np.array([[0, 1], [2, 2]]), 2.0)
+    penalise(logits, torch.tensor([[0, 1], [2, 2]]), 2.0)
     assert logits.tolist() == [[1.0, -4.0, 1.0], [2.0, -2.0, 0.5]]
 
 

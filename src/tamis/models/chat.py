@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,7 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
     tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.model_max_length = int(1e30)  # the network's positions are the limit; see `_batches`
     return processor
 
 
@@ -229,7 +231,7 @@ class ChatModel:
                 raise
             except Exception as error:  # of a processor: many kinds, most of them ValueError
                 if len(rows) == 1:
-                    log.warning("%s refuses an image or its prompt: %s", self.name, first_line(error))
+                    log.info("%s refuses an image or its prompt: %s", self.name, first_line(error))
                 waiting[:0] = [[row] for row in rows] if len(rows) > 1 else []
                 continue
             yield rows, inputs
@@ -240,7 +242,9 @@ class ChatModel:
             begun = self.tokenizer.bos_token is not None and texts[0].startswith(self.tokenizer.bos_token)
             settings["add_special_tokens"] = not begun
         pictures = [[Image.fromarray(image)] for image in images]  # a list for each text: some kinds take nothing else
-        made = self.processor(images=pictures, text=texts, padding=True, return_tensors="pt", **settings)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
+            made = self.processor(images=pictures, text=texts, padding=True, return_tensors="pt", **settings)
         # PaliGemma's processor makes labels too, for training.
         return {
             name: value.to(self.device, self.dtype if value.is_floating_point() else None)

@@ -60,6 +60,7 @@ _NOTHING = re.compile(r"[\W_]*")
 #: Reasons for a missing score.
 NOTHING_REMAINS = "nothing remains of the caption without phrases like 'a photo of'"
 NO_WORDS = "the caption holds no letter and no digit"
+NO_CAPTION = "the captioner generated no words for the image"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +192,7 @@ def alignment(
             continue
         kept = [k for k, other in enumerate(some) if other]
         if not kept:
-            reasons[n] = "the captioner generated no words for the image"
+            reasons[n] = NO_CAPTION if some else "the captioner's own processor refuses the image"
             continue
         cosines = np.stack([vectors[some[k]] for k in kept]) @ vectors[text]
         best[n], mean[n] = cosines.max(), cosines.sum() / len(some)
