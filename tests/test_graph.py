@@ -171,13 +171,13 @@ def test_an_empty_batch_finds_a_faulty_signal_before_any_work_and_is_tried_once(
         ({"times": [1 + 2j]}, "numbers complex128"),
         ({"times": np.ma.array([1.0], mask=[True])}, "masked"),
         ({"times": [[1.0, 2.0]]}, "(1, 2)"),
-        ({"times": [1.0], "reason": [3]}, "'reason' words 3"),
+        ({"times": [1.0], "reason": [3]}, "'reason' strings 3"),
         ({"times": [1.0], "reason": []}, "0 'reason'"),
         ({"times": [1.0], "reason": "x"}, "str 'reason'"),  # not one letter for each sample
     ],
     ids=str,
 )
-def test_a_broken_promise_is_told_with_the_signals_name(found: Any, names: str) -> None:
+def test_a_broken_promise_is_reported_with_the_signals_name(found: Any, names: str) -> None:
     with pytest.raises(SignalError) as error:
         check_output(Times(), found, 1)
     assert [word for word in f"'times' {__name__}.Times {names}".split() if word not in str(error.value)] == []

@@ -16,10 +16,10 @@ import tamis
 from tamis import choosing, recipe
 from tamis.errors import RecipeError, brief, unknown_message
 from tamis.exporters import NpyExport, WebDatasetExport
-from tamis.models.class_names import class_names, load_nouns, synset_names
 from tamis.selectors import AllOf, AtLeast, Equals, NoneOf
 from tamis.selectors.expression import parse
 from tamis.signals import CaptionLength, ClipScore, TextArea
+from tamis.signals.classes import class_names, load_nouns, synset_names
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.store.table import Table
 

@@ -38,7 +38,7 @@ def letters(
 ) -> Any:
     """A tokenizer of single letters; `named` are more special tokens: `image_token` and so on.
 
-    `begins`: <s> before a text; `ends`: and </s> after it. Chat templates write <s> themselves: whoever adds special tokens to their text has two.
+    `begins`: <s> before a text; `ends`: and </s> after it. Chat templates write <s> themselves.
     """
     from tokenizers import Tokenizer, decoders, models, processors
     from transformers import PreTrainedTokenizerFast

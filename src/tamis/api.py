@@ -123,7 +123,7 @@ def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable
 
 def report(
     run: PathLike | Run,
-    subsets: Sequence[Subset] = (),
+    subsets: Sequence[PathLike | Subset] = (),
     *,
     out: PathLike,
     partial: bool = False,
@@ -133,7 +133,7 @@ def report(
 
     Args:
         run: a run folder.
-        subsets: subsets of this run; the first few get galleries.
+        subsets: subsets of this run, as files or objects; the first few get galleries.
         out: the page.
         partial: report the finished shards of an incomplete run; the page then says so at its top.
         overwrite: replace an earlier page; one in the run folder is replaced anyway.
@@ -149,7 +149,13 @@ def report(
     page = output_path(out)
     opened = open_run(run, partial=partial)
     check_page(page, overwrite=overwrite, read=opened.pool_files)
-    return write_report(opened, subsets, page, _readable_pool(opened), overwrite=overwrite)
+    return write_report(opened, _loaded(subsets, opened), page, _readable_pool(opened), overwrite=overwrite)
+
+
+def _loaded(subsets: Iterable[PathLike | Subset], run: Run) -> list[Subset]:
+    from tamis.store.subset import Subset
+
+    return [one if isinstance(one, Subset) else Subset.load(one, run) for one in subsets]
 
 
 def _readable_pool(run: Run) -> Pool | None:
@@ -185,11 +191,10 @@ def explore(
     from tamis.explore.pages import Pages
     from tamis.explore.queries import Explorer
     from tamis.explore.server import Server
-    from tamis.store.subset import Subset
 
     opened = HeldRun(run, partial=partial)
     opened.check_complete()
-    chosen = [one if isinstance(one, Subset) else Subset.load(one, opened) for one in subsets]
+    chosen = _loaded(subsets, opened)
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
             raise RunError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,23 +36,13 @@ def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]
         OSError: it cannot be read.
         ValueError: it is not one array.
     """
-    with array_errors():
+    try:
         found = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # NumPy 2.4 lets errors of tokenize and zipfile through
+        raise ValueError(f"{type(error).__name__}: {error}") from error
     if not isinstance(found, np.ndarray):
         found.close()
         raise ValueError("it holds several arrays: save the one you need as a .npy file")
     return found
-
-
-@contextmanager
-def array_errors() -> Iterator[None]:
-    """Turns errors of NumPy while it reads an array into ValueError; OSErrors pass through.
-
-    NumPy 2.4 lets errors of tokenize and zipfile through.
-    """
-    try:
-        yield
-    except (OSError, ValueError):
-        raise
-    except Exception as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,32 +17,17 @@ from tamis.errors import ModelError, RecipeError, unknown_message
 Rows = list[dict[str, Any]]
 
 
-def _signals() -> Rows:
-    return [
-        {
-            "signal": name,
-            "columns": ", ".join(column.name for column in cls.columns),
-            "settings": _settings(cls),
-            "cost": _cost(cls),
-            "about": _first_line(cls),
-        }
-        for name, cls in _classes("signals").items()
-    ]
-
-
-def _steps() -> Rows:
-    listed = dict.fromkeys(("all_of", "any_of", "none_of"), "a list of recipes, steps or lists of steps")
-    return [
-        {"step": name, "settings": listed.get(name) or _settings(cls), "about": _first_line(cls)}
-        for name, cls in _classes("steps").items()
-    ]
-
-
-def _exports() -> Rows:
-    return [
-        {"format": name, "settings": _settings(cls), "about": _first_line(cls)}
-        for name, cls in _classes("exports").items()
-    ]
+def _of_classes(what: str, heading: str) -> Rows:
+    """Returns the rows of signals, steps or exports; `heading` is the first column's."""
+    parts = dict.fromkeys(("all_of", "any_of", "none_of"), "a list of recipes, steps or lists of steps")
+    rows: Rows = []
+    for name, cls in _classes(what).items():
+        facts = {"settings": parts.get(name) or _settings(cls), "about": _first_line(cls)}
+        if what == "signals":
+            columns = ", ".join(column.name for column in cls.columns)
+            facts = {"columns": columns, "settings": facts["settings"], "cost": _cost(cls), "about": facts["about"]}
+        rows.append({heading: name, **facts})
+    return rows
 
 
 def _recipes() -> Rows:
@@ -225,11 +211,11 @@ def _loaded() -> list[Any]:
 
 #: What `tamis list` can list.
 CATALOGUES: Mapping[str, Callable[[], Rows]] = {
-    "signals": _signals,
+    "signals": partial(_of_classes, "signals", "signal"),
     "recipes": _recipes,
     "models": _models,
-    "steps": _steps,
-    "exports": _exports,
+    "steps": partial(_of_classes, "steps", "step"),
+    "exports": partial(_of_classes, "exports", "format"),
 }
 
 

@@ -256,7 +256,7 @@ def check_output(signal: Signal, found: Any, count: int) -> None:
     cannot be stored: another batch may be fine.
     """
     if not isinstance(found, Mapping):
-        raise SignalError(f"{title(signal)} must return a mapping of its columns, it returned a {_kind(found)}")
+        raise SignalError(f"{title(signal)} must return a mapping of its columns, it returned a {type(found).__name__}")
     kinds = {column.name: column.kind for column in signal.columns}
     for name in kinds:
         if name not in found:
@@ -271,7 +271,7 @@ def check_output(signal: Signal, found: Any, count: int) -> None:
             continue
         several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a str is not a list of values
         if not several or len(values) != count:
-            size = f"{len(values)} values" if several else f"a {_kind(values)}"
+            size = f"{len(values)} values" if several else f"a {type(values).__name__}"
             raise SignalError(f"{title(signal)} gave {size} for {count} samples in the column {name!r}")
         if kinds.get(name, "word") == "word":
             _check_words(signal, f"the column {name!r}", values)
@@ -282,7 +282,9 @@ def check_output(signal: Signal, found: Any, count: int) -> None:
 def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
     for value in values:
         if value is not None and not isinstance(value, str):
-            raise SignalError(f"{title(node)}: expected strings in {where}, got the {_kind(value)} {brief(value)}")
+            raise SignalError(
+                f"{title(node)}: expected strings in {where}, got the {type(value).__name__} {brief(value)}"
+            )
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
@@ -343,10 +345,6 @@ def _check_range(where: str, array: NDArray[Any], stored: type[np.floating[Any]]
 def _count(values: Mapping[Node, Any]) -> int:
     root = Samples()
     return len(values[root] if root in values else next(one for one in values.values() if hasattr(one, "__len__")))
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__
 
 
 def model_digest(reference: str) -> str:

@@ -426,11 +426,6 @@ def can_put_if_absent(path: Path) -> bool:
     return not isinstance(path, RemotePath) or str(path).partition("://")[0] in CREATES_ONLY_IF_ABSENT
 
 
-def remove(path: Path) -> None:
-    """Removes a file if it exists."""
-    path.unlink(missing_ok=True)
-
-
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Writes a JSON file; `durable` as for `writing`."""
     with writing(path, durable=durable) as temporary:

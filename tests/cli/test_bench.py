@@ -125,7 +125,7 @@ def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_w
         (("--recipes", "random", "--model", "no-such-model"), "no-such-model"),
     ],
 )
-def test_what_is_wrong_is_told_before_any_training(
+def test_what_is_wrong_is_reported_before_any_training(
     tamis: Tamis, placed: Path, words: tuple[str, ...], said: str
 ) -> None:
     done = tamis("bench", "pool", "--out", "bench", "--tasks", "found", *SMALL, *words)

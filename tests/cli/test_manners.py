@@ -72,7 +72,7 @@ def test_the_hint_for_an_extra_works_from_a_checkout(monkeypatch: pytest.MonkeyP
     assert errors.install("text") == "pip install 'tamis[text]'"
 
 
-def test_one_thing_of_a_list_is_told_in_full(tamis: Tamis) -> None:
+def test_an_entry_of_a_list_is_shown_in_full(tamis: Tamis) -> None:
     clip = tamis("list", "signals", "clip").out
     assert all(words in clip for words in ("Cost:", "clip: cosine", "Settings: model", "clip-30"))
     assert "epsilon" in tamis("list", "steps", "semdedup").out

@@ -197,9 +197,9 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(t
     tab.wait_for_selector("dialog[open] blockquote")
     tab.keyboard.press("g")
     tab.wait_for_selector("dialog #mark-good[aria-pressed=true]")
+    assert (labelled(1), labelled(0)) == ([0], [])
     tab.keyboard.press("u")
     tab.wait_for_selector("dialog #mark-good[aria-pressed=false]")
-    assert (labelled(1), labelled(0)) == ([], [])
 
 
 @pytest.mark.parametrize("box", ["#caption", "#word-part"])

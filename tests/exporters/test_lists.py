@@ -46,12 +46,11 @@ def scored(tmp_path: Path) -> Run:
 # ---- npy
 
 
-@pytest.mark.parametrize("kept", [[0, 1, 2, 4, 7, 9], [], range(10)], ids=["some", "none", "all"])
-@pytest.mark.parametrize("block", [3, 1 << 20])
+@pytest.mark.parametrize("kept", [[0, 1, 2, 4, 7, 9], []], ids=["some", "none"])
 def test_npy_is_datacomps_subset_file_byte_for_byte(
-    tmp_path: Path, kept: Sequence[int], block: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tamis.exporters.lists._UIDS", block)
+    monkeypatch.setattr("tamis.exporters.lists._UIDS", 3)
     assert tamis.export(subset_of(uid_run(tmp_path / "run"), kept), "npy", tmp_path / "subset.npy") == len(kept)
     np.save(tmp_path / "theirs.npy", np.array(sorted(UIDS[row] for row in kept), np.dtype("u8,u8")))
     assert (tmp_path / "subset.npy").read_bytes() == (tmp_path / "theirs.npy").read_bytes()

@@ -1,4 +1,4 @@
-"""ClipCov's mathematics beside its definitions, written out with every pair of pairs."""
+"""ClipCov's mathematics compared with its definitions, written out with every pair of pairs."""
 
 from __future__ import annotations
 
@@ -241,30 +241,11 @@ def test_double_greedy_follows_algorithm_1() -> None:
     assert chosen[stay].tolist() == one
 
 
-def heap_merge(picks: Sequence[Picks], ties: Sequence[Array], count: int) -> list[tuple[int, int]]:
-    """The head of highest gain, ties to the lowest number, again and again."""
-    place = [0] * len(picks)
-    out: list[tuple[int, int]] = []
-    while len(out) < count:
-        heads = [(-picks[k].gains[p], int(ties[k][p]), k) for k, p in enumerate(place) if p < len(picks[k].rows)]
-        if not heads:
-            break
-        k = min(heads)[2]
-        out.append((k, place[k]))
-        place[k] += 1
-    return out
-
-
-@given(st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
-def test_merging_is_a_heap_of_heads_also_where_gains_rise_and_tie(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    picks = [Picks(np.arange(n), rng.integers(0, 4, n).astype(float)) for n in rng.integers(0, 8, 4)]
-    numbers = rng.permutation(100).astype(np.uint64)
-    ties = [numbers[10 * k : 10 * k + len(each.rows)] for k, each in enumerate(picks)]
-    for count in (0, 5, 100):
-        every = [(k, place) for k, each in enumerate(picks) for place in each.rows.tolist()]
-        assert [every[position] for position in merge(picks, ties, count)] == heap_merge(picks, ties, count)
+def test_choices_are_merged_by_gain_and_keep_their_order_where_gains_rise_and_tie() -> None:
+    picks = [Picks(np.arange(3), np.array([3.0, 1.0, 2.0])), Picks(np.arange(2), np.array([3.0, 2.0]))]
+    ties = [np.array([7, 1, 2], np.uint64), np.array([5, 3], np.uint64)]
+    assert merge(picks, ties, 9).tolist() == [3, 0, 4, 1, 2]
+    assert merge(picks, ties, 2).tolist() == [3, 0]
 
 
 def test_covariance_and_centres_are_their_definitions() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from tiny_captioners import CAPTIONERS, captioner
 torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
-from tamis.errors import ModelError  # noqa: E402
-from tamis.models.captioner import load_beam_captioner, load_captioner  # noqa: E402
 from tamis.models.chat import KINDS, ChatModel, load_chat  # noqa: E402
 from tamis.models.nucleus import Sampling, drawn_token  # noqa: E402
 from tamis.store import Run  # noqa: E402

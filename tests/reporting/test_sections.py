@@ -324,12 +324,14 @@ def test_only_groups_of_repeats_that_the_run_still_has_are_shown(tmp_path: Path)
         {"size": 3, "rows": [4, 1, 2], "uids": [uids[4], uids[1], uids[2]]},
         {"size": 2, "rows": [0, 3], "uids": [uids[0], uids[5]]},  # the run has other pairs there now
     ]
-    line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": {"largest_groups": groups}}
+    facts = {"largest_groups": groups, "method": "<b>any</b>"}
+    line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": facts}
     subset = Subset(run=run, keep=np.array([1, 0, 0, 1, 1, 1], bool), recipe={"name": "once"}, funnel=[line])
     (of,) = sections_of(run, [subset])["found"]["repeated"]["subsets"]
     assert [(group["size"], [each.row for each in group["pairs"]]) for group in of["groups"]] == [(3, [4, 1, 2])]
     _, text = shown(run, [subset], "found")
     assert text.index("All values") > text.index("stays ") < text.index("repeats it")
+    assert "method: <b>any</b>" in shown(run, [subset], "funnels")[1]
 
 
 def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: Path) -> None:

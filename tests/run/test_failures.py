@@ -98,10 +98,7 @@ def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
     [
         (Faulty(key=BAD, how="short"), r"'faulty' \(odd_signals.Faulty\).* 6 .* 7 ", 1),
         (Faulty(key=BAD, how="short"), " 6 .* 7 ", 2),  # the error comes through the worker's pipe
-        (Faulty(key=BAD, how="extra"), "'fault'", 1),
-        (Faulty(key=BAD, how="list"), "mapping", 1),
         (Broken(how="misspelt"), "'misspelt'", 1),
-        (Broken(how="arguments"), "samples.*images", 1),
         (Broken(how="load"), "KeyError: 'no such weight'", 1),
         (Broken(how="nothing"), r"load\(\).*None", 1),
     ],

@@ -76,7 +76,7 @@ def test_a_recipes_pool_is_the_runs_too(tmp_path: Path) -> None:
     package.run_recipe(recipe, quiet=True)
     other = {**recipe, "pool": str(tmp_path / "two")}
     for call in (package.plan, package.run_recipe):
-        with pytest.raises(RunError, match=r"1 shards that it lacks.*--grow"):
+        with pytest.raises(RunError, match=r"1 shards that are not in this run.*--grow"):
             call(recipe=other)  # type: ignore[operator]
     assert package.plan(recipe=other, grow=True).missing[0].shards == 1
     assert len(package.run_recipe(other, grow=True, quiet=True).run) == 4

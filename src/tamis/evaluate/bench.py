@@ -67,18 +67,6 @@ _NO_REASONS = Verdict(problem="reasons stay with the subset's file")
 TRUTH = "truth"
 
 
-@dataclass(frozen=True)
-class Size:
-    """The size of a bench on the lab's world."""
-
-    pairs: int  # pairs in the drawn pool
-    samples: int | None  # pairs that each model sees, repeats counted; None: as many as the scale says
-    images: int  # images in each drawn task
-
-
-#: See docs/bench.md.
-FULL, QUICK = Size(10_000, None, 480), Size(2_000, 12_288, 240)
-
 #: In the lab's world, recipes use these models instead of models for photographs.
 LAB_MODELS = ("signals.clip.model=lab/clip", "signals.tmars.model=lab/clip", "signals.sieve.captioner=lab/captioner")
 
@@ -87,7 +75,7 @@ LAB_MODELS = ("signals.clip.model=lab/clip", "signals.tmars.model=lab/clip", "si
 class Contender:
     """One subset and the scores of the models trained on it."""
 
-    name: str  # of the recipe
+    name: str  # the recipe's name
     kept: int  # pairs that it keeps, repeats counted
     usable: int  # distinct kept pairs whose image and caption can be read
     epochs: float  # how often a training sees each usable pair on average
@@ -253,7 +241,11 @@ def bench(
             opened = open_run(source, partial=partial)
         else:
             if not isinstance(source, PoolSpec):
-                source = PoolSpec(path=str(lab_pool(folder, pairs, workers)), fields=("truth", *fields))
+                drawing = folder / f"pool-{pairs}"
+                if not (drawing / _DRAWN).is_file():
+                    make_pool(drawing, pairs=pairs, workers=workers)
+                    write_json(drawing / _DRAWN, {"pairs": pairs})
+                source = PoolSpec(path=str(drawing), fields=(TRUTH, *fields))
             opened, costs = _scored(
                 source, chosen, own or folder / "run", folder / "scoring.json", workers, quiet, compute
             )
@@ -335,15 +327,6 @@ def _seconds_of_events(run: Path) -> float:
     return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path)))
 
 
-def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
-    """Draws the lab's pool of a bench, unless it exists, and returns its folder."""
-    folder = out / f"pool-{pairs}"
-    if not (folder / _DRAWN).is_file():
-        make_pool(folder, pairs=pairs, workers=workers)
-        write_json(folder / _DRAWN, {"pairs": pairs})
-    return folder
-
-
 @contextmanager
 def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
     """Locks a bench's folder while the block runs. The folder may hold the paths in `read`, which the bench reads."""
@@ -402,8 +385,10 @@ def compare(
     _check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
     with _bench_folder(folder, [run.path, Path(tasks)]):
-        place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
-        counting, _ = find_tasks(place, only=only)
+        task_folder = (
+            make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
+        )
+        counted, _ = find_tasks(task_folder, only=only)
         numbers = tuple(range(training.seed, training.seed + seeds))
         cells = {}
         for seed in numbers:  # seed by seed: a bench that stops early has results for every subset
@@ -413,11 +398,11 @@ def compare(
                     name=f"{subset.name}, seed {seed}",
                     subset=replace(subset, funnel=(), verdict=_NO_REASONS),
                     training=one,
-                    tasks=place,
-                    only=tuple(task.name for task in counting),
+                    tasks=task_folder,
+                    only=tuple(task.name for task in counted),
                     device=device,
                     folder=folder,
-                    ident=identity(subset, one, counting, device.precision),
+                    ident=identity(subset, one, counted, device.precision),
                     keep_model=keep_models,
                     at_a_time=max(1, min(workers, seeds * len(subsets))),
                 )
@@ -427,7 +412,7 @@ def compare(
         problems = execute_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
-        done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
+        done = summed_up(subsets, results, training, numbers, [task.name for task in counted], failed, scoring or {})
         write_record(folder / RESULT, done.facts())
         return done
 

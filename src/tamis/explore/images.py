@@ -56,14 +56,8 @@ class Images:
         with self._guard:
             if not self._closed:
                 self._pages.append(rows)
-                self._readers.submit(self._read_newest)
-
-    def _read_newest(self) -> None:
-        try:
-            rows = self._pages.pop()
-        except IndexError:  # the page was dropped
-            return
-        self.read_ahead(rows)
+                # If the page was dropped, IndexError ends up in a future that is not looked at.
+                self._readers.submit(lambda: self.read_ahead(self._pages.pop()))
 
     def close(self) -> None:
         """Stops prefetching and drops queued pages."""

@@ -5,16 +5,14 @@ one, the opposite side, or another object of the same group. Such captions test 
 et al. 2023, When and why vision-language models behave like bags-of-words; Ma et al. 2023, CREPE).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from tamis.lab.captions import describe, vague_caption
-from tamis.lab.world import COUNTS, GROUPS, NEAR_COLOURS, OBJECTS, Scene, sample_scene
-
-T = TypeVar("T")
+from tamis.lab.world import COUNTS, GROUPS, NEAR_COLOURS, OBJECTS, Scene, pick, sample_scene
 
 HardKind = Literal[
     "wrong_colour",
@@ -87,12 +85,12 @@ def _half(scene: Scene, rng: np.random.Generator) -> Said:
 
 def _wrong_colour(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:
     # Never the other object's colour: no right caption gives one colour to both.
-    said = _pick([colour for colour in NEAR_COLOURS[scene.colour] if colour != scene.other_colour], rng)
+    said = pick([colour for colour in NEAR_COLOURS[scene.colour] if colour != scene.other_colour], rng)
     return replace(scene, colour=said), scene.colour, said
 
 
 def _wrong_count(scene: Scene, rng: np.random.Generator) -> tuple[Scene, int, int]:
-    said = _pick([count for count in COUNTS if abs(count - scene.count) == 1], rng)
+    said = pick([count for count in COUNTS if abs(count - scene.count) == 1], rng)
     return replace(scene, count=said), scene.count, said
 
 
@@ -110,11 +108,11 @@ def _wrong_relation(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str,
 
 
 def _wrong_object(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:
-    shown = _pick(scene.objects, rng)
+    shown = pick(scene.objects, rng)
     alike = next(members for _, _, members in GROUPS.values() if shown in members)
     # If the whole group is in the image, name any other object.
     free = [name for name in (*alike, *OBJECTS) if name not in scene.objects]
-    said = _pick(free[: max(1, sum(name not in scene.objects for name in alike))], rng)
+    said = pick(free[: max(1, sum(name not in scene.objects for name in alike))], rng)
     return (replace(scene, subject=said) if shown == scene.subject else replace(scene, other=said)), shown, said
 
 
@@ -124,7 +122,3 @@ _WRONG: Mapping[str, Callable[[Scene, np.random.Generator], tuple[Scene, str | i
     "wrong_relation": _wrong_relation,
     "wrong_object": _wrong_object,
 }
-
-
-def _pick(choices: Sequence[T], rng: np.random.Generator) -> T:
-    return choices[int(rng.integers(len(choices)))]

@@ -93,8 +93,8 @@ def paint_text(
         size = max(_SMALLEST, size - 1.5)
     lines = lines[:most_lines]
 
-    block = _Block(lines, font, centred=bool(rng.random() < 0.7))
-    placed = _Placement(block, image.size, rng, where=where, turn=turn, slant=slant)
+    centred = bool(rng.random() < 0.7)
+    placed = _Placement(lines, font, image.size, rng, centred=centred, where=where, turn=turn, slant=slant)
     stroke = max(1, round(0.45 * unit * _LARGER)) if bold else 0
     canvas = image.copy()
     if style in ("band", "plate"):
@@ -170,25 +170,25 @@ def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[Paint
         turn = float(rng.uniform(0.6, 1.0)) * diagonal
         size = 0.8 * (width**2 + height**2) ** 0.5 / font_of(100).getlength(text) * 100
         size = min(size, 30 * unit)
-        places = [centre]
+        centres = [centre]
     elif look == "tiled":
         turn = float(rng.uniform(20, 40))
         size = float(rng.uniform(10, 14)) * unit
         step = font_of(100).getlength(text) * size / 100 + 14 * unit
         rows = size * float(rng.uniform(2.0, 2.8))
-        places = [
+        centres = [
             (centre[0] + (i + 0.5 * (j % 2)) * step, centre[1] + j * rows) for j in range(-6, 7) for i in range(-4, 5)
         ]
     else:
         size = float(rng.uniform(10, 13)) * unit
         half = font_of(100).getlength(text) * size / 200 + 3 * unit
         right, low = rng.random(2) < 0.65
-        places = [(width - half if right else half, height - size if low else size)]
+        centres = [(width - half if right else half, height - size if low else size)]
     if look != "corner" and rng.random() < 0.5:
         turn = -turn
     opacity = float(rng.uniform(0.3, 0.5) if look == "corner" else rng.uniform(0.15, 0.35))
     colour: RGB = (255, 255, 255) if rng.random() < 0.7 else (20, 20, 24)
-    mask, quads = _laid(image.size, text, round(size * _LARGER), places, turn)
+    mask, quads = _laid(image.size, text, round(size * _LARGER), centres, turn)
     canvas = image.copy()
     _paste(canvas, colour, mask, opacity)
     return PaintedText(canvas, (text,) * len(quads), quads), {"look": look, "opacity": round(opacity, 3)}
@@ -217,9 +217,9 @@ def _plate(canvas: Image.Image, corner: Point, size: tuple[int, int], fill: RGB,
 
 
 def _laid(
-    size: tuple[int, int], text: str, font_size: int, places: list[Point], turn: float
+    size: tuple[int, int], text: str, font_size: int, centres: list[Point], turn: float
 ) -> tuple[Image.Image, tuple[Quad, ...]]:
-    """A mask with copies of the text around the places, all turned about the image's middle by `turn` degrees."""
+    """A mask with copies of the text around the centres, all turned about the image's middle by `turn` degrees."""
     font = font_of(max(1, font_size))
     # Twice as large as the image in each direction: text outside the image may turn into it.
     page = Image.new("L", (size[0] * 2 * _LARGER, size[1] * 2 * _LARGER))
@@ -238,7 +238,7 @@ def _laid(
         u, v = turned(x, y)
         return round(min(max(u, 0.0), size[0]), 1), round(min(max(v, 0.0), size[1]), 1)
 
-    for x, y in places:
+    for x, y in centres:
         at = ((x - half_w + middle[0]) * _LARGER - left, (y - half_h + middle[1]) * _LARGER - top)
         draw.text(at, text, fill=255, font=font)
         u, v = turned(x, y)
@@ -251,35 +251,26 @@ def _laid(
     return cropped.reduce(_LARGER), tuple(quads)
 
 
-class _Block:
-    """Lines of text, laid out in enlarged pixels."""
-
-    def __init__(self, lines: list[str], font: ImageFont.FreeTypeFont, *, centred: bool) -> None:
-        self.lines, self.font = lines, font
-        ascent, descent = font.getmetrics()
-        self.leading = (ascent + descent) * 0.98
-        lengths = [font.getlength(line) for line in lines]
-        self.width, self.height = max(lengths), self.leading * len(lines)
-        # Top left corner of each line.
-        self.starts = [
-            ((self.width - length) / 2 if centred else 0.0, i * self.leading) for i, length in enumerate(lengths)
-        ]
-
-
 class _Placement:
-    """Places a block on the image: slants and turns it about its centre, then shifts it."""
+    """A block of lines on the image: laid out in enlarged pixels, slanted and turned about its centre, then shifted."""
 
     def __init__(
-        self, block: _Block, size: tuple[int, int], rng: np.random.Generator, *, where: Where, turn: float, slant: float
-    ) -> None:
-        self.block, self.size = block, size
+        self, lines: list[str], font: ImageFont.FreeTypeFont, size: tuple[int, int], rng: np.random.Generator, *,
+        centred: bool, where: Where, turn: float, slant: float,
+    ) -> None:  # fmt: skip
+        self.lines, self.font, self.size = lines, font, size
+        leading = sum(font.getmetrics()) * 0.98
+        lengths = [font.getlength(line) for line in lines]
+        self.width, self.height = max(lengths), leading * len(lines)
+        # Top left corner of each line in the block.
+        self.starts = [((self.width - length) / 2 if centred else 0.0, i * leading) for i, length in enumerate(lengths)]
         self.canvas = (size[0] * _LARGER, size[1] * _LARGER)
         c, s = cos(turn * pi / 180), sin(turn * pi / 180)
         # Matrix from block coordinates (relative to its centre) to the canvas.
         self.xx, self.xy, self.yx, self.yy = c, -s - slant * c, s, c - slant * s
         self.straight = turn == 0 and slant == 0
-        half_w = (abs(self.xx) * block.width + abs(self.xy) * block.height) / 2 + 4 * _LARGER
-        half_h = (abs(self.yx) * block.width + abs(self.yy) * block.height) / 2 + 3 * _LARGER
+        half_w = (abs(self.xx) * self.width + abs(self.xy) * self.height) / 2 + 4 * _LARGER
+        half_h = (abs(self.yx) * self.width + abs(self.yy) * self.height) / 2 + 3 * _LARGER
         free_x, free_y = max(0.0, self.canvas[0] / 2 - half_w), max(0.0, self.canvas[1] / 2 - half_h)
         along = {"top": (-1.0, -0.8), "middle": (-0.25, 0.25), "bottom": (0.8, 1.0), "anywhere": (-1.0, 1.0)}[where]
         self.x = self.canvas[0] / 2 + float(rng.uniform(-1, 1)) * free_x
@@ -287,7 +278,7 @@ class _Placement:
 
     def at(self, x: float, y: float) -> Point:
         """Converts block coordinates to canvas coordinates."""
-        dx, dy = x - self.block.width / 2, y - self.block.height / 2
+        dx, dy = x - self.width / 2, y - self.height / 2
         return self.x + self.xx * dx + self.xy * dy, self.y + self.yx * dx + self.yy * dy
 
     def letters(self, stroke: int, shift: float = 0.0) -> Image.Image:
@@ -296,14 +287,14 @@ class _Placement:
         draw = ImageDraw.Draw(mask)
         if self.straight:
             x0, y0 = self.at(0, 0)
-            for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
+            for line, (x, y) in zip(self.lines, self.starts, strict=True):
                 at = (x0 + x + shift, y0 + y + shift)
-                draw.text(at, line, fill=255, font=self.block.font, stroke_width=stroke)
+                draw.text(at, line, fill=255, font=self.font, stroke_width=stroke)
             return mask.reduce(_LARGER)
         # Drawn upright about the canvas's centre, then slanted and turned; Pillow wants the inverse map.
-        left, top = (self.canvas[0] - self.block.width) / 2, (self.canvas[1] - self.block.height) / 2
-        for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
-            draw.text((left + x, top + y), line, fill=255, font=self.block.font, stroke_width=stroke)
+        left, top = (self.canvas[0] - self.width) / 2, (self.canvas[1] - self.height) / 2
+        for line, (x, y) in zip(self.lines, self.starts, strict=True):
+            draw.text((left + x, top + y), line, fill=255, font=self.font, stroke_width=stroke)
         det = self.xx * self.yy - self.xy * self.yx
         a, b, d, e = self.yy / det, -self.xy / det, -self.yx / det, self.xx / det
         cx, cy, x0, y0 = self.canvas[0] / 2, self.canvas[1] / 2, self.x + shift, self.y + shift
@@ -316,7 +307,7 @@ class _Placement:
         """Returns a mask of the area behind the block: around it, or a band across the image."""
         mask = Image.new("L", self.canvas)
         dx, dy = (self.canvas[0], 1.5 * _LARGER) if band else (3 * _LARGER, 1.5 * _LARGER)
-        w, h = self.block.width, self.block.height
+        w, h = self.width, self.height
         corners = [self.at(-dx, -dy), self.at(w + dx, -dy), self.at(w + dx, h + dy), self.at(-dx, h + dy)]
         ImageDraw.Draw(mask).polygon(corners, fill=255)
         return mask.reduce(_LARGER)
@@ -324,8 +315,8 @@ class _Placement:
     def quads(self, margin: float) -> tuple[Quad, ...]:
         """Returns the corners around each line's letters, in pixels inside the image."""
         out: list[Quad] = []
-        for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
-            left, top, right, bottom = self.block.font.getbbox(line)
+        for line, (x, y) in zip(self.lines, self.starts, strict=True):
+            left, top, right, bottom = self.font.getbbox(line)
             x0, y0, x1, y1 = x + left - margin, y + top - margin, x + right + margin, y + bottom + margin
             out.append((self._pixel(x0, y0), self._pixel(x1, y0), self._pixel(x1, y1), self._pixel(x0, y1)))
         return tuple(out)

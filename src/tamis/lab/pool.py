@@ -100,7 +100,7 @@ def make_pool(
         own_shares(shares)  # raises here, not in another process
     out = Path(out)
     names = tuple(f"{number:05d}.tar" for number in range(-(-pairs // shard_size)))
-    # Existing shards first: nothing is written next to those of another pool.
+    # Compare existing shards first, so that nothing is written next to another pool's shards.
     numbers = sorted(range(len(names)), key=lambda number: not (out / names[number]).exists())
     strangers = sorted(path.name for path in out.glob("*.tar") if path.name not in names) if out.exists() else []
     if strangers:

@@ -10,7 +10,6 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,7 +20,7 @@ from tamis.lab.captions import abstract_caption, describe, foreign_caption
 from tamis.lab.drawing import DrawnObject, develop, draw_objects, draw_place
 from tamis.lab.hard import HARD_KINDS, Detail, HardKind, say, scene_for
 from tamis.lab.painted_text import PaintedText, Quad, Where, paint_large_text, paint_text, paint_watermark
-from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS, Scene, sample_scene, zipf_weights
+from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS, Scene, pick, sample_scene, weighted, zipf_weights
 
 Mix = Literal["laion", "uniform", "hard"]
 Kind = Literal[
@@ -57,7 +56,6 @@ DEFECT_SHARE = 0.12
 # 250 of 4,000 pairs, enough for an AUC within about three points.
 HARD_SHARE = 0.5
 
-_Odds = tuple[tuple[Kind, float], ...]  # probabilities that sum to 1
 _NOUN_PHRASE_WORDS = frozenset({"a", "an", *COLOURS, *(choices[0] for choices in COUNTS.values())})
 
 
@@ -132,9 +130,9 @@ def make_sample(
 
     Cost: 5 ms at 128 pixels on one CPU core.
     """
-    rng = _rng(seed, index)
-    odds = _odds(mix, defects) if shares is None else tuple(own_shares(shares).items())
-    drawn = _kind(rng, odds)
+    rng = np.random.default_rng([seed, index])
+    odds = kind_shares(mix, defects=defects) if shares is None else own_shares(shares)
+    drawn = weighted(rng, odds)  # the first draw: `_source` learns a sample's kind without the rest
     kind = drawn if kind is None else kind
     if kind in ("near_duplicate", "exact_duplicate"):
         source = _source(index, rng, seed=seed, odds=odds)
@@ -145,7 +143,7 @@ def make_sample(
             return _near_duplicate(original, index, rng)
         kind = "visual"  # nothing before it to repeat
 
-    scene, described, caption, details = _captioned(kind, rng, _class_weights(mix))
+    scene, described, caption, details = _captioned(kind, rng, zipf_weights(0.0 if mix == "uniform" else 1.0))
     objects: tuple[DrawnObject, ...] = ()
     if kind == "odd_aspect":
         image = _banner(scene, image_size, rng)
@@ -156,8 +154,7 @@ def make_sample(
     painted = PaintedText(image, (), ())
     more: dict[str, str | float] = {}
     if kind == "visual_random_text":
-        stamp = STAMPS[int(rng.integers(len(STAMPS)))]
-        painted = paint_text(image, stamp, rng, where=_beside(scene, rng))
+        painted = paint_text(image, pick(STAMPS, rng), rng, where=_beside(scene, rng))
     elif kind == "visual_text":
         painted = paint_text(image, _keywords(caption, scene, rng), rng, where=_beside(scene, rng))
     elif kind == "text_only":
@@ -211,35 +208,11 @@ def sample_uid(seed: int, index: int) -> str:
     return hashlib.blake2b(f"tamis lab {seed} {index}".encode(), digest_size=16).hexdigest()
 
 
-def _rng(seed: int, index: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence([seed, index]))
-
-
-@lru_cache(maxsize=4)
-def _odds(mix: Mix, defects: bool) -> _Odds:
-    return tuple(kind_shares(mix, defects=defects).items())
-
-
-@lru_cache(maxsize=3)
-def _class_weights(mix: Mix) -> dict[str, float]:
-    return zipf_weights(0.0 if mix == "uniform" else 1.0)
-
-
-def _kind(rng: np.random.Generator, odds: _Odds) -> Kind:
-    """Draws a sample's kind. It is the first draw, so a duplicate learns another sample's kind without the rest."""
-    point = rng.random()
-    for kind, share in odds:
-        point -= share
-        if point < 0:
-            return kind
-    return odds[-1][0]  # rounding left the point at the very end
-
-
-def _source(index: int, rng: np.random.Generator, *, seed: int, odds: _Odds) -> int | None:
+def _source(index: int, rng: np.random.Generator, *, seed: int, odds: Mapping[Kind, float]) -> int | None:
     """Draws the index of an earlier sample without a defect; None after fifty failures."""
     for _ in range(50 if index else 0):
         source = int(rng.integers(index))
-        if _kind(_rng(seed, source), odds) not in DEFECT_KINDS:
+        if weighted(np.random.default_rng([seed, source]), odds) not in DEFECT_KINDS:
             return source
     return None
 

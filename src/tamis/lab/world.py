@@ -3,7 +3,7 @@
 `objects` and `places` have the drawings, under the same names.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -67,9 +67,11 @@ PLACES: dict[str, Place] = {name: Place(**place) for name, place in _WORLD["plac
 INDOORS: frozenset[str] = frozenset(_WORLD["indoors"])
 RELATIONS: dict[str, Relation] = {name: Relation(**relation) for name, relation in _WORLD["relations"].items()}
 COUNTS: dict[int, tuple[str, ...]] = _WORLD["counts"]
-#: (weight, template), with and without the place.
-CAPTIONS_WITH_PLACE: tuple[tuple[float, str], ...] = _WORLD["captions_with_place"]
-CAPTIONS_WITHOUT_PLACE: tuple[tuple[float, str], ...] = _WORLD["captions_without_place"]
+#: {template: weight}, with and without the place.
+CAPTIONS_WITH_PLACE, CAPTIONS_WITHOUT_PLACE = (
+    {str(template): float(weight) for weight, template in _WORLD[name]}
+    for name in ("captions_with_place", "captions_without_place")
+)
 ABSTRACT_WORDS: dict[str, tuple[str, ...]] = _WORLD["abstract_words"]
 ABSTRACT_CAPTIONS: tuple[str, ...] = _WORLD["abstract_captions"]
 VAGUE_CAPTIONS: tuple[str, ...] = _WORLD["vague_captions"]
@@ -156,11 +158,11 @@ def sample_scene(
     colours, relations = list(COLOURS), list(RELATIONS)
     places = [place for place in PLACES if unlike is None or place != unlike.place]
 
-    subject = _weighted(rng, weights)
+    subject = weighted(rng, weights)
     colour = colours[int(rng.integers(len(colours)))]
     place = places[int(rng.integers(len(places)))]
     if rng.random() >= _RELATED_SHARE:
-        return Scene(subject=subject, colour=colour, place=place, count=_weighted(rng, _COUNT_SHARES))
+        return Scene(subject=subject, colour=colour, place=place, count=weighted(rng, _COUNT_SHARES))
     relation = relations[int(rng.integers(len(relations)))]
     others = [c for c in colours if c != colour]  # two colours, so that swapping them makes a caption wrong
     return Scene(
@@ -169,12 +171,18 @@ def sample_scene(
         place=place,
         count=2 if relation in _SIDEWAYS and rng.random() < 0.2 else 1,
         relation=relation,
-        other=_weighted(rng, {name: w for name, w in weights.items() if name != subject}),
+        other=weighted(rng, {name: w for name, w in weights.items() if name != subject}),
         other_colour=others[int(rng.integers(len(others)))],
     )
 
 
-def _weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
+def pick(choices: Sequence[T], rng: np.random.Generator) -> T:
+    """Draws a choice; all are equally likely."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+def weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
+    """Draws a key in proportion to its weight."""
     point = rng.random() * sum(weights.values())
     for name, weight in weights.items():
         point -= weight

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats, Mask
+from tamis.arrays import U64, Floats, Mask
 
 
 def round_half_up(fraction: float, of: int) -> int:
@@ -20,12 +20,12 @@ def round_half_up(fraction: float, of: int) -> int:
 
 
 def keep_top(
-    values: Floats, n: int, candidates: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+    values: Floats | U64, n: int, candidates: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 ) -> tuple[Mask, float | None]:
     """Keeps the n candidates with the highest values; ties go to the lowest `tie_order`.
 
     Args:
-        values: (m,) floats, no NaN among the candidates.
+        values: (m,) numbers, no NaN among the candidates.
         n: number of rows to keep, at most the number of candidates.
         candidates: (m,) rows that can be kept.
         tie_order: maps row numbers to one number each, usually the scrambled uid. Called for the rows at the cut only;
@@ -43,7 +43,7 @@ def keep_top(
         raise ValueError(f"there are {most} rows to keep, fewer than n = {n}")
     judged = values[candidates]
     judged.partition(most - n)  # in place: a pool has up to 10^8 rows
-    cut = float(judged[most - n])
+    cut = judged[most - n].item()  # exact, also for uint64
     del judged
     keep = values > cut
     keep &= candidates

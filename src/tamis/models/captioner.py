@@ -59,18 +59,15 @@ def _git_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """How a family of image-to-text models is loaded and decoded. The defaults leave both to transformers.
+    """How a family of image-to-text models is loaded and decoded. The defaults leave both to transformers."""
 
-    Attributes:
-        loader: the class of transformers that loads it.
-        prompt: returns the `input_ids` of a prompt, as the model's processor does; None: beam search takes no prompt.
-        start: returns the number of positions before a caption's first word, without a prompt.
-        parts: returns the parts of a loaded model for our own loop; None: `generate` decodes it.
-    """
-
+    #: The class of transformers that loads it.
     loader: str = "AutoModelForImageTextToText"
+    #: (prompt, config, tokenizer) -> `input_ids`, as the model's processor makes them; None: beams take no prompt.
     prompt: Callable[[str, Any, Any], list[int]] | None = None
+    #: config -> number of positions before a caption's first word, without a prompt.
     start: Callable[[Any], int] = lambda config: 1
+    #: model -> its parts for our own loop; None: `generate` decodes it.
     parts: Callable[[Any], Parts] | None = None
 
 
@@ -132,6 +129,25 @@ class Captioner:
         stack = torch.from_numpy(np.stack(images)).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
         return stack.float().mul_(self.preprocess.scale).sub_(self._mean).div_(self._std).to(self.dtype)
 
+    def inputs(self, images: Sequence[Pixels], prompt: str) -> dict[str, torch.Tensor]:
+        """Returns what `generate` takes of n resized images and a prompt for all of them."""
+        import torch
+
+        inputs = {"pixel_values": self.pixels(images)}
+        if tokens := self.prompt_tokens(prompt):
+            inputs["input_ids"] = torch.tensor([tokens] * len(images), device=self.device)
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        return inputs
+
+    def prompt_tokens(self, prompt: str) -> list[int]:
+        """Returns the `input_ids` of a prompt; none without one."""
+        encode = self.architecture.prompt
+        return encode(prompt, self.model.config, self.tokenizer) if prompt and encode else []
+
+    def said(self, prompt: str) -> str:
+        """Returns a prompt as it stands in captions: the tokenizer may lower-case it."""
+        return self.texts([word_tokens(prompt, self.tokenizer)])[0] if prompt else ""
+
     def texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
         """Decodes tokens and leaves out special tokens."""
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
@@ -142,11 +158,15 @@ class SamplingCaptioner(Captioner):
 
     def check(self, sampling: Sampling) -> None:
         """Raises ModelError if the model takes no prompt, or not this many tokens."""
-        if sampling.prompt:
-            fast = " and ".join(kind for kind, one in ARCHITECTURES.items() if one.parts)
-            raise ModelError(f"{self.name} takes no prompt when sampled, only {fast} models do: remove the prompt")
-        if sampling.max_tokens < 2:
-            raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
+        check_prompt(self, sampling.prompt)
+        if sampling.max_tokens < (least := self._before(sampling) + 1):
+            raise ModelError(
+                f"max_tokens must be at least {least} (the start token, the prompt and another), got "
+                f"{sampling.max_tokens}"
+            )
+
+    def _before(self, sampling: Sampling) -> int:
+        return 1 + len(word_tokens(sampling.prompt, self.tokenizer))
 
     def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
         """Draws `sampling.captions` captions, without the prompt, for each of n resized images (uint8).
@@ -156,22 +176,37 @@ class SamplingCaptioner(Captioner):
         import torch
 
         captions: list[list[str]] = []
-        at_once = max(1, self.batch // sampling.captions)
+        at_once, before, said = (
+            max(1, self.batch // sampling.captions),
+            self._before(sampling),
+            self.said(sampling.prompt),
+        )
         for start in range(0, len(images), at_once):
-            pixels = self.pixels(images[start : start + at_once]).repeat_interleave(sampling.captions, 0)
+            inputs = self.inputs(images[start : start + at_once], sampling.prompt)
             with torch.inference_mode():
                 rows = self.model.generate(
-                    pixel_values=pixels,
+                    **{name: value.repeat_interleave(sampling.captions, 0) for name, value in inputs.items()},
                     do_sample=False,
                     num_beams=1,
                     # Not min_length, which would also count BLIP-2's image tokens before the text.
-                    min_new_tokens=max(0, sampling.min_tokens - 1),
-                    max_new_tokens=sampling.max_tokens - 1,
+                    min_new_tokens=max(0, sampling.min_tokens - before),
+                    max_new_tokens=sampling.max_tokens - before,
                     repetition_penalty=sampling.repetition_penalty,
                     logits_processor=[drawn_token(uids[start : start + at_once], sampling)],
                 )
-            captions += _grouped(self.texts(rows), sampling.captions)
+            texts = [text.removeprefix(said).strip() for text in self.texts(rows)]
+            captions += _grouped(texts, sampling.captions)
         return captions
+
+
+def check_prompt(captioner: Captioner, prompt: str) -> None:
+    """Raises ModelError if a captioner takes no prompt."""
+    if prompt and captioner.architecture.prompt is None:
+        kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
+        raise ModelError(
+            f"{captioner.name} is a {captioner.model.config.model_type!r} model, which takes no prompt here: only "
+            f"{kinds} do. Remove the prompt"
+        )
 
 
 def _grouped(texts: list[str], count: int) -> list[list[str]]:
@@ -229,25 +264,16 @@ class BeamCaptioner(Captioner):
 
     def check(self, prompt: str, max_tokens: int) -> None:
         """Raises ModelError if the model takes no prompt, or not this many tokens."""
+        check_prompt(self, prompt)
         config = self.model.config
-        if prompt and self.architecture.prompt is None:
-            kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
-            raise ModelError(
-                f"{self.name} is a {config.model_type!r} model, which takes no prompt here: only {kinds} do. "
-                "Remove the prompt"
-            )
         text = config.get_text_config(decoder=True)
         positions = int(getattr(text, "max_position_embeddings", 0) or 10**9)
-        start = len(self._prompt(prompt)) if prompt else self.architecture.start(config)
+        start = len(self.prompt_tokens(prompt)) if prompt else self.architecture.start(config)
         if start + max_tokens > positions:
             raise ModelError(
                 f"{self.name} has room for {positions} tokens, and captions begin with {start}: max_tokens must be at "
                 f"most {positions - start}, got {max_tokens}"
             )
-
-    def _prompt(self, prompt: str) -> list[int]:
-        encode = self.architecture.prompt
-        return encode(prompt, self.model.config, self.tokenizer) if prompt and encode else []
 
     def __call__(self, images: Sequence[Pixels], *, prompt: str, beams: int, max_tokens: int) -> list[list[str]]:
         """Returns the `beams` likeliest captions, best first, for each of n images (uint8, any size).
@@ -257,21 +283,15 @@ class BeamCaptioner(Captioner):
         import torch
 
         at_once = max(1, self.batch // beams)
-        tokens = self._prompt(prompt)
-        # Encoded and decoded, because the tokenizer may lower-case it.
-        prefix = self.texts([word_tokens(prompt, self.tokenizer)])[0] if prompt else ""
+        said = self.said(prompt)
         captions: list[list[str]] = []
         for start in range(0, len(images), at_once):
-            resized = [self.preprocess.resize(image) for image in images[start : start + at_once]]
-            inputs = {"pixel_values": self.pixels(resized)}
-            if tokens:
-                inputs["input_ids"] = torch.tensor([tokens] * len(resized), device=self.device)
-                inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            inputs = self.inputs([self.preprocess.resize(image) for image in images[start : start + at_once]], prompt)
             with torch.inference_mode():
                 rows = self.model.generate(
                     **inputs, do_sample=False, num_beams=beams, num_return_sequences=beams, max_new_tokens=max_tokens
                 )
-            captions += _grouped([text.removeprefix(prefix).strip() for text in self.texts(rows)], beams)
+            captions += _grouped([text.removeprefix(said).strip() for text in self.texts(rows)], beams)
         return captions
 
 

@@ -33,20 +33,16 @@ _FEW_QUERIES = 32
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a loaded model that we decode with.
+    """The parts of a loaded model that we decode with; `text` is the decoder, laid out like transformers' BERT.
 
-    Attributes:
-        tower: `pixel_values` -> image states, `last_hidden_state` (n, t, d).
-        text: the decoder, laid out like transformers' BERT. Its layers attend to the image in `crossattention`; without
-            one, `project` turns the image into the beginning of the text.
-        head: states (m, d) -> logits (m, V).
+    Its layers attend to the image in `crossattention`; without one, `project` makes the image the start of the text.
     """
 
-    tower: torch.nn.Module
+    tower: torch.nn.Module  # `pixel_values` -> image states, `last_hidden_state` (n, t, d)
     text: Any
     config: Any
     end: int
-    head: Callable[[torch.Tensor], torch.Tensor]
+    head: Callable[[torch.Tensor], torch.Tensor]  # states (m, d) -> logits (m, V)
     project: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 

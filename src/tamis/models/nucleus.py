@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +97,7 @@ def draw(
     import torch
 
     if top_p <= 0:
-        return _numpy(scores.argmax(-1))[rows]
+        return np.asarray(scores.argmax(-1).cpu())[rows]
     if top_k and top_k < scores.shape[1]:
         least = scores.topk(top_k, dim=-1).values[:, -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
@@ -189,14 +189,14 @@ def _draw(
         token = (block * _BLOCK + offset).clamp_(max=of_rows.vocabulary - 1)
         limit = top_p * totals
         # By rounding, a number can fall between two blocks and select a token of mass zero.
-        accepted = _numpy((of_rows.above(row, token, limit) < limit) & (masses[row, token] > 0))
-        tokens[pending[accepted]] = _numpy(token)[accepted]
+        accepted = np.asarray(((of_rows.above(row, token, limit) < limit) & (masses[row, token] > 0)).cpu())
+        tokens[pending[accepted]] = np.asarray(token.cpu())[accepted]
         pending = pending[~accepted]
         if not len(pending):
             return tokens
     numbers = uniforms(draws[pending], _ATTEMPTS)
     for position, number in zip(pending, numbers, strict=True):
-        weights = _numpy(masses[rows[draws[position]], : of_rows.vocabulary]).astype(np.float64)
+        weights = np.asarray(masses[rows[draws[position]], : of_rows.vocabulary].cpu(), np.float64)
         tokens[position] = _sorted_draw(weights, number, top_p)
     return tokens
 
@@ -207,11 +207,6 @@ def _sorted_draw(masses: NDArray[np.float64], number: float, top_p: float) -> in
     sums = np.cumsum(masses[order])
     size = int(np.searchsorted(sums, top_p * sums[-1])) + 1
     return int(order[min(np.searchsorted(sums[:size], number * sums[size - 1], side="right"), size - 1)])
-
-
-def _numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = tensor.cpu().numpy()
-    return array
 
 
 def drawn_token(

@@ -45,7 +45,7 @@ class Regions:
     def __len__(self) -> int:
         return len(self.quads)
 
-    def those(self, which: NDArray[np.bool_]) -> Regions:
+    def select(self, which: NDArray[np.bool_]) -> Regions:
         """Returns the regions that a (k,) mask selects."""
         return Regions(self.quads[which], self.confidence[which])
 
@@ -95,19 +95,19 @@ def load_text_detector(
         sizes = [input_size(image.shape[1], image.shape[0], side) for image in images]
         results = look(images, sizes)
         limits = [tallest * max(image.shape[:2]) for image in images]
-        lines = [some.those(heights <= limit) for (some, heights), limit in zip(results, limits, strict=True)]
+        lines = [some.select(heights <= limit) for (some, heights), limit in zip(results, limits, strict=True)]
         if legible is None:
             return lines
-        titles = [some.those(heights > limit) for (some, heights), limit in zip(results, limits, strict=True)]
+        titles = [some.select(heights > limit) for (some, heights), limit in zip(results, limits, strict=True)]
         # Letters of many hundred pixels are larger than the network's receptive field, so look at a smaller image too.
         large = [n for n, size in enumerate(sizes) if min(size) >= 2 * _SMALL_SIDE]
         again = look([images[n] for n in large], [small_size(*sizes[n]) for n in large])
         for n, (some, heights) in zip(large, again, strict=True):
-            titles[n] = _together(titles[n], some.those(heights > limits[n] / 2))
+            titles[n] = _together(titles[n], some.select(heights > limits[n] / 2))
         which = [n for n, some in enumerate(titles) if len(some)]
         readable = legible([images[n] for n in which], [titles[n] for n in which])
         for n, mask in zip(which, readable, strict=True):
-            lines[n] = _with_new(lines[n], titles[n].those(mask), images[n])
+            lines[n] = _with_new(lines[n], titles[n].select(mask), images[n])
         return lines
 
     return detect
@@ -135,7 +135,7 @@ def _with_new(regions: Regions, others: Regions, image: Pixels) -> Regions:
         if (own & covered).sum() * 2 < own.sum():
             new[k] = True
             covered |= own
-    return _together(regions, others.those(new))
+    return _together(regions, others.select(new))
 
 
 def input_size(width: int, height: int, side: int) -> tuple[int, int]:

@@ -65,7 +65,7 @@ class Preprocess:
         left, top = round((target[0] - size[0]) / 2), round((target[1] - size[1]) / 2)
         if left >= 0 and top >= 0 and left + size[0] <= target[0] and top + size[1] <= target[1]:
             return np.ascontiguousarray(pixels[top : top + size[1], left : left + size[0]])
-        # The crop is larger than the image: black around it.
+        # The crop is larger than the image: Pillow fills with black.
         return np.asarray(Image.fromarray(pixels).crop((left, top, left + size[0], top + size[1])))
 
     def normalise(self, pixels: Pixels) -> np.ndarray[Any, np.dtype[np.float32]]:

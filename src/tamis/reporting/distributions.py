@@ -235,20 +235,14 @@ def frequencies(captions: Sequence[str], keeps: Sequence[Mask]) -> list[list[dic
     """
     words = [{w.casefold() for w in _WORD.findall(caption[:_READ]) if len(w) > 1} for caption in captions]
     pool = Counter(word for each in words for word in each)
-    return [_ranked(pool, words, keep) if 0 < np.count_nonzero(keep) < len(words) else [] for keep in keeps]
-
-
-def _ranked(pool: Counter[str], words: Sequence[set[str]], keep: Mask) -> list[dict[str, Any]]:
-    kept = Counter(word for each, here in zip(words, keep.tolist(), strict=True) if here for word in each)
-    part = np.count_nonzero(keep) / len(words)
-    found = [
-        {
-            "word": word,
-            "pool": rows,
-            "kept": kept[word],
-            "surprise": (kept[word] - rows * part) / float(np.sqrt(rows * part * (1 - part))),
-        }
-        for word, rows in pool.items()
-        if rows >= RARE
-    ]
-    return sorted(found, key=lambda each: (-each["surprise"], each["word"]))
+    ranked = []
+    for keep in keeps:
+        kept = Counter(word for each, here in zip(words, keep.tolist(), strict=True) if here for word in each)
+        part = np.count_nonzero(keep) / max(len(words), 1)
+        found = []
+        for word, rows in pool.items() if 0 < part < 1 else ():
+            if rows >= RARE:
+                surprise = (kept[word] - rows * part) / float(np.sqrt(rows * part * (1 - part)))
+                found.append({"word": word, "pool": rows, "kept": kept[word], "surprise": surprise})
+        ranked.append(sorted(found, key=lambda each: (-each["surprise"], each["word"])))
+    return ranked

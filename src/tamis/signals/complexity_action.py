@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tamis.data import Column, Device, ParserRef
 from tamis.signals.basic import CaptionSignal
@@ -23,16 +23,8 @@ STATES = frozenset(
 LONGEST = 2_000
 
 
-class Token(Protocol):
-    """The attributes of a spaCy token that we use; `i` is its position, `head` its parent (the root's is itself)."""
-
-    i: int
-    pos_: str
-    dep_: str
-    lemma_: str
-
-    @property
-    def head(self) -> Token: ...
+#: A spaCy token: `i` is its position, `head` its parent (the root's is itself); we also read pos_, dep_ and lemma_.
+Token = Any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import yaml
 
 from tamis.errors import DamageError, RunError
 from tamis.processes import TEMPORARY, in_work
-from tamis.storage import drop_cached, files, folders, read_json, remove
+from tamis.storage import drop_cached, files, folders, read_json
 from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, check_binding, read_lines, read_record
 from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
@@ -145,7 +145,7 @@ class _Check:
                 if acquired is not False:
                     if not still():
                         return
-                    delete() if delete is not None else remove(path)
+                    delete() if delete is not None else path.unlink(missing_ok=True)
                     deleted = True
         self.findings.append(Finding(kind, path.relative_to(self.run.path).as_posix(), what, deleted))
 

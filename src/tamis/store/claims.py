@@ -111,7 +111,7 @@ def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator
         renewal.join()
         try:
             if _read(path) == content:
-                storage.remove(path)
+                path.unlink(missing_ok=True)
         except (OSError, RunError) as error:  # it expires
             log.debug("the claim %s could not be released: %s", path, error)
 
@@ -138,7 +138,7 @@ def _take(path: Path, doing: str) -> bytes | None:
         return content
     if not _is_free(path, partial(_now, path.parent)):
         return None
-    storage.remove(path)
+    path.unlink(missing_ok=True)
     return content if storage.put(path, content, if_absent=True) else None
 
 
@@ -175,7 +175,7 @@ def sweep_claims(run: Path) -> None:
     """Removes claims, and temporary files of claims, that killed processes left."""
     storage.sweep(run / CLAIMS)
     for name in free_claims(run):
-        storage.remove(run / CLAIMS / name)
+        (run / CLAIMS / name).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes:
@@ -207,5 +207,5 @@ def _now(folder: Path) -> float:
     try:
         entry = storage.entry_of(path)
     finally:
-        storage.remove(path)
+        path.unlink(missing_ok=True)
     return time.time() if entry is None else entry.changed

@@ -24,7 +24,7 @@ from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError
 from tamis.ids import fingerprint
 from tamis.pool.files import is_remote
-from tamis.storage import drop_cached, explained_errors, files, folders, read_json, remove, sweep, write_json, writing
+from tamis.storage import drop_cached, explained_errors, files, folders, read_json, sweep, write_json, writing
 from tamis.store.checked import CheckedParquet, damaged, read_record, with_hash, write_parquet
 from tamis.store.targets import check_own, lists
 
@@ -296,4 +296,4 @@ def forget(run: Path, shards: Sequence[str]) -> None:
     for folder in (*part_folders(run), run / "index"):
         ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
         for shard in shards:
-            remove(folder / f"{shard}{ending}")
+            (folder / f"{shard}{ending}").unlink(missing_ok=True)

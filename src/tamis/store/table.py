@@ -133,13 +133,11 @@ class Table:
 
     def uids(self, rows: NDArray[np.int64]) -> tuple[U64, U64]:
         """Returns the uids of some rows, in the order asked for, reading only the blocks that hold them."""
+        high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
         if (rows[1:] < rows[:-1]).any():
             order = np.argsort(rows, kind="stable")
-            back = np.empty_like(order)
-            back[order] = np.arange(order.size)
-            ascending = self.uids(rows[order])
-            return ascending[0][back], ascending[1][back]
-        high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
+            high[order], low[order] = self.uids(rows[order])
+            return high, low
 
         def fill(some: tuple[int, slice]) -> None:
             block, part = some

@@ -24,7 +24,7 @@ import pyarrow as pa
 from tamis.data import Sample, Signal
 from tamis.errors import DamageError
 from tamis.ids import LENGTH, fingerprint, image_xxh3
-from tamis.storage import files, remove
+from tamis.storage import files
 from tamis.store import parts
 from tamis.store.checked import CheckedParquet, damaged, write_parquet
 
@@ -254,6 +254,6 @@ def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
 def _remove(folder: Path, what: str) -> None:
     for name in sorted(files(folder), reverse=True):
         if name.startswith(what):
-            remove(folder / name)
+            (folder / name).unlink(missing_ok=True)
     with suppress(OSError):  # it does not exist, or is not empty
         folder.rmdir()

@@ -144,14 +144,6 @@ def check_folder(folder: Path) -> None:
     check_own(folder / TRAINING, what="training", marks=[_MANIFEST], also=["run", "lock"])
 
 
-def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, training: ClipTraining) -> None:
-    """Raises what `train_clip` would before its first step, and writes nothing."""
-    folder = Path(out).expanduser()
-    rows, _ = split(_readable(source, pool)[0], training.hold_out)
-    check_folder(folder)
-    _resumed(folder, _identity(training, _run_of(source), rows, None))
-
-
 def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
     """Returns the pairs to train on, and how many are left out because the index marks them as unreadable."""
     run = _run_of(source)
@@ -239,7 +231,10 @@ def train_c_rho(
     parts = {CLEAN: clean, POOL: pool}
     trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
     for name, part in parts.items():  # check both trainings before starting the first
-        check_training(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name])
+        rows, _ = split(_readable(part.source, part.pool)[0], training.hold_out)
+        check_folder(Path(out) / name)
+        identity = _identity(trainings[name], _run_of(part.source), rows, None)
+        _resumed((Path(out) / name).expanduser(), identity)
     with started(how.device.kind):
         first, second = (
             train_clip(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name], how=how)
@@ -362,14 +357,14 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     watch = Watch(context, towers, optimiser, step, facts, flops_per_pair(context, towers, states), held)
     batches = Batches(
         run=context.run, pool=context.pool, rows=context.rows, batch=training.batch, side=towers.side,
-        smallest=training.crop, resample=towers.resample, seed=training.seed, processes=processes,
+        smallest=training.crop, resample=towers.steps.resample, seed=training.seed, processes=processes,
         threads=how.threads, cache=how.cache,
     )  # fmt: skip
     reader = batches(first, training.steps, preparation(context, towers, states))
     try:
         losses = fit(towers.model, step, reader, training.loop, optimisers=[optimiser], after_step=watch, first=first)
     except FloatingPointError as error:
-        raise StopError(f"{error}; the last checkpoint is that of step {watch.saved}") from error
+        raise StopError(f"{error}; the last checkpoint was saved after step {watch.saved}") from error
     finally:
         reader.close()
     result = watch.result()

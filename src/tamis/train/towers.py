@@ -29,7 +29,7 @@ from tamis.models.loading import (
     quiet,
     transformer_folder,
 )
-from tamis.models.preprocess import load_preprocess
+from tamis.models.preprocess import Preprocess, load_preprocess
 from tamis.models.reference import object_in, resolve
 from tamis.storage import explained_errors, to_disk
 from tamis.store.targets import readable_as_usual
@@ -60,11 +60,8 @@ class Towers:
     model: Any  # a CLIPModel or VisionTextDualEncoderModel
     tokenizer: Any
     side: int  # image side in pixels
-    resample: Image.Resampling
-    scale: float  # pixel values become (value * scale - mean) / std, per channel
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    preprocessing: str  # the same as the content of preprocessor_config.json
+    steps: Preprocess
+    preprocessing: str  # `steps` as the content of preprocessor_config.json
     length: int  # largest number of tokens of a caption
 
     @property
@@ -77,8 +74,12 @@ class Towers:
         import torch
 
         values = pixels.permute(0, 3, 1, 2).float()
-        mean, std = (torch.tensor(three, device=pixels.device).view(1, 3, 1, 1) for three in (self.mean, self.std))
-        rows: torch.Tensor = pooled(self.model.get_image_features(pixel_values=(values * self.scale - mean) / std))
+        mean, std = (
+            torch.tensor(three, device=pixels.device).view(1, 3, 1, 1) for three in (self.steps.mean, self.steps.std)
+        )
+        rows: torch.Tensor = pooled(
+            self.model.get_image_features(pixel_values=(values * self.steps.scale - mean) / std)
+        )
         return rows
 
     def tokens(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -219,21 +220,20 @@ def _checkpoint(model: str) -> Towers:
         raise ModelError(f"{model} takes images of {width} x {height} pixels; training takes square ones")
     file = next(one for one in (path / _PREPROCESSING, path / "processor_config.json") if one.is_file())
     config = object_in(file)
-    return Towers(
-        model=network, tokenizer=tokenizer, side=width, resample=steps.resample, scale=steps.scale, mean=steps.mean,
-        std=steps.std, preprocessing=json.dumps(config.get("image_processor", config), indent=2) + "\n",
-        length=longest_text(network.config.text_config, tokenizer),
-    )  # fmt: skip
+    content = json.dumps(config.get("image_processor", config), indent=2) + "\n"
+    length = longest_text(network.config.text_config, tokenizer)
+    return Towers(model=network, tokenizer=tokenizer, side=width, steps=steps, preprocessing=content, length=length)
 
 
 def _fresh(model: Any, tokenizer: Any, side: int, length: int) -> Towers:
     """A model from scratch, with OpenAI's preprocessing."""
     tokenizer.model_max_length = length
-    return Towers(
-        model=model, tokenizer=tokenizer, side=side, resample=Image.Resampling.BICUBIC, scale=1 / 255, mean=_MEAN,
-        std=_STD, preprocessing=preprocessing("CLIPImageProcessor", side, crop=True, mean=_MEAN, std=_STD),
-        length=length,
+    steps = Preprocess(
+        shorter=side, size=None, crop=(side, side), resample=Image.Resampling.BICUBIC, scale=1 / 255, mean=_MEAN,
+        std=_STD,
     )  # fmt: skip
+    content = preprocessing("CLIPImageProcessor", side, crop=True, mean=_MEAN, std=_STD)
+    return Towers(model=model, tokenizer=tokenizer, side=side, steps=steps, preprocessing=content, length=length)
 
 
 def preprocessing(kind: str, side: int, *, crop: bool, mean: Sequence[float], std: Sequence[float]) -> str:

@@ -49,7 +49,7 @@ class HeldOut:
         batches = Batches(
             run=context.run, pool=context.pool, rows=context.held,
             batch=min(context.held.epoch_size, context.training.batch), side=towers.side, smallest=1.0,
-            resample=towers.resample, threads=context.how.threads, cache=0,
+            resample=towers.steps.resample, threads=context.how.threads, cache=0,
         )  # fmt: skip
         self._batch: Prepared
         (self._batch,) = batches(0, 1, preparation(context, towers, None))

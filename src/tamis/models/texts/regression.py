@@ -135,22 +135,14 @@ class WordsHead:
 
 @dataclass(frozen=True, kw_only=True)
 class NormsHead(WordsHead):
-    """The fitted weights for texts of any length.
+    """The fitted weights for texts of any length; a piece is one of the v in the encoder's vocabulary."""
 
-    Attributes:
-        piece_value: (v,) the norm of each piece of the encoder's vocabulary that is an ordinary word, else 0.
-        piece_known: (v,) whether it is an ordinary word.
-        piece_described: (v,) how often descriptions of photographs use it: 0 never, 1 the most, in logarithms.
-        centres: (m, d) centres of captions' embeddings.
-        weight, bias: (d + m + facts + 2,) and (1,).
-    """
-
-    piece_value: Floats
-    piece_known: NDArray[np.bool_]
-    piece_described: Floats
-    centres: Floats
-    weight: Floats
-    bias: Floats
+    piece_value: Floats  # (v,) the norm of each piece that is an ordinary word, else 0
+    piece_known: NDArray[np.bool_]  # (v,) whether it is an ordinary word
+    piece_described: Floats  # (v,) how often descriptions of photographs use it: 0 never, 1 the most, in logarithms
+    centres: Floats  # (m, d) centres of captions' embeddings
+    weight: Floats  # (d + m + facts + 2,)
+    bias: Floats  # (1,)
 
     def scores(self, embeddings: Floats, facts: Floats) -> Floats:
         """Returns the concreteness (n,) in (0, 1) of n texts from embeddings (n, d) and `word_facts` (n, 16)."""
@@ -250,7 +242,7 @@ def _norms(model: str, device: Device) -> TextRegression:
     tensors = arrays_in(path / "model.safetensors", dimensions)
     known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
     head = NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
-    encode, tokenizer = load_sentence_encoder(encoder, device), tokenizer_of(encoder)
+    encode, tokenizer = load_sentence_encoder(encoder, device), load_tokenizer_in(transformer_folder(encoder))
 
     def norms(texts: Sequence[str]) -> Floats:
         distinct = list(dict.fromkeys(texts))
@@ -261,8 +253,3 @@ def _norms(model: str, device: Device) -> TextRegression:
         return np.array([scores[text] for text in texts], np.float32)
 
     return norms
-
-
-def tokenizer_of(encoder: str) -> Any:
-    """Returns the tokenizer of a sentence-transformers folder."""
-    return load_tokenizer_in(transformer_folder(encoder))

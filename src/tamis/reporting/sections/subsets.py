@@ -42,7 +42,7 @@ def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> 
         reason = why[code - 1]
         if reason.step == step:
             codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
-    return {"cut": None, "facts": {}, **entry, "codes": codes}
+    return {"step": "", "dropped": {}, "cut": None, "facts": {}, **entry, "codes": codes}
 
 
 def says(step: str, *cuts: float) -> bool:
@@ -82,9 +82,10 @@ def _gallery(context: Context, place: int) -> Facts:
     for code in context.shown_reasons(place):
         of_step.setdefault(verdict.why[code - 1].step, []).append(_fallen(context, place, code))
     steps = [
-        {"number": number, **{key: line[key] for key in ("step", "before", "kept")}, "fallen": of_step.get(number, [])}
+        {"number": number, "step": line.get("step", ""), "before": line["before"], "kept": line["kept"],
+         "fallen": of_step.get(number, [])}
         for number, line in enumerate(subset.funnel, start=1)
-    ]
+    ]  # fmt: skip
     codes = verdict.dropped_by
     return {
         "subset": context.names[place],
