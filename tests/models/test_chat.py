@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,13 @@ from tiny_captioners import CAPTIONERS, captioner
 torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
+from tamis.errors import ModelError  # noqa: E402
+from tamis.models.captioner import ARCHITECTURES, load_beam_captioner, load_captioner  # noqa: E402
 from tamis.models.chat import KINDS, ChatModel, load_chat  # noqa: E402
 from tamis.models.nucleus import Sampling, drawn_token  # noqa: E402
+from tamis.models.reference import resolve  # noqa: E402
 from tamis.store import Run  # noqa: E402
+from tamis.store.parts import read_columns  # noqa: E402
 
 # PaliGemma's processor makes an array of a tensor in a way that NumPy will refuse one day.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -103,8 +108,12 @@ class Library:
         return text.strip()
 
 
-def test_every_kind_has_a_tiny_checkpoint() -> None:
+def test_every_kind_has_a_tiny_checkpoint_and_a_row_in_the_docs() -> None:
     assert sorted(CAPTIONERS) == sorted(KINDS)
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    rows = [row.strip("|").split("|") for row in page.partition("## Captioners")[2].partition("\n## ")[0].splitlines()]
+    shown = {row[0].strip(" `"): row[2].strip(" `") for row in rows if len(row) == 3 and "/" in row[1]}
+    assert shown == {kind: one.default for kind, one in KINDS.items() if kind not in ARCHITECTURES}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -184,3 +193,64 @@ def test_score_runs_what_check_accepts(
     library = Library(kind, folder(kind))
     theirs = [library.answer(image, KINDS[kind].default, 5, 3) for image in IMAGES]
     assert found[0]["sieve_caption"] == found[1]["sieve_caption"] == theirs
+
+
+def test_an_image_that_the_processor_refuses_has_a_reason_and_no_caption(
+    folder: Callable[[str], str], tamis: Tamis, tmp_path: Path, sentence_model: str
+) -> None:
+    """Qwen-VL's refuses a side of more than 200 times the other."""
+    pool = write_images(tmp_path / "pool", [IMAGES[0], np.zeros((250, 1, 3), np.uint8), IMAGES[1]])
+    settings = [f"signals.sieve.captioner={folder('qwen3_vl')}", f"signals.sieve.encoder={sentence_model}"]
+    run = tmp_path / "run"
+    done = tamis("score", pool, "--run", run, "--signals", "sieve", "--set", settings[0], "--set", settings[1])
+    assert done.code == 0, done.err
+    rows = read_columns(next((run / "scores").rglob("*.parquet")), ["sieve", "reason"]).to_pylist()
+    assert [row["sieve"] is None for row in rows] == [False, True, False]
+    assert [row["reason"] for row in rows] == [None, "the captioner's own processor refuses the image", None]
+    model = load_chat(folder("qwen3_vl"), Device())
+    assert model.answer([np.zeros((250, 1, 3), np.uint8)], ["a"], 2) == [None]
+
+
+def test_what_cannot_work_stops_before_any_work(
+    folder: Callable[[str], str], clip_model: str, tamis: Tamis, tmp_path: Path
+) -> None:
+    model = load_captioner(folder("blip-2"), Device())
+    with pytest.raises(ModelError, match="image, prompt and caption need"):
+        load_chat(folder("blip-2"), Device()).check(Sampling(prompt="a dog " * 30))
+    with pytest.raises(ModelError, match="at least 4"):
+        model.check(Sampling(prompt="ab", min_tokens=0, max_tokens=3))
+    with pytest.raises(ModelError, match="at least 2"):
+        load_chat(folder("llava"), Device()).check(Sampling(min_tokens=0, max_tokens=1))
+    with pytest.raises(ModelError, match="no beam search"):
+        load_beam_captioner(folder("llava"), Device())
+    for load in (load_chat, load_captioner):
+        with pytest.raises(ModelError, match="is a 'clip' model; types that caption images here: b"):
+            load(clip_model, Device())
+    write_images(tmp_path / "pool", IMAGES[:1])
+    settings = [f"signals.sieve.captioner={folder('llava')}", "signals.sieve.fit=crop"]
+    done = tamis("score", "pool", "--run", "run", "--signals", "sieve", "--set", settings[0], "--set", settings[1])
+    assert done.code == 2
+    assert "fit: crop has no effect" in done.err
+
+
+def test_files_that_published_folders_lack_or_have_elsewhere(folder: Callable[[str], str], tmp_path: Path) -> None:
+    """An early LLaVA: no processor_config.json; its template in chat_template.json, or nowhere."""
+    own = load_chat(folder("llava"), Device()).next_logits(IMAGES, PROMPTS)
+    made = Path(shutil.copytree(folder("llava"), tmp_path / "llava"))
+    (made / "processor_config.json").unlink()
+    template = (made / "chat_template.jinja").read_text()
+    (made / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="no chat template"):
+        load_chat(str(made), Device())
+    (made / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    np.testing.assert_array_equal(load_chat(str(made), Device()).next_logits(IMAGES, PROMPTS), own)
+    (made / "chat_template.json").write_text(json.dumps({"chat_template": "{{ raise_exception('not this') }}"}))
+    with pytest.raises(ModelError, match="not this"):
+        load_chat(str(made), Device())
+
+
+def test_a_template_is_part_of_the_model(folder: Callable[[str], str], tmp_path: Path) -> None:
+    made = Path(shutil.copytree(folder("llava"), tmp_path / "llava"))
+    before = resolve(str(made)).digest
+    (made / "chat_template.jinja").write_text("another")
+    assert resolve(str(made)).digest != before

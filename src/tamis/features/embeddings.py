@@ -27,6 +27,8 @@ Fit = Literal["model", "crop"]
 class ModelPixels(Node):
     """Images resized for a model: n arrays (side, side, 3) of uint8, None if one does not decode.
 
+    For a vision-language model they stay as decoded: its own processor resizes them.
+
     Attributes:
         model: the model whose preprocessing (resize, crop) to apply. Two models with equal preprocessing do not share
             the result; the work is small compared with decoding.

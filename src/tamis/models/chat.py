@@ -80,9 +80,8 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
     own = object_in(path) if path.is_file() else {}
     tokenizer = load_tokenizer_in(folder, network=network)
     with one_sentence("the image processor", folder):
-        images: Any = transformers.AutoImageProcessor.from_pretrained(
-            folder, backend="pil", local_files_only=True, trust_remote_code=False
-        )
+        auto: Any = transformers.AutoImageProcessor
+        images = auto.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
 
     class Still(cls):  # type: ignore[misc]
         def __init__(self, **settings: Any) -> None:
@@ -144,16 +143,20 @@ class ChatModel:
         self.device, self.dtype = torch.device(device.kind), dtype_of(device)
         use_threads(device)
         path = resolve(model).path
-        cls, expected = transformers.AutoModelForImageTextToText, "a captioner of images"
-        network = load_whole(cls, path, model, expected=expected, dtype=self.dtype).to(self.device)
+        cls: Any = transformers.AutoModelForImageTextToText
+        network = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
         for part in network.modules():  # of some, an inner model generates
             if (found := getattr(part, "generation_config", None)) is not None:
-                kept = {name: getattr(found, name, None) for name in _MARKS}
-                part.generation_config = transformers.GenerationConfig(**kept)
+                ours: Any = transformers.GenerationConfig
+                part.generation_config = ours(**{name: getattr(found, name, None) for name in _MARKS})
         self.model, self.processor = network, load_processor(self.kind, path, network)
         self.tokenizer = self.processor.tokenizer
         text = network.config.get_text_config(decoder=True)
         self._positions = int(getattr(text, "max_position_embeddings", None) or 10**9)
+        if self.kind.plain is None and not self.processor.chat_template:
+            raise ModelError(
+                f"{path} has no chat template, in chat_template.jinja, chat_template.json or the tokenizer's"
+            )
         with one_sentence("a first image", model):
             inputs = self._inputs([_GREY], [self.kind.default])
             self._vocabulary = self._logits(inputs).shape[1]

@@ -72,7 +72,7 @@ class Sieve(Signal):
     clean pairs do not read.
 
     Attributes:
-        captioner: a BLIP, GIT or other image-to-text checkpoint.
+        captioner: a BLIP, GIT, BLIP-2 or vision-language checkpoint; docs/models.md lists the types.
         sampling: number of captions per image, and how to draw them; more captions never lower the score.
         encoder: embeds the texts: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
         medium: phrases to remove from both sides first: "paper", "released" or "released-long" (the authors' lists),
@@ -82,11 +82,11 @@ class Sieve(Signal):
             the captioner's settings are an error. See `GivenCaptions`.
         mask_text: caption the images after painting over their written text (the paper: section 2, concurrent work).
         fit: how to resize images for the captioner: "model", by its preprocessing, or "crop", as CLIP and the released
-            code do.
+            code do (not for vision-language models).
 
     Emits:
-        sieve: the largest cosine, in [-1, 1]. NaN if the image does not decode (unless `captions_from` is set), there
-            is no caption, or nothing is left of it without medium phrases.
+        sieve: the largest cosine, in [-1, 1]. NaN if the image does not decode (unless `captions_from` is set) or the
+            captioner's processor refuses it, there is no caption, or nothing is left of it without medium phrases.
         sieve_mean: the mean cosine.
         sieve_caption: the nearest generated caption.
 
