@@ -303,7 +303,8 @@ CAPTIONERS: Mapping[str, Callable[[Path], None]] = {
 }
 
 
-def captioner(kind: str, folder: Path) -> str:
-    """Saves a tiny checkpoint of a kind; returns its folder."""
+def chat_folder(folder: Path, kind: str) -> Path:
+    """Saves a tiny random checkpoint of a kind."""
+    folder.mkdir(parents=True, exist_ok=True)
     CAPTIONERS[kind](folder)
-    return str(folder)
+    return folder

@@ -14,7 +14,7 @@ import pytest
 from command_line import Tamis
 from factories import pair, png, write_tar
 from PIL import Image
-from tiny_captioners import CAPTIONERS, captioner
+from tiny_captioners import CAPTIONERS, chat_folder
 
 torch = pytest.importorskip("torch")
 
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
     def of(kind: str) -> str:
         if kind not in made:
-            made[kind] = captioner(kind, tmp_path_factory.mktemp(kind))
+            made[kind] = str(chat_folder(tmp_path_factory.mktemp(kind), kind))
         return made[kind]
 
     return of

@@ -21,8 +21,9 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, TamisError, first_line
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type, one_sentence
+from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type, one_sentence, settings_in
 from tamis.models.nucleus import Sampling, drawn_token
+from tamis.models.preprocess import LARGEST_SIDE
 from tamis.models.reference import object_in, resolve
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,11 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
     with one_sentence("the image processor", folder):
         auto: Any = transformers.AutoImageProcessor
         images = auto.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
+        most = LARGEST_SIDE**2 if kind.processor.startswith("Qwen") else LARGEST_SIDE  # Qwen-VL's are areas
+        sides = {"height": LARGEST_SIDE, "width": LARGEST_SIDE, "shortest_edge": most, "longest_edge": most}
+        for name, value in settings_in(images.to_dict()):
+            if name in sides and isinstance(value, int) and value > sides[name]:
+                raise ModelError(f"{folder}: its image processor has {name} = {value:,}, above {sides[name]:,}")
 
     class Still(cls):  # type: ignore[misc]
         def __init__(self, **settings: Any) -> None:

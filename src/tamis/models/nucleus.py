@@ -44,8 +44,8 @@ class Sampling:
         top_k: draw only from the k likeliest tokens; 0 for no limit.
         min_tokens, max_tokens: length in tokens, including the start token and the prompt, as in `generate`.
         repetition_penalty: above 1 makes words that the caption already has less likely (Keskar et al. 2019).
-        prompt: what every caption begins with ("a photo of"); it is removed afterwards. For a vision-language model (see
-            `tamis.models.chat`): the instruction, which has no part in the length; "" for the default of its type.
+        prompt: what every caption begins with ("a photo of"); it is removed afterwards. For a vision-language model
+            (docs/models.md): the instruction, which has no part in the length; "" for the default of its type.
         seed: another seed gives other captions.
 
     Raises:
