@@ -83,11 +83,7 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
     with one_sentence("the image processor", folder):
         auto: Any = transformers.AutoImageProcessor
         images = auto.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
-        most = LARGEST_SIDE**2 if kind.processor.startswith("Qwen") else LARGEST_SIDE  # Qwen-VL's are areas
-        sides = {"height": LARGEST_SIDE, "width": LARGEST_SIDE, "shortest_edge": most, "longest_edge": most}
-        for name, value in settings_in(images.to_dict()):
-            if name in sides and isinstance(value, int) and value > sides[name]:
-                raise ModelError(f"{folder}: its image processor has {name} = {value:,}, above {sides[name]:,}")
+        _check_sizes(folder, {**images.to_dict(), "own": own}, areas=kind.processor.startswith("Qwen"))
 
     class Still(cls):  # type: ignore[misc]
         def __init__(self, **settings: Any) -> None:
@@ -118,6 +114,16 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.model_max_length = int(1e30)  # the network's positions are the limit; see `_batches`
     return processor
+
+
+def _check_sizes(folder: Path, settings: Mapping[str, Any], *, areas: bool) -> None:
+    """Rejects sizes and counts that would fill the memory; `areas`: edges are numbers of pixels, as Qwen-VL's."""
+    edge = LARGEST_SIDE**2 if areas else LARGEST_SIDE
+    for name, value in settings_in(settings):
+        most = edge if name.endswith("_edge") else LARGEST_SIDE
+        counts = name.endswith(("_edge", "height", "width", "_size", "_tokens", "_patches", "seq_len", "seq_length"))
+        if counts and type(value) is int and not 0 <= value <= most:
+            raise ModelError(f"{folder}: {name} of its processor is {value:,}, and must be 0 to {most:,}")
 
 
 def _template(folder: Path, own: Mapping[str, Any], tokenizer: Any) -> Any:
