@@ -337,10 +337,6 @@ _OBJECTS = (
 )
 
 
-#: Files with the settings of an image processor.
-_OF_IMAGES = ("preprocessor_config.json", "processor_config.json")
-
-
 def complete(folder: Path) -> bool:
     """Whether a folder holds an intact configuration and every safetensors file that it names, intact."""
     pipeline = (folder / "model_index.json").is_file()
@@ -427,9 +423,11 @@ def _parts(folder: Path) -> list[Path] | None:
 
 
 def _counts(file: Path) -> bool:
-    """Whether a file is part of a model; a chat template only where images are prepared: other models ignore it."""
-    if file.suffix == ".jinja" and not any(file.with_name(name).is_file() for name in _OF_IMAGES):
-        return False
+    """Whether a file is part of a model. A chat template is of models that answer; others may have one too."""
+    if file.suffix == ".jinja":
+        config = file.with_name("config.json")
+        if not (config.is_file() and b"ForConditionalGeneration" in config.read_bytes()):
+            return False
     return file.is_file() and any(file.match(pattern) for pattern in PATTERNS)
 
 
