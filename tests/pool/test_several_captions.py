@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import tarfile
 import warnings
@@ -219,6 +220,19 @@ def test_a_thousand_captions_of_an_image_and_one_more_and_the_same_twice(tmp_pat
         assert len(set(tar.getnames())) == 3 * len(found)
 
 
+def test_a_table_of_a_row_per_caption_is_the_same_pool_as_one_of_lists(tmp_path: Path) -> None:
+    """The same uids, and the same step finds the best caption of each image."""
+    lists = score(pool_of(tmp_path, "jsonl", captions="each"), tmp_path / "lists", "caption_length")
+    texts = [(seed, text) for seed, some in enumerate((DOGS, CATS)) for text in some]
+    lines = [json.dumps({"image": f"{seed}.jpg", "caption": text}) for seed, text in texts]
+    (tmp_path / "pool" / "flat.jsonl").write_text("\n".join(lines))
+    flat = score(tmp_path / "pool" / "flat.jsonl", tmp_path / "flat", "caption_length")
+    step = {"top_n": {"score": "characters", "n": 1, "per": "image_xxh3", "missing": "drop"}}
+    kept = [package.select(run, {"select": [step]}) for run in (lists, flat)]
+    assert [run.to_arrow()["uid"].to_pylist()[:5] for run in (lists, flat)] == 2 * [flat.to_arrow()["uid"].to_pylist()]
+    assert [subset.rows().tolist() for subset in kept] == [[1, 3], [1, 3]]
+
+
 def test_what_is_no_text_in_a_list_is_a_row_with_a_reason(tmp_path: Path) -> None:
     lines = [
         {"caption": ["dogs"]},
@@ -276,9 +290,13 @@ def test_words_that_are_none_are_refused_and_best_shows_its_step(
     Path("r.yaml").write_text(yaml.safe_dump(recipe))
     with pytest.raises(RecipeError, match=message):
         package.plan(recipe=recipe)
-    for words in (["check", "r.yaml"], ["score", "pool", "--run", "run", "--captions", settings["captions"]]):
-        if isinstance(words[-1], str):
-            assert tamis(*words).code == 2
+    commands = [["check", "r.yaml"]]
+    if isinstance(word := settings["captions"], str):
+        commands.append(["score", "pool", "--run", "run", "--captions", word, "--signals", "caption_length"])
+    for words in commands:
+        done = tamis(*words)
+        assert done.code == 2
+        assert re.search(message, done.err)
     assert not Path("run").exists()
 
 
