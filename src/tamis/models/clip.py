@@ -158,8 +158,8 @@ def context_length(model: str) -> int:
     most = text.get("max_position_embeddings", 64 if kind.full else 77) if isinstance(text, dict) else None
     if type(most) is not int or most < 1:
         raise ModelError(f"{path} is damaged: text_config.max_position_embeddings is not a number of tokens")
-    if text.get("model_type") in SHIFTED:  # two of its positions are not used
-        most -= 2
+    if text.get("model_type") in SHIFTED:  # positions are counted from the padding token's number plus 1
+        most -= int(text.get("pad_token_id") or 0 if "pad_token_id" in text else 1) + 1
     return min(most, kind.longest or most)
 
 

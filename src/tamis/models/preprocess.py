@@ -162,7 +162,7 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     std = config.get("image_std", CLIP_STD if clip else (0.5, 0.5, 0.5)) if normalise else (1.0, 1.0, 1.0)
     if config.get("rescale_offset") is True:  # EfficientNet's values begin at -1
         mean = [one + 1 for one in mean]
-    resample = Image.Resampling.BILINEAR if naflex else Image.Resampling.BICUBIC
+    resample = Image.Resampling.BILINEAR if kind.startswith(("Siglip2", "ViT")) else Image.Resampling.BICUBIC
     made = Preprocess(
         shorter=size.get("shortest_edge") if resize else None,
         size=(size["width"], size["height"]) if resize and "height" in size else None,
