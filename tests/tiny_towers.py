@@ -18,6 +18,13 @@ CLIP: dict[str, Any] = {
     "size": {"shortest_edge": 32},
     "crop_size": SQUARE,
 }
+DRAWN = VISION | {"initializer_range": 0.02}  # else BLIP's image towers begin as zeros
+BLIP: dict[str, Any] = {
+    "image_processor_type": "BlipImageProcessor",
+    "size": SQUARE,
+    "image_mean": [0.48, 0.46, 0.41],
+    "image_std": [0.27, 0.26, 0.28],
+}
 
 
 def save(folder: Path, model: Any, tokenizer: Any, processor: str, images: Mapping[str, Any], **own: Any) -> Path:
@@ -183,9 +190,8 @@ def blip(folder: Path) -> Path:
 
     tokenizer = bert(512)
     words = text(tokenizer, 64, encoder_hidden_size=32, sep_token_id=3, eos_token_id=3, bos_token_id=5)
-    config = hf.BlipConfig(text_config=words, vision_config=VISION, projection_dim=24, image_text_hidden_size=24)
-    images = {"image_processor_type": "BlipImageProcessor", "size": SQUARE}
-    return save(folder, hf.BlipForImageTextRetrieval(config), tokenizer, "BlipProcessor", images)
+    config = hf.BlipConfig(text_config=words, vision_config=DRAWN, projection_dim=24, image_text_hidden_size=24)
+    return save(folder, hf.BlipForImageTextRetrieval(config), tokenizer, "BlipProcessor", BLIP)
 
 
 def blip2(folder: Path) -> Path:
@@ -195,12 +201,11 @@ def blip2(folder: Path) -> Path:
     tokenizer = bert(512, padding_side="right")
     qformer = SIZE | {"encoder_hidden_size": 32, "vocab_size": len(tokenizer) + 1, "use_qformer_text_input": True}
     config = hf.Blip2Config(
-        vision_config=VISION | {"initializer_range": 0.02}, qformer_config=qformer | {"max_position_embeddings": 64},
+        vision_config=DRAWN, qformer_config=qformer | {"max_position_embeddings": 64},
         num_query_tokens=4, image_text_hidden_size=24, image_token_index=len(tokenizer),
     )  # fmt: skip
-    images = {"image_processor_type": "BlipImageProcessor", "size": SQUARE}
     model = hf.Blip2ForImageTextRetrieval(config)
-    return save(folder, model, tokenizer, "Blip2Processor", images, num_query_tokens=4)
+    return save(folder, model, tokenizer, "Blip2Processor", BLIP, num_query_tokens=4)
 
 
 #: By the checkpoint that stands for a row of `kinds`.

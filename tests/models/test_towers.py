@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,14 +124,80 @@ def test_embeddings_are_the_librarys_own(
     assert (texts[0] * texts[4]).sum() < 0.999
 
 
-@pytest.mark.parametrize(("heading", "rows"), [("Image-text models", TOWERS)])
+def library_matches(kind: str, folder: str, texts: Sequence[str]) -> list[float]:
+    """The library's own probability of each pair, as its documentation computes it."""
+    import transformers as hf
+
+    name = "BlipForImageTextRetrieval" if kind == "blip" else "Blip2ForImageTextRetrieval"
+    model, processor = getattr(hf, name).from_pretrained(folder).eval(), hf.AutoProcessor.from_pretrained(folder)
+    head = {"use_itm_head" if kind == "blip" else "use_image_text_matching_head": True}
+    longest = 35 if kind == "blip" else 32
+    found = []
+    for image, text in zip(IMAGES, texts, strict=True):
+        # BLIP-2's processor would cut the places of the image with a long text: a text is cut before.
+        tokens = processor.tokenizer(text, truncation=True, max_length=longest)["input_ids"]
+        words = processor.tokenizer.decode(tokens, skip_special_tokens=True)
+        inputs = processor(images=Image.fromarray(image), text=words, return_tensors="pt")
+        assert inputs["input_ids"].shape[1] == len(tokens) + (0 if kind == "blip" else 4)
+        with torch.no_grad():
+            output = model(**inputs, **head)
+        scores = output.itm_score if kind == "blip" else output.logits_per_image
+        found.append(float(scores.softmax(-1)[0, 1]))
+    return found
+
+
+@pytest.mark.parametrize("row", MATCHERS, ids=lambda row: row.kind)
+def test_probabilities_of_a_match_are_the_librarys_own(
+    row: Known, folder: Callable[[str], str], tamis: Tamis, tmp_path: Path
+) -> None:
+    pool, model = write_images(tmp_path / "pool"), folder(row.checkpoint)
+    expected = np.array(library_matches(row.kind, model, CAPTIONS))
+    expected[CAPTIONS.index("")] = np.nan
+    settings = ["--set", f"signals.itm.model={model}", "--precision", "float32", "--workers", 1]
+    for size in (1, 7):
+        run = tmp_path / f"run{size}"
+        done = tamis("score", pool, "--run", run, "--signals", "itm", *settings, "--batch-size", size)
+        assert done.code == 0, done.err
+        np.testing.assert_allclose(Run(run).to_numpy("itm"), expected, rtol=0, atol=1e-5)
+    # There is something to compare: the same caption in two cases, with other images; and other words.
+    assert abs(expected[0] - expected[1]) > 1e-3
+    assert abs(expected[4] - expected[5]) > 1e-3
+
+
+def test_what_cannot_work_is_refused_by_name_before_any_work(
+    folder: Callable[[str], str], blip_model: str, clip_model: str, tamis: Tamis, tmp_path: Path
+) -> None:
+    pool = write_images(tmp_path / "pool")
+    other = {"tipsv2": "torchvision", "videoprism": "takes videos", "flava": "take one of clip, clipseg"}
+    cases = [
+        ("clip", folder(MATCHERS[0].checkpoint), "the signal itm takes"),
+        ("itm", blip_model, "no weights for itm"),
+    ]
+    cases.append(("itm", clip_model, "is a 'clip' model"))
+    for kind, words in other.items():
+        model = tmp_path / kind
+        shutil.copytree(clip_model, model)
+        (model / "config.json").write_text(json.dumps({"model_type": kind}))
+        cases.append(("clip", str(model), words))
+    for signal, model, words in cases:
+        run = tmp_path / "run"
+        done = tamis("score", pool, "--run", run, "--signals", signal, "--set", f"signals.{signal}.model={model}")
+        assert done.code != 0
+        assert model in done.err
+        assert words in done.err
+        assert not list(run.glob("scores/*/*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("heading", "rows"), [("Image-text models", TOWERS), ("Models that match image and caption", MATCHERS)]
+)
 def test_the_tables_in_the_docs_are_what_was_tried(heading: str, rows: tuple[Known, ...]) -> None:
     page = Path(__file__).parents[2] / "docs" / "models.md"
     text = page.read_text()
-    before, _, rest = text.partition(f"## {heading}\n")
+    before, _, rest = text.partition(f"# {heading}\n")
     start = rest.index("| `model_type`")
     end = start + rest[start:].index("\n\n")
-    written = f"{before}## {heading}\n{rest[:start]}{table(rows)}{rest[end:]}"
+    written = f"{before}# {heading}\n{rest[:start]}{table(rows)}{rest[end:]}"
     if os.environ.get("TAMIS_WRITE"):
         page.write_text(written)
     assert written == text, "if this is right, TAMIS_WRITE=1 updates it"
