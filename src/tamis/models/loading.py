@@ -147,7 +147,7 @@ def load_whole(
     `model` and `expected` ("a causal language model") are for messages. `unneeded` names weights that may be missing.
     """
     config = object_in(path / "config.json")
-    _check_config(path / "config.json", config)
+    check_config(path / "config.json")
     wrong = f"{model} is a {config.get('model_type') or config.get('_class_name')!r} model and not {expected}"
     try:
         # The libraries only log missing weights and draw them at random, so we check the report.
@@ -172,9 +172,9 @@ def load_whole(
     return network.eval()
 
 
-def _check_config(path: Path, config: Mapping[str, Any]) -> None:
+def check_config(path: Path) -> None:
     """Rejects impossible counts, and settings that make the libraries load weights or code from elsewhere."""
-    for key, value in settings_in(config):
+    for key, value in settings_in(object_in(path)):
         if type(value) is int and _COUNTS.search(key) and not 0 <= value <= _MOST:
             raise ModelError(f"{path} has {key} = {value}, which is not between 0 and {_MOST:,}")
         code = key.endswith(("attn_implementation", "experts_implementation")) and "/" in str(value)

@@ -366,7 +366,20 @@ def digest_of(path: Path) -> str:
         total.update(bytes.fromhex(file_digest(file)))
     if path.is_dir() and any(needs_lower_case(part) for part in _parts(path) or ()):
         total.update(b"texts in lower case")  # changes the digest: scores from before lower-casing are stale
+    if path.is_dir() and prompts_in(path)[1]:
+        total.update(b"default prompt")  # likewise: scores from before prompts
     return total.hexdigest()
+
+
+def prompts_in(folder: Path) -> tuple[dict[str, str], str | None]:
+    """Returns the prompts of a sentence-transformers folder by name, and the name of its default if it has one."""
+    path = folder / "config_sentence_transformers.json"
+    config = object_in(path) if path.is_file() else {}
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    known = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
+    if not known or not (default is None or (isinstance(default, str) and default in prompts)):
+        raise ModelError(f"{path} is damaged: prompts must be texts by name, and default_prompt_name one of them")
+    return prompts, default
 
 
 def needs_lower_case(folder: Path) -> bool:
