@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import factories
 import tiny_captioners
+import tiny_towers
 from command_line import Done, Tamis
 
 from tamis import cli
@@ -77,6 +78,7 @@ clip_model = model(factories.clip_folder)
 siglip_model = model(factories.siglip_folder)
 epochs_model = model(factories.epochs_folder)
 blip_model = model(factories.captioner_folder)
+itm_model = model(tiny_towers.blip)
 git_model = model(factories.captioner_folder, "git")
 blip2_model = model(factories.captioner_folder, "blip-2")
 vit_gpt2_model = model(factories.captioner_folder, "vit-gpt2")  # decoded by transformers' own `generate` alone
