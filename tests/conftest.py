@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import factories
 import tiny_captioners
+import tiny_encoders
 from command_line import Done, Tamis
 
 from tamis import cli
@@ -84,6 +85,7 @@ llava_model = model(tiny_captioners.chat_folder, "llava")
 qwen_vl_model = model(tiny_captioners.chat_folder, "qwen3_vl")
 regression_model = model(factories.regression_folder)
 sentence_model = model(factories.sentences_folder, of=["regression_model"])
+sentence_t5_model = model(tiny_encoders.encoder_folder, "sentence_t5", package="sentence_transformers")
 dual_model = model(factories.dual_folder, of=["regression_model"])
 diffusion_model = model(factories.diffusion_folder, package="diffusers")
 llama_model = model(factories.language_model_folder)

@@ -119,3 +119,9 @@ ENCODERS: Mapping[str, tuple[Callable[[Path], None], str, bool]] = {
     "max": (lambda folder: bert(folder, "max_tokens"), "a folder with another pooling", True),
     "static": (static, "sentence-transformers/static-similarity-mrl-multilingual-v1", True),
 }
+
+
+def encoder_folder(folder: Path, kind: str) -> Path:
+    folder.mkdir()
+    ENCODERS[kind][0](folder)
+    return folder

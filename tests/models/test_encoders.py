@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_encoders import E5, ENCODERS, bert
+from tiny_encoders import E5, ENCODERS, bert, encoder_folder
 
 import tamis
 from tamis.data import Device
@@ -32,9 +32,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def make(kind: str) -> Path:
         if kind not in made:
-            made[kind] = tmp_path_factory.mktemp("encoders") / kind
-            made[kind].mkdir()
-            ENCODERS[kind][0](made[kind])
+            made[kind] = encoder_folder(tmp_path_factory.mktemp("encoders") / kind, kind)
         return made[kind]
 
     return make
