@@ -105,6 +105,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "sba": [{"bridge": "sba_model", "beams": 2, "max_tokens": 6}],
     "pac": [{"model": "clip_model"}],
+    "itm": [{"model": "itm_model"}],
     "clip_stroop": [{"model": "clip_model"}, {"model": "siglip_model", "prompts": ("a [*]",)}],
     "ave_clip": [
         {"model": "clip_model", "text_to_image": "diffusion_model", "pictures": 2, "drawing": Drawing(steps=2)}
@@ -114,7 +115,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
 
 #: How far two runs of one signal over other batches may lie apart: 0 unless a network computes it.
 TOLERANCE = {
-    **dict.fromkeys(("icc", "clip_stroop"), 1e-4),
+    **dict.fromkeys(("icc", "clip_stroop", "itm"), 1e-4),
     **dict.fromkeys(("clip", "class_similarity", "zero_shot_class", "sieve", "c_ssft", "head"), 2e-3),
     **dict.fromkeys(("c_rho", "pac"), 4e-3),
     **dict.fromkeys(("text_area", "tmars", "vba", "ave_clip"), 0.01),
@@ -126,7 +127,7 @@ LOOKS_AT = {
     **{key: {"image"} for key in ("n_text_boxes", "image_text")},
     **{key: {"caption"} for key in ("caption_length", "language", "class_mentions", "class_similarity", "icc", "vba")},
     **{key: {"caption"} for key in ("sba", "clip_stroop", "ave_clip", "complexity_action")},
-    **{key: {"image", "caption"} for key in ("clip", "tmars", "text_match", "sieve", "c_ssft", "c_rho", "pac")},
+    **{key: {"image", "caption"} for key in ("clip", "tmars", "text_match", "sieve", "c_ssft", "c_rho", "pac", "itm")},
 }
 
 #: Embeddings of reference images.

@@ -240,7 +240,7 @@ def is_pooler(name: str) -> bool:
 # ---- texts as token ids
 
 #: The first token's position in these models is the id of the padding token plus 1.
-_SHIFTED = ("roberta", "xlm-roberta", "camembert")
+SHIFTED = ("roberta", "xlm-roberta", "camembert", "altclip_text_model")
 
 
 def by_length(texts: Sequence[tuple[int, ...]], batch: int) -> Iterator[list[tuple[int, ...]]]:
@@ -278,7 +278,7 @@ def padded(
 def longest_text(config: Any, tokenizer: Any) -> int:
     """Returns an encoder's limit in tokens, including special tokens; 512 if neither file has one."""
     positions = int(getattr(config, "max_position_embeddings", 0) or 0)
-    if positions and config.model_type in _SHIFTED:  # RoBERTa cannot use two of its 514 positions
+    if positions and config.model_type in SHIFTED:  # RoBERTa cannot use two of its 514 positions
         positions -= int(config.pad_token_id) + 1
     # A tokenizer without a limit has 10**30 here.
     return min((most for most in (positions, int(tokenizer.model_max_length)) if 0 < most < 10**9), default=512)

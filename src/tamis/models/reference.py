@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 #: What a model is for. A built-in model can stand in for a missing one that does the same job.
 Job = Literal[
     "image-text",
+    "image-text match",
     "captioner",
     "text-to-image",
     "language model",
@@ -132,10 +133,11 @@ COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/st
 
 #: Words in a model's id that suggest its job, the most specific first: "blip2-opt" and "vit-gpt2-captioning" caption.
 _WORDS: Mapping[Job, str] = {
+    "image-text match": r"\bitm\b",
     "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b|florence|paligemma|idefics|smolvlm|internvl|kosmos",
     "text-to-image": r"diffusion|\bsd|\bflux",
     "sentence encoder": r"minilm|sentence|sbert|mpnet",
-    "image-text": r"clip|siglip",
+    "image-text": r"clip|siglip|\balign\b",
     "language model": r"gpt|llama|mistral|mixtral|qwen|pythia|gemma|falcon|bloom|\bopt\b|\bphi\b",
 }
 
