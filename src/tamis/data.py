@@ -57,6 +57,7 @@ class Sample:
         pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
         hidden: (height, width) opacity of an image that is a single colour once transparency is ignored, e.g. black
             line art on a transparent background; None for others, and where the pool puts images on white.
+        transparent: mean transparency of the stored image, in [0, 1].
         width, height: of the stored image after EXIF rotation; 0 where unknown.
         original_width, original_height: as the sample's json gives them; 0 where it does not.
         given: other values that came with the sample (precomputed scores, embeddings, json fields).
@@ -71,6 +72,7 @@ class Sample:
     image: bytes | None = None
     pixels: Pixels | None = None
     hidden: Pixels | None = None
+    transparent: float = 0.0
     width: int = 0
     height: int = 0
     original_width: int = 0

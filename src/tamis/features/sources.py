@@ -84,6 +84,17 @@ class HiddenContents(_OfSamples):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Transparencies(_OfSamples):
+    """The mean transparency of each image, in [0, 1]: 0 for files without an alpha channel."""
+
+    name: ClassVar[str] = "transparencies"
+    version: ClassVar[int] = 1
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return lambda *, samples: [sample.transparent for sample in samples]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dimensions(_OfSamples):
     """Width and height of the images of a batch in pixels: (n, 2) int64, 0 where unknown.
 
