@@ -25,7 +25,6 @@ ALLOWED = frozenset(
 
 #: Packages that are used all the same, each with the reason. They are printed.
 EXCEPTIONS: Mapping[str, str] = {
-    "atheris": "Apache-2.0 by the licence in its wheel, not by its metadata; only tests/attack/fuzz.py imports it",
     "axe-playwright-python": "MIT by the licence in its wheel, not by its metadata; only tests/browsing.py imports it",
 }
 

@@ -121,11 +121,10 @@ class _BertLayer(nn.Module):
 class PlainBlip(nn.Module):
     """The captioner: pixels and tokens to logits."""
 
-    def __init__(
-        self, words: int, *, width: int = 32, image_width: int = 24, per_head: int = 8, side: int = 32
-    ) -> None:
+    def __init__(self, words: int) -> None:
         super().__init__()
-        self.visual_encoder = _Vit(image_width, image_width // per_head, 2, side, 8)
+        width, image_width, per_head = 32, 24, 8
+        self.visual_encoder = _Vit(image_width, image_width // per_head, layers=2, side=32, patch=8)
         embeddings = _Parts(
             word_embeddings=nn.Embedding(words, width),
             position_embeddings=nn.Embedding(24, width),
@@ -150,18 +149,6 @@ class PlainBlip(nn.Module):
             x = layer(x, image)
         head = self.text_decoder.cls.predictions
         return head.decoder(head.transform.LayerNorm(gelu(head.transform.dense(x))))
-
-    def greedy(self, pixels: Any, start: int, end: int, least: int, most: int) -> list[int]:
-        """The likeliest caption word by word, the signs at its ends left out."""
-        tokens = [start]
-        while len(tokens) <= most:
-            scores = self(pixels, torch.tensor([tokens]))[0, -1]
-            if len(tokens) <= least:
-                scores[end] = -torch.inf
-            tokens.append(int(scores.argmax()))
-            if tokens[-1] == end:
-                return tokens[1:-1]
-        return tokens[1:]
 
 
 # ---- open_clip
@@ -192,17 +179,9 @@ def _resblocks(width: int, heads: int, layers: int, activation: Any) -> nn.Modul
 class PlainOpenClip(nn.Module):
     """The two towers: pixels to embeddings, tokens to embeddings, both to logits."""
 
-    def __init__(
-        self,
-        words: int,
-        *,
-        activation: Any = gelu,
-        width: int = 32,
-        image_width: int = 40,
-        per_head: int = 8,
-        length: int = 12,
-    ) -> None:
+    def __init__(self, words: int, *, activation: Any = gelu) -> None:
         super().__init__()
+        width, image_width, per_head = 32, 40, 8
         self.visual = _Parts(
             class_embedding=nn.Parameter(torch.zeros(image_width)),
             positional_embedding=nn.Parameter(torch.zeros(17, image_width)),
@@ -214,7 +193,7 @@ class PlainOpenClip(nn.Module):
         )
         self.transformer = _resblocks(width, width // per_head, 3, activation)
         self.token_embedding = nn.Embedding(words, width)
-        self.positional_embedding = nn.Parameter(torch.zeros(length, width))
+        self.positional_embedding = nn.Parameter(torch.zeros(12, width))
         self.ln_final = nn.LayerNorm(width)
         self.text_projection = nn.Parameter(torch.zeros(width, 16))
         self.logit_scale = nn.Parameter(torch.zeros(()))

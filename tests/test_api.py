@@ -125,7 +125,7 @@ def test_a_file_a_mapping_and_a_loaded_recipe_do_the_same(pool: Path, tmp_path: 
     assert all(subset is not None and subset.keep.tolist() == kept[0].keep.tolist() for subset in kept)  # type: ignore[union-attr]
 
 
-def test_every_result_is_told_as_soon_as_it_is_there(pool: Path, tmp_path: Path) -> None:
+def test_every_result_is_reported_as_soon_as_it_exists(pool: Path, tmp_path: Path) -> None:
     told: list[Any] = []
 
     def tell(result: Any) -> None:

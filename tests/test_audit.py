@@ -14,11 +14,9 @@ from audit import problem, summary
     ("package", "reason"),
     [
         (["MIT"], None),
-        (["Apache-2.0 AND Apache-2.0 WITH LLVM-exception AND BSL-1.0"], None),
         (["(GPL-3.0-only OR MIT) AND BSD-3-Clause"], None),
         (["(MIT AND GPL-3.0-only) OR Zlib"], None),
         (["MIT AND GPL-3.0-only"], "its licence is MIT AND GPL-3.0-only"),
-        (["LicenseRef-Proprietary"], "its licence is LicenseRef-Proprietary"),
         (["", ("License :: OSI Approved :: BSD License",)], None),
         (["", ("License :: OSI Approved",), "MIT License\n\nCopyright (c) somebody"], None),
         (["", ("License :: OSI Approved :: GNU Lesser General Public License v3 (LGPLv3)",)], "its licence is LGPL"),

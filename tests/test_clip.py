@@ -71,20 +71,6 @@ def test_siglip_2_reads_captions_in_lower_case_as_it_was_trained(tmp_path: Path)
     assert (rowwise_dot(unit_rows(ours), unit_rows(plain.numpy())) >= 0.9999).all()
 
 
-@pytest.mark.parametrize("kind", ["clip_model", "siglip_model"])
-def test_scores_do_not_depend_on_batch_size(kind: str, request: pytest.FixtureRequest, pool: Path) -> None:
-    model = request.getfixturevalue(kind)
-    columns = []
-    for size in (1, 4, 64):
-        run = tamis.score(
-            pool, run=pool.parent / f"run{size}", signals=[ClipScore(model=model)], batch_size=size, quiet=True
-        )
-        columns.append(run.to_numpy("clip"))
-    assert np.isfinite(columns[0]).all()
-    np.testing.assert_allclose(columns[0], columns[1], atol=2e-4)
-    np.testing.assert_allclose(columns[0], columns[2], atol=2e-4)
-
-
 def test_a_score_from_stored_embeddings_is_the_same_number(clip_model: str, pool: Path, tmp_path: Path) -> None:
     signal = ClipScore(model=clip_model)
     together = tamis.score(pool, run=tmp_path / "a", signals=[signal], quiet=True)

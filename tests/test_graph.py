@@ -165,23 +165,19 @@ def test_an_empty_batch_finds_a_faulty_signal_before_any_work_and_is_tried_once(
     [
         ([1.0], "list"),
         ({}, "'times' nothing"),
-        ({"tims": [1.0]}, "'times' 'tims'"),
         ({"times": [1.0], "time": [1.0]}, "'time' 'times'"),
         ({"times": [1.0, 2.0]}, "2 1 'times'"),
-        ({"times": 1.0}, "float"),
         ({"times": ["one"]}, "numbers <U3"),
-        ({"times": [None]}, "numbers object"),
         ({"times": [1 + 2j]}, "numbers complex128"),
         ({"times": np.ma.array([1.0], mask=[True])}, "masked"),
         ({"times": [[1.0, 2.0]]}, "(1, 2)"),
-        ({"times": [1.0], "reason": [3]}, "'reason' words 3"),
-        ({"times": [np.ma.masked]}, "masked"),
+        ({"times": [1.0], "reason": [3]}, "'reason' strings 3"),
         ({"times": [1.0], "reason": []}, "0 'reason'"),
         ({"times": [1.0], "reason": "x"}, "str 'reason'"),  # not one letter for each sample
     ],
     ids=str,
 )
-def test_a_broken_promise_is_told_with_the_signals_name(found: Any, names: str) -> None:
+def test_a_broken_promise_is_reported_with_the_signals_name(found: Any, names: str) -> None:
     with pytest.raises(SignalError) as error:
         check_output(Times(), found, 1)
     assert [word for word in f"'times' {__name__}.Times {names}".split() if word not in str(error.value)] == []
@@ -244,7 +240,6 @@ class StoredTexts(Stored):
         (Stored(), [["a"]]),
         (Stored(), np.ones((1, 4), np.int64)),
         (Stored(), np.ones((2, 4))),
-        (Stored(), np.ones(1)),
         (Stored(), np.ma.ones((1, 4))),
         (Stored(), np.full((1, 4), 1e5)),  # float16 ends before that
         (StoredTexts(), ["a"]),

@@ -256,7 +256,6 @@ def test_no_package_is_imported_for_names_of_ours(site: Path, caplog: pytest.Log
         ("signals", "loud", "Shouting", "'shouting'"),
         ("signals", "x", "Object", "Quiet(limit=0.5)"),
         ("signals", "plain", "Loose", "frozen dataclass"),
-        ("signals", "x", "Nothing", "AttributeError"),
         ("selectors", "plain", "Plain", "reads"),
         ("selectors", "plain", "Odd", "select()"),
         ("exporters", "plain", "Plain", "tamis.exporters.Exporter"),

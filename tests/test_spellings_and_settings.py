@@ -10,7 +10,7 @@ from factories import clip_folder, pair, write_pool, write_tar
 
 import tamis
 from tamis.errors import RecipeError
-from tamis.signals import ClipScore, TextArea
+from tamis.signals import ClipScore
 
 
 def test_five_spellings_of_one_pool_are_one_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,12 +65,6 @@ def test_other_settings_than_the_recipes_are_taken_only_with_a_word(
     assert clip_model in caplog.text
     assert "model='openai/clip-vit-large-patch14'; " in caplog.text  # only what differs, and no dictionary
     assert "{" not in caplog.text
-
-
-def test_recorded_settings_hold_those_of_nested_nodes(tmp_path: Path) -> None:
-    run = tamis.score(write_pool(tmp_path / "pool", shards=1), run=tmp_path / "run", signals=[TextArea()], quiet=True)
-    assert run.scores["text_area"].facts["settings"]["boxes"]["threshold"] == 0.5
-    assert "threshold: 0.5" in (tmp_path / "run" / "recipe.yaml").read_text()
 
 
 def test_files_that_changed_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -68,13 +68,16 @@ def lengths(samples: Sequence[Sample]) -> Any:
     return np.array([np.nan if s.caption is None else len(s.caption) for s in samples], np.float32)
 
 
-def signal(**body: Any) -> Signal:
-    """Returns a signal as `Good`, with other methods or class attributes."""
+def faulty(base: type[Any], **body: Any) -> Any:
+    """Returns a record as `base`, with other methods or class attributes."""
     body.setdefault("__annotations__", {})
-    cls = dataclass(frozen=True, kw_only=True)(type("Faulty", (Good,), {"__module__": __name__, **body}))
+    cls = dataclass(frozen=True, kw_only=True)(type("Faulty", (base,), {"__module__": __name__, **body}))
     globals()["Faulty"] = cls  # where pickle looks for it
-    made: Signal = cls()
-    return made
+    return cls()
+
+
+def signal(**body: Any) -> Signal:
+    return faulty(Good, **body)  # type: ignore[no-any-return]
 
 
 def loose(cls: type[Any], *bases: type[Any]) -> Any:
@@ -251,10 +254,7 @@ class Above:
 
 
 def step(**body: Any) -> Any:
-    body.setdefault("__annotations__", {})
-    cls = dataclass(frozen=True, kw_only=True)(type("Faulty", (Above,), {"__module__": __name__, **body}))
-    globals()["Faulty"] = cls
-    return cls()
+    return faulty(Above, **body)
 
 
 def selects(change: Callable[[Any, Table, Selection], Selection], **body: Any) -> Any:
@@ -332,12 +332,9 @@ class Rows(Exporter):
 
 
 def exporter(write: Callable[[Any, Subset, Path], Any] | None = None, **body: Any) -> Any:
-    body.setdefault("__annotations__", {})
     if write is not None:
         body["write"] = lambda self, subset, out: write(self, subset, out)
-    cls = dataclass(frozen=True, kw_only=True)(type("Faulty", (Rows,), {"__module__": __name__, **body}))
-    globals()["Faulty"] = cls
-    return cls()
+    return faulty(Rows, **body)
 
 
 def plain(self: Any, subset: Subset, out: Path) -> int:

@@ -1,1 +1,1 @@
-"""Programs for whoever works on Tamis: they are not in the wheel."""
+"""Programs for developers of Tamis. They are not in the wheel."""

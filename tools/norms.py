@@ -22,6 +22,7 @@ from tamis.data import Device
 from tamis.errors import PoolError
 from tamis.math.statistics import agreement
 from tamis.models.device import device_for
+from tamis.models.loading import load_tokenizer_in, transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.texts.regression import (
     FACTS,
@@ -32,7 +33,6 @@ from tamis.models.texts.regression import (
     columns_of,
     facts_of,
     held_out,
-    tokenizer_of,
 )
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pool.texts import read_texts
@@ -59,8 +59,8 @@ _ENCODER = "minilm"
 _HIDDEN, _DROPOUT, _BATCH, _EPOCHS = 128, 0.3, 256, 6
 _SCALE = 20.0  # a unit row's numbers are about 0.05; networks start best with numbers of about 1
 _RIDGE = 6.0
-_FACT_WEIGHT = _NEAR_WEIGHT = 0.1  # of standardised columns, next to embeddings of about 0.05
-_WHOLE_WEIGHT = 0.5  # of the words' network applied to the whole text
+_FACT_WEIGHT = _NEAR_WEIGHT = 0.1  # weight of standardised columns; embeddings are about 0.05
+_WHOLE_WEIGHT = 0.5  # weight of the words' network applied to the whole text
 _CENTRES = 256
 _FOLDS = 10
 _MADE_UP = 1500  # strings without meaning
@@ -86,7 +86,7 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
     captions, ratings = _captions(data)
     annotations = json.loads(_file(data, DESCRIPTIONS).read_text(encoding="utf-8"))["annotations"]
     described = [str(row["caption"]).strip() for row in annotations]
-    encode, tokenizer = load_sentence_encoder(_ENCODER, device), tokenizer_of(_ENCODER)
+    encode, tokenizer = load_sentence_encoder(_ENCODER, device), load_tokenizer_in(transformer_folder(_ENCODER))
     nothing, scenes = made_up(_MADE_UP), described[:_DESCRIPTIONS]
     short = [*words, *expressions, *nothing, *scenes]
     log.info("embedding %d words and expressions, and %d captions", len(short), len(captions))

@@ -38,7 +38,7 @@ PAPER: Mapping[str, tuple[str, float, str]] = {
     "visual_random_text": ("S_irt", 0.24, "images and text"),
     "visual": ("S_i", 0.23, "images and text"),
 }
-ADDED = (0.2, 0.4)  # of the base's images
+ADDED = (0.2, 0.4)  # added pairs / pairs in the base
 TEXT = 0.5  # text-only pairs in the second base, for each image: 180,000 and 90,000 in the paper
 
 #: The tasks about what images show; reading and retrieval are not part of the paper's accuracy.

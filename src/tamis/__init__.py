@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tamis.api import check, export, plan, report, run_recipe
+    from tamis.api import export, plan, report, run_recipe
     from tamis.choosing import select
     from tamis.evaluate.bench import bench
     from tamis.first_look import look
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tamis.scoring import score
     from tamis.selectors.clusters import cluster
     from tamis.store import Run, open_run
+    from tamis.store.check import check
     from tamis.store.stream import samples_of
     from tamis.store.subset import Subset
 
@@ -32,7 +33,7 @@ _MODULES = {
     "select": "tamis.choosing",
     "cluster": "tamis.selectors.clusters",
     "bench": "tamis.evaluate.bench",
-    "check": "tamis.api",
+    "check": "tamis.store.check",
     "export": "tamis.api",
     "look": "tamis.first_look",
     "report": "tamis.api",

@@ -1,9 +1,7 @@
-"""Names for kinds of arrays, and reading `.npy` files. Docstrings of functions give the shapes."""
+"""Names for array types, and a reader of `.npy` files. Docstrings of functions give the shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +15,7 @@ Float64s = NDArray[np.float64]
 #: Row numbers of a table.
 Rows = NDArray[np.int64]
 
-#: Which rows, as bool.
+#: A bool per row.
 Mask = NDArray[np.bool_]
 
 #: Halves of uids, and other bits.
@@ -36,25 +34,15 @@ def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is something else.
-    """
-    with array_errors():
-        found = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
-    if not isinstance(found, np.ndarray):
-        found.close()
-        raise ValueError("it holds several arrays: save the one that is wanted alone, as a .npy file")
-    return found
-
-
-@contextmanager
-def array_errors() -> Iterator[None]:
-    """Turns what NumPy raises while it reads an array into ValueError; OSErrors pass.
-
-    NumPy 2.4 lets errors of tokenize and zipfile through.
+        ValueError: it is not one array.
     """
     try:
-        yield
+        found = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError):
         raise
-    except Exception as error:
+    except Exception as error:  # NumPy 2.4 lets errors of tokenize and zipfile through
         raise ValueError(f"{type(error).__name__}: {error}") from error
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise ValueError("it holds several arrays: save the one you need as a .npy file")
+    return found

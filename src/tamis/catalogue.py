@@ -1,4 +1,4 @@
-"""What there is to choose from: the rows of `tamis list`."""
+"""The rows of `tamis list`: signals, recipes, models, selection steps and export formats."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,32 +17,17 @@ from tamis.errors import ModelError, RecipeError, unknown_message
 Rows = list[dict[str, Any]]
 
 
-def _signals() -> Rows:
-    return [
-        {
-            "signal": name,
-            "columns": ", ".join(column.name for column in cls.columns),
-            "settings": _settings(cls),
-            "cost": _cost(cls),
-            "about": _first_line(cls),
-        }
-        for name, cls in _classes("signals").items()
-    ]
-
-
-def _steps() -> Rows:
-    listed = dict.fromkeys(("all_of", "any_of", "none_of"), "a list of recipes, steps or lists of steps")
-    return [
-        {"step": name, "settings": listed.get(name) or _settings(cls), "about": _first_line(cls)}
-        for name, cls in _classes("steps").items()
-    ]
-
-
-def _exports() -> Rows:
-    return [
-        {"format": name, "settings": _settings(cls), "about": _first_line(cls)}
-        for name, cls in _classes("exports").items()
-    ]
+def _of_classes(what: str, heading: str) -> Rows:
+    """Returns the rows of signals, steps or exports; `heading` is the first column's."""
+    parts = dict.fromkeys(("all_of", "any_of", "none_of"), "a list of recipes, steps or lists of steps")
+    rows: Rows = []
+    for name, cls in _classes(what).items():
+        facts = {"settings": parts.get(name) or _settings(cls), "about": _first_line(cls)}
+        if what == "signals":
+            columns = ", ".join(column.name for column in cls.columns)
+            facts = {"columns": columns, "settings": facts["settings"], "cost": _cost(cls), "about": facts["about"]}
+        rows.append({heading: name, **facts})
+    return rows
 
 
 def _recipes() -> Rows:
@@ -92,12 +78,15 @@ _HEADINGS = {
 
 
 def tables(what: str, rows: Rows) -> list[tuple[str, Rows]]:
-    """Returns a list for people to choose by: a heading ("" for none) and rows. `in_full` shows all of one row."""
+    """Returns tables of (heading or "", rows) for the terminal; `in_full` shows everything about one row."""
     if what != "models":
         left_out = {"signals": ("columns", "settings"), "recipes": ("source",), "steps": ("settings",)}.get(what, ())
         return [("", [{name: value for name, value in row.items() if name not in left_out} for row in rows])]
     found = []
-    for kind, heading in _HEADINGS.items():  # facts in the heading are no columns: the tables fit into 80 characters
+    for (
+        kind,
+        heading,
+    ) in _HEADINGS.items():  # facts that the heading states are left out, so that tables fit into 80 characters
         part = []
         for row in (row for row in rows if row["kind"] == kind):
             size = row["size_mb"]
@@ -126,7 +115,7 @@ def _in_the_cache() -> dict[str, Path]:
     for name in sorted(
         path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")
     ):
-        with suppress(ModelError, OSError):  # no id of the hub, or a folder that cannot be read
+        with suppress(ModelError, OSError):  # not a hub id, or an unreadable folder
             if folder := cached(name):
                 found[name] = folder
     return found
@@ -182,7 +171,7 @@ def _cost(cls: type[Any]) -> str:
 
 
 def in_full(what: str, name: str) -> str:
-    """Returns everything that is known of one thing of a list, for people; raises RecipeError if it has none."""
+    """Returns everything known about one entry of a list, as text; raises RecipeError for an unknown name."""
     rows = {next(iter(row.values())): row for row in CATALOGUES[what]()}
     if name not in rows:
         raise RecipeError(unknown_message(what.removesuffix("s"), name, rows))
@@ -222,11 +211,11 @@ def _loaded() -> list[Any]:
 
 #: What `tamis list` can list.
 CATALOGUES: Mapping[str, Callable[[], Rows]] = {
-    "signals": _signals,
+    "signals": partial(_of_classes, "signals", "signal"),
     "recipes": _recipes,
     "models": _models,
-    "steps": _steps,
-    "exports": _exports,
+    "steps": partial(_of_classes, "steps", "step"),
+    "exports": partial(_of_classes, "exports", "format"),
 }
 
 

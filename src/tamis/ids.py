@@ -4,7 +4,7 @@ The id of a pair (uid) has 128 bits, held as two unsigned 64-bit halves and show
 `uid` that its json gives (DataComp's convention); without one it gets the xxh3-128 of its image bytes, a NUL byte and
 its caption bytes. Ids are never renumbered, so scores, subsets and files made on different days and machines join.
 
-A fingerprint is a short hash of whatever would change a result. The folder of a score part has it in its name, so parts
+A fingerprint is a short hash of everything that changes a result. It is in the name of a score part's folder, so parts
 made with other settings, other weights or another precision never mix.
 """
 
@@ -61,12 +61,12 @@ def content_uid(image: bytes | None, caption: bytes | None) -> tuple[int, int]:
 
 
 def image_xxh3(image: bytes) -> int:
-    """Returns the xxh3-64 of an image file's bytes: how a run recognises its images if the pool brings the uids."""
+    """Returns the xxh3-64 of an image file's bytes, which identifies images whose uids come from the pool."""
     return xxhash.xxh3_64_intdigest(image)
 
 
 def _mix(x: U64) -> U64:
-    # The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that scatters near inputs.
+    # The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that scatters nearby inputs.
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -75,7 +75,7 @@ def _mix(x: U64) -> U64:
 def scramble(high: U64, low: U64, seed: int = 0) -> U64:
     """Returns a pseudo-random number for each uid: it breaks ties and draws random subsets.
 
-    It depends on the uid and the seed alone, so row order and worker count change nothing.
+    It depends only on uid and seed, so row order and worker count change nothing.
 
     Args:
         high, low: (n,) halves of the uids.
@@ -84,20 +84,20 @@ def scramble(high: U64, low: U64, seed: int = 0) -> U64:
     Returns:
         (n,) uint64, uniform over its range.
     """
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is the point
+    with np.errstate(over="ignore"):  # arithmetic is modulo 2**64
         salt = _mix(np.asarray([seed % (1 << 64)], dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15))[0]
         return _mix(_mix(np.asarray(high, np.uint64) ^ salt) + np.asarray(low, np.uint64))
 
 
 def uniforms(high: U64, low: U64, *, seed: int, counters: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
-    """Returns pseudo-random numbers that are a function of (uid, seed, counters) alone.
+    """Returns pseudo-random numbers that depend only on (uid, seed, counters).
 
     A draw for a sample, such as a token of a caption, is the same in every batch, order, worker and repetition.
 
     Args:
         high, low: (n,) halves of the uids.
         seed: another seed gives other, unrelated numbers.
-        counters: (n,) arrays that say what is drawn: which caption, which step.
+        counters: (n,) arrays that number the draws of a sample: which caption, which step.
 
     Returns:
         (n,) float64 in [0, 1), uniform, 53 bits.
@@ -116,12 +116,12 @@ LENGTH = 16
 
 
 def canonical_json(value: Any) -> str:
-    """Returns one spelling per value: JSON with sorted keys and no spaces."""
+    """Returns JSON with sorted keys and no spaces, so that equal values give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def json_ready(value: Any, infinity: str = "inf") -> Any:
-    """Returns a value with what JSON cannot hold replaced: infinity by a word, with its sign, and NaN by None."""
+    """Returns a value that JSON can hold: infinity becomes a word, with its sign, and NaN becomes None."""
     if isinstance(value, Mapping):
         return {name: json_ready(inner, infinity) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -137,14 +137,14 @@ def fingerprint(value: Mapping[str, Any]) -> str:
 
 
 def json_digest(value: Any) -> str:
-    """Returns the xxh3-64 of a value as canonical JSON: 16 hex digits. NaN or half of a surrogate pair: ValueError."""
+    """Returns the xxh3-64 of a value as canonical JSON: 16 hex digits. ValueError for NaN or a lone surrogate."""
     return xxhash.xxh3_64_hexdigest(canonical_json(json.loads(json.dumps(value))).encode())
 
 
 def file_digest(path: Path) -> str:
-    """Returns the xxh3-128 of a file's bytes in hex; within one process a file is read once until it changes.
+    """Returns the xxh3-128 of a file's bytes in hex; a process reads a file again only if it changed.
 
-    A folder has the digest of the names and digests of the files in it, without its folders and hidden files.
+    For a folder: the digest of the names and digests of its files, without subfolders and hidden files.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))

@@ -61,7 +61,7 @@ def in_work(path: Path) -> bool:
 
 
 def alive(process: int) -> bool:
-    """Whether a process of this machine is alive. Zombies count as dead: some containers keep them for ever."""
+    """Whether a process of this machine is alive. Zombies count as dead: some containers never remove them."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

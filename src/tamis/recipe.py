@@ -1,6 +1,6 @@
 """Recipes: YAML files that say what to score, what to keep and what to write.
 
-Everything is checked before any work: unknown keys with the nearest known one, wrong values with what was expected.
+Checked before any work. Errors suggest the nearest key or say what was expected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FLOAT = re.compile(
 )
 _DEEPEST = 20  # levels of --set: no recipe has more
 
-#: Checks values against the types of a record's settings; slow to make.
+#: Validates values against the types of a record's fields. Cached, because building one is slow.
 _validator: Callable[[type[Any]], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)  # type: ignore[assignment]
 
 _GROUPS = ("all_of", "any_of", "none_of")
@@ -55,23 +55,23 @@ PathLike = str | os.PathLike[str]
 class Recipe:
     """A checked recipe."""
 
-    name: str = "recipe"  # its own, else the file's stem
+    name: str = "recipe"  # the key `name`, else the file's stem
     about: str = ""
     source: str = ""  # where the rule comes from
-    pool: PoolSpec | None = None  # None if the command names it, and so the run
+    pool: PoolSpec | None = None  # None if given on the command line; same for `run`
     run: str | None = None
     signals: tuple[tuple[str, Signal], ...] = ()  # label ("" for none) and signal
     keep: tuple[str, ...] = ()  # features to store
-    columns: Mapping[str, str] = field(default_factory=dict)  # names that it uses, to names of the run's columns
+    columns: Mapping[str, str] = field(default_factory=dict)  # alias -> column of the run
     steps: tuple[Step, ...] = ()  # the selectors in order
-    selects: bool = False  # whether it says what to keep
-    exports: tuple[tuple[Exporter, Path], ...] = ()  # what writes, and where
-    report: str | None = None  # where to write the report
-    text: Mapping[str, Any] = field(default_factory=dict)  # all as resolved, for `recipe.yaml`; URLs without secrets
+    selects: bool = False  # has a `select` key, even an empty one
+    exports: tuple[tuple[Exporter, Path], ...] = ()
+    report: str | None = None  # the report's path
+    text: Mapping[str, Any] = field(default_factory=dict)  # as resolved, for recipe.yaml; URLs without secrets
 
     @property
     def reads(self) -> list[str]:
-        """The columns that its steps read, as the recipe names them."""
+        """Columns that the steps read; aliases are not replaced."""
         return sorted({name for step in self.steps for name in step.reads})
 
 
@@ -113,7 +113,7 @@ def load(recipe: RecipeLike, settings: Sequence[str] = (), *, signals: Sequence[
 
 
 def usual(signal: str, setting: str) -> dict[str, list[str]]:
-    """Returns the words that shipped recipes use for a setting of a signal, the commonest first, with their names."""
+    """Returns value -> recipes: what shipped recipes give a signal's setting, the commonest value first."""
     words: dict[str, list[str]] = {}
     for name in shipped():
         for entry in _raw(name)[0].get("signals") or []:
@@ -125,7 +125,7 @@ def usual(signal: str, setting: str) -> dict[str, list[str]]:
 
 
 def _identity(recipe: str) -> str:
-    """Returns one spelling for each recipe, to find recipes that name themselves."""
+    """Returns the shipped name or the absolute path, to find recipes that name themselves."""
     return recipe if recipe in shipped() else str(Path(recipe).resolve())
 
 
@@ -197,7 +197,7 @@ def _read_yaml(content: str | bytes) -> Any:
         raise RecipeError(str(error).partition("\n")[0]) from error
     except RecursionError as error:
         raise RecipeError("it is nested too deeply") from error
-    except Exception as error:  # a value that does not fit its tag raises anything
+    except Exception as error:  # a value that does not fit its tag may raise any exception
         raise RecipeError(f"a value is not what its tag says ({type(error).__name__})") from error
 
 
@@ -227,7 +227,7 @@ def assignment(setting: str) -> tuple[str, Any]:
 
 
 def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
-    """Returns data with a value at a path. An entry of a list goes by number, or by its name if that is unique."""
+    """Returns data with a value set at a path. A list's entry is found by number, or by its name if that is unique."""
     if not path:
         return value
     head, *rest = path
@@ -295,7 +295,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
 
 
 def _shown(value: Any) -> Any:
-    """Returns a recipe's pool or run for files: without the secrets of URLs."""
+    """Returns a recipe's pool or run without the secrets of URLs, to save it."""
     if isinstance(value, dict):
         return {key: _shown(inner) if key == "path" else inner for key, inner in value.items()}
     if isinstance(value, list):
@@ -358,7 +358,7 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Signal]:
 
 @contextmanager
 def _at(where: str) -> Iterator[None]:
-    """Adds the place to an error of something that does not know it."""
+    """Prefixes errors with the place in the recipe."""
     try:
         yield
     except (RecipeError, ValueError) as error:
@@ -440,7 +440,7 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
 
 
 def _for_example(cls: type[Any], setting: str) -> str:
-    """Returns an example for a signal's missing model, as shipped recipes have it; "" for anything else."""
+    """Returns a shipped recipe's value for a signal's missing setting, as advice; "" if no recipe sets it."""
     examples = usual(cls.name, setting) if issubclass(cls, Signal) else {}
     if not examples:
         return ""
@@ -453,7 +453,7 @@ def _for_example(cls: type[Any], setting: str) -> str:
 
 
 def _subrecord(cls: type[Any], name: str, value: Any, where: str) -> Any:
-    """Makes a setting that is a record of one of several kinds; returns any other setting as it is."""
+    """Builds a nested settings record whose class depends on its content."""
     choose = getattr(hints_of(cls).get(name), "class_of", None)
     if choose is None or not isinstance(value, Mapping):
         return value

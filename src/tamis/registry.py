@@ -14,17 +14,17 @@ log = logging.getLogger(__name__)
 
 
 class Register(Mapping[str, type[Any]]):
-    """One kind of class by name. As a mapping it has the built-in ones, each imported when it is asked for.
+    """Classes of one kind by name. As a mapping it holds the built-in classes, each imported on first use.
 
     Installed packages register others: `[project.entry-points."<package>"] name = "module:Class"`. Built-in names take
     precedence and need no entry-point lookup.
 
     Args:
-        kind: the word for one of them in messages ("signal").
-        package: has the built-in ones; it is also the group of entry points.
+        kind: what messages call such a class ("signal").
+        package: contains the built-in classes; also the entry points' group.
         built_in: name to "module:Class" in the package.
-        wrong: describes what is wrong with another package's class ("has no select()"); "" for nothing. It is only
-            called for frozen dataclasses of the right name.
+        wrong: says what is wrong with another package's class ("has no select()"); "" for nothing. Only called for
+            frozen dataclasses of the right name.
     """
 
     def __init__(self, kind: str, package: str, built_in: Mapping[str, str], wrong: Callable[[type[Any]], str]) -> None:
@@ -57,7 +57,7 @@ class Register(Mapping[str, type[Any]]):
         raise AttributeError(f"module {self.package!r} has no attribute {cls!r}")
 
     def all(self) -> dict[str, type[Any]]:
-        """Returns every class by name, sorted. Logs and leaves out those that cannot be used."""
+        """Returns every usable class by name, sorted; logs the others."""
         found: dict[str, type[Any]] = {}
         for name, entries in self._registered().items():
             if name in self:
@@ -71,7 +71,7 @@ class Register(Mapping[str, type[Any]]):
         return dict(sorted((found | dict(self)).items()))
 
     def named(self, name: str) -> type[Any]:
-        """Returns one class, importing only its package; raises RecipeError if there is none or it is faulty."""
+        """Returns a class, importing only its package; raises RecipeError if it is unknown or faulty."""
         if name in self:
             return self[name]
         registered = self._registered()
@@ -91,7 +91,7 @@ class Register(Mapping[str, type[Any]]):
         fault = self._fault(name, found)
         if fault:
             raise RecipeError(f"{title} cannot be used: {entries[0].value} {fault}. Repair or uninstall that package")
-        return found  # type: ignore[no-any-return]  # looked at above
+        return found  # type: ignore[no-any-return]  # checked above
 
     def _fault(self, name: str, found: Any) -> str:
         if not isinstance(found, type):

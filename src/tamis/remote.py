@@ -1,10 +1,10 @@
-"""Files at URLs: how they are opened, when requests are repeated, and the errors when they fail.
+"""Opens files at URLs, retries requests, and explains their errors.
 
-Every request is made by `ask`. It retries transient errors (5xx, a reset, a time-out, a body that is cut off) after
-longer and longer pauses; lasting ones (a missing file, no access, an expired signature) raise at once.
-The libraries' own retries are switched off: retries of retries take minutes, and botocore sees no body that breaks off.
+Every request is made by `ask`. It retries transient errors (5xx, reset, time-out, truncated body) after increasing
+pauses. Permanent ones (missing file, no access, expired signature) raise at once. The libraries' own retries are off:
+retries of retries take minutes, and botocore does not notice a truncated body.
 
-Secrets in URLs (passwords, and what follows "?") stay in this process's memory. Run folders and messages have the URL
+Secrets in URLs (passwords, and what follows "?") stay in this process's memory. Run folders and messages hold the URL
 without them.
 """
 
@@ -34,22 +34,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-#: Limits of requests: the default, and the smallest that TAMIS_REMOTE_TRIES, TAMIS_REMOTE_WAIT and so on may set.
-_LIMITS = {
-    "tries": (7, 1),  # requests for the same bytes
-    "wait": (0.5, 0),  # seconds before the second request, doubled for each further one
-    "stall": (60, 0.01),  # seconds without a byte after which a request is given up
-    "lease": (120, 2),  # seconds after which a machine that does not renew its lock on a shard loses it
+#: Settings that TAMIS_REMOTE_TRIES, TAMIS_REMOTE_WAIT and so on can change: the default and the smallest value.
+_SETTINGS = {
+    "tries": (7, 1),  # attempts at one request
+    "wait": (0.5, 0),  # seconds before the second attempt; doubles with each further one
+    "stall": (60, 0.01),  # seconds without data after which an attempt fails
+    "lease": (120, 2),  # seconds without renewal after which another machine may take over a claim
 }
-_LONGEST_PAUSE = 30.0  # seconds, whatever a server asks for
-_CONNECT = 20.0  # seconds that a connection may take
-_SLOWEST = 20 << 10  # bytes a second: a request may take stall + size / _SLOWEST
-_BLOCK = 8 << 20  # bytes of a request for a file that is read from its front
+_LONGEST_PAUSE = 30.0  # seconds; a server's Retry-After cannot exceed it
+_CONNECT = 20.0  # seconds to wait for a connection
+_SLOWEST = 20 << 10  # bytes per second: an attempt may take stall + size / _SLOWEST seconds
+_BLOCK = 8 << 20  # bytes per request when a file is read from its start
 
 
 def setting(name: str) -> float:
-    """Returns a limit: the environment's, which worker processes have too, or the default."""
-    (default, least), variable = _LIMITS[name], f"TAMIS_REMOTE_{name.upper()}"
+    """Returns a setting of requests: from the environment, which worker processes inherit, or the default."""
+    (default, least), variable = _SETTINGS[name], f"TAMIS_REMOTE_{name.upper()}"
     text = os.environ.get(variable, "")
     try:
         value = float(text or default)
@@ -60,7 +60,7 @@ def setting(name: str) -> float:
     return value
 
 
-# ---- what went wrong -------------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 class RemoteError(OSError):
@@ -68,7 +68,7 @@ class RemoteError(OSError):
 
     Attributes:
         transient: the same request may work later.
-        after: seconds after which the server wants to be asked again.
+        after: seconds to wait, if the server sent Retry-After.
     """
 
     transient = False
@@ -76,14 +76,14 @@ class RemoteError(OSError):
 
 
 class RemoteGoneError(RemoteError, FileNotFoundError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 class RemoteExistsError(RemoteError, FileExistsError):
-    """There is such a file already."""
+    """The file exists already."""
 
 
-#: Errors of a disk, a mount, a network or this process's own limits: they say nothing of what the file holds.
+#: Errors of a disk, mount, network or of this process's limits: not evidence that the file is bad.
 _NO_BYTES = {
     *(errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT),
     *(errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.EHOSTDOWN, errno.EHOSTUNREACH),
@@ -92,12 +92,12 @@ _NO_BYTES = {
 
 
 def unreached(error: BaseException) -> bool:
-    """Whether the store, disk or mount did not give the bytes of a file, which may be whole."""
+    """Whether an error means that a file could not be read, not that its content is bad."""
     return isinstance(error, RemoteError) or (isinstance(error, OSError) and error.errno in _NO_BYTES)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error is one of `unreached`, and may be gone when the file is asked for again."""
+    """Whether an error is `unreached`, and another attempt may succeed."""
     return error.transient if isinstance(error, RemoteError) else unreached(error)
 
 
@@ -111,11 +111,11 @@ _RENEW = (
     "repeat the command; shards that are done stay done"
 )
 
-# botocore's errors for credentials that are missing or cannot be loaded, which file systems wrap.
+# botocore's errors for missing or unreadable credentials; file systems wrap them.
 _NO_CREDENTIALS = re.compile("Credential|SSOToken|ProfileNotFound|TokenRetrieval|LoginRefresh")
 
-#: What an error means, by its HTTP status, the store's code and the error's classes: the first match counts. All other
-#: errors are transient. In a reason, {} is the status or the library's own words.
+#: What an error means, by HTTP status, the store's code and the error's classes. The first match counts; an empty
+#: reason, or no match, means a transient error. In a reason, {} is the status or the library's message.
 _MEANINGS: tuple[tuple[str, type[RemoteError], str], ...] = (
     (r"Expired|TokenRefreshRequired", RemoteError, f"the signature or token has expired ({{}}): {_RENEW}"),
     ("RequestTimeTooSkewed", RemoteError, "the store's clock and this machine's differ too much ({}): set the clock"),
@@ -148,14 +148,14 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _answer(error: BaseException) -> tuple[int, str, str, str]:
-    """Returns HTTP status, the store's code for it, its own text and its Retry-After; 0 and "" if there are none."""
+    """Returns the HTTP status, the store's error code, its message and Retry-After; 0 or "" for what is absent."""
     for one in _chain(error):
         response = getattr(one, "response", None)
         if isinstance(response, Mapping):  # botocore's
             facts = response.get("Error", {})
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             return int(status or 0), str(facts.get("Code", "")), str(facts.get("Message", "")), ""
-        # aiohttp's answers, Azure's, Google's; what aiohttp cannot parse has a `code` of 400 that no server sent.
+        # aiohttp, Azure, Google. aiohttp's parse errors have a `code` of 400 that no server sent: skip those.
         for name in ("status", "status_code", *(("code",) if type(one).__name__ == "HttpError" else ())):
             status = getattr(one, name, None)
             if isinstance(status, int) and 100 <= status < 600:
@@ -165,7 +165,7 @@ def _answer(error: BaseException) -> tuple[int, str, str, str]:
 
 
 def _explained(error: Exception) -> RemoteError:
-    """Returns the error of a store as one of ours."""
+    """Returns a RemoteError for any error of a store."""
     if isinstance(error, RemoteError):
         return error
     status, code, page, after = _answer(error)
@@ -190,28 +190,28 @@ def _explained(error: Exception) -> RemoteError:
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-def ask(url: str, question: Callable[[Any, str], T]) -> T:
-    """Makes a request of the file system of a URL, given the URL's path in it, and retries transient errors."""
+def ask(url: str, request: Callable[[Any, str], T]) -> T:
+    """Calls `request(file system, path in it)` for a URL, and retries transient errors."""
     fs, inner = store_of(url)
     tries, wait = setting("tries"), setting("wait")
     for tried in itertools.count(1):
         try:
-            return question(fs, inner)
+            return request(fs, inner)
         except ImportError:
             raise
-        except Exception as error:  # every file system has errors of its own
+        except Exception as error:  # every file system has its own errors
             failure = _explained(error)
-        # Outside of the handler: the library's error, whose text holds whole URLs, is not part of any traceback.
+        # Outside the handler, so that no traceback shows the library's error: its text holds complete URLs.
         if not failure.transient:
             raise failure
         if tried >= tries:
             last = RemoteError(f"{tried} tries failed, the last with {failure}")
             last.transient = True
             raise last
-        # Randomly up to half less, so that a hundred workers do not come back at once.
+        # Random (half to all of it), so that a hundred workers do not retry at once.
         pause = min(_LONGEST_PAUSE, wait * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
         pause = max(failure.after, pause)
-        # Stores fail one request in a hundred every day; more failures of the same one are worth a line.
+        # Stores often fail one request in a hundred; only repeated failures are worth a warning.
         level = logging.WARNING if tried >= 3 else logging.INFO
         log.log(level, "%s: %s; try %d in %.1f s", public(url), failure, tried + 1, pause)
         time.sleep(pause)
@@ -219,7 +219,7 @@ def ask(url: str, question: Callable[[Any, str], T]) -> T:
 
 
 def store_of(url: str) -> tuple[Any, str]:
-    """Returns the fsspec file system of a URL, with our limits, and the URL's path in it."""
+    """Returns the fsspec file system of a URL, with our time limits, and the URL's path in it."""
     full, stall = _with_secrets(url), setting("stall")
     if full.startswith(("http://", "https://")) and "::" not in full:
         from tamis.web import web
@@ -233,17 +233,17 @@ def store_of(url: str) -> tuple[Any, str]:
             options[protocol] = settings | {"config_kwargs": {**once, **settings.get("config_kwargs", {})}}
     try:
         fs, inner = fsspec.core.url_to_fs(full, **options)
-    except (ImportError, ValueError) as error:  # it needs a package, or nobody knows this kind of URL
+    except (ImportError, ValueError) as error:  # a package is missing, or the protocol is unknown
         raise PoolError(f"cannot open {public(url)!r}: {error}") from error
     if options and hasattr(fs, "retries"):
-        fs.retries = 1  # s3fs asks five times by itself
+        fs.retries = 1  # s3fs itself tries five times
     return fs, inner
 
 
 def fetch(url: str, start: int, end: int, *, whole: bool = False) -> bytes:
-    """Returns the bytes from `start` to `end` of a file; fewer if it ends before, which `whole` makes an error."""
+    """Returns bytes `start` to `end` of a file; if the file ends earlier, fewer bytes, or with `whole` an error."""
 
-    def question(fs: Any, inner: str) -> bytes:
+    def request(fs: Any, inner: str) -> bytes:
         try:
             data: bytes = _within(end - start, fs, "cat_file", inner, start=start, end=end)
         except Exception as error:
@@ -251,14 +251,14 @@ def fetch(url: str, start: int, end: int, *, whole: bool = False) -> bytes:
                 raise
             data = b""
         if whole and len(data) != end - start:
-            raise EOFError(f"{len(data):,} bytes came, {end - start:,} were asked for")
+            raise EOFError(f"got {len(data):,} bytes, expected {end - start:,}")
         return data
 
-    return ask(url, question)
+    return ask(url, request)
 
 
 def _within(size: int, fs: Any, method: str, *arguments: Any, **settings: Any) -> Any:
-    """Calls a method of a file system, for as long as this many bytes may take: libraries limit single reads only."""
+    """Calls a method of a file system, with a time limit for `size` bytes: libraries only limit single reads."""
     if not isinstance(fs, AsyncFileSystem):
         return getattr(fs, method)(*arguments, **settings)
     seconds = setting("stall") + size / _SLOWEST
@@ -266,13 +266,13 @@ def _within(size: int, fs: Any, method: str, *arguments: Any, **settings: Any) -
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """Returns what a store says about a file's version, the most reliable first."""
+    """Returns a text that differs between versions of a file: its size, and the ETag or else its time."""
     names = ("ETag", "etag", "LastModified", "Last-Modified", "mtime", "last_modified", "modify", "created")
     return f"{info.get('size', 0)}:{next((info[name] for name in names if info.get(name)), '')}"
 
 
 def open_remote(url: str) -> BinaryIO:
-    """Opens a URL for reading, mostly from the start to the end."""
+    """Opens a URL for reading, mostly from start to end."""
     info = ask(url, lambda fs, inner: fs.info(inner))
     if info.get("size") is not None and info.get("partial", True):
         return io.BufferedReader(_Blocks(url, info), _BLOCK)
@@ -291,7 +291,7 @@ def open_remote(url: str) -> BinaryIO:
 
 
 class _Blocks(io.RawIOBase):
-    """A file that is read block by block; at its end it must be the one that was opened."""
+    """A file read in blocks. Reading its last byte checks that its version is still the one that was opened."""
 
     def __init__(self, url: str, info: Mapping[str, Any]) -> None:
         self._url, self._info = url, info
@@ -302,8 +302,8 @@ class _Blocks(io.RawIOBase):
 
     seekable = readable
 
-    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        self._at = place + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
@@ -318,47 +318,47 @@ class _Blocks(io.RawIOBase):
         return len(data)
 
     def _check(self) -> None:
-        def question(fs: Any, inner: str) -> Mapping[str, Any]:
+        def request(fs: Any, inner: str) -> Mapping[str, Any]:
             fs.invalidate_cache()
             return cast(Mapping[str, Any], fs.info(inner))
 
-        now = ask(self._url, question)
-        web = self._url.startswith("http")  # whose servers may each have an ETag of their own
+        now = ask(self._url, request)
+        web = self._url.startswith("http")  # a site's servers may give different ETags
         if now.get("size") != self._info["size"] or (not web and version_of(now) != version_of(self._info)):
-            raise RemoteError("the file has changed while it was read: score the pool when nobody writes to it")
+            raise RemoteError("the file changed while it was read: score the pool when nobody writes to it")
         self._checked = True
 
 
 # ---- secrets ---------------------------------------------------------------------------------------------------------
 
-#: URLs with their secrets, by the URL without.
+#: {URL without secrets: URL with secrets}
 _SECRETS: dict[str, str] = {}
 _QUERY = re.compile(r"(https?://[^\s?'\"<>]+)\?[^\s'\"<>)]*")
 _USER = re.compile(r"(https?://)[^\s/@'\"]*@|(\w[\w+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]*@")
 
 
 def public(url: str) -> str:
-    """Returns a URL without user, password and what follows its "?"; a local path as it is."""
+    """Returns a URL without user, password and the part from "?"; a local path unchanged."""
     url = _USER.sub(r"\1\2", url)
     return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
 
 
 def redacted(text: str) -> str:
-    """Returns a text with its URLs' secrets removed."""
+    """Returns a text without the secrets of the URLs in it."""
     return _USER.sub(r"\1\2", _QUERY.sub(r"\1", text))
 
 
-def keep_secrets(url: str, alike: Callable[[str], Sequence[str]]) -> str:
-    """Keeps a URL's secrets in memory; returns the URL without them, by which it can be opened from now on."""
+def keep_secrets(url: str, expand: Callable[[str], Sequence[str]]) -> str:
+    """Returns a URL without secrets. This process keeps them, for the URL and those that `expand` makes of it."""
     known = public(url)
     if known != url:
-        for one in alike(url):
-            _SECRETS[public(one)] = one
+        for each in expand(url):
+            _SECRETS[public(each)] = each
     return known
 
 
 def _with_secrets(url: str) -> str:
-    """Returns a URL with the secrets that are known of it, or of a folder that it is in."""
+    """Returns a URL with the secrets kept for it or for a folder above it."""
     root = url
     while root not in _SECRETS and root.count("/") > 2:
         root = root.rpartition("/")[0]
@@ -372,5 +372,5 @@ def known_secrets() -> dict[str, str]:
 
 
 def take_secrets(received: Mapping[str, str]) -> None:
-    """Takes over what `known_secrets` returned in another process."""
+    """Keeps the secrets that `known_secrets` returned in another process."""
     _SECRETS.update(received)

@@ -1,11 +1,11 @@
 """Files of runs, on a disk or at a URL: list, read, open, put and remove.
 
-A folder on a disk is a `Path`, one at an fsspec URL (s3://, gs://) a `RemotePath` with the same methods, so nothing
-else tells the two apart. Files appear when they are complete, and replacing one is a single step: readers need no lock.
+A local folder is a `Path`, a folder at an fsspec URL (s3://, gs://) a `RemotePath` with the same methods, so no other
+module distinguishes them. Files appear only when complete and are replaced atomically, so readers need no lock.
 Storage does not check contents: the file formats do.
 
-`open` at a URL gives a copy on this disk, downloaded once per version (TAMIS_CACHE, else ~/.cache/tamis). The copies
-may be deleted at any time.
+Opening an object opens a local copy, downloaded once per version (to TAMIS_CACHE, else ~/.cache/tamis). The copies may
+be deleted at any time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tamis.remote import RemoteError, RemoteExistsError, RemoteGoneError, ask, f
 
 T = TypeVar("T")
 
-#: Stores where fsspec can create an object only if there is none (If-None-Match). Elsewhere it checks first and then
-#: writes, which two processes may do at once.
+#: Stores where fsspec can create an object only if there is none (If-None-Match). Elsewhere it checks and then writes:
+#: two processes may do so at once.
 CREATES_ONLY_IF_ABSENT = ("s3", "s3a", "gs", "gcs")
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z0-9+.-]+::")
@@ -49,25 +49,25 @@ _AT_ONCE = 16  # requests
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a disk or store says about a file."""
+    """Size, version and time of a file."""
 
     size: int
     tag: str  # differs between versions of the file
-    changed: float  # seconds of the disk's or store's clock; NaN where a store does not say
+    changed: float  # seconds by the disk's or store's clock; NaN if a store gives no time
 
 
-#: What was last heard of each object, by URL. `open` serves the cached copy of that version without asking.
+#: The last known version of each object, by URL. `open` uses the cached copy of that version without a request.
 _known: dict[str, Entry] = {}
 
 
 class RemotePath(type(Path())):  # type: ignore[misc]
-    """A file or folder at a URL, with the methods of `Path` that runs need. Any other use of the disk raises."""
+    """A file or folder at a URL, with the methods of `Path` that runs need; as a local path it raises RunError."""
 
     def __str__(self) -> str:
         return _LOST_SLASH.sub(r"\1://", super().__str__())
 
     def __fspath__(self) -> str:
-        raise RunError(f"{self}: a path on a disk is wanted here, not a URL")
+        raise RunError(f"{self}: this needs a local path, not a URL")
 
     def ask(self, request: Callable[[Any, str], T], *, writes: bool = False) -> T:
         """Makes a request, with retries; raises RunError if the store does not answer, or refuses."""
@@ -134,7 +134,7 @@ class RemotePath(type(Path())):  # type: ignore[misc]
             self.ask(lambda fs, path: fs.rm_file(path))
 
     def mkdir(self, *_: Any, **__: Any) -> None:
-        """A folder exists while there are objects in it."""
+        """Does nothing: on a store a folder exists only through its objects."""
 
     rmdir = mkdir
 
@@ -149,26 +149,26 @@ class RemotePath(type(Path())):  # type: ignore[misc]
 
 @contextmanager
 def _as_run_error(path: Path, writes: bool = False) -> Iterator[None]:
-    """Turns errors of a store into a RunError; that there is no such object, or one already, passes through."""
+    """Turns store errors into RunError. "Not found" (when reading) and "already exists" pass through."""
     try:
         yield
     except RemoteError as error:
         gone = isinstance(error, RemoteGoneError)
         if isinstance(error, RemoteExistsError) or (gone and not writes):
             raise
-        advice = "What is complete stays there; repeat the command"
+        advice = "Finished files are kept; repeat the command"
         if gone:
-            advice = "Make the bucket first, or correct the URL"
+            advice = "Create the bucket first, or correct the URL"
         raise RunError(f"the run's store failed, {path}: {error}. {advice}") from error
 
 
 def _check_size(size: int, expected: int) -> None:
     if size != expected:
-        raise EOFError(f"{size:,} bytes arrived, {expected:,} were expected")
+        raise EOFError(f"got {size:,} bytes, expected {expected:,}")
 
 
 def _note(path: Path, facts: dict[str, Any]) -> Entry:
-    """Notes what a store says of an object, and drops the cached copy of an older version."""
+    """Records the version of an object, and deletes the cached copy of an older one."""
     changed = next((facts[key] for key in _TIMES if facts.get(key)), math.nan)
     if isinstance(changed, str):
         changed = datetime.fromisoformat(changed)
@@ -183,8 +183,8 @@ def _note(path: Path, facts: dict[str, Any]) -> Entry:
 
 def _cache() -> Path:
     """Returns the folder of local copies."""
-    place = os.environ.get("TAMIS_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "tamis")
-    return Path(place).expanduser() / "runs"
+    folder = os.environ.get("TAMIS_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "tamis")
+    return Path(folder).expanduser() / "runs"
 
 
 def _copy(path: Path, entry: Entry) -> Path:
@@ -194,7 +194,7 @@ def _copy(path: Path, entry: Entry) -> Path:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Gives the name of a temporary file: in the folder of a path, or for an object in the cache."""
+    """Yields the name of a temporary file: in the folder of the path, or in the cache for an object."""
     if isinstance(path, RemotePath):
         path = _cache() / "unfinished" / path.name[-100:]
         _sweep_once(path.parent)
@@ -211,7 +211,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def location(where: str | os.PathLike[str]) -> Path:
-    """Returns the path of a run that a user named by path or URL, whose secrets stay in memory; raises RunError."""
+    """Returns the path of a run from what the user typed, or raises RunError. A URL's secrets stay in memory."""
     if isinstance(where, RemotePath):
         return where
     text = os.fspath(where).removeprefix("file://").removeprefix("local://")
@@ -222,33 +222,33 @@ def location(where: str | os.PathLike[str]) -> Path:
     url = keep_secrets(text.rstrip("/"), lambda url: [url])
     if "::" in url or url.startswith(("http://", "https://", "memory://", "data://", "zip://", "tar://")):
         raise RunError(
-            f"{url}: a run must be where other processes read and write it, and not behind a chain of URLs: use "
-            "s3://, gs:// or another store, or a path"
+            f"{url}: a run needs a store that other processes can read and write, and no chained URL: use s3://, "
+            "gs:// or another store, or a path"
         )
     return RemotePath(url)
 
 
 def check_path(path: Path) -> None:
-    """Raises RunError if a path on a disk was a URL: `Path` takes a slash away, and a folder "s3:" would be made."""
+    """Rejects `Path("s3://b")`: pathlib drops a slash, and we would create a folder named "s3:"."""
     lost = not isinstance(path, RemotePath) and _LOST_SLASH.match(str(path))
     if lost and not Path(path.parts[0]).exists():
         shown = redacted(str(path).replace(":/", "://", 1)).replace("://", ":/", 1)
         raise RunError(
-            f"{shown}: a path on a disk is wanted here, not the URL of a store: copy the file from or to the store "
-            "with the store's own tool (aws s3 cp); give the URL of a run as a text, not as a Path"
+            f"{shown}: this needs a local path, not a URL: copy the file from or to the store with the store's "
+            "own tool (aws s3 cp). For a run, pass the URL as a string, not as a Path"
         )
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a file that a command reads or writes next to a run: on a disk, unless it is a run's."""
+    """Returns the path of an input or output: local, or the RemotePath of a file inside a run at a URL."""
     return path if isinstance(path, RemotePath) else Path(path).expanduser()
 
 
 def is_run(where: str | os.PathLike[str]) -> bool:
-    """Whether a run is at a path or URL; raises RunError if the store does not say."""
+    """Whether a path or URL holds a run; raises RunError if the store does not answer."""
     try:
         folder = location(where)
-    except RunError:  # no run can be there
+    except RunError:  # a run cannot have such a path
         return False
     return (folder / "run.json").is_file()
 
@@ -257,20 +257,20 @@ def is_run(where: str | os.PathLike[str]) -> bool:
 
 
 def entry_of(path: Path) -> Entry | None:
-    """Returns what the disk or store says about a file now; None if there is none."""
+    """Returns size, version and time of a file as they are now; None if it does not exist."""
     with suppress(FileNotFoundError):
         if not isinstance(path, RemotePath):
-            facts = path.stat()
-            return Entry(facts.st_size, f"{facts.st_ino:x}-{facts.st_mtime_ns:x}", facts.st_mtime)
-        found = path.ask(lambda fs, inner: fs.info(inner))
-        if found["type"] == "file":
-            return _note(path, found)
+            stat = path.stat()
+            return Entry(stat.st_size, f"{stat.st_ino:x}-{stat.st_mtime_ns:x}", stat.st_mtime)
+        facts = path.ask(lambda fs, inner: fs.info(inner))
+        if facts["type"] == "file":
+            return _note(path, facts)
     _known.pop(str(path), None)
     return None
 
 
 def files(folder: Path, ending: str = "") -> set[str]:
-    """Returns the names of a folder's files with an ending, without it; hidden files are left out."""
+    """Returns the names of the files in a folder that have an ending, without that ending. Skips hidden files."""
     if isinstance(folder, RemotePath):
         names = [child.name for child in folder.children("file")]
     else:
@@ -286,7 +286,7 @@ def folders(folder: Path) -> list[Path]:
 
 
 def local_copy(path: Path) -> Path:
-    """Returns the path of a file on this disk: the file itself, or a copy of the last known version of an object."""
+    """Returns a local file: the file itself, or the cached copy of an object's last known version."""
     if not isinstance(path, RemotePath):
         return path
     entry = _known.get(str(path)) or entry_of(path)
@@ -310,32 +310,32 @@ def _download(path: RemotePath, entry: Entry, copy: Path) -> Path:
             for start in range(0, entry.size, _PIECE):
                 out.write(fetch(str(path), start, min(start + _PIECE, entry.size), whole=True))
         if entry.size > _PIECE and ((now := entry_of(path)) is None or now.tag != entry.tag):
-            raise RunError(f"{path} has changed while it was read: repeat the command")
+            raise RunError(f"{path} changed while it was read: repeat the command")
         copy.parent.mkdir(parents=True, exist_ok=True)
         os.replace(temporary, copy)
     return copy
 
 
 def prefetch(paths: Iterable[Path]) -> None:
-    """Downloads objects, several at once; files on a disk, and objects that do not exist, are skipped."""
+    """Downloads objects, several at once. Skips local files, and objects that do not exist."""
 
     def download(path: RemotePath) -> None:
         with suppress(FileNotFoundError):
             local_copy(path)
 
-    if far := [path for path in paths if isinstance(path, RemotePath)]:
+    if remote := [path for path in paths if isinstance(path, RemotePath)]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(download, far))
+            list(pool.map(download, remote))
 
 
 def drop_cached(path: Path) -> None:
-    """Drops the cached copy of a file, so that the next read sees what the store has now."""
+    """Deletes the cached copy of an object, so that the next read downloads it again."""
     if isinstance(path, RemotePath) and (entry := entry_of(path)):
         _copy(path, entry).unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file of ours holds; raises DamageError for another content, RunError if it cannot be read."""
+    """Returns the content of a JSON file; raises DamageError if it is not JSON, RunError if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -350,16 +350,16 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Gives a temporary file to write to. If the block ends well, it becomes `path`, or is uploaded as that object.
+    """Yields a temporary file to write to. After the block it becomes `path`, or is uploaded as that object.
 
     Args:
-        path: of the file.
-        durable: wait until file and folder are on the disk, so that a power cut leaves the old file or this one and
-            none that is empty. It takes milliseconds, on a busy disk more: for files that nothing else can make again.
+        path: the file.
+        durable: fsync file and folder, so that after a power cut the old or the new file exists, never an empty one.
+            It takes milliseconds, on a busy disk more: use it for files that cannot be regenerated.
 
     Raises:
         DiskFullError: no space is left.
-        RunError: the folder cannot be written to, or the store cannot.
+        RunError: the folder or store is not writable.
     """
     check_path(path)
     with explained_errors(path), _temporary(path) as temporary:
@@ -375,7 +375,7 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def _upload(path: RemotePath, file: Path) -> None:
-    """Replaces an object by a file, which becomes the local copy."""
+    """Uploads a file, then keeps it as the cached copy."""
 
     def request(fs: Any, inner: str) -> dict[str, Any]:
         fs.put_file(os.fspath(file), inner)
@@ -390,7 +390,7 @@ def _upload(path: RemotePath, file: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises RunError if a path cannot be written: its folder, or the one in which that would be made, or a URL."""
+    """Raises RunError if a file cannot be created here: its nearest existing folder is read-only or not a folder."""
     check_path(path)
     if isinstance(path, RemotePath):
         return
@@ -401,7 +401,7 @@ def check_writable(path: Path) -> None:
 
 
 def put(path: Path, data: bytes, *, if_absent: bool = False) -> bool:
-    """Writes a small file. Returns False if `if_absent` and there is one with other content: one of several wins."""
+    """Writes a small file. With `if_absent`, returns False if another process has created it with other content."""
     try:
         if isinstance(path, RemotePath):
             options = {"mode": "create"} if if_absent else {}
@@ -416,19 +416,14 @@ def put(path: Path, data: bytes, *, if_absent: bool = False) -> bool:
                 os.replace(temporary, path)
     except FileExistsError:
         with suppress(FileNotFoundError):  # removed meanwhile
-            return path.read_bytes() == data  # the answer to an earlier try may have been lost
+            return path.read_bytes() == data  # an earlier try may have written it although its response was lost
         return False
     return True
 
 
 def can_put_if_absent(path: Path) -> bool:
-    """Whether `put` can write only where there is no file: some stores cannot."""
+    """Whether `put(if_absent=True)` is atomic here."""
     return not isinstance(path, RemotePath) or str(path).partition("://")[0] in CREATES_ONLY_IF_ABSENT
-
-
-def remove(path: Path) -> None:
-    """Removes a file if it exists."""
-    path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
@@ -438,12 +433,12 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def seconds_between_writes(path: Path) -> float:
-    """Returns how often a file that says how far a command is should be written."""
+    """Returns the seconds between two updates of a progress file."""
     return 20.0 if isinstance(path, RemotePath) else 1.0
 
 
 class Log:
-    """A file of lines that grows. On a disk each line is appended; an object is uploaded again every five minutes."""
+    """A growing file of lines. A local file gets each line at once; an object is uploaded again every five minutes."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lines, self._last = path, b"", time.monotonic()
@@ -464,7 +459,7 @@ class Log:
 
 
 def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
-    """Deletes temporary files that killed processes left in a folder: all of them, or those of the named files."""
+    """Deletes temporary files that killed processes left in a folder, for all files or only for the named ones."""
     starts = tuple(f".{name}" for name in names)
     if not isinstance(folder, RemotePath) and folder.is_dir():
         for entry in list(os.scandir(folder)):
@@ -477,12 +472,12 @@ _sweep_once = cache(sweep)
 
 
 def to_disk(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Waits until a file, or the list of names in a folder, is on the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some file systems cannot do that, above all for folders. Errors of those that can must be raised.
+        # Some file systems do not support fsync, mostly for folders. Real failures must be raised.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -494,7 +489,7 @@ def to_disk(path: Path) -> None:
 
 @contextmanager
 def explained_errors(path: Path) -> Iterator[None]:
-    """Raises DiskFullError or RunError for the system's errors on writing a path, and for safetensors' own for them."""
+    """Turns OS errors while writing, also those wrapped by safetensors, into DiskFullError or RunError."""
     try:
         yield
     except Exception as caught:
@@ -505,18 +500,18 @@ def explained_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             folder = _cache() if isinstance(path, RemotePath) else path.parent
             raise DiskFullError(
-                f"no space is left at {folder}; what was complete stays. Free some and repeat the command"
+                f"no space is left at {folder}; finished files are kept. Free space and repeat the command"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG):
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
-        error.filename = error.filename or str(path)  # writes do not name their file
+        error.filename = error.filename or str(path)  # a failed write does not name its file
         if error is caught:
             raise
         raise error from caught
 
 
 def denied(path: Path, error: BaseException) -> RunError | None:
-    """Returns our error if a file could not be read, but may be whole: damaged files are deleted and made again."""
+    """Returns a RunError for read failures that do not mean damage, so that the file is not deleted."""
     if isinstance(error, OSError) and error.errno and error.errno not in (errno.ENOENT, errno.EISDIR, errno.EINVAL):
-        return RunError(f"{path} cannot be read: {os.strerror(error.errno)}")  # pyarrow says more than that
+        return RunError(f"{path} cannot be read: {os.strerror(error.errno)}")  # pyarrow's own text is longer
     return None

@@ -1,4 +1,4 @@
-"""Files on web servers: fsspec's file system for HTTP, with answers that are checked.
+"""Files on web servers: fsspec's HTTP file system, with checked responses.
 
 fsspec 2026.9 reports any HEAD failure as 404 and accepts a full body for a Range request. It also needs HEAD, which a
 URL signed for GET does not allow.
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 _RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 
-_PAGE = 4096  # bytes of an error's page in which its reason is looked for
+_PAGE = 4096  # bytes to read of an error page
 
 
 class WebError(Exception):
-    """A server's answer with another status than was asked for, and the start of its page."""
+    """An unexpected HTTP status, with the start of the response body."""
 
     def __init__(self, status: int, headers: Mapping[str, str], page: str) -> None:
         super().__init__(f"HTTP {status}")
@@ -32,7 +32,7 @@ class WebError(Exception):
 
 
 def web(stall: float, connect: float) -> Web:
-    """Returns the file system of web servers; fsspec keeps one for the same limits."""
+    """Returns the HTTP file system; fsspec caches one instance per limits."""
     given: dict[str, Any] = {}
     for protocol in Web.protocol:
         given |= fsspec.config.conf.get(protocol, {})
@@ -52,18 +52,18 @@ class Web(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
     _warned = frozenset[str]()
 
     async def _cat_file(self, url: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        """Returns the bytes from `start` to `end` of a file, fewer if it ends before."""
+        """Returns bytes `start` to `end` of a file, fewer if it ends earlier."""
         start = start or 0
         if end is not None and end <= start:
             return b""
         part = {} if not start and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
         async with self._answer(url, part, options) as answer:
-            if answer.status == 416:  # there is nothing from `start` on
+            if answer.status == 416:  # the file ends before `start`
                 return b""
             if answer.status == 206:
                 found = _RANGE.match(answer.headers.get("Content-Range", ""))
                 if found is None or found[1] is None or int(found[1]) != start:
-                    raise EOFError(f"another part of the file came than the bytes from {start} on")
+                    raise EOFError(f"the server sent another range than the bytes from {start} on")
                 data: bytes = await answer.read()
                 return data
             if start:
@@ -77,26 +77,26 @@ class Web(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
             return b"".join(parts)
 
     async def _info(self, url: str, **options: Any) -> dict[str, Any]:
-        """Returns size and version of a file, asking for its first byte: URLs may be signed for GET alone."""
+        """Returns size and version of a file by a GET of its first byte: signed URLs may not allow HEAD."""
         async with self._answer(url, {"Range": "bytes=0-0"}, options) as answer:
             found = _RANGE.match(answer.headers.get("Content-Range", ""))
             size = answer.headers.get("Content-Length", "") if answer.status == 200 else found[2] if found else ""
             if answer.status == 206:
-                await answer.read()  # the connection can then be used again
+                await answer.read()  # so that the connection can be reused
             facts = {"name": url, "size": int(size) if size.isdigit() else None, "type": "file"}
             names = ("ETag", "Last-Modified", "Content-Type")
             versions = {name: answer.headers[name] for name in names if name in answer.headers}
             return {**facts, **versions, "partial": answer.status in (206, 416)}
 
     async def _ls_real(self, url: str, detail: bool = True, **options: Any) -> Any:
-        async with self._answer(url, {}, options) as answer:  # fsspec would read a file of gigabytes as a page of links
+        async with self._answer(url, {}, options) as answer:  # fsspec would parse gigabytes as a page of links
             if answer.headers.get("Content-Type", "").partition(";")[0].strip() != "text/html":
                 return []
         return await super()._ls_real(url, detail, **options)
 
     @asynccontextmanager
     async def _answer(self, url: str, headers: Mapping[str, str], options: Mapping[str, Any]) -> AsyncIterator[Any]:
-        """The answer to GET: a file, a part of one, or 416. Raises FileNotFoundError for 404, WebError for others."""
+        """Sends a GET, yields a 200, 206 or 416 response; raises FileNotFoundError for 404 and 410, else WebError."""
         settings = {**self.kwargs, **options}
         settings["headers"] = {**settings.get("headers", {}), **headers}
         session = await self.set_session()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 from command_line import Tamis, commands
@@ -26,14 +24,6 @@ def test_every_commands_help_has_an_example_that_the_command_understands(tamis: 
 
     words = shlex.split(example[1])[len(command.split()) :]
     commands()[command].make_context(command, words)  # parses it; a wrong option or a missing argument raises
-
-
-def test_no_command_prints_the_help() -> None:
-    done = subprocess.run([sys.executable, "-m", "tamis"], capture_output=True, text=True)
-    assert "Usage:" in done.stdout + done.stderr
-    assert "make-pool" not in done.stdout  # that is the lab's
-    assert "select" in done.stdout
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("group", ["", "lab"])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 
 import pytest
 from command_line import Tamis
-
-from tamis.features.text import TextBoxes
-from tamis.recipe import shipped
 
 
 @pytest.mark.parametrize("what", ["signals", "recipes", "steps", "exports"])
@@ -32,14 +28,3 @@ def test_models_are_listed_by_kind_or_as_json(tamis: Tamis) -> None:
         assert row["size_mb"] is None or row["size_mb"] > 0
     assert re.search(r"^minilm +sentence encoder +92 +Apache-2.0 +no *$", table.out, re.MULTILINE)
     assert len(re.findall(r"^model +job +MB +licence", table.out, re.MULTILINE)) >= 3  # a table of each kind
-
-
-def test_the_lists_hold_what_there_is(tamis: Tamis) -> None:
-    assert [row["recipe"] for row in json.loads(tamis("list", "recipes", "--json").out)] == shipped()
-    signals = {row["signal"]: row for row in json.loads(tamis("list", "signals", "--json").out)}
-    assert signals["image_size"]["columns"] == "shorter_side, aspect_ratio"
-    assert signals["image_size"]["settings"] == "of=original"
-    assert signals["text_area"]["settings"] == ", ".join(
-        f"boxes.{name}={value}" for name, value in dataclasses.asdict(TextBoxes()).items()
-    )
-    assert signals["clip"]["settings"] == "model"

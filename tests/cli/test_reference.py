@@ -115,15 +115,3 @@ def test_command_lines_in_code_blocks_are_understood(path: Path) -> None:
         assert command in cli.COMMANDS, f"{path.name}: there is no command `tamis {line}`"
         words = shlex.split(line)[len(command.split()) :]
         commands()[command].make_context(command, words)  # a wrong option or a missing argument raises
-
-
-def test_a_wrong_name_or_option_in_a_text_is_found(tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.md"
-    for text in (
-        "Use `tamis slect`.",
-        "Use `tamis train\nsbaa`.",
-        "`tamis select RUN --recipee x`",
-    ):
-        wrong.write_text(text)
-        with pytest.raises(AssertionError):
-            test_commands_that_texts_name_exist_with_the_options_they_name(wrong)

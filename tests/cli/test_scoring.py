@@ -1,23 +1,13 @@
-"""score, run, status: what is written, and that a dry run is the plan of the API."""
+"""score: settings reach signals by one path."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from command_line import Tamis, everything
+from command_line import Tamis
 from factories import write_pool
 
 import tamis as package
-
-
-def test_the_same_command_again_adds_what_is_missing(tamis: Tamis, scored: Path) -> None:
-    before = everything(scored / "scores")
-    done = tamis("score", "pool", "--run", "run", "--signals", "caption_length,image_size", "-q")
-    assert done.code == 0
-    assert everything(scored / "scores") == before
-    tamis("score", "pool", "--run", "run", "--recipe", "no-filter", "--signals", "language", "-q")
-    assert sorted(package.open_run(scored).scores) == ["caption_length", "image_size", "language"]
 
 
 def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis: Tamis, tmp_path: Path) -> None:
@@ -34,14 +24,3 @@ def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis
     assert "2 entries are called 'image_size': use a number" in tamis(*given, *setting).err
     assert tamis(*given, "--set", "signals.2.image_size.of=stored").code == 0
     assert "no entry is called 'language'" in tamis(*given, "--set", "signals.language.model=lid176").err
-
-
-def test_a_dry_run_prints_the_plan_of_the_api_and_changes_nothing(tamis: Tamis, scored: Path, tmp_path: Path) -> None:
-    before = everything(tmp_path)
-    done = tamis("score", "pool", "--run", "run", "--signals", "caption_length,language", "--dry-run")
-    assert done.out == f"{package.plan('pool', run='run', signals=['caption_length', 'language'])}\n"
-    assert everything(tmp_path) == before
-    assert re.search(r"scores/caption_length-\w+: 0 shards to do", done.out)
-    Path("mine.yaml").write_text("pool: pool\nrun: run\nsignals: [caption_length]\n")
-    done = tamis("run", "mine.yaml", "--dry-run", "--set", "signals=[image_size, language]")
-    assert done.out == f"{package.plan(recipe='mine.yaml', settings=['signals=[image_size, language]'])}\n"

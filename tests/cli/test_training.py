@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from command_line import Tamis, everything
+from command_line import Tamis
 
 import tamis as library
 
@@ -21,21 +21,6 @@ def scored_by(line: str, run: Path) -> np.ndarray[Any, Any]:
     (signal,) = yaml.safe_load(line)
     (name,) = signal
     return library.score("pool", run=run, signals=[signal], quiet=True).to_numpy(name)
-
-
-def test_c_ssft_prints_what_a_recipe_takes_and_finds_itself_done(
-    tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str
-) -> None:
-    command = ("train", "c_ssft", scored, "--model", clip_model, "--out", "mine", "--epochs", "2", "--train-batch", "8")
-    done = tamis(*command)
-    assert done.code == 0, done.err
-    assert done.out == "- c_ssft: {folder: mine, epochs: 2}\n"
-    assert "wrote mine: 6 steps, 48 samples of 21 pairs" in done.err
-    before = everything(tmp_path / "mine")
-    again = tamis(*command)
-    assert (again.code, again.out) == (0, done.out)
-    assert everything(tmp_path / "mine") == before
-    assert np.isfinite(scored_by(done.out, scored)).all()
 
 
 def test_c_rho_trains_on_a_subset_and_on_a_pool_that_has_no_run(
@@ -71,7 +56,6 @@ def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, sc
     ("words", "names"),
     [
         ("c_ssft run --model MODEL", "batch 1,024"),
-        ("c_ssft run --model ./lost --train-batch 8", "./lost"),
         ("c_ssft lost --model MODEL", "lost"),
         ("c_rho run run --scale huge", "'huge'"),
         ("c_rho run run --learning-rate 0", "learning_rate"),

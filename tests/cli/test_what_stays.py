@@ -143,7 +143,7 @@ def test_its_own_file_is_replaced_when_that_is_asked_for(writer: str, place: Pat
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_to_is_said_before_any_work(writer: str, place: Path, tamis: Tamis) -> None:
+def test_a_read_only_folder_is_reported_before_any_work(writer: str, place: Path, tamis: Tamis) -> None:
     Path("closed").mkdir(mode=0o500)
     done = tamis(*["closed/target" if word == "TARGET" else word for word in WRITERS[writer]])
     assert (done.code, "closed is read-only" in done.err) == (2, True)

@@ -14,13 +14,13 @@ import pytest
 from factories import image_bytes
 
 from tamis.errors import PoolError, ShardError
-from tamis.evaluate.tasks import Task, find_tasks, read_task
+from tamis.evaluate.tasks import ZeroShotTask, find_tasks, read_task
 
 WriteTask = Callable[..., Path]
 Labelled = Callable[..., list[dict[str, bytes]]]
 
 
-def read(folder: Path) -> Task:
+def read(folder: Path) -> ZeroShotTask:
     task = read_task(folder)
     assert task is not None
     return task

@@ -28,12 +28,7 @@ HOSTILE = [
 
 @dataclass(frozen=True)
 class Page:
-    """A page that is being served.
-
-    Attributes:
-        run: the run folder.
-        address: what `tamis explore` would print.
-    """
+    """A page that is being served at the `address` that `tamis explore` would print."""
 
     run: str | Path
     address: str

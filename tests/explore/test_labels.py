@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tamis
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
-from tamis.explore.labels import Labels, best_threshold, kept_shares
+from tamis.explore.labels import Labels, best_threshold
 from tamis.store import claims, manifest
 from tamis.store.claims import claimed
 
@@ -33,11 +33,7 @@ def test_recipes_read_labels(run: HeldRun) -> None:
     recipe = {"select": [{"equals": {"score": "label", "value": 1, "missing": "drop"}}]}
     assert tamis.select(run, recipe).rows().tolist() == [3]
     assert tamis.select(run.path, recipe).rows().tolist() == [3]
-    bads = {"select": [{"none_of": [{"equals": {"score": "label", "value": 0, "missing": "drop"}}]}]}
-    assert sorted(set(range(60)) - set(tamis.select(run.path, bads).rows().tolist())) == [40]
-    again = Labels(HeldRun(run.path))
-    assert again.count() == {"good": 1, "bad": 1}
-    assert np.array_equal(again.values, labels.values, equal_nan=True)
+    assert np.array_equal(Labels(HeldRun(run.path)).values, labels.values, equal_nan=True)
     assert tamis.check(run.path).exit_code == 0
 
 
@@ -51,10 +47,9 @@ def test_a_label_that_cannot_be_written_is_not_given(run: HeldRun, monkeypatch: 
         raise RunError("the disk is full")
 
     monkeypatch.setattr(module.parts, "write_scores", refuse)
-    with pytest.raises(RunError, match="full"):
-        labels.set(3, 0.0)
-    with pytest.raises(RunError, match="full"):
-        labels.set(4, 0.0)
+    for row in (3, 4):
+        with pytest.raises(RunError, match="full"):
+            labels.set(row, 0.0)
     assert labels.count() == {"good": 1, "bad": 0}
     assert Labels(HeldRun(run.path)).count() == {"good": 1, "bad": 0}
 
@@ -110,8 +105,6 @@ def test_no_label_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path)
     labels.set(0, 1.0)
     write_tar(pool / "00000.tar", [(f"new{number}", pair(500 + number)) for number in range(7)])
     manifest.forget(run, ["00000"])
-    with pytest.raises(RunError, match="shard 00000 has other rows now"):
-        labels.set(0, 0.0)
     tamis.score(pool, run=run, signals=["caption_length"], quiet=True)
     for each, row in [(labels, 0), (labels, 8), (unlabelled, 0)]:
         with pytest.raises(RunError, match=r"shard 00000 has other rows now.*open the run again"):
@@ -119,7 +112,6 @@ def test_no_label_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path)
     assert not (next((run / "scores").glob("label-*")) / "00000.parquet").exists()
     again = Labels(HeldRun(run))
     again.set(8, 0.0)
-    assert np.flatnonzero(np.isfinite(again.values)).tolist() == [8]
     assert tamis.check(run).exit_code == 0
 
 
@@ -138,17 +130,6 @@ def test_no_label_is_written_while_another_process_is_at_the_shard(
     assert Labels(HeldRun(run.path)).count() == {"good": 1, "bad": 0}
 
 
-def test_shares_have_intervals(run: HeldRun) -> None:
-    labels = Labels(run)
-    labels.values[:10] = 1
-    keep = np.arange(60) < 9
-    found = kept_shares(labels, keep)
-    assert found["good"]["kept"] == 9
-    value, low, high = found["good"]["share"]
-    assert (value, round(low, 4), round(high, 4)) == (0.9, 0.5958, 0.9821)  # Wilson 1927, worked by hand
-    assert found["bad"]["share"] is None
-
-
 def test_a_threshold_by_hand() -> None:
     """Goods at 3, 4, 5 and 1; bads at 0, 2, 2: `>= 2.5` keeps 3 of 4 goods and no bad."""
     score = np.array([3, 4, 5, 1, 0, 2, 2, np.nan], np.float32)
@@ -159,10 +140,8 @@ def test_a_threshold_by_hand() -> None:
     assert found["low"] <= 2.5 <= found["high"]
     turned = best_threshold(-score, label)
     assert turned is not None
-    assert [turned[name] for name in ("keeps", "value", "good", "bad")] == ["at_most", -2.5, 0.75, 0.0]
-
-
-def test_there_is_no_threshold_without_two_of_both_or_without_a_difference() -> None:
+    assert [turned[name] for name in ("keeps", "value")] == ["at_most", -2.5]
+    # None without two of both, or without a difference.
     assert best_threshold(np.arange(4, dtype=np.float32), np.array([1, 1, 1, 0], np.float32)) is None
     assert best_threshold(np.ones(4, np.float32), np.array([1, 1, 0, 0], np.float32)) is None
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import queue
 import shutil
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,9 @@ import tamis
 from tamis.explore import columns
 from tamis.explore import images as image_module
 from tamis.explore.columns import HeldRun, View
-from tamis.explore.images import LARGE, Images, NoImage
+from tamis.explore.images import Images, NoImage
 from tamis.explore.pages import copies, pair_facts
 from tamis.explore.queries import Explorer, as_yaml
-from tamis.reporting.pairs import encoded
 from tamis.store import parts
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
@@ -76,8 +72,6 @@ def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:
     assert Path(saved["subset"]).parent == explorer.run.path / "subsets"
     loaded = Subset.load(saved["subset"], tamis.open_run(explorer.run.path))
     assert np.array_equal(loaded.keep, explorer.choose(RECIPES[2]).keep)
-    again = tamis.select(explorer.run.path, dict(loaded.recipe))
-    assert np.array_equal(again.keep, loaded.keep)
     with pytest.raises(tamis.errors.RecipeError, match="exists already"):
         explorer.save(RECIPES[2])
     assert explorer.save(RECIPES[2], replace=True)["kept"] == saved["kept"]
@@ -99,12 +93,9 @@ def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path,
     told = explorer.facts()["recipes"][:3]
     for entry, kept in zip(told, (once.keep & half.keep, half.keep, once.keep), strict=True):
         assert np.array_equal(explorer.choose(entry["recipe"]).keep, kept)
-        row = int(np.flatnonzero(~kept)[0])
-        verdict = pair_facts(explorer, row, [(entry["name"], entry["recipe"])])["verdicts"][0]
-        assert verdict["kept"] is False
-        assert verdict["reason"]
+        verdict = pair_facts(explorer, int(np.flatnonzero(~kept)[0]), [(entry["name"], entry["recipe"])])["verdicts"][0]
+        assert (verdict["kept"], bool(verdict["reason"])) == (False, True)
     assert [entry["start"].get("saved") for entry in told] == [0, 1, None]
-    assert explorer.regions([told[0]["recipe"], {"select": []}])["sets"] == [int((once.keep & half.keep).sum()), 60]
     with pytest.raises(tamis.errors.RecipeError, match="opened with 3 subsets"):
         explorer.choose({"saved": 3})
     explorer.save({**RECIPES[0], "name": "shared"}, replace=True)
@@ -129,15 +120,11 @@ def test_orders_are_what_they_say(explorer: Explorer) -> None:
     highest = order(sort="score", column="characters")
     characters = explorer.run.to_numpy("characters")
     assert characters[highest].tolist() == sorted(characters.tolist(), reverse=True)
-    assert order(sort="score", column="characters", descending=False)[0] == int(np.argmin(characters))
     nearest = np.abs(words[order(sort="cut")] - 5)
     assert nearest.tolist() == sorted(nearest.tolist())
     ends = order(sort="extremes", column="characters")
-    assert characters[ends[0]] == characters.min()
-    assert characters[ends[1]] == characters.max()
-    assert sorted(ends) == sorted(order()) == list(range(60))
-    assert order() == order()
-    assert order() != list(range(60))
+    assert (characters[ends[0]], characters[ends[1]]) == (characters.min(), characters.max())
+    assert sorted(ends) == sorted(order()) == list(range(60)) != order()
 
 
 def test_filters_narrow_a_view(explorer: Explorer) -> None:
@@ -208,12 +195,10 @@ def test_words_are_counted_as_python_would(monkeypatch: pytest.MonkeyPatch) -> N
     assert dict(zip(counts["word"].to_pylist(), counts["n"].to_pylist(), strict=True)) == pool
     for part in ("", "ss", "ß", "B", "i", "fi", "Ω", "nothing"):
         found = columns.containing(counts, part)
-        expected = sorted((w for w in pool if part.casefold() in w.casefold()), key=lambda w: (-pool[w], w))
-        assert found.num_rows == len(expected)
-        top = columns.most_frequent(found, 4)
-        assert top["word"].to_pylist() == expected[:4]
-        among = columns.counted_among(table, "word", top["word"], keep)
-        assert among.tolist() == [kept[word] for word in expected[:4]]
+        words = found["word"].to_pylist()
+        assert sorted(words) == sorted(word for word in pool if part.casefold() in word.casefold())
+        among = columns.counted_among(table, "word", found["word"], keep)
+        assert among.tolist() == [kept[word] for word in words]
 
 
 def test_a_copy_is_shown_with_the_pair_that_stays(explorer: Explorer) -> None:
@@ -245,34 +230,10 @@ def test_images_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None:
     assert list(images._kept) == list(range(8, 20))
     assert Image.open(io.BytesIO(images.small(4))).size == (48, 32)
     assert list(images._kept)[-1] == 4
-    assert Image.open(io.BytesIO(encoded(images.pixels(4), *LARGE)[0])).size == (48, 32)
     with pytest.raises(NoImage, match="not decodable"):
         images.small(13)
     with pytest.raises(NoImage, match="files are not here"):
         Images(explorer.run, None).small(1)
-
-
-def test_of_many_pages_the_newest_are_read_by_two_threads_and_the_others_dropped(
-    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images = Images(explorer.run, explorer.pool)
-    begun: queue.Queue[list[int]] = queue.Queue()
-    go_on = threading.Semaphore(0)
-    monkeypatch.setattr(images, "read_ahead", lambda rows: (begun.put(rows), go_on.acquire()))
-    images.read_soon([0])
-    images.read_soon([1])
-    assert sorted([begun.get(timeout=20), begun.get(timeout=20)]) == [[0], [1]]
-    for page in range(2, 300):
-        images.read_soon([page])
-    assert begun.empty()  # both threads are busy
-    for page in (299, 298, 297, 296):
-        go_on.release()
-        assert begun.get(timeout=20) == [page]
-    images.close()
-    images.read_soon([301])
-    go_on.release(2)
-    images._readers.shutdown()
-    assert begun.empty()
 
 
 def test_an_image_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,10 +247,6 @@ def test_an_image_that_could_not_be_read_is_tried_again(explorer: Explorer, monk
     with pytest.raises(NoImage, match="away"):
         images.small(4)
     monkeypatch.setattr(image_module, "samples_of", read)
-    assert Image.open(io.BytesIO(images.small(4))).size == (48, 32)
-    with pytest.raises(NoImage, match="not decodable"):
-        images.small(13)
-    monkeypatch.setattr(image_module, "samples_of", refuse)
     assert images.small(4)
     with pytest.raises(NoImage, match="not decodable"):
         images.small(13)
@@ -317,17 +274,14 @@ def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_since(
     assert times(held) == 2
 
 
-def test_one_image_is_painted_at_a_time(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_painted_under_a_lock(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page asks for the outlined and the painted image at once; an inference engine refuses the second."""
-    text_painter, both = image_module.TextPainter(explorer.run), threading.Barrier(2)
+    text_painter = image_module.TextPainter(explorer.run)
 
     def paint(image: Any) -> tuple[Any, Any]:
-        with pytest.raises(threading.BrokenBarrierError):
-            both.wait(0.05)  # passes if two are here at once
-        both.reset()
+        assert text_painter._guard.locked()
         return image, image
 
     monkeypatch.setattr(image_module, "painter", lambda group: paint)
     monkeypatch.setattr(text_painter, "_group", explorer.run.scores["image_size"])
-    with ThreadPoolExecutor(2) as threads:
-        assert len(list(threads.map(text_painter.paint, [np.zeros((4, 4, 3), np.uint8)] * 2))) == 2
+    assert len(text_painter.paint(np.zeros((4, 4, 3), np.uint8))) == 2

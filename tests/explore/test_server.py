@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import re
-import socket
-import time
 import webbrowser
 from importlib.resources import files
 from pathlib import Path
@@ -34,8 +32,7 @@ def test_the_page_and_its_files_come_with_a_strict_policy(page: Page) -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "http" not in policy
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
     assert headers["cross-origin-resource-policy"] == "same-origin"
     named = re.findall(rb'(?:src|href)="(/[^"]+)"', body)
     assert len(named) == 3
@@ -99,11 +96,9 @@ def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:
     ("name", "body", "status"),
     [
         ("facts", b"no json", 400),
-        ("facts", b"[]", 400),
         ("facts", b"[" * 100_000, 400),
         ("rows", b"{}", 400),
         ("rows", b'{"recipe": 3}', 422),
-        ("rows", b'{"recipe": {"select": []}, "view": {"show": "what"}}', 400),
         ("rows", b'{"recipe": {"select": []}, "view": {"__class__": 1}}', 400),
         ("rows", b'{"recipe": {"select": []}, "view": {"sort": "cut"}}', 422),
         ("rows", b'{"recipe": {"select": []}, "start": 1e999}', 400),
@@ -131,19 +126,6 @@ def test_a_question_has_a_limit(page: Page) -> None:
     path = f"/{page.token}/ask/facts"
     assert page.request(path, b" " * ((4 << 20) + 1))[0] == 413
     assert page.request(path, b"{}", Transfer_Encoding="chunked")[0] == 413
-
-
-def test_a_page_that_goes_away_in_the_middle_leaves_no_error(page: Page, caplog: pytest.LogCaptureFixture) -> None:
-    place = urlsplit(page.address)
-    for path in ("ask/facts", "near"):
-        with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as connection:
-            head = f"POST /{page.token}/{path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: 900\r\n\r\n"
-            connection.sendall(head.encode() + b"{")
-    deadline = time.monotonic() + 0.5
-    while time.monotonic() < deadline and not caplog.records:
-        time.sleep(0.02)
-    assert page.request(f"/{page.token}/ask/facts", b"{}")[0] == 200
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_infinite_limits_are_written_in_words(page: Page) -> None:
@@ -189,14 +171,8 @@ def test_pairs_are_found_by_words_and_by_a_true_image_that_is_small_enough(clip_
     order = {"recipe": RECIPE, "view": {"sort": "row"}}
     found = clip_page.ask("rows", **order, near=near)
     assert found["cards"][0]["row"] == 7
-    by_row = clip_page.ask("rows", **order, near={"row": 7})
-    assert [card["row"] for card in found["cards"]] == [card["row"] for card in by_row["cards"]]
     by_words = clip_page.ask("rows", **order, near={"text": "a red square"})
     assert sorted(card["row"] for card in by_words["cards"]) == list(range(12))
-    asked = json.dumps({**order, "near": {"image": "0" * 24}}).encode()
-    status, _, body = clip_page.request(f"/{clip_page.token}/ask/rows", asked)
-    assert status == 422
-    assert b"choose it again" in body
     path = f"/{clip_page.token}/near"
     for data in (b"", b"<svg onload='hurt()'/>", pair(7)["jpg"][:300], b"%!PS-Adobe-3.0 EPSF-3.0"):
         status, headers, body = clip_page.request(path, data)

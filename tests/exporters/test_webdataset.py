@@ -22,7 +22,7 @@ import webdataset
 from factories import caption, image_bytes, pair, write_pool, write_tar
 
 import tamis
-from tamis.errors import PoolError, RunError
+from tamis.errors import RunError
 from tamis.pool import tar as tar_module
 
 Files = dict[str, bytes]
@@ -63,26 +63,21 @@ def sizes(out: Path) -> Mapping[str, int]:
 # ---- what comes out
 
 
-@pytest.mark.parametrize(
-    ("shard_size", "kept", "wanted"),
-    [
-        (5, [1, 2, 8, 9, 19, 20], [5, 1]),
-        (6, [0, 3, 6, 7, 13, 20], [6]),
-        (7, [], []),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("kept", "wanted"), [([1, 2, 8, 9, 19, 20], [5, 1]), ([], [])], ids=str)
 def test_kept_samples_come_back_byte_for_byte_in_shards_of_the_size_asked_for(
-    pool: Path, tmp_path: Path, shard_size: int, kept: list[int], wanted: list[int]
+    pool: Path, tmp_path: Path, kept: list[int], wanted: list[int]
 ) -> None:
+    there = read_back(pool)
     subset = subset_of(scored(pool, tmp_path / "run"), kept)
+    for path in pool.glob("*.tar"):  # a pool that was copied or grew is the same pool
+        os.utime(path, (1, 1))
+    write_tar(pool / "00009.tar", [("new", pair(77))])
     for out in (tmp_path / "out", tmp_path / "again"):
-        assert tamis.export(subset, "webdataset", out, shard_size=shard_size) == len(kept)
+        assert tamis.export(subset, "webdataset", out, shard_size=5) == len(kept)
     assert sizes(tmp_path / "out") == {f"{number:05d}.tar": count for number, count in enumerate(wanted)}
     for path in sorted((tmp_path / "out").glob("*.tar")):
         assert len(read_back(tmp_path / "out", path.name)) == sizes(tmp_path / "out")[path.name]
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
-    there = read_back(pool)
     assert read_back(tmp_path / "out") == [there[row] for row in kept]
 
 
@@ -124,18 +119,11 @@ def test_keys_become_names_that_webdataset_reads(
     assert (f"{changed} keys were changed" in caplog.text) == bool(changed)
 
 
-@pytest.mark.parametrize("kind", ["compressed tar", "table"])
-def test_a_row_that_is_kept_k_times_is_k_samples(tmp_path: Path, kind: str) -> None:
+def test_a_row_that_is_kept_k_times_is_k_samples(tmp_path: Path) -> None:
     folder = write_pool(tmp_path / "pool", shards=1, rows=5)
     (tar,) = folder.glob("*.tar")
-    if kind == "compressed tar":
-        (folder / f"{tar.name}.gz").write_bytes(gzip.compress(tar.read_bytes()))
-        tar.unlink()
-    else:
-        tar.unlink()
-        for n in range(5):
-            (folder / f"{n}.jpg").write_bytes(image_bytes(n))
-        (folder / "table.csv").write_text("image,caption\n" + "".join(f"{folder}/{n}.jpg,boat {n}\n" for n in range(5)))
+    (folder / f"{tar.name}.gz").write_bytes(gzip.compress(tar.read_bytes()))
+    tar.unlink()
     run = scored(folder, tmp_path / "run")
     times = np.array([2, 0, 3, 1, 1], np.uint16)
     subset = tamis.Subset(run=run, keep=times > 0, times=times)
@@ -166,24 +154,15 @@ def test_only_the_byte_ranges_of_kept_samples_are_read(
     monkeypatch.setattr(tar_module, "open_file", lambda path: (opened.append(path), plain_open(path))[1])
     tamis.export(subset_of(run, [2, 15]), "webdataset", tmp_path / "out")
     places = [(shard, run.index(shard)["members"].to_pylist()[row]) for shard, row in (("00000", 2), ("00002", 1))]
-    wanted = [(f"{shard}.tar", part["offset"], part["size"]) for shard, members in places for part in members]
-    assert asked == wanted
-    assert sum(size for _, _, size in asked) < 0.1 * sum(path.stat().st_size for path in pool.glob("*.tar"))
+    assert asked == [(f"{shard}.tar", part["offset"], part["size"]) for shard, members in places for part in members]
     assert opened == []  # no shard is read from its start
 
 
-@pytest.mark.parametrize("ending", [".tar.xz", ".tar"])
-def test_compressed_shards_are_read_through_and_that_is_said(
-    tmp_path: Path, ending: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compressed_shards_are_read_through_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     samples = [(f"{row:04d}", pair(row)) for row in range(6)]
-    path = tmp_path / "pool" / f"0{ending}"
-    if ending == ".tar":  # compressed, and not called so
-        write_tar(tmp_path / "plain.tar", samples)
-        path.parent.mkdir()
-        path.write_bytes(gzip.compress((tmp_path / "plain.tar").read_bytes()))
-    else:
-        write_tar(path, samples, mode=f"w:{ending.rpartition('.')[2]}")
+    write_tar(tmp_path / "plain.tar", samples)
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "0.tar").write_bytes(gzip.compress((tmp_path / "plain.tar").read_bytes()))
     subset = subset_of(scored(tmp_path / "pool", tmp_path / "run"), [1, 4])
     with caplog.at_level(logging.WARNING):
         assert tamis.export(subset, "webdataset", tmp_path / "out", shard_size=1) == 2
@@ -246,7 +225,7 @@ def test_files_of_others_are_left_alone(pool: Path, tmp_path: Path) -> None:
 
 
 def test_a_shard_that_changed_since_it_was_scored_is_an_error(pool: Path, tmp_path: Path) -> None:
-    """Byte ranges of another file would be read without complaint, and make broken samples."""
+    """Else the old byte ranges would be read from the new file, and make broken samples."""
     path = pool / "00001.tar"
     subset = subset_of(scored(pool, tmp_path / "run"), [8, 9])
     size = path.stat().st_size
@@ -258,29 +237,12 @@ def test_a_shard_that_changed_since_it_was_scored_is_an_error(pool: Path, tmp_pa
     assert not list((tmp_path / "out").glob("*.tar"))
 
 
-def test_a_pool_that_was_copied_or_grew_is_the_same_pool(pool: Path, tmp_path: Path) -> None:
-    """Copying gives files another time; their samples lie where they lay."""
-    run = scored(pool, tmp_path / "run")
-    before = read_back(pool)
-    for path in pool.glob("*.tar"):
-        data = path.read_bytes()
-        path.unlink()
-        path.write_bytes(data)
-        os.utime(path, (1, 1))
-    write_tar(pool / "00009.tar", [("new", pair(77))])
-    tamis.export(subset_of(run, [0, 9, 20]), "webdataset", tmp_path / "out")
-    assert read_back(tmp_path / "out") == [before[row] for row in (0, 9, 20)]
-
-
 def test_a_shard_that_is_gone_is_an_error_that_names_it(pool: Path, tmp_path: Path) -> None:
     run = scored(pool, tmp_path / "run")
     (pool / "00001.tar").unlink()
     with pytest.raises(RunError, match="the pool no longer has the shard '00001'"):
         tamis.export(subset_of(run, [8]), "webdataset", tmp_path / "out")
-    assert tamis.export(subset_of(run, [0, 20]), "webdataset", tmp_path / "out") == 2  # nothing of it is kept
-    shutil.rmtree(pool)
-    with pytest.raises(PoolError, match="no pool at"):
-        tamis.export(subset_of(run, [0]), "webdataset", tmp_path / "other")
+    assert tamis.export(subset_of(run, [0, 20]), "webdataset", tmp_path / "out") == 2  # none of its rows is kept
 
 
 def test_samples_that_their_shard_cuts_off_are_left_out_and_that_is_said(
@@ -328,5 +290,3 @@ def test_metadata_without_images_is_an_error_that_says_what_to_export_instead(tm
     with pytest.raises(RunError, match="metadata without image files to copy: export npy, parquet or keys"):
         tamis.export(subset, "webdataset", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert tamis.export(subset, "npy", tmp_path / "subset.npy") == 2
-    assert np.load(tmp_path / "subset.npy").tolist() == [(0, 2), (0, 3)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tamis.evaluate.tasks import Task, find_tasks
+from tamis.evaluate.tasks import ZeroShotTask, find_tasks
 from tamis.lab.tasks import _TASKS, TASKS_SEED, make_tasks
 from tamis.lab.world import COLOURS, OBJECTS, PLACES
 from tools.lab_models.examples import HELD_OUT_SEED, TRAINING_SEED
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tasks(folder: Path) -> dict[str, Task]:
+def tasks(folder: Path) -> dict[str, ZeroShotTask]:
     return {task.name: task for task in find_tasks(folder)[0]}
 
 
@@ -35,7 +35,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_tasks_are_a_function_of_their_arguments_and_a_larger_set_begins_with_a_smaller_one(
-    tasks: dict[str, Task], tmp_path: Path
+    tasks: dict[str, ZeroShotTask], tmp_path: Path
 ) -> None:
     before = digests(make_tasks(tmp_path / "one", size=FEW))
     assert digests(make_tasks(tmp_path / "two", size=FEW)) == before
@@ -51,7 +51,7 @@ def test_tasks_are_a_function_of_their_arguments_and_a_larger_set_begins_with_a_
     assert TASKS_SEED not in {TRAINING_SEED, *range(HELD_OUT_SEED, HELD_OUT_SEED + 10)}
 
 
-def test_every_class_is_as_frequent_as_any_other_and_images_differ(tasks: dict[str, Task]) -> None:
+def test_every_class_is_as_frequent_as_any_other_and_images_differ(tasks: dict[str, ZeroShotTask]) -> None:
     classes = {"lab-objects": len(OBJECTS), "lab-colours": len(COLOURS), "lab-places": len(PLACES), "lab-reading": 48}
     for name, count in classes.items():
         labels = [image.label for image in tasks[name].images()]
@@ -68,7 +68,7 @@ def test_every_class_is_as_frequent_as_any_other_and_images_differ(tasks: dict[s
     assert len({caption.lower() for some in captions for caption in some}) == 5 * SIZE
 
 
-def test_labels_are_what_is_drawn_and_objects_have_colour_and_place(tasks: dict[str, Task]) -> None:
+def test_labels_are_what_is_drawn_and_objects_have_colour_and_place(tasks: dict[str, ZeroShotTask]) -> None:
     for label in range(11):
         rngs = [np.random.default_rng([5, label]) for _ in range(4)]
         scenes = [task.draw(label, rng)[1] for task, rng in zip(_TASKS.values(), rngs, strict=True)]

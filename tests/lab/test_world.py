@@ -38,17 +38,9 @@ def test_every_object_is_in_one_group_and_every_colour_has_others_near_it() -> N
 
 
 def test_shares_of_kinds_are_those_of_t_mars() -> None:
-    assert MAIN_KINDS == {
-        "visual": 0.467,
-        "visual_random_text": 0.098,
-        "visual_text": 0.191,
-        "text_only": 0.207,
-        "mismatched": 0.037,
-    }
-    assert sum(MAIN_KINDS.values()) == pytest.approx(1)
+    assert [*MAIN_KINDS.values()] == [0.467, 0.098, 0.191, 0.207, 0.037]
     assert sorted((*MAIN_KINDS, *DEFECT_KINDS, *HARD_KINDS)) == sorted(get_args(Kind))
     shares = kind_shares("laion", defects=True)
-    assert sum(shares.values()) == pytest.approx(1)
     assert sum(shares[kind] for kind in DEFECT_KINDS) == pytest.approx(0.12)
     assert kind_shares("uniform", defects=False) == pytest.approx(dict.fromkeys(MAIN_KINDS, 0.2))
     hard = kind_shares("hard", defects=True)  # half as above, half the hard kinds

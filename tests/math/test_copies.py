@@ -1,4 +1,4 @@
-"""Perceptual hashes, the search for near ones beside all pairs, and thumbnails of two images, compared."""
+"""Perceptual hashes, the search for near ones compared with all pairs, and the comparison of thumbnails."""
 
 from __future__ import annotations
 
@@ -125,6 +125,8 @@ def test_leaders_are_those_of_all_pairs(seed: int, radius: int, bands: int, toge
 
 
 def test_any_number_of_rows_is_cut_into_bands_that_find_everything() -> None:
+    with pytest.raises(ValueError, match="from 0 to 15 bits of 64, got 16"):
+        leaders(np.zeros((1, 1), np.uint64), 16)
     for n in (1, 100, 10**4, 10**6, 10**8):
         for radius in range(16):
             bands = copies._bands(radius, n)
@@ -133,28 +135,6 @@ def test_any_number_of_rows_is_cut_into_bands_that_find_everything() -> None:
             # Fewest differing bits that every band misses: one more than it looks for.
             assert sum((radius - number) // len(bands) + 1 for number in range(len(bands))) == radius + 1
     assert len(copies._bands(8, 10**6)) < len(copies._bands(8, 100))
-
-
-def test_no_image_is_dropped_for_a_dropped_one() -> None:
-    # 0 - 1 - 2 - 3 in a chain: 1 repeats 0; 2 is near 1 only, which is dropped; 3 repeats 2.
-    chain = np.array([[0], [0b1], [0b11], [0b111], [2**63 - 1]], np.uint64)
-    assert leaders(chain, 1).tolist() == [0, 0, 2, 2, 4]
-    assert leaders(np.zeros((0, 1), np.uint64), 1).tolist() == []
-    with pytest.raises(ValueError, match="from 0 to 15 bits of 64, got 16"):
-        leaders(chain, 16)
-
-
-@pytest.mark.parametrize("together", [1, 2, 1024])
-def test_a_copy_belongs_to_the_first_kept_image_near_it(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "_ROWS", together)
-    # The first three are 4 bits apart from one another, and the others within 2 bits of two or three of them.
-    hashes = np.array([[0b001111], [0b110011], [0b111100], [0b111111], [0b000011], [0b110000]], np.uint64)
-    assert leaders(hashes, 2).tolist() == [0, 1, 2, 0, 0, 1]
-    # Crops of the first and the second are near the last one's whole; the third's whole is near the last one's crop.
-    crops = [[0xFF << 40, 0b0111], [0xFF << 30, 0b0001], [0xFF << 20, 0xFF << 50], [0b0011, 0xFE << 20]]
-    hashes = np.array(crops, np.uint64)
-    assert leaders(hashes, 2).tolist() == [0, 1, 2, 2]
-    assert leaders(hashes[[0, 1, 3]], 2).tolist() == [0, 1, 0]
 
 
 def test_copies_are_compared_with_the_kept_one_only() -> None:
@@ -175,7 +155,7 @@ def test_copies_are_compared_with_the_kept_one_only() -> None:
 
 
 def photograph(seed: int) -> Array:
-    """A image with detail everywhere, of 300 x 300 pixels."""
+    """An image with detail everywhere, of 300 x 300 pixels."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 240, (10, 10), dtype=np.uint8))
     return np.asarray(coarse.resize((300, 300), Image.Resampling.BICUBIC))
@@ -206,16 +186,6 @@ def test_a_cropped_copy_is_aligned_and_found() -> None:
     assert same(thumbnails(thumbnail(photograph(0))), thumbnails(thumbnail(photograph(1)))) == [False]
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_a_cropped_copy_with_hard_edges_may_differ_by_more(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    whole = np.full((300, 300), 230, np.uint8)
-    for _ in range(6):
-        (x, y), (width, height) = rng.integers(20, 220, 2), rng.integers(30, 70, 2)
-        whole[y : y + height, x : x + width] = rng.integers(0, 200)
-    assert same(thumbnails(thumbnail(whole[4:, 9:288])), thumbnails(thumbnail(whole))) == [True]
-
-
 def test_two_fields_have_to_differ_by_more_than_the_levels_and_more_than_their_surroundings() -> None:
     ground = np.full((32, 32), 200, np.uint8)
     ground[:, :4] = 20  # so that it can be aligned
@@ -235,5 +205,3 @@ def test_colours_alone_tell_images_apart() -> None:
     colours = np.full((1, 128), 128, np.uint8)
     colours[0, 54:58] += 8
     assert same(thumbnails(light), thumbnails(light, colours=colours)) == [False]
-    none = np.zeros((1, 0), np.uint8)
-    assert same(thumbnails(light, colours=none), thumbnails(light, colours=none)) == [True]

@@ -32,8 +32,8 @@ def test_moments_by_hand() -> None:
     assert moments.deviation == pytest.approx(math.sqrt(26 / 3))
     assert Moments.of(np.array([NAN])) == Moments() == Moments().merged(Moments())
     assert Moments().deviation == 0.0
-    far = np.tile([1e9 - 1.0, 1e9 + 1.0], 5_000)
-    assert merged(far, list(range(7, 10_000, 7))).deviation == pytest.approx(1.0, abs=1e-7)
+    far = np.tile([1e9 - 1.0, 1e9 + 1.0], 500)
+    assert merged(far, list(range(7, 1_000, 7))).deviation == pytest.approx(1.0, abs=1e-7)
 
 
 @given(numbers, cut_places)
@@ -60,20 +60,6 @@ def test_moments_do_not_depend_on_the_blocks(values: list[float], cuts: list[int
 def test_scales_by_hand(scale: Callable[..., Any], column: list[float], expected: list[float]) -> None:
     values = np.array(column, np.float64)
     np.testing.assert_allclose(scale(values, Moments.of(values)), expected)
-
-
-@given(numbers, st.floats(0.01, 100), st.floats(-100, 100))
-def test_scales_keep_the_order_and_ignore_the_unit(values: list[float], factor: float, shift: float) -> None:
-    column = np.round(np.array(values, np.float64), 2)
-    other = column * factor + shift
-    scaled = minmax(column, Moments.of(column))
-    present = ~np.isnan(column)
-    np.testing.assert_array_equal(~np.isnan(scaled), present)
-    assert ((scaled[present] >= 0) & (scaled[present] <= 1)).all()
-    assert (np.diff(scaled[present][np.argsort(column[present], kind="stable")]) >= 0).all()
-    if np.unique(column[present]).size >= 2:
-        np.testing.assert_allclose(minmax(other, Moments.of(other)), scaled, atol=1e-6)
-        np.testing.assert_allclose(zscore(other, Moments.of(other)), zscore(column, Moments.of(column)), atol=1e-6)
 
 
 @given(numbers)
@@ -109,7 +95,7 @@ def test_two_lengths_by_hand() -> None:
         (log_odds(0.9) / 2, log_odds(0.2) / 3)
     )  # logits 0 and 2.197; -1.386 twice and 1.386
     found = norms.standardise(scores, lengths)
-    # of two values each lies one deviation from the mean; of -1, -1, 1 the deviation is 0.943 of their half distance
+    # Two values are one deviation from their mean; the deviation of -1, -1, 1 is 0.943 of their half distance.
     up = 1 / (1 + np.exp(-1))
     assert found[:2].tolist() == pytest.approx([1 - up, up])
     low, high = -0.5 * np.sqrt(2), np.sqrt(2)
@@ -123,21 +109,9 @@ def test_short_groups_are_pooled_with_longer_ones_and_the_rest_with_the_last() -
     assert norms.starts == (1, 5, 6)  # 1 and 2; 5; 6, 7 and 90
     assert norms.means[2] == pytest.approx(np.mean([log_odds(score) for score in scores[9:]]))
     assert PerLength.of(scores, lengths, least=1000).starts == (1,)
-    order = np.random.default_rng(1).permutation(len(scores))
-    assert PerLength.of(scores[order], lengths[order], least=4).means == pytest.approx(norms.means)
+    for wrong, said in (([0.5, 1.2], "got 1.2"), ([0.5], "every score needs a length"), ([NAN, NAN], "are missing")):
+        with pytest.raises(ValueError, match=said):
+            PerLength.of(np.array(wrong), np.array([1, 2]))
     # A length that was not measured counts as the next shorter one, else as the shortest.
     values = norms.standardise(np.full(6, 0.5), np.array([0, 1, 4, 5, 6, 99]))
     assert values[0] == values[1] == values[2] != values[3] != values[4] == values[5]
-
-
-@pytest.mark.parametrize(
-    ("scores", "lengths", "message"),
-    [
-        ([0.5, 1.2], [1, 2], r"got 1.2"),
-        ([0.5], [1, 2], "every score needs a length"),
-        ([np.nan], [1], "all of them are missing"),
-    ],
-)
-def test_what_cannot_be_standardised_is_an_error(scores: list[float], lengths: list[int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PerLength.of(np.array(scores), np.array(lengths))

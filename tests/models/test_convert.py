@@ -102,15 +102,8 @@ def pretraining(state: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": {**state, **short, **others}, "epoch": 3, "config": {"vit": "base"}, "optimizer": {"state": {}}}
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [pretraining, lambda state: {f"module.{name}": one for name, one in state.items()}],
-    ids=["pretraining", "several GPUs"],
-)
-def test_a_converted_blip_has_the_logits_of_its_own_layout(
-    wrap: Wrap, blip: PlainBlip, bert: str, tmp_path: Path
-) -> None:
-    torch.save(wrap(blip.state_dict()), tmp_path / "model_base_14M.pth")
+def test_a_converted_blip_has_the_logits_of_its_own_layout(blip: PlainBlip, bert: str, tmp_path: Path) -> None:
+    torch.save(pretraining(blip.state_dict()), tmp_path / "model_base_14M.pth")
     made = convert(str(tmp_path / "model_base_14M.pth"), tmp_path / "out", tokenizer=bert, head_width=8)
     assert made.kind == "BLIP"
     assert load_preprocess(str(tmp_path / "out")).size == (32, 32)
@@ -130,7 +123,6 @@ def test_bert_with_blips_two_signs_comes_with_minilm() -> None:
     tokenizer = blip_tokenizer(None)
     assert len(tokenizer) == 30_524
     assert tokenizer("a picture of ")["input_ids"] == [101, 1037, 3861, 1997, 102]
-    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[SEP]", "[DEC]", "[ENC]"]) == [0, 102, 30_522, 30_523]
     assert (tokenizer.bos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id) == (30_522, 102, 0)
     assert len(tokenizer("dog " * 300)["input_ids"]) == 302  # the sentence encoder cuts at 128
     assert tokenizer.decode([30_522, 1037, 3899, 102], skip_special_tokens=True) == "a dog"
@@ -376,10 +368,10 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     [
         ("blip", {"head_width": None}, "a tower is 24 wide, which head_width = 64 does not divide"),
         ("blip", {"tokenizer": None}, "it knows 16 tokens, the tokenizer 30,524"),
-        ("blip", {"activation": "gelu"}, "has BLIP's layout, in which --activation would change nothing"),
+        ("blip", {"activation": "gelu"}, "has BLIP's layout, for which --activation has no effect"),
         ("clip", {"activation": None}, "its activation is unknown: name its open_clip_config.json with --config, or"),
-        ("clip", {"tokenizer": None}, "it brings no tokenizer"),
-        ("clip", {"tokenizer": "other"}, "ends a text with 2"),  # of 23 tokens
+        ("clip", {"tokenizer": None}, "it comes without a tokenizer"),
+        ("clip", {"tokenizer": "other"}, "ends a text with 2"),
         ("trunk", {}, "has the foreign weight"),
     ],
 )
@@ -404,9 +396,9 @@ HEAD = "text_decoder.cls.predictions.decoder.weight"
     ("changes", "says"),
     [
         ({f"{LAYER}.crossattention.self.key.weight": None}, f"{LAYER}.crossattention.self.key.weight"),
-        ({"visual_encoder.pos_embed": torch.zeros(1, 19, 24)}, "19 positions are not one and a square of patches"),
-        ({HEAD: torch.zeros(16, 32)}, "is not the word embeddings, to which BLIP ties it"),
-        ({"text_decoder": None}, "it has no text_decoder and captions nothing"),
+        ({"visual_encoder.pos_embed": torch.zeros(1, 19, 24)}, "19 positions are not 1 plus a square of patches"),
+        ({HEAD: torch.zeros(16, 32)}, "must equal the word embeddings"),
+        ({"text_decoder": None}, "it has no text_decoder, so it cannot caption"),
     ],
 )
 def test_weights_of_blip_that_are_missing_foreign_or_of_another_size_are_named(
@@ -422,10 +414,8 @@ def test_weights_of_blip_that_are_missing_foreign_or_of_another_size_are_named(
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"text__pool_type": "last"}, "pool_type"),
         ({"vision__pool_type": "avg"}, "pool_type"),
         ({"text__pool_type": "eos", "text__eos_id": 7}, "token 7"),
-        ({"text__hf_model_name": "roberta-base"}, "hf_model_name"),
         ({"text__act_kwargs": {"approximate": "tanh"}}, "different activations (none, tanh)"),
         ({"vision__image_size": [32, 48]}, "image_size = [32, 48]"),
         ({"vision__new_trick": 2}, "new_trick = 2"),
@@ -457,10 +447,8 @@ def test_the_command_says_what_it_made(tamis: Tamis, blip: PlainBlip, bert: str,
 
 
 def test_models_that_must_be_converted_first_say_so(merges: str, tmp_path: Path) -> None:
-    torch.save({"a": torch.ones(1)}, tmp_path / "b.pth")
     folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges)
-    for model in (tmp_path / "b.pth", folder):
-        with pytest.raises(ModelError, match=rf"run `tamis convert {model} OUT`"):
-            resolve(str(model))
+    with pytest.raises(ModelError, match=rf"run `tamis convert {folder} OUT`"):
+        resolve(str(folder))
     (tmp_path / "lid.176.bin").write_bytes(b"\xba\x16\x4f\x2f" + bytes(100))  # fastText's are .bin too
     assert len(resolve(str(tmp_path / "lid.176.bin")).digest) == 32

@@ -11,7 +11,7 @@ from factories import safetensors_bytes
 
 from tamis.data import ModelRef, OptionalModelRef
 from tamis.errors import DependencyError, ModelError, RecipeError
-from tamis.models.loading import forget_loaded, loaded_once, one_sentence
+from tamis.models.loading import loaded_once, one_sentence
 
 
 def folder(path: Path, weights: bytes = b"weights") -> str:
@@ -21,17 +21,6 @@ def folder(path: Path, weights: bytes = b"weights") -> str:
     return str(path)
 
 
-def test_the_same_arguments_give_the_same_model_however_they_are_written() -> None:
-    @loaded_once(keep=2)
-    def load(name: str, layer: int = 3) -> object:
-        return object()
-
-    one = load("a")
-    assert load("a", 3) is one
-    assert load(layer=3, name="a") is one
-    assert load("a", 4) is not one
-
-
 def test_changed_weights_are_loaded_again_and_a_copy_is_another_model(tmp_path: Path) -> None:
     @loaded_once(keep=4)
     def load(model: ModelRef, other: OptionalModelRef = None) -> object:
@@ -39,28 +28,12 @@ def test_changed_weights_are_loaded_again_and_a_copy_is_another_model(tmp_path: 
 
     mine, copy = folder(tmp_path / "mine"), folder(tmp_path / "copy")
     one = load(mine)
-    assert load(mine) is one
+    assert load(other=None, model=mine) is one
     assert load(copy) is not one  # its messages name it
     pair = load(mine, copy)
     folder(tmp_path / "copy", b"trained on")
     assert load(mine) is one
     assert load(mine, copy) is not pair
-
-
-def test_the_model_not_asked_for_the_longest_goes_first() -> None:
-    loads: list[str] = []
-
-    @loaded_once(keep=2)
-    def load(name: str) -> str:
-        loads.append(name)
-        return name
-
-    for name in ("a", "b", "a", "c", "a", "b"):
-        load(name)
-    assert loads == ["a", "b", "c", "b"]
-    forget_loaded()
-    load("b")
-    assert loads == ["a", "b", "c", "b", "b"]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_draw_by_hand(probabilities: tuple[float, ...], uniforms: list[float],
     assert draw(logits_of(*probabilities), ROW, fixed(*uniforms), top_p=top_p).tolist() == [token]
 
 
-@pytest.mark.parametrize(("top_p", "spread"), [(0.05, 3.0), (0.5, 0.3), (0.9, 0.3), (0.9, 3.0), (1.0, 3.0)])
+@pytest.mark.parametrize(("top_p", "spread"), [(0.05, 3.0), (0.9, 0.3), (1.0, 3.0)])
 def test_frequencies_are_those_of_the_sorted_way(top_p: float, spread: float) -> None:
     # 300 tokens: more than two blocks of the search.
     logits = torch.from_numpy(np.random.default_rng(1).normal(0, spread, (1, 300))).float()

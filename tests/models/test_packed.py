@@ -114,18 +114,6 @@ def test_a_rounded_row_does_not_depend_on_the_others() -> None:
     assert torch.equal(together[7], torch.cat([layer(96, 40).bias, layer(96, 17, seed=1).bias]).detach())
 
 
-@pytest.mark.usefixtures("packs_float32")
-@pytest.mark.parametrize(("inputs", "outputs", "bias"), [(1, 1, True), (13, 5, False), (96, 33, True)])
-def test_layers_in_onednns_layout_multiply_as_torchs_own(inputs: int, outputs: int, bias: bool) -> None:
-    one, other = layer(inputs, outputs, bias=bias), layer(inputs, 3, bias=bias, seed=1)
-    both = Linear(one, other)
-    assert both.packed
-    for shape in ((1,), (7,), (200,), (2, 5), (0,)):
-        x = torch.randn(*shape, inputs)
-        with torch.inference_mode():
-            torch.testing.assert_close(both(x), torch.cat([one(x), other(x)], dim=-1), rtol=1e-5, atol=1e-6)
-
-
 def _clip(model: str, device: Device) -> Any:
     clip, preprocess = load_clip(model, device), load_preprocess(model)
     images = [preprocess.resize(decode(image_bytes(seed), max_pixels=10**6)) for seed in range(6)]

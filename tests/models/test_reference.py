@@ -178,14 +178,6 @@ def test_the_digest_of_a_flat_folder_stays_what_it_was(tmp_path: Path) -> None:
     assert resolve(str(folder)).digest != total.hexdigest()
 
 
-def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "old" / "unet").mkdir(parents=True)
-    (tmp_path / "old" / "config.json").write_text("{}")
-    assert "old holds no weights" in refused(str(tmp_path / "old"))
-    (tmp_path / "old" / "unet" / "weights.bin").write_bytes(b"pickle")
-    assert "only pickled weights (weights.bin)" in refused(str(tmp_path / "old"))
-
-
 def test_a_folder_is_complete_with_its_configuration_and_every_file_it_names(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     index = folder / "model.safetensors.index.json"
@@ -204,7 +196,7 @@ def test_a_folder_is_complete_with_its_configuration_and_every_file_it_names(tmp
 
 def test_what_is_neither_folder_nor_id_lists_the_names() -> None:
     assert refused("minilim").startswith("unknown model 'minilim' (did you mean 'minilm'?); known: lab/captioner, ")
-    assert "a Hugging Face id has the form owner/name" in refused("./lost/model")
+    assert "Hugging Face ids look like owner/name" in refused("./lost/model")
     assert "is not a Hugging Face id" in refused("own er/na me")
 
 
@@ -250,8 +242,8 @@ def test_offline_says_what_to_download_where_to_put_it_and_what_serves_meanwhile
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "reply",
-    [None, answer("200 OK", b"<html>log in</html>"), answer("503 Service Unavailable"), b"nonsense\r\n\r\n"],
-    ids=["silent", "login page", "busy", "nonsense"],
+    [None, answer("200 OK", b"<html>log in</html>"), b"nonsense\r\n\r\n"],
+    ids=["silent", "login page", "nonsense"],
 )
 def test_a_hub_that_does_not_answer_as_one_ends_in_advice(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, reply: bytes | None
@@ -328,26 +320,6 @@ def rows() -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_built_ins_come_first_then_the_hub_and_any_folder_last() -> None:
-    listed = rows()
-    assert list(listed) == [*BUILT_IN, *HUB, "path/to/folder"]
-    assert [name for name, row in listed.items() if row["kind"] == "hub, pickled"] == ["openai/clip-vit-base-patch16"]
-    row = listed["minilm"]
-    assert (row["kind"], row["job"], row["licence"]) == ("built-in", "sentence encoder", "Apache-2.0")
-    assert (row["download"], row["command"]) == (False, None)
-    assert 90 < row["size_mb"] < 95
-
-
-def test_a_built_in_that_is_not_here_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, extra in (("minilm", "sentence"), ("lab/clip", None)):
-        lost = BuiltIn(job="image-text", package="not_there", file="x", extra=extra, about="lost", licence="MIT")
-        monkeypatch.setitem(BUILT_IN, name, lost)  # type: ignore[arg-type]
-    row = rows()["minilm"]
-    assert (row["size_mb"], row["download"], row["command"]) == (None, True, install("sentence"))
-    row = rows()["lab/clip"]
-    assert (row["size_mb"], row["download"], row["command"]) == (None, False, "pip install --force-reinstall tamis")
-
-
 def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) -> None:
     in_cache(cache, B32, weights=b"w" * 1_234_000)
     (in_cache(cache, "google/siglip-base-patch16-224") / "model.safetensors").unlink()
@@ -361,3 +333,21 @@ def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) ->
     assert "someone/pictures" not in rows()
     (cache / "models--a--b--c").mkdir()  # no id of the hub
     assert "a/b/c" not in rows()
+
+
+def test_a_built_in_that_is_not_here_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, extra in (("minilm", "sentence"), ("lab/clip", None)):
+        lost = BuiltIn(job="image-text", package="not_there", file="x", extra=extra, about="lost", licence="MIT")
+        monkeypatch.setitem(BUILT_IN, name, lost)  # type: ignore[arg-type]
+    row = rows()["minilm"]
+    assert (row["size_mb"], row["download"], row["command"]) == (None, True, install("sentence"))
+    row = rows()["lab/clip"]
+    assert (row["size_mb"], row["download"], row["command"]) == (None, False, "pip install --force-reinstall tamis")
+
+
+def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "old" / "unet").mkdir(parents=True)
+    (tmp_path / "old" / "config.json").write_text("{}")
+    assert "old holds no weights" in refused(str(tmp_path / "old"))
+    (tmp_path / "old" / "unet" / "weights.bin").write_bytes(b"pickle")
+    assert "only pickled weights (weights.bin)" in refused(str(tmp_path / "old"))

@@ -7,58 +7,50 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import WORDS, caption, tokenizer_folder
+from factories import SIZE, VOCABULARY, caption, sentences_folder, tokenizer_folder
 
 torch = pytest.importorskip("torch")
 
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
+from tamis.models import reference  # noqa: E402
 from tamis.models.reference import resolve  # noqa: E402
 from tamis.models.texts.sentence import load_sentence_encoder  # noqa: E402
 
 TEXTS = [caption(seed) for seed in range(9)]
-SIZE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
-def sentence_transformer(folder: Path, pooling: str = "mean", *, dense: int = 0) -> str:
-    """Saves a tiny sentence-transformers checkpoint, its transformer in the folder itself as the library does."""
+def sentence_transformer(folder: Path, encoder: str, pooling: str = "mean_tokens", *, dense: int = 0) -> Path:
+    """Saves a tiny sentence-transformers checkpoint that cuts texts at 8 tokens."""
     from safetensors.torch import save_file
-    from transformers import BertConfig, BertModel
 
-    torch.manual_seed(0)
-    config = BertConfig(vocab_size=len(WORDS) + 4, max_position_embeddings=24, initializer_range=0.3, **SIZE)
-    BertModel(config).save_pretrained(folder)
-    tokenizer_folder(folder)
-    kinds = ["Transformer", "Pooling", *["Dense"] * dense, "Normalize"]
-    paths = ["", "1_Pooling", *(f"{n + 2}_Dense" for n in range(dense)), f"{dense + 2}_Normalize"]
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    modules = json.loads((sentences_folder(folder, encoder) / "modules.json").read_text())
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 8}))
-    (folder / "1_Pooling").mkdir()
-    pooled = {"word_embedding_dimension": 32, f"pooling_mode_{pooling}": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooled))
-    for n in range(dense):
-        path, width = folder / f"{n + 2}_Dense", 32 - 12 * n
-        path.mkdir()
-        settings = {"in_features": width, "out_features": width - 12, "bias": True}
-        settings["activation_function"] = "torch.nn.modules.activation.Tanh"
-        (path / "config.json").write_text(json.dumps(settings))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
+    torch.manual_seed(0)
+    for n, width in enumerate((32, 20)[:dense], 2):
+        modules.append({"idx": n, "name": str(n), "path": f"{n}_Dense", "type": "sentence_transformers.models.Dense"})
+        (folder / f"{n}_Dense").mkdir()
+        settings = {"in_features": width, "out_features": width - 12, "activation_function": "torch.nn.Tanh"}
+        (folder / f"{n}_Dense" / "config.json").write_text(json.dumps(settings))
         layer = {"linear.weight": torch.randn(width - 12, width), "linear.bias": torch.randn(width - 12)}
-        save_file(layer, path / "model.safetensors")
-    return str(folder)
+        save_file(layer, folder / f"{n}_Dense" / "model.safetensors")
+    modules.append({"idx": 9, "name": "9", "path": "9", "type": "sentence_transformers.models.Normalize"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
 
 
 @pytest.mark.parametrize(("pooling", "dense"), [("mean_tokens", 0), ("cls_token", 0), ("mean_tokens", 2)])
-def test_sentence_transformers_one_text_at_a_time_by_hand(pooling: str, dense: int, tmp_path: Path) -> None:
+def test_sentence_transformers_one_text_at_a_time_by_hand(
+    pooling: str, dense: int, regression_model: str, tmp_path: Path
+) -> None:
     from safetensors.torch import load_file
-    from transformers import AutoTokenizer, BertModel
+    from transformers import AutoModel, AutoTokenizer
 
-    folder = sentence_transformer(tmp_path / "model", pooling, dense=dense)
-    encode = load_sentence_encoder(folder, Device(batch_size=4))
-    bert, tokenizer = BertModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    folder = sentence_transformer(tmp_path / "model", regression_model, pooling, dense=dense)
+    encode = load_sentence_encoder(str(folder), Device(batch_size=4))
+    bert = AutoModel.from_pretrained(folder / "0_Transformer").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "0_Transformer")
     wanted = []
     for text in TEXTS:
         ids = tokenizer(text, truncation=True, max_length=8, return_tensors="pt")["input_ids"]
@@ -66,22 +58,29 @@ def test_sentence_transformers_one_text_at_a_time_by_hand(pooling: str, dense: i
             states = bert(input_ids=ids).last_hidden_state[0]
         vector = states[0] if pooling == "cls_token" else states.mean(0)
         for n in range(dense):
-            layer = load_file(tmp_path / "model" / f"{n + 2}_Dense" / "model.safetensors")
+            layer = load_file(folder / f"{n + 2}_Dense" / "model.safetensors")
             vector = torch.tanh(layer["linear.weight"] @ vector + layer["linear.bias"])
         wanted.append((vector / vector.norm()).numpy())
     np.testing.assert_allclose(encode([*TEXTS, TEXTS[0]]), [*wanted, wanted[0]], atol=1e-5)
     assert encode([]).shape[0] == 0
 
 
-def test_a_checkpoint_that_asks_for_lower_case_gets_it(tmp_path: Path) -> None:
-    folder = Path(sentence_transformer(tmp_path / "model"))
+def test_a_checkpoint_that_asks_for_lower_case_gets_it(
+    regression_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sentence_transformer(tmp_path / "model", regression_model)
+    for file in (folder / "0_Transformer").iterdir():  # in the folder itself, as the library saves it
+        file.rename(folder / file.name)
+    (folder / "modules.json").write_text((folder / "modules.json").read_text().replace("0_Transformer", ""))
     shouted = [text.upper() for text in TEXTS]
-    before, digest = load_sentence_encoder(str(folder), Device())(shouted), resolve(str(folder)).digest
+    before = load_sentence_encoder(str(folder), Device())(shouted)
     settings = {"max_seq_length": 8, "do_lower_case": True}
     (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
     after = load_sentence_encoder(str(folder), Device())(shouted)
     np.testing.assert_array_equal(after, load_sentence_encoder(str(folder), Device())(TEXTS))
     assert not np.allclose(after, before)
+    digest = resolve(str(folder)).digest
+    monkeypatch.setattr(reference, "needs_lower_case", lambda _: False)  # as before texts were lower-cased
     assert resolve(str(folder)).digest != digest
 
 
@@ -100,7 +99,7 @@ def test_the_text_tower_of_a_blip_retrieval_checkpoint(tmp_path: Path) -> None:
     from transformers import AutoTokenizer, BlipConfig, BlipForImageTextRetrieval
 
     torch.manual_seed(0)
-    text = SIZE | {"vocab_size": len(WORDS) + 4, "encoder_hidden_size": 32, "max_position_embeddings": 40}
+    text = SIZE | VOCABULARY | {"encoder_hidden_size": 32, "max_position_embeddings": 40}
     config = BlipConfig(
         text_config=text | {"initializer_range": 0.3, "pad_token_id": 0},
         vision_config=SIZE | {"image_size": 32, "patch_size": 8},
@@ -119,15 +118,17 @@ def test_the_text_tower_of_a_blip_retrieval_checkpoint(tmp_path: Path) -> None:
         np.testing.assert_allclose(vector, wanted, atol=1e-5)
 
 
-def test_pooling_as_newer_versions_of_the_library_write_it(tmp_path: Path) -> None:
-    folder = Path(sentence_transformer(tmp_path / "model"))
+def test_pooling_as_newer_versions_of_the_library_write_it(regression_model: str, tmp_path: Path) -> None:
+    folder = sentence_transformer(tmp_path / "model", regression_model)
     before = load_sentence_encoder(str(folder), Device())(TEXTS)
     (folder / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "mean"}')
     np.testing.assert_array_equal(load_sentence_encoder(str(folder), Device())(TEXTS), before)
 
 
-def test_models_that_encode_no_sentences_are_errors(blip_model: str, git_model: str, tmp_path: Path) -> None:
-    maximum, lstm = (Path(sentence_transformer(tmp_path / name, "max_tokens")) for name in ("max", "lstm"))
+def test_models_that_encode_no_sentences_are_errors(
+    blip_model: str, git_model: str, regression_model: str, tmp_path: Path
+) -> None:
+    maximum, lstm = (sentence_transformer(tmp_path / name, regression_model, "max_tokens") for name in ("max", "lstm"))
     modules = json.loads((lstm / "modules.json").read_text())
     modules[-1]["type"] = "sentence_transformers.models.LSTM"
     (lstm / "modules.json").write_text(json.dumps(modules))

@@ -17,7 +17,7 @@ from tamis.errors import ModelError, RecipeError
 from tamis.features.text import FastBoxes, TextBoxes
 from tamis.math.regions import quad_mask
 from tamis.models import ocr
-from tamis.models.ocr import Regions, fast_quads, load_fast_detector, load_legible, regions_of, small_size
+from tamis.models.ocr import Regions, fast_quads, load_legible, small_size
 from tamis.models.reference import resolve
 from tamis.recipe import load
 from tamis.signals import TextArea
@@ -97,15 +97,6 @@ def test_large_shapes_are_not_text() -> None:
     assert [len(found_in(image)) for image in images] == [0, 0, 0]
 
 
-def test_one_character_must_be_the_same_in_three_crops() -> None:
-    image, quad = card("R", 0.6)
-    part = np.array([(quad[0] + quad[1]) / 2, quad[1], quad[2], (quad[2] + quad[3]) / 2])  # half of the letter
-    legible = load_legible("ppocr-rec", confidence=0.9, device=Device())
-    none = Regions(np.zeros((0, 4, 2), np.float32), np.zeros(0, np.float32))
-    readable = legible([image, image], [Regions(np.float32([quad, part]), np.ones(2, np.float32)), none])
-    assert [some.tolist() for some in readable] == [[True, False], []]
-
-
 def test_a_title_that_both_passes_find_is_one_region() -> None:
     image, _ = card("HOTEL", 0.16, size=(900, 900))
     assert len(found_in(image)) == 1
@@ -113,23 +104,6 @@ def test_a_title_that_both_passes_find_is_one_region() -> None:
 
 
 # ---- many regions
-
-
-def words(rows: int, columns: int) -> Any:
-    """A map of rows x columns words, each 20 x 6 pixels."""
-    probability = np.zeros((rows * 16, columns * 32), np.float32)
-    for row in range(rows):
-        for column in range(columns):
-            probability[row * 16 + 5 : row * 16 + 11, column * 32 + 6 : column * 32 + 26] = 0.9
-    return probability
-
-
-def test_a_page_keeps_all_of_its_words() -> None:
-    probability = words(56, 31)
-    found, heights = regions_of(probability, 992, 896, threshold=0.5)
-    assert len(found) == len(heights) == 56 * 31 == 1736
-    assert found.quads[:, :, 1].min() < 16
-    assert found.quads[:, :, 1].max() > 880
 
 
 # ---- FAST
@@ -154,28 +128,6 @@ def slow_quads(logits: Any, side: int, threshold: float, area: int, pooling: int
         ys, xs = np.nonzero(inside)
         found.append((int(inside.sum()), float(probability[inside].mean()), [xs.min(), ys.min(), xs.max(), ys.max()]))
     return found
-
-
-def test_a_square_core_by_hand() -> None:
-    """A core of 2 x 2 at (8, 4) of a 16-pixel map of a 64-pixel square.
-
-    At half the side it covers columns 16 to 19 and rows 8 to 11; a window that looks one back and two ahead spreads it
-    to 14..20 and 6..12 (7 wide); of that map, 31 wide, pixel x of the square reads int(x * 31 / 64).
-    """
-    logits = np.full((16, 16), -6, np.float32)
-    logits[4:6, 8:10] = 6
-    quads, confidence = fast_quads(logits, 64, threshold=0.85, area=200, pooling=7)
-    columns = [x for x in range(64) if 14 <= int(x * 31 / 64) <= 20]
-    rows = [y for y in range(64) if 6 <= int(y * 31 / 64) <= 12]
-    left, right, top, bottom = columns[0], columns[-1], rows[0], rows[-1]
-    np.testing.assert_allclose(quads, [[[left, top], [right, top], [right, bottom], [left, bottom]]], atol=1e-3)
-    np.testing.assert_allclose(confidence, [1 / (1 + np.exp(-6))], rtol=1e-6)
-    count = len(columns) * len(rows)
-    assert count == 210
-    assert len(fast_quads(logits, 64, 0.85, count, 7)[0]) == 1
-    assert len(fast_quads(logits, 64, 0.85, count + 1, 7)[0]) == 0
-    assert len(fast_quads(logits, 64, 0.999, 200, 7)[0]) == 0
-    assert len(fast_quads(-np.abs(logits), 64, 0.0, 0, 7)[0]) == 0
 
 
 @pytest.mark.parametrize("pooling", [1, 7, 9])
@@ -256,7 +208,14 @@ def test_bad_settings_and_networks_are_errors(model: str) -> None:
     for wrong in ({"area": -1}, {"pooling": 0}, {"side": 4}, {"threshold": 2.0}):
         with pytest.raises(ValueError, match=r"must be|threshold is a probability"):
             FastBoxes(**wrong)  # type: ignore[arg-type]
-    detect = load_fast_detector(model, side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())
-    assert len(detect([sign(32, 32, (8, 8, 24, 16))])[0]) == 1
     with pytest.raises(ModelError, match=r"fast_tiny_tt_512_finetune_ic17mlt\.onnx"):
-        load_fast_detector(FastBoxes().model, side=32, threshold=0.85, area=5, pooling=7, tallest=1.0, device=Device())
+        FastBoxes().load(Device())
+
+
+def test_one_character_must_be_the_same_in_three_crops() -> None:
+    image, quad = card("R", 0.6)
+    part = np.array([(quad[0] + quad[1]) / 2, quad[1], quad[2], (quad[2] + quad[3]) / 2])  # half of the letter
+    legible = load_legible("ppocr-rec", confidence=0.9, device=Device())
+    none = Regions(np.zeros((0, 4, 2), np.float32), np.zeros(0, np.float32))
+    readable = legible([image, image], [Regions(np.float32([quad, part]), np.ones(2, np.float32)), none])
+    assert [some.tolist() for some in readable] == [[True, False], []]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import caption, image_bytes, index_rows, pair, write_tar
+from hostile import END, good, header, member
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import command
 
 import tamis
 from tamis.data import Sample
@@ -28,27 +28,12 @@ from tamis.pool.source import Problem
 from tamis.pool.tar import MAX_HEADER, TarShard, _Info
 from tamis.store import Run
 
-END = bytes(1024)
 SCORES = ["caption_length", "image_size"]
 
 
 def score(path: Path | list[str] | str, run: Path, **settings: object) -> Run:
     spec = PoolSpec(path=tuple(path) if isinstance(path, list) else str(path), **settings)  # type: ignore[arg-type]
     return tamis.score(spec, run=run, signals=SCORES, quiet=True)
-
-
-def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.size, info.type = size, kind
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-def member(name: str, data: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
-    return header(name, len(data), kind) + data + bytes(-len(data) % 512)
-
-
-def good(key: str, seed: int = 0) -> bytes:
-    return b"".join(member(f"{key}.{ext}", data) for ext, data in pair(seed).items())
 
 
 def shard(path: Path, **settings: Any) -> TarShard:
@@ -282,31 +267,7 @@ def test_a_compressed_tar_that_is_cut_gives_the_samples_before(tmp_path: Path) -
     assert all(one.files == pair(n) for n, one in enumerate(again) if not isinstance(one, Problem))
 
 
-def test_a_bad_shard_is_reported_each_time_until_it_is_mended(pool: Path, tmp_path: Path) -> None:
-    good_bytes = (pool / "00001.tar").read_bytes()
-    (pool / "00001.tar").write_bytes(good_bytes[:8000])
-    for _ in range(2):
-        done = command("score", pool, "--run", tmp_path / "run", "--signals", ",".join(SCORES), "--quiet")
-        assert (done.returncode, "shard 00001 failed: " in done.stderr) == (1, True)
-        sizes = Run(tmp_path / "run").sizes
-        assert (sizes[0], 0 < sizes[1] < 7, sizes[2]) == (7, True, 7)
-    (pool / "00001.tar").write_bytes(good_bytes)
-    run = score(pool, tmp_path / "run")
-    assert (run.failures, run.sizes) == ({}, (7, 7, 7))
-
-
 # ---- hostile tars: what they claim is never believed; `tests/attack` has the large ones ------------------------------
-
-
-@pytest.mark.parametrize("name", ["a.jpg", "a.bin"])
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-@pytest.mark.timeout(120)
-def test_a_size_beyond_the_file_ends_where_the_file_ends(
-    name: str, pack: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
-    found, error = read(tmp_path / "0.tar", pack(good("good") + header(name, 1 << 62) + bytes(5000)))
-    assert [sample.status for sample in found] == ["ok", "shard_cut"]
-    assert "4,611,686,018,427,387,904 bytes" in error
 
 
 @pytest.mark.timeout(120)
@@ -316,6 +277,8 @@ def test_a_size_beyond_the_file_ends_where_the_file_ends(
         (good("a") + member("././@LongLink", b"b/last.txt\0", b"L") * 5000 + good("b") + END, ["ok"], "RecursionError"),
         (good("a") + END + bytes(64 << 20) + bytes(1 << 20), ["ok"], "zeros after the end of the archive"),
         (good("a") + END + bytes(300_000), ["ok"], ""),
+        (good("a") + header("b.jpg", 1 << 62) + bytes(5000), ["ok", "shard_cut"], "4,611,686,018,427,387,904 bytes"),
+        (gzip.compress(good("a") + header("b.bin", 1 << 62)), ["ok", "shard_cut"], "4,611,686,018,427,387,904 bytes"),
         (good("a") + END + good("b") + END, ["ok"], "data after the end of the archive was ignored"),
         (gzip.compress(good("a") + END) + gzip.compress(good("b") + END), ["ok"], "data after the end"),
         (lzma.compress(good("a") + END) + bytes(300_000), ["ok"], ""),
@@ -331,7 +294,7 @@ def test_a_size_beyond_the_file_ends_where_the_file_ends(
             "",
         ),
     ],
-    ids=["long names", "zeros", "padding", "two tars", "two gzips", "xz", "bomb", "sparse"],
+    ids=["long names", "zeros", "padding", "size", "size in gzip", "two tars", "two gzips", "xz", "bomb", "sparse"],
 )
 def test_odd_tars_end_with_a_reason(data: bytes, expected: list[str], reason: str, tmp_path: Path) -> None:
     found, error = read(tmp_path / "0.tar", data)

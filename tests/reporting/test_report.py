@@ -22,7 +22,7 @@ from tamis.errors import RunError
 from tamis.pool import open_pool
 from tamis.pool.images import decode
 from tamis.reporting import write_report
-from tamis.reporting.context import BUDGET, TEXTS, Context
+from tamis.reporting.context import Context
 from tamis.reporting.page import TEXT_MOST, environment, link
 from tamis.reporting.pairs import Pair
 from tamis.store import Run
@@ -114,7 +114,7 @@ def test_every_address_of_a_template_is_fixed_or_goes_through_the_filter() -> No
         for value in re.findall(r'(?:href|src)="((?:\{\{.*?\}\}|[^"])*)"', source):
             assert re.match(r"#[a-z]+$|\{\{.*\|link \}\}$", value), (name, value)
     for address in ("javascript:alert(1)", " javascript:x", "data:text/html,x", "//evil", "file:///x"):
-        with pytest.raises(ValueError, match="links lead to"):
+        with pytest.raises(ValueError, match="may be linked"):
             link(address)
 
 
@@ -132,8 +132,7 @@ def test_a_card_shows_every_text_of_a_pair_once_and_folds_long_ones() -> None:
     assert said.count("a <dog>") == 1  # not again among the values
     assert said.count("top_language") == 2  # at once, and among all values
     assert "f" * 32 not in said
-    assert "empty caption" in drawn(Pair(row=0, caption="  "))
-    for caption, folded in (("short", False), ("x" * 5000, True), ("four\nlines\nof\ntext", True)):
+    for caption, folded in (("short", False), ("four\nlines\nof\ntext", True)):
         html = drawn(Pair(row=0, caption=caption))
         assert (caption in html, "folded" in html) == (True, folded)
     html = drawn(Pair(row=0, caption="x" * (TEXT_MOST + 1000)))
@@ -161,14 +160,12 @@ def test_images_and_texts_beyond_the_budget_are_left_out(
     painter = lambda image: (image, 255 - image)  # noqa: E731
     (both,) = pairs_of(run, [0], pool, painter=painter)
     weight = sum(map(len, both.painted))
-    assert weight > 0
     (tight,) = pairs_of(run, [0], pool, painter=painter, budget=weight - 1)  # a painted image weighs as much as both
     assert (tight.thumbnail, tight.painted) == ("", ("", ""))
     monkeypatch.setattr("tamis.reporting.context.TEXTS", 7_000)
     long = HOSTILE.index("x" * 5000)
     captions = [each.caption or "" for each in pairs_of(run, [long, long, 0], None)]
     assert [len(caption) for caption in captions] == [5000, 200, len(HOSTILE[0])]  # short ones stay whole
-    assert BUDGET + TEXTS < 15_000_000
 
 
 @pytest.mark.attack
@@ -203,15 +200,7 @@ def test_headings_descend_one_by_one_and_what_is_seen_can_be_heard(hostile: tupl
     assert all("scope=" in head for head in re.findall(r"<th(?: [^>]*)?>", page))
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"x": []},
-        {"x": [float("nan")] * 4},
-        {"x": [float("inf"), 1, 2, 3]},
-        {"w": [f"v{number}" for number in range(300)]},
-    ],
-)
+@pytest.mark.parametrize("columns", [{"x": []}, {"x": [float("nan")] * 4}, {"x": [float("inf"), 1, 2, 3]}])
 def test_odd_runs_have_a_page(tmp_path: Path, columns: dict[str, list[Any]]) -> None:
     run = write_run(tmp_path / "run", columns)
     rows = len(run)
@@ -224,29 +213,28 @@ def test_odd_runs_have_a_page(tmp_path: Path, columns: dict[str, list[Any]]) -> 
 def test_a_pool_without_rows_and_a_run_without_scores(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool" / "00000.tar", [])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    page = page_of(run, [tamis.select(run, "no-filter")], tmp_path / "report.html", open_pool(tmp_path / "pool"))
+    page = page_of(run, [], tmp_path / "report.html", open_pool(tmp_path / "pool"))
     assert "There are no pairs." in checked(page)
     shutil.rmtree(run.path / "scores")
     assert "The run has no scores." in checked(page_of(Run(run.path), [], tmp_path / "report.html"))
 
 
-@pytest.mark.parametrize("how", ["gone", "changed", "metadata"])
-def test_images_that_cannot_be_read_are_placeholders(tmp_path: Path, how: str) -> None:
+def test_images_that_cannot_be_read_are_placeholders(tmp_path: Path) -> None:
     folder = write_pool(tmp_path / "pool")
     run = tamis.score(folder, run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    pool: Any = open_pool(folder)
-    if how == "gone":
-        shutil.rmtree(folder)
-    elif how == "metadata":
-        pool = None
-    else:
-        for tar in folder.glob("*.tar"):
-            data = tar.read_bytes()
-            tar.write_bytes(data[::-1])
-    page = page_of(run, [tamis.select(run, "no-filter")], tmp_path / "report.html", pool)
-    said = {"gone": "file cannot be read", "metadata": "pool's files are not here"}
-    assert said.get(how, "changed since it was scored") in checked(page)
-    assert "<img" not in page
+    subsets, pool = [tamis.select(run, "no-filter")], open_pool(folder)
+
+    def said(pool: Any) -> str:
+        page = page_of(run, subsets, tmp_path / "report.html", pool)
+        assert "<img" not in page
+        return checked(page)
+
+    assert "pool's files are not here" in said(None)
+    for tar in folder.glob("*.tar"):
+        tar.write_bytes(tar.read_bytes()[::-1])
+    assert "changed since it was scored" in said(pool)
+    shutil.rmtree(folder)
+    assert "file cannot be read" in said(pool)
 
 
 def test_a_subset_of_another_run_is_refused_even_at_equal_size(tmp_path: Path) -> None:

@@ -71,15 +71,7 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
     ]
     by_clip, by_tmars = (set(np.flatnonzero(each.keep)) for each in subsets[1:])
     first = said["disagreements"][0]
-    assert (first["one"]["label"], first["two"]["label"], first["both"]) == (
-        "by clip",
-        "by tmars",
-        len(by_clip & by_tmars),
-    )
-    assert [(first[side]["rows"], first[side]["anchor"]) for side in ("only_one", "only_two")] == [
-        (len(by_clip - by_tmars), "only-1-2"),
-        (len(by_clip - by_tmars), "only-2-1"),
-    ]
+    assert (first["both"], first["only_one"]["rows"]) == (len(by_clip & by_tmars), len(by_clip - by_tmars))
     html, text = shown(forty, subsets, "findings")
     assert all(f'href="#{place}"' in html for place in ("found-language", "drop-0-1", "drop-1-1", "only-1-2"))
     parts = [
@@ -186,7 +178,6 @@ def test_a_strip_shows_the_nearest_first_whatever_the_order_of_rows(tmp_path: Pa
         kept, dropped = np.sort(run["x"][subset.keep]), np.sort(run["x"][~subset.keep])[::-1]
         assert [each["score"] for each in line["just_kept"]] == kept[:STRIP].tolist()
         assert [each["score"] for each in line["just_dropped"]] == dropped[:STRIP].tolist()
-        assert all(subset.keep[each["pair"].row] for each in gallery["kept"])
         assert {each["why"] for each in gallery["dropped"]} == {"Step 1: x below the cut"}
         strips = (line["just_kept"], line["just_dropped"], gallery["kept"], gallery["dropped"])
         seen.append([[int(order[each["pair"].row]) for each in strip] for strip in strips])
@@ -271,15 +262,9 @@ def test_values_are_counted_for_the_pool_and_each_subset(tmp_path: Path) -> None
     said = sections_of(run, [every(run), some])["values"]
     (column,) = said["columns"]
     assert (column["judged"], column["distinct"], column["others"]) == (5, 2, 0)
-    assert [tuple(value.values()) for value in column["values"]] == [
-        ("a", 3, (3, 1)),
-        ("b", 2, (2, 1)),
-        (None, 1, (1, 1)),
-    ]
-    assert (said["texts"], said["ids"]) == ([], [])
-    _, text = shown(run, [every(run), some], "values")
-    assert "all pairs6100 % 100 %6 50.0 %3" in text
-    assert "no value116.7 %" in text
+    counts = [tuple(value.values()) for value in column["values"]]
+    assert counts == [("a", 3, (3, 1)), ("b", 2, (2, 1)), (None, 1, (1, 1))]
+    assert "all pairs6100 % 100 %6 50.0 %3" in shown(run, [every(run), some], "values")[1]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +272,6 @@ def test_values_are_counted_for_the_pool_and_each_subset(tmp_path: Path) -> None
     [
         ([f"v{number}" for number in range(40)], "Not listed: w (nearly every pair has a value of its own)."),
         ([""] * 60 + [f"sale {number}" for number in range(40)], "Not listed: w (free text, which"),
-        ([f"v{number // 2}" for number in range(40)], "5 more values"),  # half as many values as pairs: comparable
         ([f"v{number}" for number in range(15)], "v14"),  # few enough to be shown whatever they are
         ([f"v{number % 250:03d}" for number in range(1000)], "and 50 rarer ones"),
     ],
@@ -309,7 +293,6 @@ def test_words_of_the_kept_captions_compared_with_those_of_the_pool(tmp_path: Pa
     (of,) = sections_of(run, chosen)["values"]["captions"]["subsets"]  # one that keeps all captions is left out
     assert of["kept"] == dogs.sum()
     part, first = dogs.mean(), of["more"][0]
-    assert (first["word"], first["pool"], first["kept"]) == ("dog", dogs.sum(), dogs.sum())
     assert first["surprise"] == pytest.approx(dogs.sum() * (1 - part) / (dogs.sum() * part * (1 - part)) ** 0.5)
     assert all(each["kept"] / each["pool"] < part for each in of["less"])
     assert f"dog100 %{dogs.sum()} of {dogs.sum()}" in shown(run, chosen, "values")[1]
@@ -328,13 +311,8 @@ def test_medium_phrases_are_counted_for_captions_and_the_nearest_generated_ones(
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=[{"sieve": entry}], quiet=True)
     (of,) = sections_of(run, [])["values"]["medium"]
     assert (of["label"], of["phrases"]) == ("sieve", "tamis")
-    assert of["captions"] == {
-        "texts": 5, "touched": 3, "emptied": 0,
-        "characters": 15 + 10 + len("A photo of ") + len("photo of "),
-        "phrases": (("a photo of", 1), ("photo of", 1), ("photos of", 1), ("stock photo of", 1)),
-    }  # fmt: skip
     assert of["generated"]["phrases"] == (("a picture of", 4),)  # the caption of "???" has no nearest one
-    _, text = shown(run, [], "values")
+    text = shown(run, [], "values")[1]
     assert "Of 5 captions 3 (60.0 %) lost 45 characters; 0 became empty." in text
     assert "stock photo of" in text
 
@@ -346,12 +324,14 @@ def test_only_groups_of_repeats_that_the_run_still_has_are_shown(tmp_path: Path)
         {"size": 3, "rows": [4, 1, 2], "uids": [uids[4], uids[1], uids[2]]},
         {"size": 2, "rows": [0, 3], "uids": [uids[0], uids[5]]},  # the run has other pairs there now
     ]
-    line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": {"largest_groups": groups}}
+    facts = {"largest_groups": groups, "method": "<b>any</b>"}
+    line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": facts}
     subset = Subset(run=run, keep=np.array([1, 0, 0, 1, 1, 1], bool), recipe={"name": "once"}, funnel=[line])
     (of,) = sections_of(run, [subset])["found"]["repeated"]["subsets"]
     assert [(group["size"], [each.row for each in group["pairs"]]) for group in of["groups"]] == [(3, [4, 1, 2])]
     _, text = shown(run, [subset], "found")
     assert text.index("All values") > text.index("stays ") < text.index("repeats it")
+    assert "method: <b>any</b>" in shown(run, [subset], "funnels")[1]
 
 
 def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: Path) -> None:
@@ -366,8 +346,6 @@ def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: 
     once = tamis.select(run, "distinct")
     sections = sections_of(run, [every(run), once])
     assert [each["subset"]["place"] for each in sections["found"]["repeated"]["subsets"]] == [1]
-    fallen = sections["galleries"]["galleries"][1]["steps"][-1]["fallen"][0]
-    assert (fallen["repeats"], fallen["rows"], fallen["dropped"]) == (True, 2, [])
     assert 'href="#repeated-0"' in shown(run, [once], "galleries")[0]
 
 
@@ -378,13 +356,11 @@ def test_overlap_of_two_subsets_by_hand(tmp_path: Path) -> None:
     said = sections_of(run, subsets)["overlap"]
     assert said["shared"].tolist() == [[3, 2], [2, 3]]
     assert said["jaccard"].tolist() == [[1.0, 0.5], [0.5, 1.0]]
-    only = [
-        (each["keeps"]["label"], each["drops"]["label"], each["rows"], each["pairs"][0].row) for each in said["only"]
-    ]
-    assert only == [("a", "b", 1, 0), ("b", "a", 1, 3)]
+    assert [(each["keeps"]["label"], each["rows"], each["pairs"][0].row) for each in said["only"]] == [
+        ("a", 1, 0), ("b", 1, 3),
+    ]  # fmt: skip
     html, text = shown(run, subsets, "overlap")
     attributes = parsed(html)[1]
-    assert {("title", "a and b share 2 pairs"), ("title", "b keeps 1 pair that a drops")} < {*attributes}
     assert ("href", "#only-1-0") in attributes
     assert "33.3 % of its own" in text
 
@@ -396,7 +372,7 @@ def test_notes_say_which_subset_cannot_be_explained(small_run: Run) -> None:
     assert "odd: the page cannot say why pairs were dropped." in render(facts)
 
 
-def benched(folder: Path, **changes: Any) -> Run:
+def benched(folder: Path) -> Run:
     def measured(value: float, half: float) -> dict[str, float]:
         return {"value": value, "low": value - half, "high": value + half, "n": 3}
 
@@ -414,17 +390,12 @@ def benched(folder: Path, **changes: Any) -> Run:
         "contenders": [contender("<b>", 2, measured(-0.02, 0.05)), contender("no-filter", 4, None)],
         "overlap": {"<b>": {"<b>": 1.0, "no-filter": 0.5}, "no-filter": {"<b>": 0.5, "no-filter": None}},
     }  # fmt: skip
-    (run.path / "bench.json").write_text(json.dumps(with_hash(facts | changes)))
+    (run.path / "bench.json").write_text(json.dumps(with_hash(facts)))
     return run
 
 
 def test_the_last_bench_is_shown_with_scores_gains_kinds_and_overlap(tmp_path: Path) -> None:
     run = benched(tmp_path)
-    said = sections_of(run, [])["bench"]
-    assert [(line["subset"]["label"], line["share"], line["gain"] is None) for line in said["lines"]] == [
-        ("<b>", 0.5, False), ("no-filter", 1.0, True),
-    ]  # fmt: skip
-    assert said["overlap"] == [[1.0, 0.5], [0.5, None]]
     html, text = shown(run, [], "bench")
     tags, attributes, _ = parsed(html)
     assert "b" not in tags  # a recipe's name is no markup
@@ -435,7 +406,7 @@ def test_the_last_bench_is_shown_with_scores_gains_kinds_and_overlap(tmp_path: P
     assert ("class", "cut") in attributes
 
 
-def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: Path, clip_model: str) -> None:
+def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("rapidocr")
     folder = text_pool(tmp_path / "pool", "a red car", "two green apples")
@@ -452,6 +423,3 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
         assert each.painted[1].startswith("data:image/")
     page = write_report(run, [], tmp_path / "report.html", open_pool(str(folder))).read_text()
     assert page.count("text painted over:") == len(rows)
-    plain = text_pool(tmp_path / "plain")
-    run = tamis.score(plain, run=tmp_path / "other", signals=[{"tmars": {"model": clip_model}}], quiet=True)
-    assert "text" not in sections_of(run, [], open_pool(str(plain)))

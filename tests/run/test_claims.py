@@ -151,22 +151,9 @@ if __name__ == "__main__":
     cells.execute_all([SimpleNamespace(name=name, ident=name, path=Path("none")) for name in "ab"], 2)
 """
 
-POOLS = """
-import sys, time
-from pathlib import Path
-from tamis.lab import pool
-
-def slow(number, **settings):
-    time.sleep(600)
-
-pool._write_shard = slow
-if __name__ == "__main__":
-    pool.make_pool(Path(sys.argv[1]) / "lab", pairs=4, shard_size=2, workers=2)
-"""
-
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("script", [RUN, CELLS, POOLS], ids=["a run", "a bench", "a lab pool"])
+@pytest.mark.parametrize("script", [RUN, CELLS], ids=["a run", "a bench"])
 def test_workers_die_with_their_parent(script: str, pool: Path, tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(script)
     here = str(Path(__file__).parent.parent)

@@ -48,15 +48,6 @@ def test_a_device_process_that_dies_costs_the_shard_that_it_was_at(pool: Path, t
 
 
 @pytest.mark.attack
-def test_a_worker_that_dies_beside_the_device_costs_its_shard_alone(pool: Path, tmp_path: Path) -> None:
-    reading = FaultyBeside(key=BAD, how="kill")
-    run = score(pool, tmp_path / "run", Brightness(), reading, engine=SERVED)
-    assert list(run.failures) == ["00001"]
-    assert run.failures["00001"].startswith("the worker process died (killed by signal 9)")
-    assert run.shards == ("00000", "00002")
-
-
-@pytest.mark.attack
 def test_a_broken_promise_at_the_device_stops_the_run(pool: Path, tmp_path: Path) -> None:
     with pytest.raises(SignalError, match="declares the column 'faulty' and does not emit it"):
         score(pool, tmp_path / "run", Faulty(key=BAD, how="lacking"), engine=SERVED)

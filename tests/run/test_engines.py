@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from factories import parts_of, score, write_pool
 from odd_signals import CALLS, Brightness, Faulty
-from processes import command
 
 import tamis
 from tamis.errors import StopError
@@ -151,14 +150,3 @@ def test_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         engine_named("statik")
     with pytest.raises(StopError, match="--address goes with --engine ray, not with --engine local"):
         engine_named("local", address="auto")
-
-
-def test_the_command_takes_an_engine(pool: Path, tmp_path: Path) -> None:
-    done = command(
-        "score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q", "--engine", "static",
-        "--rank", "0", "--world", "2",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert len(Run(tmp_path / "run")) == 21
-    done = command("score", pool, "--run", tmp_path / "run", "--signals", "language", "--engine", "ray", "--rank", "1")
-    assert (done.returncode, "--rank goes with --engine static" in done.stderr) == (2, True)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 from factories import pair, parts_of, score, write_pool, write_tar
-from odd_signals import CALLS, Brightness, Broken, Faulty
+from odd_signals import Brightness, Broken, Faulty
 from processes import command
 
 import tamis
@@ -98,10 +98,7 @@ def test_a_claim_that_cannot_be_taken_costs_its_shard_alone(
     [
         (Faulty(key=BAD, how="short"), r"'faulty' \(odd_signals.Faulty\).* 6 .* 7 ", 1),
         (Faulty(key=BAD, how="short"), " 6 .* 7 ", 2),  # the error comes through the worker's pipe
-        (Faulty(key=BAD, how="extra"), "'fault'", 1),
-        (Faulty(key=BAD, how="list"), "mapping", 1),
         (Broken(how="misspelt"), "'misspelt'", 1),
-        (Broken(how="arguments"), "samples.*images", 1),
         (Broken(how="load"), "KeyError: 'no such weight'", 1),
         (Broken(how="nothing"), r"load\(\).*None", 1),
     ],
@@ -119,24 +116,6 @@ def test_a_signal_that_breaks_its_promise_stops_the_run_and_costs_no_other_part(
         assert whole <= set(run.shards) & run.scores["caption_length"].shards
         assert "00001" not in run.scores["faulty"].shards
     assert len(score(pool, tmp_path / "run", "caption_length").to_numpy("words")) == 21
-
-
-def test_two_commands_share_a_run_and_neither_repeats_the_others_shards(pool: Path, tmp_path: Path) -> None:
-    write_pool(pool, shards=5, first=3)
-    whole = score(pool, tmp_path / "whole", "caption_length", Brightness())
-    before: list[dict[str, int]] = []
-
-    def join() -> None:  # in the middle of the first one's second shard
-        before.append({part: (tmp_path / "run" / part).stat().st_mtime_ns for part in parts_of(tmp_path / "run")})
-        elsewhere = tamis.PoolSpec(path=[str(pool / f"0000{n}.tar") for n in (0, 3, 4)])
-        assert score(elsewhere, tmp_path / "run", "caption_length", Brightness()).failures == {}
-
-    CALLS.append(join)
-    assert score(pool, tmp_path / "run", "caption_length", Brightness(), Faulty(key=BAD, how="call")).failures == {}
-    after = {part: (tmp_path / "run" / part).stat().st_mtime_ns for part in parts_of(tmp_path / "run")}
-    assert {part: after[part] for part in before[0]} == before[0]
-    parts = {name: one for name, one in parts_of(tmp_path / "run").items() if "faulty" not in name}
-    assert parts == parts_of(whole.path)
 
 
 def test_a_shard_that_another_process_is_at_is_waited_for_and_done_if_that_one_failed(
@@ -299,7 +278,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_shard_costs_no_row(
         write_tar(path, [(f"{row}", pair(row)) for row in range(9)], "w:gz" if ending.endswith("gz") else "w")
     else:
         (tmp_path / "a.jpg").write_bytes(pair(0)["jpg"])
-        table = pa.table({"image": ["a.jpg"] * 900, "caption": [f"a cat {row}" for row in range(900)]})
+        table = pa.table({"image": ["a.jpg"] * 200, "caption": [f"a cat {row}" for row in range(200)]})
         pyarrow.csv.write_csv(table, path)
     scores = ("caption_length", "image_size")
     whole = score(path, tmp_path / "whole", *scores, batch_size=1)

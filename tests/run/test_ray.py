@@ -132,16 +132,6 @@ def test_workers_in_an_actor_feed_its_device(cluster: str, tmp_path: Path) -> No
 
 
 @pytest.mark.attack
-def test_a_shard_that_kills_an_actor_with_several_shards_does_not_stop_the_others(cluster: str, tmp_path: Path) -> None:
-    pool = write_pool(tmp_path / "pool", shards=7, rows=7)
-    signal = FaultyBeside(key=BAD, how="kill its parent")
-    run = score(pool, tmp_path / "run", signal, engine=Ray(cluster, workers=1, served=True), threads=2)
-    assert "two workers died on this shard" in run.failures["00001"]
-    assert len(run.failures) <= 2  # the other shard that the actor was doing may fail with it
-    assert len(run.scores["faulty_beside"].shards) == 7 - len(run.failures)
-
-
-@pytest.mark.attack
 def test_a_shard_that_kills_its_actors_is_set_aside_and_named(cluster: str, pool: Path, tmp_path: Path) -> None:
     signal = Faulty(key=BAD, how="kill", unless=str(tmp_path / "mended"))
     run = score(pool, tmp_path / "run", signal, engine=Ray(cluster, workers=1))

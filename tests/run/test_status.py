@@ -80,18 +80,17 @@ def test_a_run_that_is_done_says_so_and_names_what_failed(pool: Path, tmp_path: 
     assert render_status(read_status(tmp_path / "run")).startswith(f"{tmp_path / 'run'}: unknown")
 
 
-def test_a_run_whose_process_has_died_says_so(pool: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "state"), [(signal.SIGKILL, -signal.SIGKILL, "died"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_run_whose_process_has_ended_says_so(number: int, code: int, state: str, pool: Path, tmp_path: Path) -> None:
+    """In a process of its own: pytest, and its worker, have handlers and threads of theirs."""
     arguments = ["score", str(pool), "--run", str(tmp_path / "run"), "--signals", "caption_length", "-q"]
-    killed = command(*arguments, before=partial(die_at_file, 6))
-    assert killed.returncode == -signal.SIGKILL
-    before = parts_of(tmp_path / "run")
-    found = read_status(tmp_path / "run")
-    assert found["state"] == "died"
-    assert found["rate"] is None
-    assert 0 < found["shards"]["indexed"] < 3
+    assert command(*arguments, before=partial(die_at_file, 6, number)).returncode == code
+    before, found = parts_of(tmp_path / "run"), read_status(tmp_path / "run")
+    assert (found["state"], found["rate"], 0 < found["shards"]["indexed"] < 3) == (state, None, True)
     done = command("status", tmp_path / "run", "--watch")  # comes back: there is nothing to wait for
-    assert done.returncode == 0
-    assert ": died" in done.stdout
+    assert (done.returncode, f": {state}" in done.stdout) == (0, True)
     assert parts_of(tmp_path / "run") == before
 
 
@@ -118,15 +117,6 @@ def test_a_command_is_dead_when_its_process_is_or_elsewhere_when_its_status_is_o
     path = tmp_path / "run" / "status.json"
     write_record(path, {**json.loads(path.read_text()), "state": "running", **changes})
     assert read_status(tmp_path / "run")["state"] == state
-
-
-def test_an_interrupted_run_says_so(pool: Path, tmp_path: Path) -> None:
-    """In a process of its own: pytest, and its worker, have handlers and threads of theirs."""
-    arguments = ["score", str(pool), "--run", str(tmp_path / "run"), "--signals", "caption_length", "-q"]
-    done = command(*arguments, before=partial(die_at_file, 6, signal.SIGINT))
-    assert done.returncode == 130
-    assert read_status(tmp_path / "run")["state"] == "interrupted"
-    assert 0 < read_status(tmp_path / "run")["shards"]["indexed"] < 3
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -85,12 +85,12 @@ def half_up(share: float, rows: int) -> int:
     return int(np.floor(round(share * rows, 9) + 0.5))
 
 
-def lacking(step: Any, rows: Sequence[Row], candidates: set[int], names: Sequence[str]) -> Why:
+def lacking(step: Any, rows: Sequence[Row], among: set[int], names: Sequence[str]) -> Why:
     """Rows without a value of an expression, a word or a vector."""
     why: Why = {}
     for name in names:
         values = SCORES[name](rows) if name in SCORES else [row[name] for row in rows]
-        for n in candidates:
+        for n in among:
             value = values[n]
             if value is None or (not isinstance(value, str) and bool(np.any(np.isnan(value)))):
                 why[n] = f"no value for {' and '.join(names)}"
@@ -99,10 +99,10 @@ def lacking(step: Any, rows: Sequence[Row], candidates: set[int], names: Sequenc
     return why
 
 
-def threshold(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
-    why = lacking(step, rows, candidates, [step.score])
+def threshold(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    why = lacking(step, rows, among, [step.score])
     values = SCORES[step.score](rows) if step.score in SCORES else [row[step.score] for row in rows]
-    for n in candidates - set(why):
+    for n in among - set(why):
         if isinstance(step, sel.AtLeast) and values[n] < step.value:
             why[n] = f"{step.score} below {step.value:g}"
         if isinstance(step, sel.AtMost) and values[n] > step.value:
@@ -116,10 +116,10 @@ def threshold(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
     return why
 
 
-def top(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
-    why = lacking(step, rows, candidates, [step.score, *([step.per] if step.per else [])])
+def top(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    why = lacking(step, rows, among, [step.score, *([step.per] if step.per else [])])
     values = SCORES[step.score](rows)
-    best = sorted(candidates - set(why), key=lambda n: (-values[n], tie(rows[n]), n))
+    best = sorted(among - set(why), key=lambda n: (-values[n], tie(rows[n]), n))
     of_pool = getattr(step, "of", "survivors") == "pool"
 
     def budget(size: int) -> int:
@@ -131,36 +131,34 @@ def top(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
             members = [n for n in best if rows[n][step.per] == group]
             size = sum(row[step.per] == group for row in rows) if of_pool else len(members)
             kept |= set(members[: budget(size)])
-        return why | dict.fromkeys(candidates - set(why) - kept, f"below the cut of its {step.per}")
+        return why | dict.fromkeys(among - set(why) - kept, f"below the cut of its {step.per}")
     if step.per:
         place: Counter[Any] = Counter()
         for n in best[:]:
             if place[rows[n][step.per]] >= step.cap:
                 best.remove(n)
             place[rows[n][step.per]] += 1
-    kept = set(best[: budget(len(rows) if of_pool else len(candidates))])
-    return why | dict.fromkeys(candidates - set(why) - kept, f"{step.score} below the cut")
+    kept = set(best[: budget(len(rows) if of_pool else len(among))])
+    return why | dict.fromkeys(among - set(why) - kept, f"{step.score} below the cut")
 
 
-def random_fraction(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
-    order = sorted(candidates, key=lambda n: (tie(rows[n], step.seed), n))
-    return dict.fromkeys(
-        order[half_up(step.fraction, len(rows) if step.of == "pool" else len(candidates)) :], "not drawn"
-    )
+def random_fraction(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    order = sorted(among, key=lambda n: (tie(rows[n], step.seed), n))
+    return dict.fromkeys(order[half_up(step.fraction, len(rows) if step.of == "pool" else len(among)) :], "not drawn")
 
 
 def one_of_each(
     step: Any,
     rows: Sequence[Row],
-    candidates: set[int],
+    among: set[int],
     column: str,
     near: Callable[[Any, Any], bool],
     among_kept: bool,
 ) -> Why:
     """A row is dropped that is near one before it, by scrambled uid: near one that is kept, or near any."""
-    why = lacking(step, rows, candidates, [column])
+    why = lacking(step, rows, among, [column])
     before: list[int] = []
-    for n in sorted(candidates - set(why), key=lambda n: (tie(rows[n], getattr(step, "seed", 0)), n)):
+    for n in sorted(among - set(why), key=lambda n: (tie(rows[n], getattr(step, "seed", 0)), n)):
         if any(near(rows[n][column], rows[other][column]) for other in before):
             why[n] = "repeats another"
         if n not in why or not among_kept:
@@ -168,37 +166,37 @@ def one_of_each(
     return why
 
 
-def semdedup(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
+def semdedup(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     def near(one: Any, other: Any) -> bool:
         one, other = one.astype(float), other.astype(float)
         return bool(one @ other / np.linalg.norm(one) / np.linalg.norm(other) > 1 - step.epsilon)
 
-    return one_of_each(step, rows, candidates, step.embedding, near, among_kept=False)
+    return one_of_each(step, rows, among, step.embedding, near, among_kept=False)
 
 
-def distinct(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
+def distinct(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     def near(one: str, other: str) -> bool:
         return (int(one, 16) ^ int(other, 16)).bit_count() <= step.distance
 
-    return one_of_each(step, rows, candidates, step.hash, near, among_kept=True)
+    return one_of_each(step, rows, among, step.hash, near, among_kept=True)
 
 
-def image_based(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
-    return lacking(step, rows, candidates, [step.embedding])  # the one cluster there is holds a reference
+def image_based(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    return lacking(step, rows, among, [step.embedding])  # the one cluster there is holds a reference
 
 
-def clipcov(step: Any, rows: Sequence[Row], candidates: set[int]) -> Why:
+def clipcov(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     """Which rows it takes is the matter of tests/math/test_clipcov.py; here it is which rows lack what."""
-    why = lacking(step, rows, candidates, [step.image, step.text, step.per])
-    found = step.rank(table_of(rows).among(np.array([n in candidates for n in range(len(rows))], bool)))
-    return why | dict.fromkeys(candidates - set(why) - set(found.rows[found.stays].tolist()), "adds less")
+    why = lacking(step, rows, among, [step.image, step.text, step.per])
+    found = step.rank(table_of(rows).among(np.array([n in among for n in range(len(rows))], bool)))
+    return why | dict.fromkeys(among - set(why) - set(found.rows[found.stays].tolist()), "adds less")
 
 
-def group(step: Any, rows: Sequence[Row], candidates: set[int], kind: str) -> Why:
+def group(step: Any, rows: Sequence[Row], among: set[int], kind: str) -> Why:
     everything = set(range(len(rows)))
     kept = {name: everything - set(interpret(part, rows)) for name, part in zip(step.labels, step.parts, strict=True)}
     why: Why = {}
-    for n in candidates:
+    for n in among:
         inside = [name for name in kept if n in kept[name]]
         outside = [name for name in kept if n not in kept[name]]
         if kind == "all_of" and outside:
@@ -228,9 +226,9 @@ def interpret(steps: Sequence[Any], rows: Sequence[Row]) -> Why:
     Raises:
         LackingError: a step that says `missing: error` meets rows without a value.
     """
-    candidates, why = set(range(len(rows))), {}
+    among, why = set(range(len(rows))), {}
     for number, step in enumerate(steps, start=1):
-        dropped = INTERPRETERS[step.name](step, rows, candidates)
+        dropped = INTERPRETERS[step.name](step, rows, among)
         why |= {n: f"Step {number}: {text}" for n, text in dropped.items()}
-        candidates -= set(dropped)
+        among -= set(dropped)
     return why

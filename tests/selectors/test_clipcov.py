@@ -1,4 +1,4 @@
-"""The step clipcov beside the mathematics it stands on, and what must not matter to it."""
+"""The step clipcov compared with `tamis.math.clipcov`, and what must not matter to it."""
 
 from __future__ import annotations
 
@@ -80,29 +80,28 @@ def expected(count: int, terms: tuple[str, ...] = PLAIN, inter: str = "mean", sh
     return [int(row) for row in taken[formulas.merge(picks, ties, count)]]
 
 
-@pytest.mark.parametrize(
-    ("terms", "inter"), [(PLAIN, "mean"), (PLAIN, "sum"), (("cov",), "mean"), (("inter",), "mean"), (("inter",), "sum")]
-)
-def test_the_ranking_is_that_of_the_formulas(terms: tuple[str, ...], inter: Any) -> None:
-    assert step(terms=terms, inter=inter).rank(table()).rows.tolist() == expected(40, terms, inter)
+@pytest.mark.parametrize(("terms", "inter"), [(PLAIN, "mean"), (PLAIN, "sum"), (("cov",), "mean"), (("inter",), "sum")])
+def test_the_ranking_is_that_of_the_formulas_and_smaller_budgets_are_prefixes(
+    terms: tuple[str, ...], inter: Any
+) -> None:
+    whole = step(terms=terms, inter=inter).rank(table()).rows.tolist()
+    assert whole == expected(40, terms, inter)
+    for n in (0, 1, 33):
+        assert step(terms=terms, inter=inter, n=n, double_greedy=False).rank(table()).rows.tolist() == whole[:n]
 
 
-def test_diversity_by_share_weighs_by_the_budget_so_that_smaller_ones_are_no_beginnings() -> None:
-    whole = step(n=60, diversity="share", double_greedy=False).rank(table())
-    assert whole.rows.tolist() == expected(60, share=60 / ROWS)
-    fewer = step(n=16, diversity="share", double_greedy=False).rank(table())
-    assert fewer.rows.tolist() == expected(16, share=0.1)
-    assert set(fewer.rows.tolist()) - set(whole.rows[:16].tolist())
+def test_diversity_by_share_weighs_by_the_budget_so_that_smaller_ones_are_not_prefixes() -> None:
+    for n in (16, 60, ROWS):  # all rows: the paper's own weight
+        found = step(n=n, diversity="share", double_greedy=False).rank(table())
+        assert found.rows.tolist() == expected(n, share=n / ROWS)
+    assert set(expected(16, share=0.1)) - set(expected(60, share=60 / ROWS)[:16])
     assert step(n=1, diversity="share").described.endswith("diversity by share")
-    found = step(n=ROWS, diversity="share", double_greedy=False).rank(table())  # everything: the paper's own weight
-    assert found.rows.tolist() == step(n=ROWS, double_greedy=False).rank(table()).rows.tolist()
 
 
-@pytest.mark.parametrize("block", [1, 7, 50])
-def test_row_order_block_size_and_workers_do_not_matter(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_order_block_size_and_workers_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     straight = step().rank(table())
-    order = np.random.default_rng(block).permutation(ROWS)
-    for workers, gather in ((1, 1), (3, 60)):
+    order = np.random.default_rng(7).permutation(ROWS)
+    for workers, gather, block in ((1, 1, 1), (3, 60, 7)):
         monkeypatch.setattr("tamis.selectors.clipcov.WORKERS", workers)
         monkeypatch.setattr("tamis.selectors.clusters.GATHER", gather)
         moved = step().rank(table(order, block))
@@ -112,55 +111,24 @@ def test_row_order_block_size_and_workers_do_not_matter(block: int, monkeypatch:
         assert moved.facts["objective"] == straight.facts["objective"]
 
 
-def test_smaller_budgets_are_beginnings() -> None:
-    whole = step(n=ROWS, double_greedy=False).rank(table())
-    assert sorted(whole.rows.tolist()) == list(range(ROWS))
-    for n in (0, 1, 33):
-        assert step(n=n, double_greedy=False).rank(table()).rows.tolist() == whole.rows[:n].tolist()
-
-
 def test_an_estimated_floor_changes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     straight = step().rank(table()).rows.tolist()
     asked: list[float] = []
-
-    def too_high(self: Any, count: float) -> float:
-        asked.append(count)
-        return -math.inf if count == math.inf else 2.9
-
-    monkeypatch.setattr(module._Work, "_floor", too_high)
+    monkeypatch.setattr(module, "_LARGE", 20)  # rows from which on one in so many is a sample
+    real = module._Work._floor
+    monkeypatch.setattr(module._Work, "_floor", lambda self, count: asked.append(real(self, count)) or asked[-1])
     assert step().rank(table()).rows.tolist() == straight
-    assert asked == pytest.approx([1.12 * 40, 1.6 * 40, math.inf])
+    assert -math.inf < asked[0]
+    monkeypatch.setattr(module._Work, "_floor", lambda self, count: -math.inf if count == math.inf else 2.9)
+    assert step().rank(table()).rows.tolist() == straight  # far too high
 
 
-def test_the_floor_is_estimated_well_on_a_larger_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(2)
-    n, d = 60_000, 8
-    kind = np.minimum(rng.geometric(0.1, n) - 1, 29)
-    middle = (rng.normal(size=(30, d)) + 1)[kind] + 0.5 * rng.normal(size=(n, d))
-    held = {
-        name: unit_rows(middle + 0.5 * rng.normal(size=(n, d))).astype(np.float16)
-        for name in ("image_embedding", "text_embedding")
-    }
-    large = Table.of(
-        {**held, "kind": [str(k) for k in kind]}, uids=(np.zeros(n, np.uint64), np.arange(n, dtype=np.uint64))
-    )
-    calls = []
-    inner = formulas.greedy
-    monkeypatch.setattr(formulas, "greedy", lambda *a, **k: calls.append(inner(*a, **k)) or calls[-1])
-    found = step(n=3000).rank(large)
-    assert len(found.rows) == 3000
-    assert 3000 <= sum(len(each.rows) for each in calls[30:]) < 4500  # the first thirty are samples
-    assert len(calls) == 60
-
-
-def test_fractions_are_of_the_survivors_or_of_the_pool() -> None:
-    candidates = np.zeros(ROWS, bool)
-    candidates[:101] = True
-    found = step(n=None, fraction=0.25, double_greedy=False).select(table().among(candidates))
+def test_fractions_are_of_the_candidates_or_of_the_pool() -> None:
+    some = table().among(np.arange(ROWS) < 101)
+    found = step(n=None, fraction=0.25, double_greedy=False).select(some)
     assert found.counts["kept"] == 25
     assert not found.keep[101:].any()
-    of_pool = step(n=None, fraction=0.25, of="pool", double_greedy=False).select(table().among(candidates))
-    assert of_pool.counts["kept"] == 40
+    assert step(n=None, fraction=0.25, of="pool", double_greedy=False).select(some).counts["kept"] == 40
     assert step(n=10**6, double_greedy=False).select(table()).counts["kept"] == ROWS
 
 
@@ -182,15 +150,12 @@ def test_numbers_that_are_nearly_alike_are_classes_of_their_own() -> None:
     assert sizes == dict.fromkeys(["1000001", "1000002", "1000003", "0.1", "12345678", "0.0000001"], 20) | {"0": 40}
 
 
-def test_a_pool_of_nothing_one_class_or_one_pair() -> None:
+def test_a_pool_of_nothing_or_of_one_pair() -> None:
     nothing = step(missing="drop").select(table().among(np.zeros(ROWS, bool)))
     assert nothing.counts == {"kept": 0, "adds less": 0, "missing": 0}
     assert nothing.facts == {}
     lost = {name: np.full((ROWS, 16), np.nan, np.float16) for name in ("image_embedding", "text_embedding")}
     assert step(missing="drop").select(table(**lost)).counts == {"kept": 0, "adds less": 0, "missing": ROWS}
-    alone = step(double_greedy=False).select(table(kind=["all"] * ROWS))
-    assert alone.counts["kept"] == 40
-    assert [line["class"] for line in alone.facts["classes"]] == ["all"]
     single = np.arange(ROWS) == 8
     assert step(double_greedy=False).select(table().among(single)).keep.tolist() == single.tolist()
 
@@ -216,22 +181,24 @@ def test_the_facts_say_what_became_of_each_class_and_of_the_covariance() -> None
     assert facts["covariance_error_up_to_scale"] == pytest.approx(
         formulas.covariance_error(whole, part, up_to_scale=True), abs=1e-4
     )
-    moved = []
-    for word in set(words[found.keep]):
-        for mine, all_ in ((found.keep & (words == word), words == word),):
-            moved.append(
-                sum(
-                    np.linalg.norm(held[side][mine].astype(float).mean(0) - held[side][all_].astype(float).mean(0))
-                    for side in ("image_embedding", "text_embedding")
-                )
-            )
+
+    def centre(side: str, rows: Array) -> Array:
+        return np.asarray(held[side][rows].astype(float).mean(0))
+
+    moved = [
+        sum(
+            np.linalg.norm(centre(side, found.keep & (words == word)) - centre(side, words == word))
+            for side in ("image_embedding", "text_embedding")
+        )
+        for word in set(words[found.keep])
+    ]
     assert facts["class_centre_error"] == pytest.approx(np.mean(moved), abs=1e-4)
     assert facts["objective"] >= facts["objective_greedy"]
     assert math.isfinite(facts["objective"])
 
 
 def named(vectors: Array, texts: Array | None = None, names: tuple[str, ...] = KINDS) -> Table:
-    """The table with its kinds as zero-shot classes whose names lie at `vectors`."""
+    """The table with its kinds as zero-shot classes whose names have the embeddings `vectors`."""
     held = columns()
     side_files = {("zero_shot_class", CLASS_NAMES): list(names), ("zero_shot_class", CLASS_VECTORS): vectors}
     return table(
@@ -257,7 +224,7 @@ def test_class_names_and_their_embeddings_are_read_from_the_run() -> None:
     assert found.gains.sum() - plain.gains.sum() == pytest.approx(alpha * (near * (1 - 1 / sizes)).sum(), rel=1e-5)
 
 
-def test_embeddings_of_names_that_lack_or_do_not_fit_are_told() -> None:
+def test_embeddings_of_names_that_are_missing_or_do_not_fit_are_errors() -> None:
     vectors = unit_rows(np.ones((CLASSES, 16), np.float32))
     with pytest.raises(RecipeError, match="set alpha yourself"):
         ClipCov(n=3).select(named(-vectors))
@@ -275,9 +242,7 @@ def test_embeddings_of_names_that_lack_or_do_not_fit_are_told() -> None:
         RecipeError, match="one/clip embedded the class names of 'zero_shot_class', other the captions of"
     ):
         ClipCov(n=3).select(asked)
-    assert (
-        ClipCov(n=3, terms=PLAIN, double_greedy=False).select(asked).counts["kept"] == 3
-    )  # any model's classes will do
+    assert ClipCov(n=3, terms=PLAIN).select(asked).counts["missing"] == 0  # any model's classes will do
     asked = made_by({"a path": "1111"}, {"other": "1111"})
     assert ClipCov(n=3, double_greedy=False).select(asked).counts["kept"] == 3  # one model under two paths
 

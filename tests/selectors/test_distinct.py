@@ -51,15 +51,12 @@ def test_one_of_each_group_stays() -> None:
         assert [row for row in group if found.keep[row]] == [first]
     assert found.facts["groups"] == 2
     assert [group["size"] for group in found.facts["largest_groups"]] == [3, 2]
-    assert Distinct(distance=0).select(table()).counts["kept"] == 39
     assert Distinct(distance=2).select(table()).counts["kept"] == 38
 
 
 def test_the_best_of_a_group_stays() -> None:
     found = Distinct(distance=3, best="clip").select(table())
     assert np.flatnonzero(~found.keep).tolist() == [2, 5, 11]
-    found = Distinct(distance=3, best="-clip").select(table())
-    assert np.flatnonzero(~found.keep).tolist() == [5, 9, 30]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +64,6 @@ def test_the_best_of_a_group_stays() -> None:
     [
         ({"hash": "s"}, {}, "'s' holds numbers"),
         ({"hash": "w"}, {"w": ["hello", "hello"]}, "'hello', expected hex digits"),
-        ({"hash": "w"}, {"w": ["", ""]}, "'', expected hex digits"),
         ({"hash": "w"}, {"w": ["0" * 16, "0" * 33]}, "words of 8 and 16 bytes"),
         ({"best": "w"}, {"w": ["a", "b"]}, "'w' holds words, expected numbers"),
         ({}, {"image_hash": ["0" * 16, None]}, "1 of 2 rows have no value for 'image_hash'"),
@@ -76,14 +72,12 @@ def test_the_best_of_a_group_stays() -> None:
             {"image_colours": ["80", None]},
             "1 of 2 rows have no value for 'image_hash and image_colours and s'",
         ),
-        ({"colours": "image_colours"}, {"image_colours": ["80", "8080"]}, "words of 1 and 2 bytes"),
         (
             {"colours": "image_colours", "lightness": "image_lightness"},
             {"image_colours": ["80"] * 2, "image_lightness": ["80" * 1024] * 2},
             "'image_colours' holds words of 1 bytes, expected 128",
         ),
         ({"lightness": "image_lightness"}, {"image_lightness": ["8080"] * 2}, "of 2 bytes, expected 1024"),
-        ({"lightness": "image_lightness"}, {"image_lightness": ["80", "8g"]}, "hex digits"),
     ],
 )
 def test_wrong_columns_are_refused(settings: dict[str, Any], columns: dict[str, Any], names: str) -> None:
@@ -91,13 +85,9 @@ def test_wrong_columns_are_refused(settings: dict[str, Any], columns: dict[str, 
     whole = {"image_hash": ["00000000000000ff"] * 2, "s": ones, "width": ones, "height": ones}
     with pytest.raises(RecipeError, match=names):
         Distinct(**settings).select(Table.of(whole | columns))
-
-
-@pytest.mark.parametrize("settings", [{"distance": 16}, {"tolerance": 256}, {"levels": -1}])
-def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
-    (name,) = settings
-    with pytest.raises(ValueError, match=name):
-        Step(**settings)
+    for wrong in ({"distance": 16}, {"tolerance": 256}, {"levels": -1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Step(**wrong)
 
 
 def words_of(images: list[Array]) -> dict[str, Any]:
@@ -126,17 +116,11 @@ def darker(image: Array) -> Array:
     return np.asarray(image * 0.9, np.uint8)
 
 
-def cropped(image: Array) -> Array:
-    return image[3:-3, 4:-4]
-
-
 def cropped_and_overexposed(image: Array) -> Array:
     return np.asarray(np.clip(image[3:-3, 4:-3] * 1.05, 0, 255), np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("change", "lost"), [(recompressed, 0), (halved, 0), (darker, 0), (cropped, 0), (cropped_and_overexposed, 1)]
-)
+@pytest.mark.parametrize(("change", "lost"), [(recompressed, 0), (halved, 0), (cropped_and_overexposed, 1)])
 def test_the_signals_hashes_find_changed_copies_and_nothing_else(change: Callable[[Array], Array], lost: int) -> None:
     images = [decode(image_bytes(seed, (160, 120)), max_pixels=10**6) for seed in range(40)]
     every = [*images, *map(change, images)]
@@ -145,7 +129,7 @@ def test_the_signals_hashes_find_changed_copies_and_nothing_else(change: Callabl
     assert int((keep[:40] & keep[40:]).sum()) <= lost
 
 
-def test_images_of_other_colours_are_none_of_each_others_copies() -> None:
+def test_images_of_other_colours_are_not_copies() -> None:
     words = ["00000000000000ff"] * 5 + ["0000000000000000"] * 3
     colours = ["8080", "8090", "8091", "a0a0", "8080", "8080", "8081", "8080"]
     table = Table.of({"image_hash": words, "image_colours": colours, "s": np.arange(8, 0, -1).astype(np.float32)})
@@ -192,9 +176,6 @@ def test_products_that_differ_in_a_detail_a_grey_or_a_colour_are_not_copies(name
     for image in images:
         for change in (recompressed, halved, darker, cut):
             assert Step().select(Table.of(words_of([image, change(image)]))).counts["kept"] == 1, change
-
-
-def test_white_grey_and_black_images_are_three() -> None:
-    flat = [np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]
-    assert Step(lightness=None).select(Table.of(words_of(flat))).counts["kept"] == 1
-    assert Step().select(Table.of(words_of(flat))).counts["kept"] == 3
+    flat = Table.of(words_of([np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]))
+    assert Step(lightness=None).select(flat).counts["kept"] == 1
+    assert Step().select(flat).counts["kept"] == 3  # white, grey and black

@@ -36,35 +36,26 @@ def scaled(column: np.ndarray) -> np.ndarray:
 a, b = A.astype(np.float64), B.astype(np.float64)
 REFERENCE: dict[str, Callable[[], np.ndarray]] = {
     "a": lambda: a,
-    " ( a ) ": lambda: a,
-    "a + b * 2": lambda: a + b * 2,
     "(a + b) * 2": lambda: (a + b) * 2,
     "-a ** 2": lambda: -(a**2),
     "2 ** 3 ** a": lambda: 2 ** (3**a),
-    "a - b - 1": lambda: (a - b) - 1,
-    "a / b / 2": lambda: (a / b) / 2,
+    "a - b / 2": lambda: a - b / 2,
     "+a - -b": lambda: a + b,
-    "1 - a": lambda: 1 - a,
     "0.5*minmax(a) + 0.5*minmax(b)": lambda: 0.5 * scaled(a) + 0.5 * scaled(b),
     "zscore(a)": lambda: (a - np.nanmean(a)) / np.nanstd(a),
-    "rank(a)": lambda: ranked(a),
     "rank(b) - rank(a)": lambda: ranked(b) - ranked(a),
-    "minmax(a - 2*b)": lambda: scaled(a - 2 * b),
     "minmax(rank(a) + zscore(b))": lambda: scaled(ranked(a) + (b - np.nanmean(b)) / np.nanstd(b)),
     "rank(minmax(zscore(b)))": lambda: ranked(b),
-    "minmax(minmax(b))": lambda: scaled(b),
     "max(a, b)": lambda: np.maximum(a, b),
     "min(abs(b), 1)": lambda: np.minimum(np.abs(b), 1),
-    "exp(log(abs(b)))": lambda: np.abs(b),
-    "sqrt(abs(b))": lambda: np.sqrt(np.abs(b)),
+    "sqrt(exp(2*log(abs(b))))": lambda: np.abs(b),
     "logit(0.5*a + 0.25)": lambda: np.log((0.5 * a + 0.25) / (0.75 - 0.5 * a)),
     "clip_l14.clip * 2": lambda: a * 2,
     "1e-3 * b": lambda: 0.001 * b,
-    "a\n+ b": lambda: a + b,
 }
 
 
-@pytest.mark.parametrize("text", [text for text in REFERENCE if "\n" not in text])
+@pytest.mark.parametrize("text", REFERENCE)
 def test_expressions_equal_numpy(text: str) -> None:
     np.testing.assert_allclose(value(text), REFERENCE[text](), rtol=1e-12, atol=1e-12)
 
@@ -72,7 +63,6 @@ def test_expressions_equal_numpy(text: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 7), st.permutations(range(12)), st.sampled_from(sorted(REFERENCE)))
 def test_neither_blocks_nor_row_order_change_a_value(block: int, order: list[int], text: str) -> None:
-    text = text.replace("\n", " ")
     columns = {"a": np.tile(A, 2), "b": np.concatenate([B, B[::-1]]), "clip_l14.clip": np.tile(A, 2)}
     whole = parse(text).values(Table.of(columns))
     shuffled = {name: column[order] for name, column in columns.items()}
@@ -80,7 +70,7 @@ def test_neither_blocks_nor_row_order_change_a_value(block: int, order: list[int
     np.testing.assert_allclose(found, whole[order], rtol=1e-9, atol=1e-9)
 
 
-def test_pool_wide_functions_look_at_the_whole_pool_not_at_the_survivors() -> None:
+def test_pool_wide_functions_look_at_the_whole_pool_not_at_the_candidates() -> None:
     table = Table.of({"a": np.array([0.0, 1.0, 2.0, 4.0])}).among(np.array([False, True, True, False]))
     assert parse("minmax(a)").values(table).tolist() == [0.0, 0.25, 0.5, 1.0]
     np.testing.assert_allclose(parse("rank(a)").values(table), [0, 1 / 3, 2 / 3, 1])
@@ -90,18 +80,13 @@ def test_pool_wide_functions_look_at_the_whole_pool_not_at_the_survivors() -> No
     ("text", "expected"),
     [
         ("1 / a", [NAN, 1, 0.5, 0]),
-        ("a / a", [NAN, 1, 1, NAN]),
         ("sqrt(-a)", [0, NAN, NAN, NAN]),
-        ("a / 0", [NAN, NAN, NAN, NAN]),
         ("log(a)", [NAN, 0, np.log(2), NAN]),
         ("exp(1000 * a)", [1, NAN, NAN, NAN]),
-        ("rank(1 / a)", [NAN, 1, 0.5, 0]),
         ("max(1 / a, 0)", [NAN, 1, 0.5, 0]),
         ("1 / (1 / a)", [NAN, 1, 2, NAN]),
         ("minmax(a)", [0, 0.5, 1, NAN]),
-        ("zscore(a) * 0", [0, 0, 0, NAN]),
         # The order of an infinite score is well defined.
-        ("a", [0, 1, 2, np.inf]),
         ("-a", [0, -1, -2, -np.inf]),
         ("rank(a)", [0, 1 / 3, 2 / 3, 1]),
     ],
@@ -112,10 +97,8 @@ def test_an_infinite_result_is_missing_and_leaves_the_others_alone(text: str, ex
 
 def test_an_expression_knows_the_columns_it_reads() -> None:
     assert parse("0.5*minmax(sieve) + clip_l14.clip - max(sieve, 1)").columns == {"sieve", "clip_l14.clip"}
-    assert parse("clip").column == "clip"
     assert parse("(clip_l14.clip)").column == "clip_l14.clip"
     assert parse("-clip").column is None
-    assert parse("minmax(clip)").column is None
     assert parse("min + rank(rank)").columns == {"min", "rank"}  # a column may be called like a function
     assert value("rank(rank)", rank=np.array([3.0, 1.0])).tolist() == [1.0, 0.0]
 
@@ -125,39 +108,20 @@ ERRORS = {
     "__import__('os')": r"unknown function '__import__'.*known: abs, exp",
     "minmax(a, b)": r"minmax takes 1 value\(s\), got 'minmax\(a, b\)'",
     "max(a)": r"max takes 2 value\(s\)",
-    "minmax(a, b=1)": r"minmax takes 1 value",
     "minmax(x=a)": r"minmax takes 1 value",
     "a + 'text'": r"'text' in the score expression .* is not a number",
     "a * True": r"True in the score expression .* is not a number",
     "a * 1e400": r"too large",
     "a +": r"cannot read the score expression 'a \+'",
     "a * 0x10": r"'0x10' in the score expression 'a \* 0x10' is not a decimal number",
-    **dict.fromkeys(["0B1 + a", "a - 0o7", "a * 0xg"], "is not a decimal number"),
-    "0.5": r"names no score column",
+    **dict.fromkeys(["0B1 + a", "a * 0xg"], "is not a decimal number"),
     "max(1, 2)": r"names no score column",
     **dict.fromkeys(["a * None", "a + 2j", "a + ..."], "is not a number"),
     **dict.fromkeys(["a; b", "a = b", "import os", "", "   ", "a\0", "clip-l14 $"], "cannot read"),
     **dict.fromkeys(
         [
-            "max(*a, b)",
-            "a.b.c",
-            "a.__class__.__mro__",
-            "a.minmax(b)",
-            "lambda: a",
-            "[a]",
-            "(a, b)",
-            "a[0]",
-            "~a",
-            "a if b else 0",
-            "a > 0.5",
-            "a and b",
-            "not a",
-            "a % 2",
-            "a // 2",
-            "a @ b",
-            "(x := a)",
-            "f'{a}'",
-            "[x for x in a]",
+            *("max(*a, b)", "a.__class__.__mro__", "a.minmax(b)", "lambda: a", "(a, b)", "a[0]", "a if b else 0"),
+            *("a > 0.5", "not a", "a // 2", "(x := a)", "f'{a}'", "[x for x in a]"),
         ],
         "is not allowed in the score expression",
     ),
@@ -165,7 +129,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("text", sorted(ERRORS))
-def test_what_is_no_score_is_an_error_that_names_the_part(text: str) -> None:
+def test_anything_else_is_an_error_that_names_the_part(text: str) -> None:
     with pytest.raises(RecipeError, match=ERRORS[text]):
         parse(text)
 
@@ -173,24 +137,23 @@ def test_what_is_no_score_is_an_error_that_names_the_part(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("clip", ("clip", 1, 0)),
         ("-tmars.text_area", ("tmars.text_area", -1, 0)),
         ("1 - clip / 2", ("clip", -0.5, 1)),
         ("2 * (clip + 3) - 1", ("clip", 2, 5)),
         ("+(clip * 0.5) * 4", ("clip", 2, 0)),
-        ("0 * clip", None),
         ("clip - clip", None),
         ("clip + 2 * clip", ("clip", 3, 0)),
         ("clip + sieve", None),
         ("clip * clip", None),
         ("1 / clip", None),
         ("clip / 0", None),
-        ("clip ** 2", None),
         ("minmax(clip)", None),
         ("1e299 * 1e299 * clip", None),
     ],
 )
-def test_a_straight_line_of_one_column_is_known_as_one(text: str, line: tuple[str, float, float] | None) -> None:
+def test_a_straight_line_of_one_column_has_a_factor_and_an_offset(
+    text: str, line: tuple[str, float, float] | None
+) -> None:
     assert parse(text).line == line
     if line is not None:
         table = Table.of({line[0]: np.array([0.25, -4, 7], np.float32)})

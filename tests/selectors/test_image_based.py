@@ -1,4 +1,4 @@
-"""The step image_based beside its rule, and how references are read."""
+"""The step image_based compared with its rule, and how references are read."""
 
 from __future__ import annotations
 
@@ -56,27 +56,26 @@ def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
     assert np.concatenate(blocks).tolist() == unit_rows(np.delete(rows, 7, axis=0)).tolist()
 
 
-def test_a_reference_that_is_none_says_what_it_should_be(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.ones(3), r"an array of \(3,\) float64, expected rows of embeddings"),
+        (np.array([["a", "b"]]), r"an array of \(1, 2\) <U1, expected rows of embeddings, floats"),
+        (np.ones((2, 3)), "have 3 dimensions, the pool's 6: embed both with one model"),
+        *((nothing, "holds no embedding: no cluster") for nothing in (np.empty((0, 6)), np.full((2, 6), np.nan))),
+    ],
+)
+def test_a_reference_that_cannot_be_used_is_an_error_that_says_what_it_should_be(
+    values: Array, said: str, tmp_path: Path
+) -> None:
     table = Table.of({"image_embedding": heaps(9, (0, 1), 1)[0]})
-    with pytest.raises(RecipeError, match=r"neither a run folder nor a \.npy file"):
-        ImageBased(reference=str(tmp_path / "none.npy"), clusters=1).select(table)
-    np.save(tmp_path / "flat.npy", np.ones(3))
-    with pytest.raises(RecipeError, match=r"an array of \(3,\) float64, expected rows of embeddings"):
-        ImageBased(reference=str(tmp_path / "flat.npy"), clusters=1).select(table)
-    np.save(tmp_path / "words.npy", np.array([["a", "b"]]))
-    with pytest.raises(RecipeError, match=r"an array of \(1, 2\) <U1, expected rows of embeddings, floats"):
-        ImageBased(reference=str(tmp_path / "words.npy"), clusters=1).select(table)
+    np.save(tmp_path / "r.npy", values)
     np.savez(tmp_path / "several.npz", a=np.ones((2, 6)), b=np.ones(2))
-    with pytest.raises(RecipeError, match="several arrays: save the one that is wanted alone"):
-        ImageBased(reference=str(tmp_path / "several.npz"), clusters=1).select(table)
-    np.save(tmp_path / "other.npy", np.ones((2, 3)))
-    with pytest.raises(RecipeError, match="have 3 dimensions, the pool's 6: embed both with one model"):
-        ImageBased(reference=str(tmp_path / "other.npy"), clusters=1).select(table)
-    for nothing in (np.empty((0, 6)), np.full((2, 6), np.nan), np.zeros((2, 6))):
-        np.save(tmp_path / "nothing.npy", nothing)
-        with pytest.raises(RecipeError, match="holds no embedding: no cluster of the pool could be kept"):
-            ImageBased(reference=str(tmp_path / "nothing.npy"), clusters=1).select(table)
-    with pytest.raises(RecipeError, match="is not a run folder"):
-        ImageBased(reference=str(tmp_path), clusters=1).select(table)
-    with pytest.raises(ValueError, match="clusters must be at least 1"):
-        ImageBased(reference="x", clusters=0)
+    for name, expected in {
+        "r.npy": said,
+        "none.npy": r"neither a run folder nor a \.npy file",
+        "several.npz": "several arrays: save the one you need",
+        ".": "is not a run folder",
+    }.items():
+        with pytest.raises(RecipeError, match=expected):
+            ImageBased(reference=str(tmp_path / name), clusters=1).select(table)

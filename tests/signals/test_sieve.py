@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from tamis.data import settings
 from tamis.errors import RecipeError
-from tamis.features.generated import GeneratedCaptions
 from tamis.models.nucleus import Sampling
 from tamis.recipe import load
-from tamis.signals import Sieve
 from tamis.signals.sieve import MEDIUM_PHRASES, NOTHING_REMAINS, alignment, removed_by, without_medium
 
 paper = without_medium(MEDIUM_PHRASES["paper"])
@@ -26,16 +24,12 @@ paper = without_medium(MEDIUM_PHRASES["paper"])
         ("A picture of a cat", "a cat"),
         ("An IMAGE of  a beautiful park", "a beautiful park"),
         ("the photographer took a photo of us", "the photographer took us"),
-        ("imagery", "imagery"),
         ("Stock photo: red bus", "red bus"),
-        ("red bus, stock photo", "red bus"),
         ("red bus - stock photo.", "red bus"),
         ("a cat (photo of the day)", "a cat (the day)"),
-        ("photo of", ""),
         ("A photo of ...", ""),
         ("...", ""),
         ("photo of -20 \u00b0C ice", "-20 \u00b0C ice"),
-        ("photo of .5 mm pens", ".5 mm pens"),
         ("photo of - a dog", "a dog"),
         ("photo of a pen, size .5", "a pen, size .5"),
         ("\U0001f436\U0001f436", ""),
@@ -56,13 +50,10 @@ def test_medium_phrases_go_as_whole_words_and_leave_no_gap(text: str, left: str)
         (MEDIUM_PHRASES["released"], "photo by a photographer", "by a photographer"),
         (MEDIUM_PHRASES["released-long"], "free vector icon of a freehand star png", "of a freehand star"),
         (MEDIUM_PHRASES["paper"], "Stock photo of a dog on a lawn", "of a dog on a lawn"),
-        (MEDIUM_PHRASES["paper"], "photos of two cats", "photos of two cats"),
         (MEDIUM_PHRASES["tamis"], "Stock photo of a dog on a lawn", "a dog on a lawn"),
-        (MEDIUM_PHRASES["tamis"], "photos of two cats", "two cats"),
         (MEDIUM_PHRASES["tamis"], "The Pictures of Dorian", "Dorian"),
         (MEDIUM_PHRASES["tamis"], "royalty-free stock illustrations of a pier", "a pier"),
         (MEDIUM_PHRASES["tamis"], "red bus - stock images", "red bus"),
-        (MEDIUM_PHRASES["tamis"], "a photographer and an illustrator", "a photographer and an illustrator"),
         (MEDIUM_PHRASES["tamis"], "a photo album", "a photo album"),
     ],
 )
@@ -145,7 +136,6 @@ def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
     [
         ({"medium": "papr"}, "'papr'.*did you mean.*paper"),
         ({"sampling": {"top_p": 0.0}}, "top_p must be above 0"),
-        ({"sampling": {"top_p": 1.1}}, r"top_p must be in \[0, 1\], got 1.1"),
         ({"sampling": {"captions": 0}}, "sieve, sampling: captions must be at least 1, got 0"),
         *(({"sampling": sampling}, *sampling) for sampling in ({"top_k": -1}, {"repetition_penalty": -1.0})),
         ({"sampling": {"min_tokens": 30}}, "min_tokens must be at most max_tokens, got 30 and 20"),
@@ -161,9 +151,6 @@ def test_bad_settings_are_errors(settings: dict[str, object], message: str) -> N
 def test_how_captions_are_drawn_is_nested_in_recipes_and_on_the_command_line() -> None:
     recipe = {"signals": [{"sieve": {"captioner": "lab/captioner", "sampling": {"top_p": 0.8}}}]}
     ((_, signal),) = load(recipe, ["signals.sieve.sampling.seed=7"]).signals
-    assert isinstance(signal, Sieve)
     assert signal.sampling == Sampling(top_p=0.8, seed=7)
-    generated = signal.needs()["generated"]
-    assert isinstance(generated, GeneratedCaptions)
-    assert generated.sampling == signal.sampling
+    assert signal.needs()["generated"].sampling == signal.sampling
     assert settings(signal)["sampling"] == asdict(signal.sampling)  # as fingerprints and signal.json hold it

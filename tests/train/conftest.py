@@ -19,19 +19,19 @@ class Killed(BaseException):
 @pytest.fixture
 def kill() -> Kill:
     """`with kill(6): ...` dies in the sixth step, counted over all trainings, before anything of it is written."""
-    from tamis.train.step import Step
+    from tamis.train.step import TrainingStep
 
     @contextmanager
     def in_step(number: int) -> Iterator[None]:
-        plain, seen = Step.__call__, itertools.count(1)
+        plain, seen = TrainingStep.__call__, itertools.count(1)
 
-        def call(self: Step, batch: Any) -> Any:
+        def call(self: TrainingStep, batch: Any) -> Any:
             if next(seen) == number:
                 raise Killed
             return plain(self, batch)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Step, "__call__", call)
+            patch.setattr(TrainingStep, "__call__", call)
             with pytest.raises(Killed):
                 yield
 

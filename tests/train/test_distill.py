@@ -20,7 +20,6 @@ from tamis.math import statistics  # noqa: E402
 from tamis.math.statistics import bootstrap  # noqa: E402
 from tamis.models.texts.regression import load_text_regression  # noqa: E402
 from tamis.signals import Sba  # noqa: E402
-from tamis.train import icc  # noqa: E402
 from tamis.train.icc import (  # noqa: E402  # noqa: E402
     Distillation,
     SbaTraining,
@@ -95,18 +94,6 @@ def test_training_sba_lowers_the_loss_and_writes_what_the_signal_loads(
     with pytest.raises(PoolError, match="no captions"):
         trained("new", [])
     assert not (tmp_path / "new").exists()
-
-
-def test_every_epoch_shows_each_caption_once_in_another_order() -> None:
-    net, seen = torch.nn.Linear(1, 1), []
-
-    def loss(rows: np.ndarray) -> torch.Tensor:
-        seen.extend(rows.tolist())
-        return net(torch.ones(1, 1)).sum()
-
-    icc._fit(net, loss, 10, SbaTraining(epochs=2, batch_size=4))
-    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
-    assert list(range(10)) != seen[:10] != seen[10:]
 
 
 @pytest.mark.parametrize("kind", [SbaTraining, Distillation])

@@ -29,7 +29,7 @@ def test_the_order_is_a_function_of_uid_seed_and_epoch_and_not_of_the_rows_order
 def windows(sizes: np.ndarray, smallest: float = 0.9, epoch: int = 0) -> np.ndarray:
     high, low = uids(len(sizes))
     showing = np.zeros(len(sizes), np.int64)
-    return crop_windows(high, low, sizes, seed=0, epoch=epoch, repeats=showing, smallest=smallest)
+    return crop_windows(high, low, sizes, seed=0, epoch=epoch, copies=showing, smallest=smallest)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.floats(0.05, 1))

@@ -109,9 +109,3 @@ def test_the_rates_rise_and_fall_and_never_reach_zero() -> None:
     assert Settings(steps=1, warmup=500).rate(0) == 1 / 500
     assert Settings(steps=1000).shortened(0.25).steps == 250
     assert Settings(steps=1000).shortened(0.0001).steps == 2
-
-
-def test_a_loss_that_is_not_finite_stops_the_training() -> None:
-    net = Net()
-    with pytest.raises(FloatingPointError, match="step 1"):
-        fit(net, lambda batch: net(batch[0]).sum() * float("nan"), batches(), Settings(steps=2))

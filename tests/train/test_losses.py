@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch_processes import on_processes  # noqa: E402
 
-from tamis.train.loop import ALONE, Processes, started  # noqa: E402
+from tamis.train.loop import ALONE, ProcessGroup, started  # noqa: E402
 from tamis.train.losses import backward, contrastive_loss, loss_over_processes  # noqa: E402
 
 PAIRS, WIDTH, SIZE = 12, 6, 5
@@ -55,7 +55,7 @@ def expected(usable: torch.Tensor) -> tuple[float, dict[str, torch.Tensor]]:
 
 
 def computed(
-    usable: torch.Tensor, *, pieces: int, local: bool, processes: Processes, net: TwoTowers | None = None
+    usable: torch.Tensor, *, pieces: int, local: bool, processes: ProcessGroup, net: TwoTowers | None = None
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Ours: of this process's share, gradients averaged over the processes."""
     net = net or TwoTowers()

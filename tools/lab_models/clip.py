@@ -47,14 +47,14 @@ KINDS: dict[Kind, float] = {"visual": 0.35, "visual_random_text": 0.1, "visual_t
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What one of the CLIPs learns from, how large it is and how long it takes."""
+    """A CLIP's training data, size and length of training."""
 
     kinds: Mapping[Kind, float]  # share of each kind among its pairs
     examples: int  # how many pairs
-    seed: int  # of the pairs and of everything else that is drawn
+    seed: int  # decides the pairs and everything random
     vision: Mapping[str, int]  # the vision tower's shape
-    text_layers: int  # of the text tower
-    raw: bool  # whether its vocabulary is that of its own captions, as with any pool, or of the lab's right ones
+    text_layers: int  # layers in the text tower
+    raw: bool  # whether the vocabulary comes from its own captions, as with any pool, or from the lab's correct ones
     reading: Settings | None  # how long each lesson is; None leaves one out
     looking: Settings
     matching: Settings

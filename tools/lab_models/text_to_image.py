@@ -20,8 +20,8 @@ from tools.lab_models.examples import TRAINING_SEED, draw
 if TYPE_CHECKING:
     import torch
 
-SIDE = 64  # of the images it draws; half the lab's own, at a quarter of the cost
-CHANNELS = 6  # of the codes, 32 x 32 of them; with fewer numbers in all, lab/clip no longer knows what it sees
+SIDE = 64  # image side in pixels: half the lab's, for a quarter of the cost
+CHANNELS = 6  # per code, in 32 x 32 codes; with fewer numbers lab/clip no longer recognises the decoded image
 EXAMPLES = 20_000
 CODING = Settings(
     steps=900, learning_rate=1e-3, matrix_learning_rate=4e-3, weight_decay=0.01, warmup=30, report_every=100
@@ -94,9 +94,9 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     towards = torch.nn.Sequential(
         torch.nn.Linear(_MIDDLE, 2 * _MIDDLE), torch.nn.SiLU(), torch.nn.Linear(2 * _MIDDLE, seen.shape[2])
     ).to(device.kind)
-    # The last step of training is nothing but noise, as the first one of drawing is: where a trace of the image is
-    # left, its brightness can be read from it, and drawing starts from a brightness that no prompt asked for (Lin et
-    # al. 2024, "Common diffusion noise schedules and sample steps are flawed").
+    # Training includes pure noise, with which drawing starts. If a trace of the image were left in it, the model would
+    # read the brightness from it, and drawing would start with a brightness that no prompt asked for (Lin et al. 2024,
+    # "Common diffusion noise schedules and sample steps are flawed").
     scheduler = DDIMScheduler(
         beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, clip_sample=False,
         prediction_type="v_prediction", rescale_betas_zero_snr=True, timestep_spacing="trailing", steps_offset=1,

@@ -2,7 +2,7 @@
 
 A command is a function whose arguments are its options. Each imports what it needs when it runs, so that help is fast.
 
-Exit codes: 0 done; 1 a part failed (a shard, a task), or a store did not answer; 2 the command could not be executed;
+Exit codes: 0 done; 1 a shard or a task failed, or a store did not answer; 2 the command had to stop;
 130 interrupted.
 """
 
@@ -108,10 +108,9 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def build_app(words: Sequence[str] | None = None) -> typer.Typer:
-    """Builds the command line: whole, or only the command that the words name, or a list of the commands.
+    """Builds the command line; given the words typed, only the named command, or else the list of commands.
 
-    Building the options of all commands takes a quarter of the time that the program needs to start. A list needs none
-    of those that are fields of settings records.
+    Building all options takes a quarter of the start-up time. To list commands, `Fields` options are not built.
     """
     first = None if words is None else [word for word in words if word not in ("-v", "--verbose")][:2]
     named = [typed for typed in COMMANDS if first is None or first[: typed.count(" ") + 1] == typed.split()]

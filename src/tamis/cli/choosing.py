@@ -99,10 +99,7 @@ def report(
     Example: tamis report runs/mine basic.parquet clip-30.parquet --out report.html
     """
     import tamis
-    from tamis.store import open_run
-    from tamis.store.subset import Subset
 
     options.in_a_folder(out)
-    opened = open_run(run, partial=partial)
-    page = tamis.report(opened, [Subset.load(path, opened) for path in subsets or []], out=out, overwrite=overwrite)
+    page = tamis.report(run, subsets or [], out=out, partial=partial, overwrite=overwrite)
     say(f"wrote {page}")

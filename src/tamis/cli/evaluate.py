@@ -62,18 +62,18 @@ def bench(
     Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
     import tamis
-    from tamis.evaluate.bench import FULL, QUICK
     from tamis.train.scales import at_scale
 
     follow_the_work(quiet=quiet)
-    usual = QUICK if quick else FULL
+    # Pairs of the lab's pool, samples that each model sees, images of each of the lab's tasks; see docs/bench.md.
+    usual_pairs, usual_samples, usual_size = (2_000, 12_288, 240) if quick else (10_000, None, 480)
     with stopping_at(ValueError):
-        training = at_scale(scale, samples=samples or usual.samples, model=model, batch=batch)
+        training = at_scale(scale, samples=samples or usual_samples, model=model, batch=batch)
         names = options.split(recipes or _USUAL_RECIPES)
         found = tamis.bench(
             source, names, tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
-            pairs=pairs or usual.pairs, training=training, seeds=seeds, only=options.split(only),
-            size=size or usual.images, workers=workers, keep_models=keep_models, partial=partial, quiet=quiet,
+            pairs=pairs or usual_pairs, training=training, seeds=seeds, only=options.split(only),
+            size=size or usual_size, workers=workers, keep_models=keep_models, partial=partial, quiet=quiet,
             **compute,
         )  # fmt: skip
     if as_json:

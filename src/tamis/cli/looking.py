@@ -99,7 +99,7 @@ def list_things(
 
     if what not in CATALOGUES:
         raise StopError(unknown_message("list", what, CATALOGUES))
-    in_words = None if name is None else in_full(what, name)  # raises if there is none of that name
+    in_words = None if name is None else in_full(what, name)  # raises for an unknown name
     rows = CATALOGUES[what]()
     if as_json:
         print_json([row for row in rows if name is None or name in list(row.values())[:1]])
@@ -132,7 +132,11 @@ def check(
 
     Example: tamis check runs/mine --delete
     """
+    from dataclasses import asdict
+
+    import tamis
     from tamis.storage import location
+    from tamis.store.check import lines
 
     if not location(what).is_dir():
         if delete or as_json:
@@ -141,21 +145,13 @@ def check(
     elif settings or run:
         raise StopError("--set and --run are for checking a recipe")
     else:
-        _check_run(what, delete, as_json)
-
-
-def _check_run(run: str, delete: bool, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from tamis.store.check import check_run, lines
-
-    found = check_run(run, delete=delete)
-    if as_json:
-        print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
-    else:
-        for line in lines(found):
-            print(escape_controls(line))
-    exit_if(found.exit_code)
+        found = tamis.check(what, delete=delete)
+        if as_json:
+            print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
+        else:
+            for line in lines(found):
+                print(escape_controls(line))
+        exit_if(found.exit_code)
 
 
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
@@ -179,6 +175,6 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
         print(f"  export  {exporter.name} to {out}")
     try:
         check_files(chosen.steps)
-    except RecipeError as error:  # it may be made, or named with --set, before the recipe runs
+    except RecipeError as error:  # the user may still create the file, or name another with --set
         print(f"  not there yet: {error}")
     say("the recipe is good")

@@ -63,9 +63,7 @@ AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")
 
 @dataclass(frozen=True)
 class Fields:
-    """Marks a parameter of a command that takes fields of a settings record. Each of them is an option.
-
-    Types and defaults are the record's.
+    """Expands one parameter of a command into an option per field of a settings record, with its types and defaults.
 
     Attributes:
         record: "module:Class", imported when the command is built.
@@ -103,7 +101,7 @@ class Fields:
 
 
 class Reading:
-    """The settings of `PoolSpec` that are options, repeated because importing it takes longer than the help."""
+    """The settings of `PoolSpec` that are options, copied: importing it would slow `--help` down."""
 
     format: Annotated[str, "auto, webdataset, table or datacomp."] = "auto"
     caption: Annotated[str | None, "Where the caption is: txt, json:FIELD, or a table's column."] = None
@@ -116,7 +114,6 @@ class Reading:
     )
 
 
-#: How networks are trained, how they score, and how a pool is read, besides its path.
 TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
 Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
 PoolSettings = Annotated[
@@ -125,12 +122,7 @@ PoolSettings = Annotated[
 
 
 def with_fields(function: Callable[..., None], *, build: bool = True) -> Callable[..., None]:
-    """Returns a command with an option for each field that it takes.
-
-    Args:
-        function: the command.
-        build: False leaves these options out and imports no record: enough to list commands.
-    """
+    """Returns a command whose `Fields` parameters are expanded; without `build` they are left out, for a list."""
     hints = get_type_hints(function, include_extras=True)
     groups = {
         name: one
@@ -166,7 +158,7 @@ def split(texts: str | Sequence[str] | None) -> list[str]:
 
 
 def in_a_folder(path: Path) -> Path:
-    """Returns the path of a file to write; ends the command if its folder does not exist: probably a typo."""
+    """Returns the path of a file to write; raises StopError if its folder does not exist, probably a typo."""
     if path.expanduser().parent.exists():
         return path
     raise StopError(

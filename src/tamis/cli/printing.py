@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Prints a message, which is not a result, to standard error."""
+    """Prints a message to standard error; results go to standard output."""
     print(escape_controls(text), file=sys.stderr)
 
 
 @contextmanager
 def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
-    """Ends the command with the message of an error of these kinds, which is about the user's input."""
+    """Turns errors of these types, which are about the user's input, into a StopError."""
     try:
         yield
     except kinds as error:
@@ -33,13 +33,13 @@ def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def exit_if(failed: object) -> None:
-    """Ends the command with exit code 1 if something failed; it was printed."""
+    """Ends the command with exit code 1 if something failed; the caller has printed what."""
     if failed:
         raise typer.Exit(1)
 
 
 def follow_the_work(*, quiet: bool = False) -> None:
-    """Shows the library's log of its progress, for long commands without a progress bar; `quiet` does not."""
+    """Shows the library's log, for long commands without a progress bar, unless `quiet`."""
     if not quiet:
         logging.getLogger("tamis").setLevel(logging.INFO)
 
@@ -79,7 +79,7 @@ def correlations(found: Agreement) -> dict[str, str]:
 
 
 def partly(subset: Subset) -> str:
-    """Returns the sentence for a subset of a run that lacks shards; "" for any other."""
+    """Says how many shards the subset's run lacks; "" for none."""
     lacks = subset.partial
     return f"partial: {lacks['missing']:,} of the run's {lacks['of']:,} shards are missing" if lacks else ""
 
@@ -98,18 +98,12 @@ def print_funnel(subset: Subset) -> None:
 
 
 def print_statuses(statuses: Iterator[dict[str, Any]]) -> None:
-    """Prints each status of a run as it comes: in place on a terminal, else one below the other."""
+    """Prints each status of a run as it comes: on a cleared terminal, else one below the other."""
     from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
 
     from tamis.run.progress import render_status
 
     console = Console()
-    if not console.is_terminal:
-        for status in statuses:
-            print(render_status(status), flush=True)
-        return
-    with Live(console=console, refresh_per_second=4) as live:
-        for status in statuses:
-            live.update(Text(render_status(status)))
+    for status in statuses:
+        console.clear()  # does nothing in a file or pipe
+        print(escape_controls(render_status(status)), flush=True)

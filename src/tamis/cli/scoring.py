@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import counted, exit_if, print_funnel, print_json, print_statuses, say
-from tamis.errors import StopError
+from tamis.errors import StopError, escape_controls
 
 if TYPE_CHECKING:
     from tamis.api import Exported
@@ -139,7 +139,7 @@ def status(
     if as_json:
         print_json(found)
     else:
-        print(render_status(found))
+        print(escape_controls(render_status(found)))
     exit_if(found["failed"])
 
 

@@ -76,16 +76,16 @@ def clip(
                 pairs = open_run(source, partial=partial)
                 rows = training_rows(Subset.load(subset, pairs) if subset else pairs)[0]
                 settings = as_long_as(settings, rows, epochs)
-            there = device_for(None, compute["precision"] or "bf16", away=True, training=True)
-            pieces = how["pieces"] or 1
-            print(open_clip_command(settings, open_clip, precision=there.precision, processes=processes, pieces=pieces))
+            elsewhere = device_for(None, compute["precision"] or "bf16", away=True, training=True)
+            precision, pieces = elsewhere.precision, how["pieces"] or 1
+            print(open_clip_command(settings, open_clip, precision=precision, processes=processes, pieces=pieces))
             return
-        where = device_for(**compute, training=True)
+        device = device_for(**compute, training=True)
         check_folder(out)
         pairs, pool = _pairs(source, out, subset, partial)
         done = train_clip(
             pairs, pool=pool, out=out, training=settings, epochs=epochs, tokenizer=tokenizer,
-            how=How(device=where, local_loss=not whole_loss, **how),
+            how=How(device=device, local_loss=not whole_loss, **how),
         )  # fmt: skip
     _say_trained(done)
     if _first() and done.samples >= 10 * done.pairs and not settings.hold_out:
@@ -160,9 +160,9 @@ def c_ssft(
     with _reported():
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
         check_folder(out)
-        where = How(device=device_for(**compute, training=True), **how)
+        method = How(device=device_for(**compute, training=True), **how)
         pairs, pool = _pairs(clean, out, subset, partial)
-        done = train_c_ssft(pairs, pool=pool, out=out, training=training, epochs=epochs, how=where)
+        done = train_c_ssft(pairs, pool=pool, out=out, training=training, epochs=epochs, how=method)
     _say_trained(done)
     if _first():
         print(f"- c_ssft: {{folder: {out}, epochs: {epochs}}}")
@@ -188,20 +188,20 @@ def c_rho(
     Example: tamis train c_rho runs/clean runs/pool --out c_rho
     """
     from tamis.models.device import device_for
-    from tamis.train.clip import CLEAN, POOL, Part, check_folder, train_c_rho
+    from tamis.train.clip import CLEAN, POOL, TrainingSet, check_folder, train_c_rho
     from tamis.train.scales import at_scale
     from tamis.train.step import How
 
     with _reported():
         settings = at_scale(scale, **training)
-        where = How(device=device_for(**compute, training=True), **how)
+        method = How(device=device_for(**compute, training=True), **how)
         for name in (CLEAN, POOL):
             check_folder(out / name)
         parts = [
-            Part(*_pairs(source, out / name, chosen, partial), times)
+            TrainingSet(*_pairs(source, out / name, chosen, partial), times)
             for source, name, chosen, times in ((clean, CLEAN, subset, epochs), (pool, POOL, None, pool_epochs))
         ]
-        both = train_c_rho(*parts, out=out, training=settings, how=where)
+        both = train_c_rho(*parts, out=out, training=settings, how=method)
     for done in both:
         _say_trained(done)
     if _first():
@@ -264,18 +264,18 @@ def icc(
     from tamis.models.device import device_for
     from tamis.train.icc import TEACHERS, Distillation, distill, distill_teacher
 
-    where = device_for(**compute, training=True)
+    device = device_for(**compute, training=True)
     with _reported():
         settings = Distillation(**training)
         if teacher is not None:
             if labels or weights or students:
                 raise ValueError("--teacher trains the student of one teacher: leave labels, weights and students out")
-            alone = distill_teacher(scores, teacher, out=out, device=where, text=text, training=settings)
+            alone = distill_teacher(scores, teacher, out=out, device=device, text=text, training=settings)
             _print_agreements({f"student, {teacher}": alone}, as_json)
             say(f"wrote {out}")
             return
         done = distill(
-            scores, out=out, device=where, labels=labels, label=label, text=text, training=settings,
+            scores, out=out, device=device, labels=labels, label=label, text=text, training=settings,
             weights=None if weights is None else _numbers(weights),
             stages=1 if stages == 1 else 2, students=None if students is None else options.split(students),
         )  # fmt: skip
@@ -312,9 +312,9 @@ def icc_labels(
 
     # It may hold people's labels, so it is never replaced.
     check_target(out, what="table to label", ours=lambda path: False, overwrite=False)
-    where = device_for(**compute)
+    device = device_for(**compute)
     with stopping_at(ValueError):
-        chosen, _ = captions_to_label(scores, options.split(students), device=where, count=count, seed=seed, text=text)
+        chosen, _ = captions_to_label(scores, options.split(students), device=device, count=count, seed=seed, text=text)
         with writing(out) as temporary:
             write_to_label(temporary, chosen)
     say(f"wrote {len(chosen):,} captions to {out}: fill the column label, higher for more concrete")

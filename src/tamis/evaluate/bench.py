@@ -1,8 +1,8 @@
 """Which filter for this pool? The same small model trained on each subset, several seeds, at equal samples seen.
 
 Model, samples seen, batch, schedule and seeds are equal, so a small subset is seen more often. Intervals are Student's
-over the seeds. The gain over the baseline is the mean difference between trainings of one seed, which share their
-initial weights.
+over the seeds. The gain over the baseline is computed seed by seed and averaged: with one seed, both models start from
+the same weights.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from tamis.train.towers import pretrained
 
 log = logging.getLogger(__name__)
 
-#: The file of results in the bench's folder.
+#: Name of the results' file in the bench's folder.
 RESULT = "bench.json"
 
-#: Version of that file's layout.
+#: Version of its layout.
 FORMAT = 1
 
 #: The baseline, if it is among the subsets.
@@ -60,26 +60,14 @@ BASELINE = "no-filter"
 #: Exists once the lab's pool is complete.
 _DRAWN = "drawn.json"
 
-#: The reasons of a subset are not sent to another process.
+#: Replaces a subset's reasons before it is sent to another process.
 _NO_REASONS = Verdict(problem="reasons stay with the subset's file")
 
-#: The field of the index with the true kind of a pair, where it is known.
+#: Index field with the true kind of a pair, if known.
 TRUTH = "truth"
 
 
-@dataclass(frozen=True)
-class Size:
-    """The size of a bench on the lab's world."""
-
-    pairs: int  # of the drawn pool
-    samples: int | None  # that each model sees, repeats counted; None: the scale's
-    images: int  # of each of the lab's tasks
-
-
-#: See docs/bench.md.
-FULL, QUICK = Size(10_000, None, 480), Size(2_000, 12_288, 240)
-
-#: Models for the signals of recipes in the lab's world, in place of those for photographs.
+#: In the lab's world, recipes use these models instead of models for photographs.
 LAB_MODELS = ("signals.clip.model=lab/clip", "signals.tmars.model=lab/clip", "signals.sieve.captioner=lab/captioner")
 
 
@@ -87,47 +75,47 @@ LAB_MODELS = ("signals.clip.model=lab/clip", "signals.tmars.model=lab/clip", "si
 class Contender:
     """One subset and the scores of the models trained on it."""
 
-    name: str  # the recipe's
+    name: str  # the recipe's name
     kept: int  # pairs that it keeps, repeats counted
-    usable: int  # distinct ones among them whose image and caption can be read
-    epochs: float  # how often a training sees each of them on average
-    scores: Mapping[int, float]  # the mean over the tasks, by seed
-    score: Estimate | None  # their mean with its interval; None of fewer than two seeds
-    tasks: Mapping[str, Estimate]  # the same for each task
-    #: score minus the baseline's, seed by seed; None for the baseline, or with fewer than two common seeds
+    usable: int  # distinct kept pairs whose image and caption can be read
+    epochs: float  # how often a training sees each usable pair on average
+    scores: Mapping[int, float]  # {seed: mean score over the tasks}
+    score: Estimate | None  # mean over the seeds; None with fewer than two
+    tasks: Mapping[str, Estimate]  # {task: mean over the seeds}
+    #: mean over the seeds of score - baseline's score; None for the baseline, or with fewer than two common seeds
     gain: Estimate | None
-    kinds: Mapping[str, tuple[int, int]]  # of each true kind of pair how many are kept and exist; {} if unknown
-    scoring_seconds: float | None  # of all processes, for the scores it reads; None if unknown
-    training_seconds: float | None  # of one training, on average; None if there is none
+    kinds: Mapping[str, tuple[int, int]]  # {true kind: (kept, total)}; {} if unknown
+    scoring_seconds: float | None  # to compute the scores it reads, summed over processes; None if unknown
+    training_seconds: float | None  # mean per training; None if there is none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """Subsets of one pool, compared by models trained on them."""
 
-    contenders: tuple[Contender, ...]  # by their mean, the highest first; those without a result last
-    baseline: str  # see `Contender.gain`
-    rows: int  # pairs of the pool
+    contenders: tuple[Contender, ...]  # highest mean score first, without a score last
+    baseline: str  # name of the contender that gains are relative to
+    rows: int  # pairs in the pool
     training: ClipTraining  # with the first seed
     seeds: tuple[int, ...]
     tasks: tuple[str, ...]  # names of the tasks whose mean counts
-    #: of each two subsets, by name, intersection over union in [0, 1]; None of two empty ones
+    #: {name: {name: intersection over union in [0, 1], None if both subsets are empty}}
     overlap: Mapping[str, Mapping[str, float | None]]
-    failed: Mapping[str, str]  # trainings without a result, with the reason
+    failed: Mapping[str, str]  # {name of a failed training: reason}
 
     @property
     def better(self) -> tuple[str, ...]:
-        """Those whose gain is above 0 in its whole interval."""
+        """Contenders whose gain is above 0 in its whole interval."""
         return tuple(one.name for one in self.contenders if one.gain and one.gain.low > 0)
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """Those whose gain is below 0 in its whole interval."""
+        """Contenders whose gain is below 0 in its whole interval."""
         return tuple(one.name for one in self.contenders if one.gain and one.gain.high < 0)
 
     @property
     def unclear(self) -> tuple[str, ...]:
-        """Those whose difference from the baseline is not significant."""
+        """Contenders whose difference from the baseline is not significant."""
         return tuple(one.name for one in self.contenders if one.gain and one.gain.low <= 0 <= one.gain.high)
 
     def verdict(self) -> list[str]:
@@ -153,7 +141,7 @@ class Bench:
         ]
 
     def rows_of_kinds(self) -> list[dict[str, str]]:
-        """The share that each subset keeps of each true kind of pair; [] if it is unknown."""
+        """The share of each true kind that each subset keeps; [] if unknown."""
         kinds = self.contenders[0].kinds
         return [
             {
@@ -165,7 +153,7 @@ class Bench:
         ]
 
     def rows_of_overlap(self) -> list[dict[str, str]]:
-        """Intersection over union of each two subsets."""
+        """Intersection over union of every two subsets."""
         names = [one.name for one in self.contenders]
         cells = {
             name: {other: "–" if (value := self.overlap[name][other]) is None else f"{value:.2f}" for other in names}
@@ -201,36 +189,37 @@ def bench(
 ) -> Bench:
     """Ranks recipes for a pool: the same small model trained on what each keeps, at equal samples seen.
 
-    Training starts once every recipe is read and its pairs are chosen. Given a pool, missing scores are computed first.
-    The same call continues an interrupted one.
+    Given a pool, computes missing scores first. Training starts when the pairs of all recipes are chosen. The same call
+    resumes an interrupted bench.
 
     Args:
         source: a run; or a pool (as `score` takes it); or "lab" for a drawn pool, scored by built-in models.
         recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ.
-        tasks: a zero-shot task's folder, a folder of tasks, or "lab" for small drawn ones.
+        tasks: a zero-shot task's folder, a folder of tasks, or "lab" for small drawn tasks.
         out: the folder for results and subsets.
-        run: of a pool, the run folder, new or not; None: `run` in `out`.
-        settings: of signals, for every recipe that has them, as `--set` takes them: "signals.clip.model=lab/clip".
-        fields: of a pool, json fields to carry into the index; "truth" is the true kind of each pair.
-        pairs: of the lab's pool.
-        training: the model and how it learns; None: the scale `lab`.
-        seeds: trainings of each recipe, at least 2.
+        run: if the source is a pool: its run folder, new or existing; None: `run` in `out`.
+        settings: signal settings as for `--set`, such as "signals.clip.model=lab/clip"; each recipe that has the signal
+            takes them.
+        fields: if the source is a pool: json fields to store in the index; "truth" is the true kind of each pair.
+        pairs: number of pairs in the lab's pool.
+        training: the model and how to train it; None: the scale `lab`.
+        seeds: trainings per recipe, at least 2.
         only: names of the tasks that count; empty: all.
-        size: images of each of the lab's tasks.
-        workers: trainings at a time, each in its own process (and processes that score); 1 works in this one.
+        size: images in each of the lab's tasks.
+        workers: trainings at once, each in its own process (and processes that score); 1 uses this process.
         keep_models: keep the trained models.
         partial: use the finished shards of an incomplete run.
-        quiet: show no progress of scoring.
-        compute: device, precision, batch_size and threads of scoring and training; see `tamis.compute.Compute`. Threads
-            are those of each training; by default the cores divided by the workers. Tasks are evaluated in float32.
+        quiet: do not show the progress of scoring.
+        compute: device, precision, batch_size and threads for scoring and training; see `tamis.compute.Compute`.
+            `threads` is per training, by default the cores divided by the workers. Tasks are evaluated in float32.
 
     Returns:
-        The ranking with its intervals, and facts of the subsets. Also written to bench.json, in `out` and in the run
-        folder, where the report finds it.
+        The ranking with its intervals, and facts about the subsets. Also written to bench.json, in `out` and in the run
+        folder, where the report reads it.
 
     Raises:
         RecipeError: a recipe is wrong.
-        RunError: a recipe keeps nothing that can be trained on; or `out` is in use, or holds something else.
+        RunError: a recipe keeps no pair to train on; or `out` is in use, or holds something else.
         StopError: nothing could be done; see `tamis.errors`.
     """
     folder = Path(out).expanduser()
@@ -252,7 +241,11 @@ def bench(
             opened = open_run(source, partial=partial)
         else:
             if not isinstance(source, PoolSpec):
-                source = PoolSpec(path=str(lab_pool(folder, pairs, workers)), fields=("truth", *fields))
+                drawing = folder / f"pool-{pairs}"
+                if not (drawing / _DRAWN).is_file():
+                    make_pool(drawing, pairs=pairs, workers=workers)
+                    write_json(drawing / _DRAWN, {"pairs": pairs})
+                source = PoolSpec(path=str(drawing), fields=(TRUTH, *fields))
             opened, costs = _scored(
                 source, chosen, own or folder / "run", folder / "scoring.json", workers, quiet, compute
             )
@@ -271,7 +264,7 @@ def bench(
 
 
 def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
-    """Loads recipes, each with the settings of its signals. `usual` settings may be unused."""
+    """Loads recipes, each with the settings for its signals. Unused settings are an error, except in `usual`."""
     chosen = [load(recipe) for recipe in recipes]
     if not chosen:
         raise RecipeError("there is no recipe to compare: name some, such as no-filter,random,clip-50")
@@ -299,9 +292,9 @@ def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual
 def _scored(
     spec: PoolSpec, recipes: Sequence[Recipe], path: Path, notes: Path, workers: int, quiet: bool, compute: Compute
 ) -> tuple[Run, dict[str, float]]:
-    """Scores what recipes read, one recipe after the other, to learn what each costs.
+    """Computes the scores that recipes read, one recipe after the other, to measure what each costs.
 
-    Returns the run, and the seconds of scoring for each recipe whose scores were all computed here. Scores that two
+    Returns the run, and seconds of scoring per recipe, for recipes whose scores were all computed here. Scores that two
     recipes share count for both.
     """
     pool = open_pool(spec)
@@ -329,23 +322,14 @@ def _scored(
 
 
 def _seconds_of_events(run: Path) -> float:
-    """The seconds that workers have spent on a run's shards."""
-    files = sorted(run.glob("events*.jsonl"))  # one for each rank
+    """Returns how many seconds workers have spent on a run's shards."""
+    files = sorted(run.glob("events*.jsonl"))  # one file per rank
     return float(sum(event.get("seconds", 0.0) for path in files for event in read_lines(path)))
-
-
-def lab_pool(out: Path, pairs: int, workers: int = 1) -> Path:
-    """Draws the lab's pool of a bench, unless it exists, and returns its folder."""
-    folder = out / f"pool-{pairs}"
-    if not (folder / _DRAWN).is_file():
-        make_pool(folder, pairs=pairs, workers=workers)
-        write_json(folder / _DRAWN, {"pairs": pairs})
-    return folder
 
 
 @contextmanager
 def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
-    """Locks the folder of a bench while the block runs; `read` is what the bench reads, which may be in it."""
+    """Locks a bench's folder while the block runs. The folder may hold the paths in `read`, which the bench reads."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
     check_own(folder, what="bench", marks=marks, also=also, read=read)
@@ -354,9 +338,9 @@ def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
 
 
 def _check(training: ClipTraining, tasks: PathLike, only: Sequence[str], seeds: int) -> None:
-    """Raises, before a pool is scored, what would stop a bench later."""
+    """Raises early, before a pool is scored, the errors that would stop a bench later."""
     if seeds < 2:
-        raise ValueError(f"seeds must be at least 2, got {seeds}: one training does not show how much seeds differ")
+        raise ValueError(f"seeds must be at least 2, got {seeds}: one training cannot show how much seeds differ")
     require("scipy", extra="evaluate")  # for the intervals at the end
     pretrained(training)
     if str(tasks) != LAB:
@@ -382,14 +366,14 @@ def compare(
     The same call again does what is missing; a changed subset, training or task repeats its own trainings only.
 
     Args:
-        subsets: of one run, with different names.
-        training: the model and how it learns; its seed is the first, seeds - 1 follow.
-        device: where, in which precision; its threads are for one training.
-        scoring: seconds that the scores of a subset took, by its name, if known.
+        subsets: subsets of one run, with different names.
+        training: the model and how to train it, with the first seed; seeds - 1 more follow.
+        device: device, precision, and threads per training.
+        scoring: {name of a subset: seconds to compute its scores}, where known.
         tasks, out, seeds, only, size, workers, keep_models: see `bench`.
 
     Raises:
-        RecipeError: no subset, two of one name or of different runs; a task in `only` is none.
+        RecipeError: there is no subset, two have one name, or their runs differ; or a name in `only` is no task.
         PoolError, RunError, ValueError: as `bench`.
     """
     names = [subset.name for subset in subsets]
@@ -401,22 +385,24 @@ def compare(
     _check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
     with _bench_folder(folder, [run.path, Path(tasks)]):
-        place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
-        counting, _ = find_tasks(place, only=only)
+        task_folder = (
+            make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
+        )
+        counted, _ = find_tasks(task_folder, only=only)
         numbers = tuple(range(training.seed, training.seed + seeds))
         cells = {}
-        for seed in numbers:  # seed by seed: a bench that is stopped early has every subset
+        for seed in numbers:  # seed by seed: a bench that stops early has results for every subset
             one = replace(training, seed=seed)
             for subset in subsets:
                 cells[subset.name, seed] = Cell(
                     name=f"{subset.name}, seed {seed}",
                     subset=replace(subset, funnel=(), verdict=_NO_REASONS),
                     training=one,
-                    tasks=place,
-                    only=tuple(task.name for task in counting),
+                    tasks=task_folder,
+                    only=tuple(task.name for task in counted),
                     device=device,
                     folder=folder,
-                    ident=identity(subset, one, counting, device.precision),
+                    ident=identity(subset, one, counted, device.precision),
                     keep_model=keep_models,
                     at_a_time=max(1, min(workers, seeds * len(subsets))),
                 )
@@ -426,7 +412,7 @@ def compare(
         problems = execute_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
-        done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
+        done = summed_up(subsets, results, training, numbers, [task.name for task in counted], failed, scoring or {})
         write_record(folder / RESULT, done.facts())
         return done
 
@@ -440,7 +426,7 @@ def summed_up(
     failed: Mapping[str, str],
     scoring: Mapping[str, float],
 ) -> Bench:
-    """The comparison of subsets of one run from the results of their cells, by (name, seed)."""
+    """Compares subsets of one run by the results of their cells, {(name, seed): result}."""
     run = subsets[0].run
     names = [subset.name for subset in subsets]
     baseline = BASELINE if BASELINE in names else names[0]
@@ -482,12 +468,12 @@ def summed_up(
 
 
 def gain(one: Mapping[int, CellResult], other: Mapping[int, CellResult]) -> Estimate | None:
-    """The mean difference of cells with the same seed, with its interval; None for fewer than two."""
+    """Mean difference between cells of the same seed; None with fewer than two common seeds."""
     return _mean([one[seed].score - other[seed].score for seed in one if seed in other])
 
 
 def truth_of(run: Run) -> NDArray[np.object_] | None:
-    """The true kind of every row, or None if the run lacks the field or its values."""
+    """Returns the true kind of every row; None if the run lacks the field or has no values in it."""
     if TRUTH not in run.columns:
         return None
     table = run.table()
@@ -497,7 +483,7 @@ def truth_of(run: Run) -> NDArray[np.object_] | None:
 
 
 def shares_of_kinds(subset: Subset, truth: NDArray[np.object_] | None) -> dict[str, tuple[int, int]]:
-    """For each true kind how many distinct pairs a subset keeps, and how many exist."""
+    """Returns {true kind: (distinct pairs that the subset keeps, pairs in the run)}."""
     if truth is None:
         return {}
     kinds = sorted({kind for kind in truth if kind is not None})
@@ -505,7 +491,7 @@ def shares_of_kinds(subset: Subset, truth: NDArray[np.object_] | None) -> dict[s
 
 
 def shown(value: Estimate | None, *, sign: bool = False) -> str:
-    """A number with its interval for people."""
+    """Formats an estimate with its interval."""
     if value is None:
         return "–"
     form = "+.3f" if sign else ".3f"

@@ -1,7 +1,7 @@
-"""The cells of a bench: a model trained on one subset with one seed, and its scores.
+"""The cells of a bench. Each trains a model on one subset with one seed and evaluates it.
 
-A cell's result is a JSON file whose name is the fingerprint of what decides it: pairs with their multiplicity, training
-with its seed, tasks, precision. So subsets of the same pairs share their cells, and the same command resumes.
+A cell's result is a JSON file named with a fingerprint of everything that affects it: pairs with their multiplicity,
+training with its seed, tasks, precision. So subsets of the same pairs share cells, and the same command resumes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import xxhash
 
 from tamis.data import Device
 from tamis.errors import DiskFullError, StopError, TamisError
-from tamis.evaluate.tasks import Task
+from tamis.evaluate.tasks import ZeroShotTask
 from tamis.evaluate.zero_shot import evaluate_zero_shot
 from tamis.ids import fingerprint
 from tamis.models.device import use_threads
@@ -34,14 +34,14 @@ from tamis.store.checked import read_record, write_record
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
-from tamis.train.clip import read_as, train_clip, training_rows
+from tamis.train.clip import pool_reading_settings, train_clip, training_rows
 from tamis.train.scales import ClipTraining
 from tamis.train.step import MOST_STATES, How, write_text_states
 from tamis.train.towers import build, needs_tokenizer, pretrained
 
 log = logging.getLogger(__name__)
 
-#: Increased when the same cell would give another result.
+#: Increase it when the same cell would give another result.
 VERSION = 3
 
 
@@ -52,14 +52,14 @@ class Cell:
     name: str  # for messages: recipe and seed
     subset: Subset
     training: ClipTraining  # with its seed
-    tasks: Path  # the folder
+    tasks: Path  # their folder
     only: tuple[str, ...]  # names of the tasks that count
     device: Device
-    folder: Path  # of the bench: results are in `cells`, models in `models`
+    folder: Path  # the bench's, with results in `cells` and models in `models`
     ident: str  # see `identity`
     text_states: Path | None = None  # see `shared_text_states`
     keep_model: bool = False
-    at_a_time: int = 1  # cells that are trained on this machine at a time
+    at_a_time: int = 1  # number of cells that train on this machine at once
 
     @property
     def path(self) -> Path:
@@ -71,8 +71,8 @@ class Cell:
 class CellResult:
     """The part of a cell's result that is compared."""
 
-    scores: Mapping[str, float]  # of each task
-    training_seconds: float  # of the steps of all its calls
+    scores: Mapping[str, float]  # {task: score}
+    training_seconds: float  # including earlier calls
 
     @property
     def score(self) -> float:
@@ -80,13 +80,13 @@ class CellResult:
         return sum(self.scores.values()) / len(self.scores)
 
 
-def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], precision: str) -> str:
+def identity(subset: Subset, training: ClipTraining, tasks: Sequence[ZeroShotTask], precision: str) -> str:
     """The fingerprint of everything that affects a cell's result."""
     rows, _ = training_rows(subset)
     pairs = xxhash.xxh3_128()
     for part in (rows.high, rows.low, rows.times):
         pairs.update(np.ascontiguousarray(part).tobytes())
-    settings = read_as(subset.run)
+    settings = pool_reading_settings(subset.run)
     return fingerprint(
         {
             "version": VERSION,
@@ -101,9 +101,9 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[Task], prec
 
 
 def shared_text_states(run: Run, training: ClipTraining, device: Device, folder: Path) -> Path | None:
-    """The file of a frozen text tower's states of all captions of a run, computed here, and not by every worker.
+    """Returns the file with a frozen text tower's states of all captions of a run; computes it if it is missing.
 
-    All cells read the same captions with the same tower, which would take a quarter of a small training's time.
+    All cells need the same states, and computing them takes a quarter of the time of a small training.
     """
     if not training.freeze_text or needs_tokenizer(training) or len(run) > MOST_STATES:
         return None
@@ -114,7 +114,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
         "uids": [facts.uids for facts in run.footers],
         "caption": run.facts["pool"].get("caption"),
     }
-    # In a folder of its own: the file contains its folder's name, and the bench's folder may be renamed.
+    # In its own folder: the file stores its folder's name, and the bench's folder may be renamed.
     path = folder / "text-states" / f"{fingerprint(what)}.npy"
     if not path.is_file():
         use_threads(device)
@@ -157,7 +157,7 @@ def execute(cell: Cell) -> None:
 
 
 def execute_all(cells: Iterable[Cell], workers: int) -> dict[str, str]:
-    """Executes the cells without a result, several workers each in its own process; returns why some failed."""
+    """Executes cells without a result, with several workers each in its own process; returns {ident: error}."""
     waiting = list({cell.ident: cell for cell in cells if not cell.path.is_file()}.values())
     started: list[BaseProcess] = []
     failed: dict[str, str] = {}
@@ -181,13 +181,13 @@ def execute_all(cells: Iterable[Cell], workers: int) -> dict[str, str]:
 
 
 def _execute_here(cell: Cell) -> Exception | None:
-    """Returns the error of a cell that failed."""
+    """Executes a cell and returns its error, None if it succeeded."""
     try:
         execute(cell)
     except (TamisError, ValueError) as error:
         return error
     except Exception as error:
-        log.debug("where it happened:", exc_info=error)
+        log.debug("traceback:", exc_info=error)
         return StopError(f"{type(error).__name__}: {error}")
     return None
 

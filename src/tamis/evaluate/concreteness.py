@@ -1,4 +1,4 @@
-"""Agreement of a signal of captions with people's ratings of concreteness."""
+"""Compares a caption signal with people's ratings of concreteness."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tamis.models.texts.regression import held_out
 from tamis.pool.rows import choose_column
 from tamis.pool.texts import columns_of, read_texts
 
-#: Usual names of columns of ratings.
+#: Usual names of a column with ratings.
 RATING_COLUMNS = ("rating", "concreteness", "concreteness_annotation", "Conc.M", "label")
 
-_AT_ONCE = 4096  # texts that go through the nodes
+_AT_ONCE = 4096  # texts per batch
 
 
 def evaluate_concreteness(
@@ -31,14 +31,14 @@ def evaluate_concreteness(
     rating: str | None = None,
     only_held_out: bool = False,
 ) -> Agreement:
-    """Compares a signal of captions with ratings.
+    """Compares a caption signal with ratings.
 
     Args:
         file: a table of words or captions with ratings; see `read_texts`.
-        signal: its first column of numbers is compared.
+        signal: its first numeric column is compared.
         device: where its networks run.
-        text, rating: the columns; None: the first with a usual name.
-        only_held_out: use only the tenth of a list of words that the built-in `norms` was not fitted on.
+        text, rating: names of the columns; None: the first with a usual name.
+        only_held_out: use only the tenth of the words on which the built-in `norms` was not fitted.
 
     Raises:
         PoolError: the file cannot be read, or fewer than three rows have a rating and a score.

@@ -1,17 +1,18 @@
-"""Zero-shot tasks on disk, and DataComp's 38 of them (datacomp.csv) with their metrics and averages.
+"""Reads zero-shot tasks from disk; DataComp's 38 tasks (datacomp.csv) with their metrics and averages.
 
 Layouts:
 
-- WebDataset as clip-benchmark writes and reads it: `classnames.txt`, `zeroshot_classification_templates.txt` ("{c}" is
-  the class's name), `test/nshards.txt`, `test/0.tar ...` with an image and a `.cls` each. With `dataset_type.txt`
-  "retrieval" there are captions instead, one a line of a `.txt`. A `.npy` holds metadata for scores by group.
-- A folder per class with its images. The folder's name is the class's.
-- Images, each with a `.txt` of the same name: captions, one a line.
+- WebDataset as clip-benchmark writes and reads it: `classnames.txt`, `zeroshot_classification_templates.txt` ("{c}"
+  stands for the class name), `test/nshards.txt`, and `test/0.tar ...` with an image and a `.cls` per sample. If
+  `dataset_type.txt` says "retrieval", a `.txt` with one caption per line replaces the `.cls`. A `.npy` holds metadata
+  for scores by group.
+- A folder of images per class, named like the class.
+- Images, each with a `.txt` of the same name that has one caption per line.
 - Tables of Hugging Face `datasets` (`.arrow`, `.parquet`), as DataComp's download leaves them: `image` and `caption`
   for retrieval; `candidates`, `candidate_images`, `cue` and `associations` for WinoGAViL.
 
-We do not use the library `datasets` to read them: it stops at a sample without a member, and decodes images, of which
-we want the bytes.
+We do not read them with the library `datasets`: it stops at a sample that lacks a member, and decodes images, while we
+want the bytes.
 
 Source: `clip_benchmark/datasets/builder.py` of LAION-AI/CLIP_benchmark, `download_evalsets.py` and `eval_utils/` of
 mlfoundations/datacomp.
@@ -45,17 +46,17 @@ from tamis.pool.tar import TarShard
 
 Kind = Literal["classification", "retrieval", "association"]
 
-#: Extensions of images, in clip-benchmark's order for samples with several.
+#: Extensions of images. A sample with several uses the first of them, as in clip-benchmark.
 IMAGES = ("webp", "png", "jpg", "jpeg")
 
-#: Used for class folders without templates.
+#: Template for class folders without templates.
 DEFAULT_TEMPLATE = "a photo of a {c}."
 
 CLASS_NAMES = "classnames.txt"
 TEMPLATES = "zeroshot_classification_templates.txt"
 TYPE = "dataset_type.txt"
 
-#: Names of the columns of the samples' `.npy`, one a line: ours, for groups in tasks that are not DataComp's.
+#: Our own file for tasks that are not DataComp's: column names of the samples' `.npy`, one per line.
 FIELDS = "metadata_fields.txt"
 
 _TABLES = (".arrow", ".parquet")
@@ -69,35 +70,34 @@ _NO_TASK = (
     "with a .txt of captions each, or tables (.arrow, .parquet) with image and caption"
 )
 
-#: Groups of tasks, in the order of DataComp's tables.
+#: Task groups in the order of DataComp's tables.
 GROUPS = ("ImageNet", "ImageNet shifts", "VTAB", "Retrieval")
 
-#: Tasks in DataComp's folders that have no score of their own.
+#: DataComp downloads these tasks but computes no score for them.
 WITHOUT_SCORE = ("fairface", "utkface")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One of the 38 tasks."""
+    """A DataComp task."""
 
     name: str  # in DataComp's tables
-    folders: tuple[str, ...]  # names without `wds_` and `_test`: DataComp's own, and clip-benchmark's
-    size: int  # images; of WinoGAViL instances
-    metric: str  # that counts
-    group: str  # one of `GROUPS`, or "" for a task that counts in the average over all only
-    fields: tuple[str, ...]  # columns of the samples' `.npy` members
-    #: metrics of worst groups, to the field that forms the groups; acc_top5... counts the five best classes
-    worst: Mapping[str, str]
+    folders: tuple[str, ...]  # folder names without `wds_` and `_test`: DataComp's, then clip-benchmark's
+    size: int  # number of images, for WinoGAViL of instances
+    metric: str  # the metric that counts
+    group: str  # a name in `GROUPS`, or "" if the task counts only in the average over all
+    fields: tuple[str, ...]  # column names of the samples' `.npy` members
+    worst: Mapping[str, str]  # {metric of the worst group: field to group by}; acc_top5... counts the five best classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
     """The mean of some tasks' scores."""
 
-    name: str  # of the group; where tasks are absent "VTAB: average of the 5 present of 13 tasks"
-    value: float | None  # over the tasks that are present; None if none is
-    tasks: int  # that were averaged
-    absent: tuple[str, ...]
+    name: str  # the group's; if tasks are absent, as in "VTAB: average of the 5 present of 13 tasks"
+    value: float | None  # None if all tasks are absent
+    tasks: int  # number of tasks that were averaged
+    absent: tuple[str, ...]  # names of the other tasks
 
 
 @lru_cache(maxsize=1)
@@ -119,14 +119,14 @@ def entries() -> tuple[Entry, ...]:
 
 
 def entry_of(task: str) -> Entry | None:
-    """The entry of a task by the name of its folder (without `wds_` and `_test`), None for any other task."""
+    """Returns the entry for a folder name (without `wds_` and `_test`), None for any other task."""
     return next((entry for entry in entries() if task in entry.folders), None)
 
 
 def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
-    """Averages scores (the metric that counts, by DataComp's name) over each group and over all.
+    """Averages scores, {DataComp's name: score}, over each group and over all.
 
-    If tasks are absent, the average's name says how many are present; DataComp reports no number in that case.
+    If tasks are absent, the average's name says how many are present. DataComp reports no number in that case.
     """
     groups = [(group, [entry.name for entry in entries() if entry.group == group]) for group in GROUPS]
     found = []
@@ -143,38 +143,38 @@ def averages(scores: Mapping[str, float]) -> tuple[Average, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskImage:
-    """One image of a task."""
+    """An image of a task."""
 
     key: str  # for messages
     image: bytes | None
-    problem: str = ""  # why it cannot be used, if that is known before decoding
-    label: int = 0  # number of its class; of association the number of its instance
+    problem: str = ""  # why it cannot be used, if known before decoding
+    label: int = 0  # number of its class; in association tasks of its instance
     captions: tuple[str, ...] = ()  # retrieval: its captions; association: the instance's cue
     right: bool = False  # association: whether it belongs to the cue
-    groups: tuple[int, ...] = ()  # classification: its metadata, the values of the task's `fields`
+    groups: tuple[int, ...] = ()  # classification: values of the task's `fields`
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """A task that was found."""
+class ZeroShotTask:
+    """A task on disk."""
 
-    name: str  # the folder's, without `wds_` and `_test`
+    name: str  # folder name without `wds_` and `_test`
     kind: Kind
     folder: Path
-    files: tuple[Path, ...] = field(repr=False)  # that hold its images
+    files: tuple[Path, ...] = field(repr=False)  # files with its images and captions
     images: Callable[[], Iterator[TaskImage]] = field(repr=False)  # yields every image, in the order of the files
-    classes: tuple[str, ...] = ()  # in the order of their numbers
-    templates: tuple[str, ...] = ()  # sentences with {c} for the class's name
-    fields: tuple[str, ...] = ()  # known columns of the metadata
+    classes: tuple[str, ...] = ()  # class names by number
+    templates: tuple[str, ...] = ()  # sentences; {c} stands for the class name
+    fields: tuple[str, ...] = ()  # column names of the metadata
 
     @cached_property
     def entry(self) -> Entry | None:
-        """The task in DataComp's table; None for any other."""
+        """The task in DataComp's table; None for another task."""
         return entry_of(self.name)
 
     @property
     def worst(self) -> Mapping[str, str]:
-        """Metrics that are the accuracy of the worst group, to the field that forms the groups."""
+        """Metrics of the worst group: {metric: field to group by}."""
         if self.entry is not None:
             return self.entry.worst
         return {f"acc_worst_{one}": one for one in self.fields}
@@ -186,32 +186,34 @@ class Task:
 
     @cached_property
     def digest(self) -> str:
-        """Changes with the names, the templates, and the size or time of any file; images are not hashed."""
+        """Hash of names, templates, and each file's size and time, but not of the images."""
         listed = [[str(file.relative_to(self.folder)), stamp(str(file))] for file in self.files]
         settings = {"kind": self.kind, "classes": self.classes, "templates": self.templates, "fields": self.fields}
         return fingerprint({**settings, "files": listed})
 
 
-def find_tasks(path: str | Path, *, split: str = "test", only: Sequence[str] = ()) -> tuple[list[Task], dict[str, str]]:
+def find_tasks(
+    path: str | Path, *, split: str = "test", only: Sequence[str] = ()
+) -> tuple[list[ZeroShotTask], dict[str, str]]:
     """Finds tasks: the folder itself, or the folders in it.
 
     Args:
-        path: of a task, or of a folder of tasks (`hf_cache` in it, where DataComp's download puts tables, included).
-        split: which part of WebDataset tasks; also looked for in the names of tables and in class folders.
+        path: a task's folder, or a folder of tasks. There it also looks in `hf_cache`, where DataComp puts tables.
+        split: name of the split: a folder in WebDataset tasks and class folders, and in the names of tables.
         only: names of the tasks to return; empty for all.
 
     Returns:
-        The tasks by name, and folders that are no tasks, with the reason.
+        The tasks, sorted by name; and {folder that is no task: reason}.
 
     Raises:
-        PoolError: there is no such folder, no task in it, or one is incomplete.
+        PoolError: there is no such folder, it holds no task, or a task is incomplete.
         RecipeError: a name in `only` is not a task here.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise PoolError(f"no tasks at {str(path)!r}: there is no such folder")
     whole = read_task(folder, split=split)
-    tasks: dict[str, Task] = {whole.name: whole} if whole is not None else {}
+    tasks: dict[str, ZeroShotTask] = {whole.name: whole} if whole is not None else {}
     others: dict[str, str] = {}
     for inner in () if tasks else _task_folders(folder):
         name = task_name(inner.name, split)
@@ -222,7 +224,7 @@ def find_tasks(path: str | Path, *, split: str = "test", only: Sequence[str] = (
         if task is None:
             others[inner.name] = _NO_TASK.format(split=split)
         elif name in tasks:
-            raise PoolError(f"{inner} and {tasks[name].folder} both hold the task {name}: keep one of them here")
+            raise PoolError(f"{inner} and {tasks[name].folder} both hold the task {name}: keep only one here")
         else:
             tasks[name] = task
     if not tasks:
@@ -234,12 +236,12 @@ def find_tasks(path: str | Path, *, split: str = "test", only: Sequence[str] = (
 
 
 def task_name(folder: str, split: str = "test") -> str:
-    """A task's name from its folder's: wds_vtab-dtd_test and vtab-dtd, nlphuji___winogavil and winogavil."""
+    """Returns a folder's task name: vtab-dtd for wds_vtab-dtd_test, winogavil for nlphuji___winogavil."""
     return folder.rpartition("___")[2].removeprefix("wds_").removesuffix(f"_{split}")
 
 
-def read_task(folder: Path, *, split: str = "test") -> Task | None:
-    """The task in a folder, or None for an unknown layout."""
+def read_task(folder: Path, *, split: str = "test") -> ZeroShotTask | None:
+    """Reads the task in a folder; None for an unknown layout."""
     inner, name = folder / split, task_name(folder.name, split)
     if (inner / "nshards.txt").is_file() or any(inner.glob("*.tar")):
         return _wds_task(folder, split)
@@ -255,10 +257,12 @@ def read_task(folder: Path, *, split: str = "test") -> Task | None:
     if not texts:
         return None
     files = (*(one for one, _ in images), *texts)
-    return Task(name=name, kind="retrieval", folder=folder, files=files, images=partial(_in_files, images, True))
+    return ZeroShotTask(
+        name=name, kind="retrieval", folder=folder, files=files, images=partial(_in_files, images, True)
+    )
 
 
-def _wds_task(folder: Path, split: str) -> Task:
+def _wds_task(folder: Path, split: str) -> ZeroShotTask:
     kind = _text(folder / TYPE).strip().lower() if (folder / TYPE).is_file() else "classification"
     if kind not in ("classification", "retrieval"):
         raise PoolError(f"{folder / TYPE} must say classification (the default) or retrieval, not {kind[:40]!r}")
@@ -271,18 +275,20 @@ def _wds_task(folder: Path, split: str) -> Task:
         )
     name = task_name(folder.name, split)
     if kind == "retrieval":
-        return Task(name=name, kind="retrieval", folder=folder, files=tars, images=partial(_captioned_in_tars, tars))
+        return ZeroShotTask(
+            name=name, kind="retrieval", folder=folder, files=tars, images=partial(_captioned_in_tars, tars)
+        )
     entry = entry_of(name)
     fields = entry.fields if entry else tuple(_lines(folder / FIELDS)) if (folder / FIELDS).is_file() else ()
     classes = _names(folder / CLASS_NAMES)
-    return Task(
+    return ZeroShotTask(
         name=name, kind="classification", folder=folder, files=tars, classes=classes,
         images=partial(_labelled_in_tars, tars, len(classes), fields), templates=_templates(folder / TEMPLATES),
         fields=fields,
     )  # fmt: skip
 
 
-def _folder_task(folder: Path, name: str, base: Path) -> Task:
+def _folder_task(folder: Path, name: str, base: Path) -> ZeroShotTask:
     inside = _folders(base)
     for one in inside:
         if not _is_class(one):
@@ -297,7 +303,7 @@ def _folder_task(folder: Path, name: str, base: Path) -> Task:
             f"classes, and {CLASS_NAMES} one line for each folder, in the order of their names"
         )
     images = tuple((image, label) for label, one in enumerate(inside) for image in _images(one))
-    return Task(
+    return ZeroShotTask(
         name=name, kind="classification", folder=folder, files=tuple(one for one, _ in images),
         images=partial(_in_files, images, False), classes=names,
         templates=_templates(folder / TEMPLATES) if (folder / TEMPLATES).is_file() else (DEFAULT_TEMPLATE,),
@@ -305,32 +311,32 @@ def _folder_task(folder: Path, name: str, base: Path) -> Task:
 
 
 def _plain_name(name: str) -> str:
-    """A class's name without what names of folders cannot have or often change."""
+    """Removes what folder names cannot have or often change: case, spaces, dashes and underscores."""
     return " ".join(name.replace("_", " ").replace("-", " ").casefold().split())
 
 
-def _table_task(folder: Path, name: str, tables: tuple[Path, ...]) -> Task:
+def _table_task(folder: Path, name: str, tables: tuple[Path, ...]) -> ZeroShotTask:
     columns = _columns(tables[0])
     if {"candidates", "cue", "associations"} <= set(columns):
         image = _first(columns, ("candidate_images", "candidates_images"), tables[0])
         images = partial(_instances, tables, image)
-        return Task(name=name, kind="association", folder=folder, files=tables, images=images)
+        return ZeroShotTask(name=name, kind="association", folder=folder, files=tables, images=images)
     image = _first(columns, ("image", "jpg", "img"), tables[0])
     text = _first(columns, ("caption", "captions", "text", "sentences"), tables[0])
     images = partial(_in_tables, tables, image, text)
-    return Task(name=name, kind="retrieval", folder=folder, files=tables, images=images)
+    return ZeroShotTask(name=name, kind="retrieval", folder=folder, files=tables, images=images)
 
 
 def _samples(tars: Sequence[Path], member: str) -> Iterator[tuple[Path, str, Sample, str]]:
-    """Yields the samples of tars without hidden files, which macOS adds and WebDataset's readers skip.
+    """Yields (tar, key for messages, sample, why its image cannot be used or "").
 
-    With the tar, the key for messages, and why the image cannot be used.
+    Skips hidden files, which macOS adds, as WebDataset's readers do.
     """
     for tar in tars:
         spec = PoolSpec(path=str(tar), caption=member, image_extensions=IMAGES)
         for sample in TarShard(name=tar.stem, url=str(tar), spec=spec).samples():
-            name = os.path.basename(sample.key)  # "" of ".DS_Store"
-            if name and not name.startswith(".") and sample.status != "shard_cut":  # the shard's own error is next
+            name = os.path.basename(sample.key)  # "" for ".DS_Store"
+            if name and not name.startswith(".") and sample.status != "shard_cut":  # `samples` raises the error next
                 problem = "" if sample.image is not None else sample.reason or "there is no image"
                 yield tar, f"{tar.name}: {sample.key}", sample, problem
 
@@ -343,13 +349,13 @@ def _labelled_in_tars(tars: Sequence[Path], classes: int, fields: Sequence[str])
                 f"{tar}: the .cls member of {sample.key} must be the number of its class, got {label[:40]!r}"
             )
         if int(label) >= classes:
-            raise PoolError(f"{tar}: {sample.key} is of class {label}, and there are names of {classes} classes")
+            raise PoolError(f"{tar}: {sample.key} has class {label}, but there are names for {classes} classes")
         groups = _groups(tar, sample, fields) if fields else ()
         yield TaskImage(key=key, image=sample.image, problem=problem, label=int(label), groups=groups)
 
 
 def _groups(tar: Path, sample: Sample, fields: Sequence[str]) -> tuple[int, ...]:
-    """The values of a sample's `.npy`, one for each field."""
+    """Reads the values in a sample's `.npy`, one per field."""
     member = next((one for one in sample.members if one.ext == "npy"), None)
     try:
         if member is None:
@@ -358,7 +364,7 @@ def _groups(tar: Path, sample: Sample, fields: Sequence[str]) -> tuple[int, ...]
             file.seek(member.offset)
             row = load_array(io.BytesIO(file.read(member.size)))
         if row.dtype.kind not in "iubf":
-            raise ValueError(f"it is {row.size} values of {row.dtype}, not the numbers of its groups")
+            raise ValueError(f"it has {row.size} values of {row.dtype}, not group numbers")
         if row.size != len(fields):
             raise ValueError(f"it has {row.size} fields, expected {len(fields)}: {', '.join(fields)}")
     except ValueError as error:
@@ -374,7 +380,7 @@ def _captioned_in_tars(tars: Sequence[Path]) -> Iterator[TaskImage]:
 
 
 def _in_files(labelled: Sequence[tuple[Path, int]], captioned: bool) -> Iterator[TaskImage]:
-    """Image files with the numbers of their classes, or with a text file of captions each."""
+    """Yields image files with class numbers, or with the captions in the text file next to each."""
     for path, label in labelled:
         captions: tuple[str, ...] = ()
         key, problem = f"{path.parent.name}/{path.name}", ""
@@ -396,7 +402,7 @@ def _in_tables(tables: Sequence[Path], image: str, text: str) -> Iterator[TaskIm
 
 
 def _instances(tables: Sequence[Path], image: str) -> Iterator[TaskImage]:
-    """The candidates of WinoGAViL's instances."""
+    """Yields the candidates of all WinoGAViL instances."""
     for number, (table, row) in enumerate(_rows(tables)):
         names, cells = row["candidates"] or [], row[image] or []
         belonging = set(row["associations"] or [])
@@ -435,7 +441,7 @@ def _is_class(folder: Path) -> bool:
 
 
 def _tables(folder: Path, split: str) -> tuple[Path, ...]:
-    """The tables of a split, or all if no name has it. In DataComp's cache they are some folders deep."""
+    """Returns tables with the split in their name, else all. In DataComp's cache they are several folders deep."""
     places = [folder.rglob("*")] if "___" in folder.name else [folder.glob("*"), folder.glob("data/*")]
     files = itertools.chain.from_iterable(places)
     tables = sorted(one for one in files if one.suffix in _TABLES and not one.name.startswith("."))
@@ -479,7 +485,7 @@ def _first(columns: Sequence[str], names: Sequence[str], table: Path) -> str:
 
 
 def _cell(cell: Any, folder: Path) -> tuple[bytes | None, str]:
-    """The bytes of an image in a table (plain, or Hugging Face's record of bytes and path), or why there are none."""
+    """Returns an image's bytes, or None and the reason. A cell is bytes, or Hugging Face's record of bytes and path."""
     if isinstance(cell, bytes):
         return cell, ""
     if isinstance(cell, dict) and cell.get("bytes"):
@@ -504,7 +510,7 @@ def _captions(text: str | None) -> tuple[str, ...]:
 def _names(path: Path) -> tuple[str, ...]:
     names = tuple(_lines(path)) if path.is_file() else ()
     if len(names) < 2:
-        raise PoolError(f"{path} must name at least two classes, one a line, in the order of their numbers")
+        raise PoolError(f"{path} must name at least two classes, one per line, in the order of their numbers")
     return names
 
 
@@ -516,7 +522,7 @@ def _templates(path: Path) -> tuple[str, ...]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file whose line numbers count."""
+    """Reads a file in which line numbers matter, so no line may be empty."""
     lines = [line.strip() for line in _text(path).rstrip().split("\n")]
     if "" in lines:
         raise PoolError(f"{path}: line {lines.index('') + 1} is empty, but line numbers count here")

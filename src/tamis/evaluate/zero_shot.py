@@ -1,6 +1,6 @@
 """Zero-shot evaluation of a CLIP-like model: classification, retrieval and association, task by task.
 
-The result of each task is a JSON file whose name has the fingerprint of model, task and precision. So the same command
+Each task's result is a JSON file with the fingerprint of model, task and precision in its name. So the same command
 resumes, and a changed model or task never reuses an old result.
 """
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, require
-from tamis.evaluate.tasks import Average, Task, TaskImage, averages, entry_of, find_tasks
+from tamis.evaluate.tasks import Average, TaskImage, ZeroShotTask, averages, entry_of, find_tasks
 from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.similarity import cosines, unit_rows
@@ -36,22 +36,22 @@ from tamis.store.targets import check_own
 
 log = logging.getLogger(__name__)
 
-#: Value of `tasks`: keyword for the built-in drawn tasks.
+#: Value of `tasks` for the tasks drawn from the lab.
 LAB = "lab"
 
-#: Increased when the same model and task would give other numbers.
+#: Increase it when the same model and task would give other numbers.
 VERSION = 1
 
 _MAX_PIXELS = 100_000_000
-_SHOWN = 5  # unusable images of a task that are named
-_IMAGES_AT_ONCE = 4096  # whose classes are ranked
-_CLASSES_AT_ONCE = 64  # with ImageNet's 80 templates that is 5,120 sentences
-_DEEPEST = 5  # of ranked classes
+_SHOWN = 5  # name at most so many unusable images of a task
+_IMAGES_AT_ONCE = 4096  # rank classes for so many images at once
+_CLASSES_AT_ONCE = 64  # 5,120 sentences with ImageNet's 80 templates
+_DEEPEST = 5  # rank only the best five classes
 
-#: The names of results, as patterns.
+#: Pattern of the results' file names.
 _RESULTS = f"*-{'[0-9a-f]' * LENGTH}.json"
 
-#: WinoGAViL's instances by their number of candidates, as DataComp reports them.
+#: DataComp's groups of WinoGAViL instances: {name: smallest and largest number of candidates}.
 _SIZES = {"5": (5, 5), "6": (6, 6), "10": (10, 10), "12": (12, 12), "5-6": (0, 6), "10-12": (10, 99)}
 
 Vectors = NDArray[np.float32]
@@ -63,24 +63,24 @@ class TaskResult:
     """The scores of a model on a task."""
 
     task: str
-    name: str  # DataComp's name for it, or the task's own
+    name: str  # DataComp's name, or the task's own
     kind: Literal["classification", "retrieval", "association"]
-    metric: str  # that counts
-    metrics: Mapping[str, float | None]  # by name; None if one has no value (acc5 of fewer than five classes)
-    images: int  # that were used
-    unusable: int  # images that could not be used
-    reasons: Mapping[str, str]  # of the first few of them, by key
+    metric: str  # the metric that counts
+    metrics: Mapping[str, float | None]  # {name: value}; None if undefined (acc5 with fewer than five classes)
+    images: int  # number of images that were used
+    unusable: int  # number of images that could not be used
+    reasons: Mapping[str, str]  # {key: reason} for the first few unusable images
     classes: int  # 0 if there are none
-    #: field to group to (accuracy, images): the metrics of worst groups are the least of these
+    #: {field: {group: (accuracy, images)}}: the metric of the worst group is the smallest accuracy
     groups: Mapping[str, Mapping[str, tuple[float, int]]]
 
     @property
     def score(self) -> float | None:
-        """The value of the metric that counts; None if it has none."""
+        """The value of the metric that counts; None if undefined."""
         return self.metrics.get(self.metric)
 
     def row(self) -> dict[str, str]:
-        """The result as a row of a table for people."""
+        """A row of the printed table."""
         if self.kind == "retrieval":
             ways = (("text to image", "image_retrieval"), ("image to text", "text_retrieval"))
             others = [
@@ -103,26 +103,26 @@ class TaskResult:
 class ZeroShot:
     """The scores of a model on a set of tasks."""
 
-    model: str  # its reference
-    digest: str  # of the model's files
-    precision: str  # that the networks ran in
-    results: tuple[TaskResult, ...]  # by name
-    failed: Mapping[str, str]  # tasks that could not be run, with the reason
-    others: Mapping[str, str]  # folders that are no tasks, with the reason
+    model: str  # as the caller named it
+    digest: str  # hash of the model's files
+    precision: str
+    results: tuple[TaskResult, ...]  # sorted by name
+    failed: Mapping[str, str]  # {task that could not be run: reason}
+    others: Mapping[str, str]  # {folder that is no task: reason}
 
     @property
     def average(self) -> float | None:
-        """The mean of the scores of all tasks here; None if one failed or has no score."""
+        """Mean score over all tasks here; None if a task failed or has no score."""
         scores = [one.score for one in self.results if one.score is not None]
         return sum(scores) / len(scores) if scores and len(scores) == len(self.results) and not self.failed else None
 
     def groups(self) -> tuple[Average, ...]:
-        """DataComp's averages, with absent tasks listed; () if no task is one of its 38."""
+        """DataComp's averages, which list absent tasks; () without any DataComp task."""
         scores = {one.name: one.score for one in self.results if entry_of(one.task) and one.score is not None}
         return averages(scores) if scores else ()
 
     def rows(self) -> list[dict[str, str]]:
-        """A table for people: a row for each task, then DataComp's groups, then the average."""
+        """A table to print: a row per task, then DataComp's groups, then the average."""
         every = len(self.results) + len(self.failed)
         averages = [(group.name, group.value) for group in self.groups()]
         averages.append((f"average of the tasks here ({every})", self.average))
@@ -158,16 +158,16 @@ def evaluate_zero_shot(
         model: a CLIP or SigLIP checkpoint, or another model that `load_clip` loads.
         tasks: a task's folder, a folder of tasks, or "lab" for a small set drawn from the lab.
         device: where the networks run. The batch size changes no result.
-        out: folder for the results and the lab's tasks; finished ones are reused. None keeps nothing.
-        only: names of some of the tasks; empty for all.
-        split: of WebDataset tasks.
-        size: images of each of the lab's tasks.
+        out: folder for the results and the lab's tasks; reuses finished ones. None writes no files.
+        only: names of the tasks to run; empty for all.
+        split: name of the split of WebDataset tasks.
+        size: images in each of the lab's tasks.
 
     Raises:
-        PoolError: there are no tasks, or one is incomplete.
+        PoolError: there are no tasks, or a task is incomplete.
         RecipeError: a name in `only` is not a task here, or `tasks` is "lab" without a folder to draw it in.
         RunError: `out` holds other files and no results.
-        ModelError: the model is missing, or is of another kind.
+        ModelError: the model is missing, or is not a CLIP or SigLIP.
         DependencyError: scikit-learn is not installed.
     """
     require("sklearn", extra="evaluate")
@@ -176,7 +176,7 @@ def evaluate_zero_shot(
         check_own(Path(out), what="results", marks=[_RESULTS], also=["lab-tasks-*"], read=read)
     if str(tasks) == LAB:
         if out is None:
-            raise RecipeError("the lab's tasks are drawn into a folder: name one with out, or use make_tasks")
+            raise RecipeError("the lab's tasks are drawn into a folder: name it with out, or use make_tasks")
         tasks = make_tasks(Path(out) / f"lab-tasks-{size}", size=size, again=False)
     chosen, others = find_tasks(tasks, split=split, only=only)
     digest = resolve(model).digest
@@ -212,17 +212,17 @@ def evaluate_zero_shot(
 
 @dataclass(kw_only=True)
 class _Embedded:
-    """The images of a task that can be used, with their vectors, and why the others cannot."""
+    """A task's usable images with their embeddings, and why the others are unusable."""
 
     images: list[TaskImage]  # without their bytes
     vectors: Vectors  # (n, d) unit rows
     unusable: int
-    reasons: dict[str, str]  # of the first few of them, by key
+    reasons: dict[str, str]  # {key: reason} for the first few
     incomplete: set[int]  # labels of unusable images
 
 
 class _Runner:
-    """A loaded model and its measurement on each kind of task."""
+    """A loaded model, and how to measure it on each kind of task."""
 
     def __init__(self, model: str, device: Device) -> None:
         self._clip = load_clip(model, device)
@@ -231,29 +231,29 @@ class _Runner:
         self._batch = device.batch_size
         self._threads = device.threads or min(8, os.cpu_count() or 1)
 
-    def run(self, task: Task) -> TaskResult:
+    def run(self, task: ZeroShotTask) -> TaskResult:
         """Measures the model on a task."""
         measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
         if absent := sorted({*task.worst.values()} - {*task.fields}):
             raise PoolError(
-                f"{task.folder}: {task.metric} needs each image's {', '.join(absent)}, which only .npy members of "
+                f"{task.folder}: {task.metric} needs each image's {', '.join(absent)}, which only .npy members in "
                 "tars hold"
             )
-        found = self._embedded(task)
-        metrics, groups = measure[task.kind](task, found)
+        embedded = self._embedded(task)
+        metrics, groups = measure[task.kind](task, embedded)
         return TaskResult(
             task=task.name, name=task.entry.name if task.entry else task.name, kind=task.kind, metric=task.metric,
-            metrics=metrics, images=len(found.images), unusable=found.unusable, reasons=found.reasons,
+            metrics=metrics, images=len(embedded.images), unusable=embedded.unusable, reasons=embedded.reasons,
             classes=len(task.classes), groups=groups,
         )  # fmt: skip
 
-    def _classify(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
+    def _classify(self, task: ZeroShotTask, embedded: _Embedded) -> tuple[Metrics, dict[str, Any]]:
         from sklearn.metrics import f1_score, recall_score
 
         classes = self._class_vectors(task)
-        truth = np.array([image.label for image in found.images], np.int64)
+        truth = np.array([image.label for image in embedded.images], np.int64)
         starts = range(0, len(truth), _IMAGES_AT_ONCE)
-        blocks = [found.vectors[start : start + _IMAGES_AT_ONCE] for start in starts]
+        blocks = [embedded.vectors[start : start + _IMAGES_AT_ONCE] for start in starts]
         ranked = np.concatenate([top_classes(cosines(block, classes), _DEEPEST) for block in blocks])
         best, five = ranked[:, 0], (ranked == truth[:, None]).any(1)
         # Only classes with an image count, as in WILDS (Koh et al. 2021), from which DataComp takes iWildCam's F1.
@@ -268,36 +268,36 @@ class _Runner:
         for name, field in task.worst.items():
             right = five if name.startswith("acc_top5") else best == truth
             column = task.fields.index(field)
-            means = group_means(right, np.array([image.groups[column] for image in found.images]))
+            means = group_means(right, np.array([image.groups[column] for image in embedded.images]))
             metrics[name] = min(mean for mean, _ in means.values())
             groups[field] = {str(group): one for group, one in means.items()}
         return metrics, groups
 
-    def _retrieve(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
-        captions = [caption for image in found.images for caption in image.captions]
-        of_image = np.arange(len(found.images))
-        of_text = np.repeat(of_image, [len(image.captions) for image in found.images])
+    def _retrieve(self, task: ZeroShotTask, embedded: _Embedded) -> tuple[Metrics, dict[str, Any]]:
+        captions = [caption for image in embedded.images for caption in image.captions]
+        of_image = np.arange(len(embedded.images))
+        of_text = np.repeat(of_image, [len(image.captions) for image in embedded.images])
         texts, ks = self._texts(captions), (1, 5, 10)
-        to_image = recall_at(texts, found.vectors, of_text, of_image, ks)
-        to_text = recall_at(found.vectors, texts, of_image, of_text, ks)
+        to_image = recall_at(texts, embedded.vectors, of_text, of_image, ks)
+        to_text = recall_at(embedded.vectors, texts, of_image, of_text, ks)
         metrics: Metrics = {f"image_retrieval_recall@{k}": to_image[k] for k in ks}
         metrics |= {f"text_retrieval_recall@{k}": to_text[k] for k in ks}
         metrics["mean_recall@1"] = (to_image[1] + to_text[1]) / 2
         return metrics, {}
 
-    def _associate(self, task: Task, found: _Embedded) -> tuple[Metrics, dict[str, Any]]:
-        instances: dict[int, list[int]] = {}  # to their images
-        for number, image in enumerate(found.images):
-            if image.label not in found.incomplete:
+    def _associate(self, task: ZeroShotTask, embedded: _Embedded) -> tuple[Metrics, dict[str, Any]]:
+        instances: dict[int, list[int]] = {}  # {instance: its images}
+        for number, image in enumerate(embedded.images):
+            if image.label not in embedded.incomplete:
                 instances.setdefault(image.label, []).append(number)
         if not instances:
             raise PoolError(f"{task.folder}: no instance has all its candidates' images")
-        cues = self._texts([_cue(found.images[numbers[0]].captions[0]) for numbers in instances.values()])
+        cues = self._texts([_cue(embedded.images[numbers[0]].captions[0]) for numbers in instances.values()])
         scores, sizes = [], []
         for cue, numbers in zip(cues, instances.values(), strict=True):
-            right = np.array([found.images[number].right for number in numbers])
+            right = np.array([embedded.images[number].right for number in numbers])
             chosen = np.zeros(len(numbers), bool)
-            chosen[top_classes(cosines(cue[None], found.vectors[numbers]), int(right.sum()))[0]] = True
+            chosen[top_classes(cosines(cue[None], embedded.vectors[numbers]), int(right.sum()))[0]] = True
             scores.append((right & chosen).sum() / (right | chosen).sum())  # Jaccard 1912
             sizes.append(len(numbers))
         jaccard, many = np.array(scores), np.array(sizes)
@@ -307,8 +307,8 @@ class _Runner:
             metrics[f"jaccard_score_{name}"] = float(jaccard[some].mean()) if some.any() else None
         return metrics, {}
 
-    def _class_vectors(self, task: Task) -> Vectors:
-        """(K, d) unit rows: for each class the mean of its sentences' unit vectors.
+    def _class_vectors(self, task: ZeroShotTask) -> Vectors:
+        """Embeds the classes, (K, d) unit rows: per class the mean of its sentences' unit vectors.
 
         Source: Radford et al. 2021 (CLIP), section 3.1.4; `zero_shot_classifier` of clip-benchmark.
         """
@@ -323,30 +323,30 @@ class _Runner:
     def _texts(self, texts: Sequence[str]) -> Vectors:
         return _checked(self._clip.texts(self._tokenize(texts)), "one of the task's texts")
 
-    def _embedded(self, task: Task) -> _Embedded:
-        """Embeds a task's images; PoolError if none can be used."""
-        found = _Embedded(images=[], vectors=np.empty((0, 0), np.float32), unusable=0, reasons={}, incomplete=set())
+    def _embedded(self, task: ZeroShotTask) -> _Embedded:
+        """Embeds a task's images; PoolError if all are unusable."""
+        embedded = _Embedded(images=[], vectors=np.empty((0, 0), np.float32), unusable=0, reasons={}, incomplete=set())
         parts = []
         for batch in self._prepared(task.images()):
             present = [(image, pixels) for image, pixels in batch if not isinstance(pixels, str)]
             for image, reason in batch:
                 if isinstance(reason, str):
-                    found.unusable += 1
-                    found.incomplete.add(image.label)
-                    if len(found.reasons) < _SHOWN:
-                        found.reasons[image.key] = reason
+                    embedded.unusable += 1
+                    embedded.incomplete.add(image.label)
+                    if len(embedded.reasons) < _SHOWN:
+                        embedded.reasons[image.key] = reason
             if present:
                 rows = self._clip.images([pixels for _, pixels in present])
                 parts.append(_checked(rows, f"{present[0][0].key} or one after it"))
-                found.images += [replace(image, image=None) for image, _ in present]
+                embedded.images += [replace(image, image=None) for image, _ in present]
         if not parts:
-            why = "; ".join(f"{key}: {reason}" for key, reason in found.reasons.items()) or "it holds no images"
+            why = "; ".join(f"{key}: {reason}" for key, reason in embedded.reasons.items()) or "it holds no images"
             raise PoolError(f"{task.folder}: no image can be used: {why}")
-        found.vectors = np.concatenate(parts)
-        return found
+        embedded.vectors = np.concatenate(parts)
+        return embedded
 
     def _prepared(self, images: Iterable[TaskImage]) -> Iterator[list[tuple[TaskImage, Pixels | str]]]:
-        """Yields batches of pixels, or why an image cannot be used. Threads decode one batch ahead of the model."""
+        """Yields batches of images with pixels or the reason why not. Threads decode one batch ahead of the model."""
 
         def decoded() -> Iterator[list[tuple[TaskImage, Pixels | str]]]:
             everything = iter(images)
@@ -366,7 +366,7 @@ class _Runner:
 
 
 def _checked(rows: Vectors, what: str) -> Vectors:
-    """Unit rows of embeddings."""
+    """Normalises rows; ModelError if one is NaN or zero."""
     unit = unit_rows(rows)
     if not np.isfinite(unit).all():
         raise ModelError(f"the model's embedding of {what} is NaN or zero")
@@ -374,7 +374,7 @@ def _checked(rows: Vectors, what: str) -> Vectors:
 
 
 def _cue(word: str) -> str:
-    """The sentence of a cue as in WinoGAViL and DataComp: "An owl", "A storm"."""
+    """Adds the article as WinoGAViL and DataComp do: "An owl", "A storm"."""
     word = word.lower()
     return f"{'An' if word.startswith(tuple('aeiou')) else 'A'} {word}"
 

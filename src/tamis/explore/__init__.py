@@ -1,4 +1,4 @@
 """A local page to look at a run: what a recipe keeps and drops, pairs near its threshold, where recipes disagree.
 
-`pages` has the questions that `web/` asks, `queries` answers them, `server` speaks HTTP.
+`web/` sends requests, `server` receives them, `pages` checks and dispatches them, `queries` answers them.
 """

@@ -1,6 +1,6 @@
 """A run whose columns stay in memory, so that recipes can be applied many times a second; its histograms and views.
 
-A view is which rows the page shows, and in which order: the filters and orders of its URL.
+A view is the filters and the order of the rows that the page shows.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,53 +19,46 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float32s, Mask, Rows
+from tamis.data import Column
 from tamis.errors import RecipeError, check_words
 from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
+from tamis.reporting.pairs import smallest
 from tamis.selectors.expression import parse
+from tamis.store import parts
 from tamis.store.reasons import blocks
-from tamis.store.run import Run
+from tamis.store.run import Run, ScoreSet
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
-#: Bytes of columns that are kept; further ones are read from disk each time.
+#: Bytes of columns kept in memory; further columns are read from disk each time.
 _HELD = 1 << 30
 
-#: The bar of a row that is in no bar: its value is missing or infinite.
+#: The bar number of rows without a finite value.
 NONE = 255
 
 
 class HeldRun(Run):
-    """A run that remembers the columns it has read, except embeddings, which are mapped. Threads may share it."""
+    """A run that keeps the columns it has read, except embeddings, which are memory-mapped. Thread-safe."""
 
     def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _HELD) -> None:
         super().__init__(path, partial=partial)
         self._held: dict[tuple[int, str, str], Any] = {}
-        self._held_uids: dict[int, tuple[U64, U64]] = {}
+        self._read_uids = cache(lambda block: parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"])))
         self._room = most
         self._guard = threading.Lock()
 
     def table(self, aliases: Mapping[str, str] | None = None) -> Table:
-        plain, names = super().table(aliases), dict(aliases or {})
+        return dataclasses.replace(super().table(aliases), read_uids=self._read_uids)
 
-        def key(block: int, name: str) -> tuple[int, str, str]:
-            inner, group, _ = self.locate(names.get(name, name))
-            return block, group.folder.name if group is not None else "", inner
-
-        def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
-            held = {name: self._held.get(key(block, name)) for name in wanted}
-            missing = [name for name, value in held.items() if value is None]
-            found = plain.read(block, missing) if missing else {}
-            for name in missing:
-                if plain.kind(name) != "vector":
-                    self._hold(key(block, name), found[name])
-            return {name: found[name] if name in found else held[name] for name in wanted}
-
-        def read_uids(block: int) -> tuple[U64, U64]:
-            if block not in self._held_uids:
-                self._held_uids[block] = plain.read_uids(block)
-            return self._held_uids[block]
-
-        return dataclasses.replace(plain, read=read, read_uids=read_uids)
+    def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
+        keys = {name: (block, group.folder.name if group else "", inner) for name, (inner, group, _) in wanted.items()}
+        held = {name: self._held.get(key) for name, key in keys.items()}
+        missing = {name: wanted[name] for name, value in held.items() if value is None}
+        read = super()._read(block, missing) if missing else {}
+        for name, value in read.items():
+            if wanted[name][2].kind != "vector":
+                self._hold(keys[name], value)
+        return held | read
 
     def _hold(self, key: tuple[int, str, str], value: Any) -> None:
         with self._guard:
@@ -75,7 +69,7 @@ class HeldRun(Run):
                 self._room -= value.nbytes
 
     def forget(self, folder: str) -> None:
-        """Drops the scores of one folder after it was written to; they are read again when needed."""
+        """Drops the cached scores of a folder after a write to it."""
         with self._guard:
             for key in [key for key in self._held if key[1] == folder]:
                 self._room += self._held.pop(key).nbytes
@@ -85,7 +79,8 @@ class HeldRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Binned:
-    """Column binned as in the report: its distribution over the pool, and the bar of each row, `NONE` if it has none.
+    """A column binned as in the report: its distribution, and the bar of each row (`NONE` without a finite value).
+
     `whole`: all finite values are integers.
     """
 
@@ -94,7 +89,7 @@ class Binned:
     whole: bool
 
     def count(self, among: Mask) -> NDArray[np.int64]:
-        """Returns the number of some rows in each bar: (bars,)."""
+        """Returns the number of rows of a mask in each bar: (bars,)."""
         total = np.zeros(256, np.int64)
         for place in blocks(self.bars.size):
             total += np.bincount(self.bars[place][among[place]], minlength=256)
@@ -102,7 +97,7 @@ class Binned:
 
 
 def binned(table: Table, column: str) -> Binned:
-    """Cuts a column of numbers into bars. Memory: a byte per row."""
+    """Bins a number column. Memory: a byte per row."""
     values = whole_column(table, column)
     facts, bars = histogram(values, []), np.full(values.size, NONE, np.uint8)
     for place in blocks(values.size):
@@ -113,19 +108,19 @@ def binned(table: Table, column: str) -> Binned:
 
 
 def heat(x: Binned, y: Binned, among: Mask) -> NDArray[np.int64]:
-    """Returns the number of some rows in each cell of two columns: (bars of y, bars of x)."""
+    """Returns the number of rows of a mask in each cell of two columns: (bars of y, bars of x)."""
     across, down = x.facts.pool.size, y.facts.pool.size
     there = among & (x.bars != NONE) & (y.bars != NONE)
     cells = y.bars[there].astype(np.int64) * across + x.bars[there]
     return np.bincount(cells, minlength=across * down).reshape(down, across)
 
 
-#: Words beyond ASCII that become Python's at once.
+#: Words beyond ASCII that are converted to Python strings at once.
 _CHUNK = 1 << 16
 
 
 def counted(table: Table, column: str) -> pa.Table:
-    """Returns the different words of a column and how often each occurs: `word` (large_string) and `n` (int64)."""
+    """Returns the distinct words of a column and their counts: `word` (large_string) and `n` (int64)."""
 
     def count(place: slice, columns: dict[str, Any]) -> pa.Table:
         found = pc.value_counts(_texts(columns[column]).drop_null())
@@ -137,7 +132,7 @@ def counted(table: Table, column: str) -> pa.Table:
 
 
 def containing(words: pa.Table, part: str) -> pa.Table:
-    """Returns the rows of counted words that contain a text, in any case (Python's `casefold`)."""
+    """Returns the counted words that contain a text, ignoring case (Python's `casefold`)."""
     sought = part.casefold()
     if not sought:
         return words
@@ -150,13 +145,8 @@ def containing(words: pa.Table, part: str) -> pa.Table:
     return words.filter(pa.array(found))
 
 
-def most_frequent(words: pa.Table, most: int) -> pa.Table:
-    """Returns the most frequent of counted words; those that sort first come first among equals."""
-    return words.take(pc.select_k_unstable(words, most, [("n", "descending"), ("word", "ascending")]))
-
-
 def counted_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask) -> NDArray[np.int64]:
-    """Returns how often each of some words occurs in a column's rows of a mask: (words,)."""
+    """Returns how often each word occurs in the rows of a mask: (words,)."""
     few = words.combine_chunks()
 
     def count(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
@@ -167,23 +157,23 @@ def counted_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask
 
 
 def _texts(words: Any) -> Any:
-    """Returns words as large strings, so that those of a whole pool fit into one array."""
+    """Returns words as large strings, so that the words of a whole pool fit into one array."""
     return (words.cast(pa.string()) if pa.types.is_dictionary(words.type) else words).cast(pa.large_string())
 
 
-#: Max rows listed.
+#: Maximum number of rows that a view lists.
 LISTED = 20_000
 
-#: Characters of a caption that can be searched for.
+#: Maximum length of the text that captions are searched for.
 LONGEST = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What the page asks to see: pairs by a reason's code (0: all), ranges (ends included), words, part of a caption.
+    """Filters and order of the rows to show: code of a reason (0: any), ranges (ends included), words, caption text.
 
-    Of the orders, "cut" has the pairs nearest to the recipe's last threshold first, "extremes" the lowest and highest
-    in turn. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; (): any.
+    The order "cut" begins with the pairs nearest to the recipe's last threshold, "extremes" alternates lowest and
+    highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for any.
     """
 
     show: Literal["all", "kept", "dropped", "good", "bad", "labelled"] = "all"
@@ -214,10 +204,10 @@ def rows_of(
     among: Mask | None = None,
     chosen: Rows | None = None,
 ) -> tuple[Rows, int]:
-    """Returns the rows of a view in its order, at most `LISTED`, and how many there are in all.
+    """Returns the first `LISTED` rows of a view in its order, and the number of all its rows.
 
-    `order` are (rows,) scrambled uids: the random order, which also decides ties. Only rows `among` and `chosen` are
-    in it; with the order "row" chosen ones stay in theirs.
+    `order`: (rows,) scrambled uids, the random order, which also breaks ties. The view is limited to the mask `among`
+    and to the rows `chosen`, which keep their order if the view's order is "row".
     """
     table = run.table()
     mask = _shown(view, subset, labels)
@@ -231,35 +221,27 @@ def rows_of(
         _keep_caption(run, mask, view.caption)
     rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
     total = int(rows.size)
+    first = partial(smallest, rows, ties=order.__getitem__, n=LISTED)
     if view.sort == "row":
-        return rows[:LISTED].copy(), total  # a view would keep all of them in memory
+        return rows[:LISTED].copy(), total  # a copy: a view would keep all rows in memory
     if view.sort == "random":
-        return first(rows, order[rows], order), total
+        return first(order[rows]), total
     if view.sort == "cut":
         cut = subset.verdict.ranking
         if cut is None:
             raise RecipeError("the recipe has no threshold on a score, so nothing is near it")
         distance = np.abs(cut.distance(parse(cut.score).values(run.table(subset.verdict.names))))
-        return first(rows, distance[rows], order), total
-    _check_kind(table, view.column, "number")
+        return first(distance[rows]), total
+    check_kind(table, view.column, "number")
     values = whole_column(table, view.column)[rows]
     if view.sort == "score":
-        return first(rows, -values if view.descending else values, order), total
-    both = np.stack([first(rows, values, order), first(rows, -values, order)], axis=1).reshape(-1)
+        return first(-values if view.descending else values), total
+    both = np.stack([first(values), first(-values)], axis=1).reshape(-1)
     _, unique = np.unique(both, return_index=True)
     return both[np.sort(unique)[:LISTED]], total
 
 
-def first(rows: Rows, keys: Any, order: U64) -> Rows:
-    """Returns at most `LISTED` rows, those of the smallest keys first, ties by the scrambled uid, NaN last."""
-    if rows.size > LISTED:
-        limit = np.partition(keys, LISTED - 1)[LISTED - 1]  # NaN sorts last
-        near = keys <= limit if limit == limit else np.ones(keys.size, bool)
-        rows, keys = rows[near], keys[near]
-    return rows[np.lexsort((order[rows], keys))[:LISTED]]
-
-
-def _check_kind(table: Table, column: str, kind: str) -> None:
+def check_kind(table: Table, column: str, kind: str) -> None:
     if table.kind(column) != kind:
         raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, {kind}s are needed here")
 
@@ -275,7 +257,7 @@ def _shown(view: View, subset: Subset, labels: Float32s) -> Mask:
 
 
 def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: float | None) -> None:
-    _check_kind(table, column, "number")
+    check_kind(table, column, "number")
     with np.errstate(over="ignore"):  # an end beyond float32's range is infinite
         bottom, top = np.float32(-np.inf if low is None else low), np.float32(np.inf if high is None else high)
     values = whole_column(table, column)
@@ -283,7 +265,7 @@ def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: 
 
 
 def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
-    _check_kind(table, column, "word")
+    check_kind(table, column, "word")
 
     def look(place: slice, columns: dict[str, Any]) -> None:
         words = columns[column].cast(pa.string())

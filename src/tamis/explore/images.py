@@ -1,4 +1,4 @@
-"""Images of pairs, read from the pool by byte range, small ones kept for a while; and with their text painted over."""
+"""Images of pairs, read from the pool by byte range, with a cache of small ones; and with their text painted over."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tamis.reporting.sections.text import painter
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
 
-#: Longer side of an image in the grid and in a pair's panel, in pixels, and the quality it is encoded at.
+#: (longer side in pixels, encoding quality) of images in the grid, and in a pair's panel.
 SMALL, LARGE = (288, 76), (1400, 88)
 
-#: Small images that are kept: about 10 kB each.
+#: Number of small images in the cache, about 10 kB each.
 KEPT = 8_000
 
-#: Concurrent and queued prefetches of grid pages.
+#: Threads that prefetch pages of the grid, and pages that may wait for them.
 _READERS, _WAITING = 2, 4
 
-#: Problems that may pass, when a disk or a network comes back: such an image is tried again.
+#: Problems that may be temporary (a disk, a network): such an image is tried again.
 _PASSING = ("absent", "unread", "cut")
 
 
 class NoImage(Exception):
-    """There is no image of a pair; the message says why, `passing` whether it may be there later."""
+    """A pair's image cannot be shown; the message says why. `passing`: a later try may succeed."""
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
@@ -38,9 +38,9 @@ class NoImage(Exception):
 
 
 class Images:
-    """Small and large images of a run's rows; the small ones that were used last are kept, `most` of them.
+    """Small and large images of a run's rows, with a cache of the `most` recently used small ones.
 
-    Each is encoded again: nothing of the file itself, such as its metadata, is sent.
+    Images are encoded again, so no metadata of the original file is sent.
     """
 
     def __init__(self, run: Run, pool: Pool | None, *, most: int = KEPT) -> None:
@@ -52,21 +52,15 @@ class Images:
         self._closed = False
 
     def read_soon(self, rows: Sequence[int]) -> None:
-        """Reads the small images of a page in another thread, newest page first; oldest queued pages are dropped."""
+        """Prefetches the images of a page in another thread: the newest page first; the oldest are dropped."""
         with self._guard:
             if not self._closed:
                 self._pages.append(rows)
-                self._readers.submit(self._read_newest)
-
-    def _read_newest(self) -> None:
-        try:
-            rows = self._pages.pop()
-        except IndexError:  # it was dropped
-            return
-        self.read_ahead(rows)
+                # If the page was dropped, IndexError ends up in a future that is not looked at.
+                self._readers.submit(lambda: self.read_ahead(self._pages.pop()))
 
     def close(self) -> None:
-        """Stops reading ahead and drops queued pages."""
+        """Stops prefetching and drops queued pages."""
         with self._guard:
             self._closed = True
         self._pages.clear()
@@ -77,9 +71,9 @@ class Images:
         return self.read_ahead([row])[row].result()
 
     def read_ahead(self, rows: Sequence[int]) -> dict[int, Future[bytes]]:
-        """Reads small images in one pass over their shards, and returns what will hold them.
+        """Reads small images in one pass over their shards, and returns their futures.
 
-        Images that another thread is reading are not waited for.
+        Does not wait for images that another thread is reading.
         """
         with self._guard:
             wanted: dict[int, Future[bytes]] = {row: Future() for row in rows if row not in self._kept}
@@ -132,7 +126,7 @@ def _absence(problem: Problem | None) -> NoImage:
 
 
 class TextPainter:
-    """Paints over the text of images as the run's T-MARS did; `problem` is why it cannot, or ""."""
+    """Paints over the text of images as the run's T-MARS did. `problem`: why that is not possible, or ""."""
 
     def __init__(self, run: Run) -> None:
         self._group = next((group for group in run.scores.values() if group.facts["name"] == "tmars"), None)
@@ -141,7 +135,7 @@ class TextPainter:
         self._guard = threading.Lock()
 
     def paint(self, image: Pixels) -> tuple[Pixels, Pixels]:
-        """Returns an image with its text outlined, and with the text painted over; ModelError if it cannot be done."""
+        """Returns an image with its text outlined, and with its text painted over; ModelError if that fails."""
         if self._group is None:
             raise ModelError(self.problem)
         try:

@@ -1,4 +1,4 @@
-"""Pairs labelled good or bad by a person: a column of the run that recipes read as `label`."""
+"""Labels (good or bad) given by a person: stored as a column of the run, which recipes read as `label`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 
 
 class Labels:
-    """The labels of a run: read once, written shard by shard as they are set; `version` counts every change.
+    """The labels of a run: read once, written to the shard's file when one is set; `version` counts changes.
 
-    `values` are (rows,) 1 good, 0 bad, NaN neither. Several explorers may label one run: a shard's labels are read
-    again before one is added. Labels belong to row numbers, so setting one fails if a shard's rows changed since.
+    `values`: (rows,) 1 good, 0 bad, NaN unlabelled. Several explorers may label one run, so a shard's labels are read
+    again before one is added. Labels belong to row numbers, so setting one fails if the shard's rows have changed.
     """
 
     def __init__(self, run: HeldRun) -> None:
@@ -57,14 +57,14 @@ class Labels:
         return np.array(parts.numbers(column), np.float32)
 
     def count(self, among: Mask | None = None) -> dict[str, int]:
-        """Returns how many rows are good and how many bad, of all or of some."""
+        """Returns the number of good and of bad rows, in a mask or in all."""
         values = self.values if among is None else self.values[among]
         return {"good": int(np.count_nonzero(values == GOOD)), "bad": int(np.count_nonzero(values == BAD))}
 
     def set(self, row: int, value: float | None) -> float:
-        """Labels a row, or removes its label with None; returns the run's value before, NaN for none.
+        """Labels a row, or removes its label with None; returns the value on disk before, NaN if none.
 
-        RunError: another command is writing, the run is gone or has other rows, or the disk is full; nothing is set.
+        RunError, with nothing set: another command is writing, the run is gone or has other rows, or the disk is full.
         """
         with self._lock:
             before = self._set(row, value)
@@ -74,11 +74,11 @@ class Labels:
 
     @property
     def last(self) -> int | None:
-        """The row whose label `undo` takes back next; None if no label was set here."""
+        """The row that `undo` changes next; None if no label was set here."""
         return self._undo[-1][0] if self._undo else None
 
     def undo(self) -> int:
-        """Takes back the last label that was set here, and returns its row."""
+        """Undoes the last change made here, and returns its row."""
         with self._lock:
             if not self._undo:
                 raise RecipeError("there is no label to take back: none was set since the page was opened")
@@ -88,7 +88,7 @@ class Labels:
         return row
 
     def _set(self, row: int, value: float | None) -> float:
-        if not (self._run.path / "run.json").is_file():  # else a folder would be made where the run was
+        if not (self._run.path / "run.json").is_file():  # else we would create a folder where the run was
             raise RunError(f"{self._run.path} is gone: open the run again where it is now")
         shard, place = next(each for each in self._run.row_ranges.items() if row < each[1].stop)
         with locked(self._run.path, doing="writes a label"):
@@ -127,10 +127,10 @@ def kept_shares(labels: Labels, keep: Mask) -> dict[str, Any]:
 
 
 def best_threshold(values: Float32s, labels: Float32s, *, draws: int = 200, seed: int = 0) -> dict[str, Any] | None:
-    """Returns the threshold with the largest share of good pairs kept less the share of bad ones (Youden's J).
+    """Returns the threshold that maximises the share of good pairs kept minus the share of bad pairs kept (Youden's J).
 
-    `low` and `high` are the 95 % interval of the bootstrap (percentiles over draws with replacement), `n` the labelled
-    pairs that have the score. None if fewer than two good or two bad pairs have it, or all of them have the same.
+    `low` and `high`: 95 % bootstrap interval (percentiles of `draws` resamples); `n`: labelled pairs with a score. None
+    if fewer than two good or two bad pairs have a score, or all scores are equal.
 
     Source: Youden 1950, "Index for rating diagnostic tests"; Efron and Tibshirani 1993, section 13.3.
     """

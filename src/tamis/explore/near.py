@@ -1,4 +1,4 @@
-"""Stored embeddings: the images nearest to words, to a pair or to an image of the user's; and a map of all."""
+"""Search by stored embeddings (nearest to words, to a pair, to an uploaded image), and a map of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tamis.ids import scramble
 from tamis.models.reference import resolve
 from tamis.pool.images import decode
 from tamis.pool.source import PoolSpec
+from tamis.reporting.pairs import smallest
 from tamis.storage import files
 from tamis.store.run import Run
 
-#: Rows that a search lists, and rows that a map shows.
+#: Maximum number of rows that a search lists, and that a map shows.
 NEAREST, SAMPLE = 2_000, 200_000
 
-#: Bytes of the largest image that is searched by, and the number of such images whose embeddings are kept.
+#: Maximum bytes of an uploaded image, and number of uploaded images whose embeddings are kept.
 LARGEST, _IMAGES = 16 << 20, 64
 
 #: Rows whose embeddings are multiplied at once.
@@ -33,7 +34,7 @@ _CHUNK = 1 << 15
 
 
 class Projection(NamedTuple):
-    """A map of embeddings: the plane in which they differ most. `of` rows have an embedding, (n,) `rows` are on it."""
+    """A map of embeddings: their first two principal components. Of the `of` rows with one, it shows `rows` (n,)."""
 
     rows: Rows
     points: Float64s  # (n, 2)
@@ -44,7 +45,7 @@ class Projection(NamedTuple):
 class Near:
     """Search in a run's stored embeddings, block by block, without an index.
 
-    `image` is the name of its embeddings of images; None if it stores none.
+    `image`: name of the run's image embeddings; None if it stores none.
     """
 
     def __init__(self, run: Run) -> None:
@@ -66,12 +67,12 @@ class Near:
         return self.image
 
     def to_text(self, text: str) -> Rows:
-        """Returns the rows whose images are nearest to words, by the model that embedded them; the nearest first."""
+        """Returns the rows whose images are nearest to a text, by the model that embedded them; the nearest first."""
         name = self._name()
         return self._nearest(name, self._embedded(name, TextEmbedding, Captions(), text))[0]
 
     def add_image(self, data: bytes) -> str:
-        """Embeds the bytes of an image file like the pool's images, and returns its key for `to_image`."""
+        """Embeds an image file as the pool's images were, and returns its key for `to_image`."""
         name = self._name()
         if len(data) > LARGEST:
             raise RecipeError(f"the image has {len(data):,} bytes, at most {LARGEST:,} are allowed: make it smaller")
@@ -90,14 +91,14 @@ class Near:
         return key
 
     def to_image(self, key: str) -> Rows:
-        """Returns the rows whose images are nearest to an image that was added; the nearest first."""
+        """Returns the rows whose images are nearest to an uploaded image; the nearest first."""
         vector = self._images.get(key)
         if vector is None:
             raise RecipeError("the image that was searched by is no longer here: choose it again")
         return self._nearest(self._name(), vector)[0]
 
     def _embedded(self, name: str, kind: type[TextEmbedding | ImageEmbedding], source: Node, one: Any) -> Float32s:
-        """Returns one text or image in the space of stored embeddings, by the model that made them."""
+        """Embeds one text or image with the model that made the stored embeddings."""
         about = self._run.table().about(name)
         node = kind(model=about["settings"]["model"])
         with self._guard:
@@ -112,7 +113,7 @@ class Near:
         return np.asarray(vector, np.float32)
 
     def neighbours(self, row: int, most: int = NEAREST) -> tuple[Rows, Float32s]:
-        """Returns the rows whose images are nearest to a row's with their cosines, the row itself first."""
+        """Returns the rows whose images are nearest to the image of a row, itself first, and their cosines."""
         name = self._name()
         vector = np.asarray(self._run.table().vectors(name, np.array([row]))[0], np.float32)
         if np.isnan(vector).any():
@@ -120,7 +121,7 @@ class Near:
         return self._nearest(name, vector, most)
 
     def _nearest(self, name: str, vector: Float32s, most: int = NEAREST) -> tuple[Rows, Float32s]:
-        """Returns the rows of the largest products with a vector; ties by the scrambled uid."""
+        """Returns the rows with the largest products with a vector, and these; ties by scrambled uid."""
         table = self._run.table()
         cosines = np.full(len(table), -np.inf, np.float32)
 
@@ -133,11 +134,7 @@ class Near:
 
         list(table.map([name], work))
         there = np.flatnonzero(np.isfinite(cosines))
-        if there.size > most:
-            limit = np.partition(cosines[there], there.size - most)[there.size - most]
-            there = there[cosines[there] >= limit]
-        ties = scramble(*table.uids(there))
-        order = there[np.lexsort((ties, -cosines[there]))][:most]
+        order = smallest(there, -cosines[there], lambda tied: scramble(*table.uids(tied)), most)
         return order, cosines[order]
 
     def projection(self, name: str) -> Projection:
@@ -167,16 +164,16 @@ class Near:
         return Projection(rows, points, shares, int(there.sum()))
 
     def inside(self, name: str, points: Sequence[tuple[float, float]]) -> Rows:
-        """Returns the rows of the map that are inside a polygon."""
+        """Returns the rows of a map that are inside a polygon."""
         found = self.projection(name)
         return found.rows[inside_polygon(found.points, points)]
 
 
 def components(read: Callable[[Rows], Float32s], rows: Rows) -> tuple[Float64s, tuple[float, float]]:
-    """Returns the first two principal components of some rows' vectors, scaled into [-1, 1], and their shares.
+    """Returns the first two principal components of rows' vectors, scaled to [-1, 1], and their shares of the variance.
 
-    `read` gives the vectors of ascending rows, twice, in chunks; d x d numbers are held. The sign of a component makes
-    its largest weight positive. Source: Pearson 1901.
+    `read` returns the vectors of ascending rows; it is called twice per chunk. Memory: d x d numbers. Signs make the
+    largest weight of each component positive. Source: Pearson 1901.
     """
     total: Any = 0
     square: Any = 0
@@ -196,7 +193,7 @@ def components(read: Callable[[Rows], Float32s], rows: Rows) -> tuple[Float64s, 
 
 
 def inside_polygon(points: Float64s, polygon: Sequence[tuple[float, float]]) -> Mask:
-    """Returns which points are inside a closed polygon, by how often a ray to the right crosses it."""
+    """Returns which points are inside a polygon: a ray to the right crosses it an odd number of times."""
     found = np.zeros(len(points), bool)
     corners = np.asarray(polygon, np.float64).reshape(-1, 2)
     x, y = points[:, 0], points[:, 1]

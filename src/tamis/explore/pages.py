@@ -1,4 +1,4 @@
-"""The questions of the page by name, each checked for what it may hold; `queries` and others answer them."""
+"""The requests of the page by name: checks their arguments and calls the code that answers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tamis.store.stream import samples_of
 
 log = logging.getLogger(__name__)
 
-#: Limits of a pair's panel: characters of a text, lines of a list, neighbours.
+#: Limits of a pair's panel: characters of a text, lines of a stored text, neighbours.
 _TEXT, _LINES, _NEIGHBOURS = 20_000, 40, 8
 
-#: The recipe whose groups are shown if the recipe on the page has no step that looks for repeats.
+#: The recipe that finds groups of repeated images if the recipe on the page has no step for it.
 USUAL: Mapping[str, Any] = {"name": "copies", "select": [{"distinct": {"missing": "drop"}}]}
 
-#: Pairs that one request for the grid may name.
+#: Maximum number of pairs in one answer for the grid.
 _MOST = 240
 
 
 class Pages:
-    """What can be asked, by name. The images of rows that a grid shows are read before they are asked for."""
+    """`answers` has a function per request. When rows are listed, their images are prefetched."""
 
     def __init__(self, explorer: Explorer, images: Images) -> None:
         self.explorer, self.images = explorer, images
@@ -90,11 +90,11 @@ class Pages:
         }
 
     def add_image(self, data: bytes) -> dict[str, Any]:
-        """Takes an image of the user's to search by, and returns its key."""
+        """Adds an uploaded image to search by, and returns its key."""
         return {"image": self.explorer.near.add_image(data)}
 
     def image(self, kind: str, row: int) -> bytes:
-        """Returns an encoded image of a row: "small", "large", "outlined" or "painted" (its text painted over)."""
+        """Returns the image of a row as a file: "small", "large", "outlined" or "painted" (text painted over)."""
         if kind in ("outlined", "painted"):
             both = self.explorer.painter.paint(self.images.pixels(row))
             return encoded(both[kind == "painted"], *LARGE)[0]
@@ -104,7 +104,7 @@ class Pages:
 
 
 def view_of(asked: Mapping[str, Any]) -> View:
-    """Returns the view that the page asks for; a key or a value that views do not have raises."""
+    """Returns the requested view; raises for an unknown key or value."""
     settings = dict(asked)
     for name in ("ranges", "words"):
         settings[name] = tuple(tuple(entry) for entry in settings.get(name) or ())
@@ -127,7 +127,7 @@ def _names(value: Any) -> list[str]:
 
 
 def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Returns what the panel shows of a pair, with the verdicts of some recipes by name."""
+    """Returns the contents of a pair's panel, with the verdict of each named recipe."""
     run, words = explorer.run, explorer.words
     pair = read_pairs(run, [row], explorer.numbers, words, None)[row]
     inside = row - run.row_ranges[pair.shard].start
@@ -162,7 +162,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
 
 
 def _percentiles(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Returns scores with the share of scored pairs below, counting half of those that have the same score."""
+    """Returns scores with their percentiles: the share of pairs with a lower score, plus half the share of ties."""
     found = []
     for name, value in values.items():
         there, percentile = bool(np.isfinite(value)), None
@@ -198,7 +198,7 @@ def _neighbours(explorer: Explorer, row: int) -> list[dict[str, Any]]:
 
 
 def _url(explorer: Explorer, row: int) -> str | None:
-    """Returns the url among the run's fields or in the pair's json; None if there is none. It is shown as text only."""
+    """Returns the url in the run's fields or in the pair's json, or None. The page shows it as text only."""
     run = explorer.run
     if "url" in run.facts["pool"]["fields"]:
         url: Any = read_pairs(run, [row], [], ["url"], None)[row].words["url"]
@@ -216,9 +216,9 @@ def _url(explorer: Explorer, row: int) -> str | None:
 
 
 def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the largest groups of which a step of a recipe keeps one pair, that pair first.
+    """Returns the largest groups of repeated images that a recipe finds, each with the kept pair first.
 
-    If the recipe has no such step and the run has hashes of its images, `distinct` finds the groups.
+    If the recipe has no step for it and the run has image hashes, `distinct` finds the groups.
     """
 
     def steps(recipe: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -246,7 +246,7 @@ def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_bits(keeper: str | None, other: str | None) -> int | None:
-    """Hamming distance of an image's first hash to the nearest hash of the other; None without hashes."""
+    """Returns the smallest distance in bits between one image's first hash and a hash of the other; None without."""
     if keeper is None or other is None:
         return None
     return min(

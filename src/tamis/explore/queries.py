@@ -1,6 +1,6 @@
-"""What the page asks about a run, answered: facts, a recipe's choice, rows, charts, words, regions of several recipes.
+"""Answers about a run: facts, what a recipe keeps, rows, charts, words, regions of several recipes.
 
-`choose` is the function behind `tamis select`, so that the page and the command keep the same pairs.
+`choose` is the function behind `tamis select`, so page and command keep the same pairs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
 from tamis.arrays import U64, Mask, Rows
@@ -22,11 +23,11 @@ from tamis.explore.columns import (
     HeldRun,
     View,
     binned,
+    check_kind,
     containing,
     counted,
     counted_among,
     heat,
-    most_frequent,
     rows_of,
 )
 from tamis.explore.images import TextPainter
@@ -34,6 +35,7 @@ from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
+from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, scrambled
 from tamis.storage import explained_errors
@@ -44,21 +46,21 @@ from tamis.store.subset import Subset
 Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]
 Recipe = Mapping[str, Any]
 
-#: Answers that are kept, the most recently used: choices, orders of rows, searches, columns of counted words.
+#: Sizes of the caches: subsets, orders of rows, searches, columns of counted words.
 _CHOICES, _ORDERS, _SEARCHES, _COUNTED = 12, 24, 8, 2
 
-#: Bytes of a subset's file name. File systems allow 255, and a file that is being written has a longer name.
+#: Maximum bytes of a subset's file name. File systems allow 255; the temporary name is longer.
 _LONGEST_NAME = 230
 
-#: Words of a column that are listed, characters of such a word, and of a caption in the grid.
+#: Maximum number of words listed, and of characters of such a word and of a caption in the grid.
 WORDS, _WORD, CAPTION = 200, 120, 400
 
-#: Recipes that are compared at a time.
+#: Maximum number of recipes compared at a time.
 COMPARED = 5
 
 
 class Explorer:
-    """A run, the subsets it was opened with, and answers about them. `choose` decides which rows a recipe keeps."""
+    """A run, the subsets it was opened with, and answers about them. `choose` applies a recipe."""
 
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
@@ -66,7 +68,7 @@ class Explorer:
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
-        self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _whole(json.loads(key))))
+        self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _with_steps(json.loads(key))))
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
@@ -78,30 +80,16 @@ class Explorer:
 
     @property
     def numbers(self) -> list[str]:
-        """Columns of numbers that every shard has, scores first."""
-        return [*(name for name in self._scores("number") if name != LABEL), *INDEX_NUMBERS]
+        """The number columns that every shard has, scores first."""
+        return [*(name for name in number_columns(self.run) if name != LABEL), *INDEX_NUMBERS]
 
     @property
     def words(self) -> list[str]:
-        """Columns of words that every shard has: status, fields of the pool, and scores, but no hashes."""
-        fields = ["status", *self.run.facts["pool"]["fields"]]
-        columns = self.run.columns
-        return [
-            name for name in [*fields, *self._scores("word")] if name in columns and "hex" not in columns[name][2].unit
-        ]
-
-    def _scores(self, kind: str) -> list[str]:
-        return [name for name in self.run.score_names() if self._whole(name) and self._kind(name) == kind]
-
-    def _kind(self, name: str) -> str:
-        return self.run.locate(name)[2].kind
-
-    def _whole(self, name: str) -> bool:
-        group = self.run.columns[name][1]
-        return group is None or group.shards >= set(self.run.shards)
+        """The word columns that every shard has: status, fields of the pool, and scores without hashes."""
+        return ["status", *word_columns(self.run)]
 
     def facts(self) -> dict[str, Any]:
-        """Returns what the page needs to know once."""
+        """Returns the facts that the page loads at its start."""
         columns = []
         for name in self.numbers:
             _, group, column = self.run.columns[name]
@@ -135,8 +123,8 @@ class Explorer:
         }
 
     def _shipped(self) -> list[dict[str, Any]]:
-        """Returns the recipes that come with Tamis and whose columns the run has."""
-        readable = {name for name in self.run.columns if self._whole(name)} | set(self.run.vectors)
+        """Returns the shipped recipes whose columns the run has."""
+        readable = {name for name in self.run.columns if is_complete(self.run, name)} | set(self.run.vectors)
         found = []
         for name in shipped():
             recipe = load(name)
@@ -146,13 +134,13 @@ class Explorer:
         return found
 
     def choose(self, recipe: Recipe) -> Subset:
-        """Returns what a recipe keeps, as `tamis select` would.
+        """Returns the subset that `tamis select` would write for a recipe.
 
-        {"saved": N} stands for the N-th subset that the page was opened with: one from a set operation over repeated
-        rows cannot be reproduced from a recipe.
+        {"saved": N} is the N-th subset that the page was opened with; no recipe reproduces a set operation over
+        repeated rows.
         """
         if "saved" not in recipe:
-            with self._guard:  # several questions about one recipe come at once; it is applied once
+            with self._guard:  # concurrent requests about one recipe apply it once
                 return self._choice(json.dumps(recipe))
         number = recipe["saved"]
         if not isinstance(number, int) or not 0 <= number < len(self._opened_with):
@@ -162,25 +150,24 @@ class Explorer:
         return self._opened_with[number]
 
     def bins(self, column: str) -> Binned:
-        """Returns a column cut into bars."""
+        """Returns a binned column."""
         with self._guard:
             if column not in self._bins:
                 self._bins[column] = binned(self.run.table(), column)
             return self._bins[column]
 
     def chosen(self, recipe: Recipe, columns: Sequence[str]) -> dict[str, Any]:
-        """Returns what the page shows of a recipe: its funnel, its reasons, its YAML, and the kept rows of each bar."""
+        """Returns a recipe's funnel, reasons and YAML, and the kept rows in each bar of some columns."""
         subset = self.choose(recipe)
-        codes = subset.verdict.dropped_by
-        counts = np.bincount(codes, minlength=len(subset.verdict.why) + 1) if codes is not None else np.zeros(1)
+        why = subset.verdict.why
         return {
             "rows": int(subset.keep.size),
             "kept": int(np.count_nonzero(subset.keep)),
             "times": len(subset),
             "funnel": [dict(line, facts=None) for line in subset.funnel],
             "reasons": [
-                {"code": code, "text": reason.sentence, "step": reason.step, "rows": int(counts[code])}
-                for code, reason in enumerate(subset.verdict.why, start=1)
+                {"code": code, "text": reason.sentence, "step": reason.step, "rows": rows}
+                for code, (reason, rows) in enumerate(zip(why, drop_counts(subset.verdict), strict=False), start=1)
             ],
             "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
@@ -189,7 +176,7 @@ class Explorer:
         }
 
     def histograms(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Returns the bars of columns over the whole pool."""
+        """Returns the bars of columns for the whole pool."""
         found = {}
         for column in columns:
             bins = self.bins(column)
@@ -198,7 +185,7 @@ class Explorer:
         return found
 
     def heat(self, x: str, y: str, recipe: Recipe) -> dict[str, Any]:
-        """Returns the number of pairs of the pool, and of those kept, in each cell of two columns."""
+        """Returns the number of pairs, and of kept pairs, in each cell of two columns."""
         across, down = self.bins(x), self.bins(y)
         return {
             "x": _reach(across),
@@ -209,9 +196,9 @@ class Explorer:
         }
 
     def view(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> tuple[Rows, int]:
-        """Returns the rows of a view in its order, and how many there are in all.
+        """Returns the first rows of a view, and the number of all: see `rows_of`.
 
-        `compared` are the recipes of its region, `search` is the JSON of a search or lasso: see `_search`.
+        `compared`: the recipes of its region; `search`: a search or lasso as JSON, see `_search`.
         """
         return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.labels.version)
 
@@ -225,7 +212,7 @@ class Explorer:
         return rows_of(asked, self.run, subset, self.labels.values, self.order, among, rows)
 
     def _search(self, search: str) -> Rows:
-        """Returns the rows of a search: near a text, an image or a row, or inside a lasso on the map."""
+        """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
         asked = json.loads(search)
         if "points" in asked:
             return self.near.inside(str(asked["embedding"]), [(float(x), float(y)) for x, y in asked["points"]])
@@ -243,7 +230,7 @@ class Explorer:
         return row
 
     def cards(self, rows: Sequence[int], recipe: Recipe, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns what the grid shows of rows besides their images, in the order asked for."""
+        """Returns the contents of the grid's cards, except their images, in the given order."""
         subset = self.choose(recipe)
         pairs = read_pairs(self.run, rows, list(columns), [], None)
         codes, reasons = subset.verdict.dropped_by, subset.verdict.reasons
@@ -272,7 +259,7 @@ class Explorer:
         return self._labelled(row)
 
     def undo_label(self) -> dict[str, Any]:
-        """Takes back the last label that was set through this explorer."""
+        """Undoes the last label set through this explorer."""
         return self._labelled(self.labels.undo())
 
     def _labelled(self, row: int) -> dict[str, Any]:
@@ -282,11 +269,11 @@ class Explorer:
         return {"row": row, "label": self.label_of(row), "labels": self.label_facts()}
 
     def label_facts(self) -> dict[str, int | None]:
-        """Returns the number of good and bad pairs, and the row whose label is taken back next."""
+        """Returns the number of good and of bad pairs, and the row that undo changes next."""
         return {**self.labels.count(), "last": self.labels.last}
 
     def suggestions(self) -> list[dict[str, Any]]:
-        """Returns for each score the threshold that separates good from bad best, the sharpest first."""
+        """Returns for each score the threshold that best separates good from bad, the best score first."""
         labels, table = self.labels.values, self.run.table()
         there = np.isfinite(labels)
         found = [
@@ -297,7 +284,7 @@ class Explorer:
         return sorted(found, key=lambda each: -each["gain"])
 
     def regions(self, compared: Sequence[Recipe]) -> dict[str, Any]:
-        """Returns the number of pairs that each combination of 2 to 5 recipes keeps: an UpSet plot."""
+        """Returns the number of pairs kept by each combination of 2 to 5 recipes: the data of an UpSet plot."""
         if not 2 <= len(compared) <= COMPARED:
             raise RecipeError(f"between 2 and {COMPARED} recipes can be compared, got {len(compared)}")
         keeps = [self.choose(recipe).keep for recipe in compared]
@@ -315,14 +302,13 @@ class Explorer:
         }
 
     def word_counts(self, column: str, part: str, recipe: Recipe) -> dict[str, Any]:
-        """Returns the most frequent words of a column that contain a text, with the number of pairs kept of each."""
-        if self._kind(column) != "word":
-            raise RecipeError(f"the column {column!r} holds {self._kind(column)}s, words are counted here")
+        """Returns the most frequent words that contain a text, with the number of kept pairs of each."""
+        check_kind(self.run.table(), column, "word")
         keep = self.choose(recipe).keep
-        with self._counting:  # one at a time, because it may take seconds and memory
+        with self._counting:  # one at a time: counting may take seconds and memory
             pool: pa.Table = self._words(column)
             matches = containing(pool, part)
-            top = most_frequent(matches, WORDS)
+            top = matches.take(pc.select_k_unstable(matches, WORDS, [("n", "descending"), ("word", "ascending")]))
         kept = counted_among(self.run.table(), column, top.column("word"), keep)
         return {
             "different": pool.num_rows,
@@ -334,8 +320,8 @@ class Explorer:
         }
 
     def save(self, recipe: Recipe, *, replace: bool = False) -> dict[str, Any]:
-        """Writes a subset, which includes the recipe, into the run folder's `subsets`."""
-        checked = load(_whole(recipe))
+        """Writes a subset file (it contains the recipe) to the folder `subsets` of the run."""
+        checked = load(_with_steps(recipe))
         subset = self.choose(recipe)
         path = self.run.path / "subsets" / f"{checked.name}.parquet"
         if len(path.name.encode()) > _LONGEST_NAME:
@@ -347,18 +333,18 @@ class Explorer:
             if not replace and path.exists():
                 raise RecipeError(f"{path} exists already: choose another name, or replace it")
             subset.save(path)
-        with self._guard:  # the page compares with what is saved now
+        with self._guard:  # from now on the page compares with the new file
             self._opened_with = tuple(subset if one.name == checked.name else one for one in self._opened_with)
             self._ordered.cache_clear()
         return {"subset": str(path), "kept": len(subset)}
 
 
 def as_yaml(recipe: Recipe) -> str:
-    """Returns a recipe as a file: `tamis select --recipe` with it keeps what the page keeps."""
-    return yaml.safe_dump(_whole(recipe), sort_keys=False, allow_unicode=True, width=100)
+    """Returns a recipe file with which `tamis select --recipe` keeps what the page keeps."""
+    return yaml.safe_dump(_with_steps(recipe), sort_keys=False, allow_unicode=True, width=100)
 
 
-def _whole(recipe: Recipe) -> dict[str, Any]:
+def _with_steps(recipe: Recipe) -> dict[str, Any]:
     return {**recipe, "select": recipe.get("select", [])}
 
 
@@ -371,5 +357,5 @@ def _ends(bins: Binned) -> list[float | None]:
 
 
 def _number(value: float) -> float | None:
-    """Returns a number as JSON holds it: None if it is missing or infinite."""
+    """Returns a number for JSON: None if it is NaN or infinite."""
     return float(value) if np.isfinite(value) else None

@@ -1,14 +1,14 @@
 """The explorer's server: on loopback only, behind a token, for one person.
 
-- Another user of the machine does not know the token of 256 bits, and gets nothing without it.
-- A web page in the same browser does not know it either. Requests for another host's name (DNS rebinding) or from
-  another origin are refused, nothing may be framed, and answers cannot be read across origins. A link with the right
-  token opens the page from anywhere, as a page of its own.
-- Captions, keys and words reach the page as JSON and become text nodes. The page's policy forbids scripts, styles,
-  images and connections from anywhere else.
-- An image to search by has a size limit, is decoded like the pool's images, and is neither stored nor sent back.
-- Files of `web/` are looked up in a list made at the start, rows are numbers, and a saved subset's name must be a valid
-  file name in the run folder.
+- Every request needs a token of 256 bits, which other users of the machine do not know.
+- Other pages in the same browser do not know it either. Requests for another host name (DNS rebinding) or from another
+  origin are refused, nothing can be framed, and other origins cannot read answers. A link with the right token opens
+  the page from anywhere, as a top-level page.
+- Captions, keys and words are sent as JSON and become text nodes. The page's policy forbids scripts, styles, images
+  and connections from elsewhere.
+- An uploaded image has a size limit, is decoded like the pool's images, and is neither stored nor sent back.
+- File names are looked up in a list of the files of `web/`, rows are numbers, and a saved subset's name must be a valid
+  file name.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 
-#: The largest question that the page asks, in bytes: a lasso names its points.
+#: Maximum bytes of a request; the largest are lassos, which list their points.
 _MOST_BYTES = 4 << 20
 
-#: What a malformed question may raise in the code that answers it.
+#: Exceptions that a malformed request may cause in the code that answers it.
 _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError, RecursionError)
 
-#: Where an image to search by is sent.
+#: Path to which images are uploaded.
 _SEARCH = "/near"
 
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -64,7 +64,7 @@ _HEADERS = {
 
 
 def refusal(request: Request, token: str) -> tuple[int, str] | None:
-    """Returns status and reason for a request that is not answered: see the module."""
+    """Returns status and reason if a request is refused (see the module), else None."""
     headers, path = request.headers, request.url.path
     sent = request.query_params.get("token", "") if path == "/" else path.lstrip("/").partition("/")[0]
     host = headers.get("host", "")
@@ -85,7 +85,7 @@ def refusal(request: Request, token: str) -> tuple[int, str] | None:
 
 
 def application(pages: Pages, token: str) -> Starlette:
-    """Returns the application that serves a run's page: `/?token=TOKEN`, and `/TOKEN/...` for all else."""
+    """Returns the ASGI application: `/?token=TOKEN` is the page, `/TOKEN/...` everything else."""
     try:
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
@@ -161,7 +161,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
-    """Answers a question in a thread: JSON, or a sentence that says why it cannot be answered."""
+    """Runs `work` in a thread and returns its result as JSON, or an error message."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse, Response
 
@@ -180,15 +180,15 @@ async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
 
 
 def _json(found: Any) -> str:
-    """Returns an answer as JSON. Infinity becomes ".inf" or "-.inf", as in YAML, and NaN null."""
+    """Encodes an answer as JSON. Infinity becomes ".inf" or "-.inf", as in YAML, and NaN null."""
     try:
         return json.dumps(found, ensure_ascii=True, allow_nan=False)
-    except ValueError:  # rare: a recipe's own numbers
+    except ValueError:  # a recipe may contain infinite numbers
         return json.dumps(json_ready(found, ".inf"), ensure_ascii=True, allow_nan=False)
 
 
 class Server:
-    """A page that is served on a `port` of loopback (0: a free one). `address` is what to open, with the token."""
+    """Serves the page on a `port` of the loopback interface (0: a free one). `address`: the URL with the token."""
 
     def __init__(self, pages: Pages, *, port: int = 0) -> None:
         try:
@@ -200,7 +200,7 @@ class Server:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((HOST, port))
-            self._socket.listen()  # a browser that is quicker than the server waits
+            self._socket.listen()  # a browser that connects before `serve` waits
         except OSError as error:
             self._socket.close()
             message = f"port {port} of {HOST} is not available: {error.strerror}; choose another, or 0"
@@ -215,7 +215,7 @@ class Server:
         self._server = uvicorn.Server(config)
 
     def serve(self) -> None:
-        """Serves until it is interrupted or `stop` is called."""
+        """Serves until interrupted or stopped."""
         try:
             self._server.run(sockets=[self._socket])
         finally:
@@ -223,11 +223,11 @@ class Server:
             self._images.close()
 
     def stop(self) -> None:
-        """Ends `serve`, which another thread runs."""
+        """Makes `serve` return; call it from another thread."""
         self._server.should_exit = True
 
     def open_browser(self) -> None:
-        """Opens the page in the user's browser, if there is one."""
+        """Opens the page in a browser, if there is one."""
         try:
             if not webbrowser.open(self.address):
                 log.info("there is no browser")

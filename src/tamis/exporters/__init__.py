@@ -30,7 +30,7 @@ EXPORTERS = Register(
     _wrong,
 )
 
-#: All by name, those of other packages included; and the class of one name.
+#: Every exporter by name, including other packages'; and one exporter by its name.
 exporters, exporter_class = EXPORTERS.all, EXPORTERS.named
 
 

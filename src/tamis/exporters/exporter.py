@@ -17,7 +17,7 @@ class Exporter(ABC):
     Attributes:
         name: what recipes and `--to` call the format.
         needs_pool: whether `write` also takes the run's pool, opened, to copy samples from. Opening lists the pool.
-        ending: of the files it writes ("npy"). A name with another format's extension is refused; "" accepts any.
+        ending: extension of the files it writes ("npy"). Another format's extension is refused; "" accepts any.
     """
 
     name: ClassVar[str]

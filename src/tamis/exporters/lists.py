@@ -269,9 +269,9 @@ class DroppedExport(_ParquetExport):
 
 
 def _scores(subset: Subset, codes_of: list[Codes]) -> Callable[[int], Float64s]:
-    """Returns a function that gives, for each row of a shard, the score it was dropped by; NaN where there is none.
+    """Returns a function that gives, for each row of a shard, the score it was dropped by, or NaN.
 
-    minmax(), zscore() and rank() see the shards that the steps saw, without those that were scored later.
+    minmax(), zscore() and rank() see only the shards that the steps saw, not shards that were scored later.
     """
     verdict = subset.verdict
     later = [code for code, reason in enumerate(verdict.why, start=1) if reason.step is None]

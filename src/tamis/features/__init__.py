@@ -1,1 +1,1 @@
-"""Intermediate results that signals share: one file per kind, each computed once per batch."""
+"""Intermediate results that signals share; each is computed once per batch."""

@@ -1,6 +1,6 @@
 """Embeddings of images and captions by CLIP-like models: float16 unit rows.
 
-They are rounded to float16 before any score is computed, so a score from stored embeddings is the same number.
+Scores are computed from the float16 numbers, so stored embeddings give exactly the same scores.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Fit = Literal["model", "crop"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPixels(Node):
-    """Images resized for a model: n arrays (side, side, 3) of uint8, None where one does not decode.
+    """Images resized for a model: n arrays (side, side, 3) of uint8, None if one does not decode.
 
     Attributes:
-        model: whose preprocessing (resize, crop) to apply. Two models with equal preprocessing do not share it; the
-            work is small compared with decoding.
+        model: the model whose preprocessing (resize, crop) to apply. Two models with equal preprocessing do not share
+            the result; the work is small compared with decoding.
         of: which images.
-        fit: "model": the model's own way; "crop": the shorter side is resized and the centre cropped, as CLIP does,
-            where a model's own way would squash the image into a square.
+        fit: "model": as the model's preprocessing says; "crop": if that would squash the image into a square, resize
+            its shorter side and crop the centre instead, as CLIP does.
     """
 
     name: ClassVar[str] = "model_pixels"
@@ -58,7 +58,7 @@ class ModelPixels(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(Node):
-    """Captions as token ids of a model's tokenizer: n lists, None where there is no caption."""
+    """Captions as token ids of a model's tokenizer: n lists, None without a caption."""
 
     name: ClassVar[str] = "tokens"
     version: ClassVar[int] = 1
@@ -85,7 +85,7 @@ class _Embedding(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageEmbedding(_Embedding):
-    """Images in a model's joint space: (n, d) float16 unit rows, NaN where one does not decode.
+    """Images in a model's joint space: (n, d) float16 unit rows, NaN if one does not decode.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
@@ -103,14 +103,14 @@ class ImageEmbedding(_Embedding):
 
 @dataclass(frozen=True, kw_only=True)
 class AlikeImageEmbedding(ImageEmbedding):
-    """The same for epochs of one training: reuses another model's resized images.
+    """The same for another epoch of one training run: reuses the images that were resized for its first model.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
         resized_for: the model whose resized images it takes.
 
     Raises:
-        ModelError: when it is loaded: the two models resize images differently.
+        ModelError: on loading, if the two models resize images differently.
     """
 
     resized_for: ModelRef
@@ -129,7 +129,7 @@ class AlikeImageEmbedding(ImageEmbedding):
 
 @dataclass(frozen=True, kw_only=True)
 class TextEmbedding(_Embedding):
-    """Captions in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
+    """Captions in a model's joint space: (n, d) float16 unit rows, NaN without a caption.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
@@ -147,11 +147,11 @@ class TextEmbedding(_Embedding):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedTextEmbedding(_Embedding):
-    """Captions after a prompt in a model's joint space: (n, d) float16 unit rows, NaN where there is no caption.
+    """Prompt + caption in a model's joint space: (n, d) float16 unit rows, NaN without a caption.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
-        prompt: what precedes each caption, with the space between them.
+        prompt: text before each caption, including the space between them.
     """
 
     name: ClassVar[str] = "prompted_text_embedding"
@@ -171,5 +171,5 @@ class PromptedTextEmbedding(_Embedding):
 
 
 def embed_present(items: Sequence[Any], embed: Callable[[Any], Floats], size: int) -> Floats:
-    """Embeds those of n items that are not None: (n, size) float16 unit rows, NaN for the others."""
+    """Embeds all items except None, at once; returns (n, size) float16 unit rows, NaN for None."""
     return of_present(items, lambda present: unit_rows(embed(present)), (size,), np.float16)

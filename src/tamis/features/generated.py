@@ -1,4 +1,4 @@
-"""What models generate: captions of images, and images of captions."""
+"""Generated captions of images, and images drawn from captions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tamis.pool.texts import read_captions_file
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedCaptions(Node):
-    """Captions of each image, drawn by nucleus sampling: n lists of texts, None where an image does not decode.
+    """Captions of each image, drawn by nucleus sampling: n lists of texts, None if an image does not decode.
 
-    A caption depends on the image, the pair's uid and these settings alone.
+    A caption depends only on the image, the pair's uid and these settings.
 
     Attributes:
         model: a BLIP, GIT or other image-to-text checkpoint.
-        sampling: number of captions, and how they are drawn.
+        sampling: number of captions, and how to draw them.
         of: which images: as decoded, or with their text painted over.
-        fit: how images are made to fit the model; see `ModelPixels`.
+        fit: how to resize images for the model; see `ModelPixels`.
 
     Cost: docs/performance.md.
     """
 
     name: ClassVar[str] = "generated_captions"
-    version: ClassVar[int] = 3  # 3: masses of the nucleus are summed in blocks of float32
+    version: ClassVar[int] = 3  # 3: the nucleus's probabilities are summed in blocks of float32
     stored_as: ClassVar[str] = "captions"
     model: ModelRef
     sampling: Sampling = Sampling()
@@ -44,7 +44,7 @@ class GeneratedCaptions(Node):
     fit: Fit = "model"
 
     def __post_init__(self) -> None:
-        if not self.sampling.top_p:  # all captions of an image would be the same
+        if not self.sampling.top_p:  # every caption of an image would be the same
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.sampling.top_p}")
         check_words(self)
 
@@ -72,8 +72,8 @@ class GivenCaptions(Node):
 
     Attributes:
         file: Parquet, CSV or JSON Lines with a column `uid` (32 hex digits) or `key`, and a column `captions` (a list
-            of texts, in CSV as JSON) or `caption` (one text; a pair may have several rows). Pairs of several shards
-            with the same key share its captions: use uids where keys repeat.
+            of texts, in CSV as JSON) or `caption` (one text; a pair may have several rows). Pairs with the same key in
+            several shards share their captions: use uids if keys repeat.
     """
 
     name: ClassVar[str] = "given_captions"
@@ -97,14 +97,14 @@ class GivenCaptions(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnImages(Node):
-    """Drawn images of each caption: n lists of `count` arrays (height, width, 3) of uint8, None without a caption.
+    """Images drawn from each caption: n lists of `count` arrays (height, width, 3) of uint8, None without a caption.
 
-    An image depends on its caption and these settings alone; equal captions of a batch are drawn once.
+    An image depends only on its caption and these settings; equal captions in a batch are drawn once.
 
     Attributes:
         model: a text-to-image pipeline of diffusers.
-        count: number of images of each caption.
-        drawing: how they are drawn.
+        count: number of images per caption.
+        drawing: how to draw them.
 
     Cost: `count` times `drawing.steps` passes of the denoiser for each distinct caption.
     """

@@ -1,4 +1,4 @@
-"""Features that the reader already has: captions, pixels, sizes."""
+"""What a shard's reader already knows: captions, pixels, sizes. And functions for rows that lack a value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def of_present(
     items: Sequence[Any], compute: Callable[[Any], Floats], shape: tuple[int, ...] = (), dtype: Any = np.float32
 ) -> Floats:
-    """Applies a function to those of n items that are not None: (n, *shape), NaN for the others."""
+    """Applies a function to all items except None, at once; returns (n, *shape), NaN for None."""
     results = np.full((len(items), *shape), np.nan, dtype)
     present = [n for n, item in enumerate(items) if item is not None]
     if present:
@@ -28,20 +28,20 @@ def of_present(
 
 
 def each_present(items: Sequence[Any], compute: Callable[[list[Any]], Iterable[T]]) -> list[T | None]:
-    """Applies a function to those of n items that are not None, and returns the result of each; None for None."""
+    """Applies a function to all items except None, at once; returns n results, None for None."""
     results = iter(compute([item for item in items if item is not None]))
     return [None if item is None else next(results) for item in items]
 
 
 def of_distinct(texts: Sequence[str | None], compute: Callable[[list[str]], Iterable[T]], missing: T) -> list[T]:
-    """Applies a function to the distinct texts, sorted, and returns the result of each text; `missing` for None."""
+    """Applies a function to the distinct texts, sorted; returns a result for every text, `missing` for None."""
     distinct = sorted({text for text in texts if text is not None})
     results = dict(zip(distinct, compute(distinct), strict=True)) if distinct else {}
     return [missing if text is None else results[text] for text in texts]
 
 
-class _OfSamples(Node):
-    """A feature that only looks at the samples."""
+class _SampleFeature(Node):
+    """A feature that needs nothing but the samples."""
 
     host: ClassVar[bool] = True
 
@@ -50,8 +50,8 @@ class _OfSamples(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captions(_OfSamples):
-    """The captions of a batch: n texts, None where there is no valid one."""
+class Captions(_SampleFeature):
+    """The captions of a batch: n texts, None for a missing or invalid one."""
 
     name: ClassVar[str] = "captions"
     version: ClassVar[int] = 1
@@ -62,8 +62,8 @@ class Captions(_OfSamples):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodedImages(_OfSamples):
-    """The images of a batch: n arrays (height, width, 3) of uint8 RGB, upright; None where one does not decode."""
+class DecodedImages(_SampleFeature):
+    """The images of a batch: n arrays (height, width, 3) of uint8 RGB, upright; None if one does not decode."""
 
     name: ClassVar[str] = "decoded_images"
     version: ClassVar[int] = 1
@@ -73,8 +73,8 @@ class DecodedImages(_OfSamples):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenContents(_OfSamples):
-    """The opacity (height, width) of images that are a single colour once transparency is ignored; None for others."""
+class HiddenContents(_SampleFeature):
+    """The opacity (height, width) of images that are a single colour once transparency is ignored, else None."""
 
     name: ClassVar[str] = "hidden_contents"
     version: ClassVar[int] = 1
@@ -84,7 +84,7 @@ class HiddenContents(_OfSamples):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transparencies(_OfSamples):
+class Transparencies(_SampleFeature):
     """The mean transparency of each image, in [0, 1]: 0 for files without an alpha channel."""
 
     name: ClassVar[str] = "transparencies"
@@ -95,12 +95,12 @@ class Transparencies(_OfSamples):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dimensions(_OfSamples):
-    """Width and height of the images of a batch in pixels: (n, 2) int64, 0 where unknown.
+class Dimensions(_SampleFeature):
+    """Width and height of each image of a batch in pixels: (n, 2) int64, 0 if unknown.
 
     Attributes:
-        of: "original": of the image on the web, where the sample's json has it, else of the stored one (as DataComp's
-            rules do); "stored": of the stored file.
+        of: "original": the image on the web if the sample's json has its size, else the stored one (DataComp's rule);
+            "stored": the stored file.
     """
 
     name: ClassVar[str] = "dimensions"

@@ -1,4 +1,4 @@
-"""Written text in images: its regions (by PP-OCR or by FAST, as in T-MARS), what it says, and images without it."""
+"""Written text in images: where it is (by PP-OCR, or by FAST as in T-MARS), what it says, and images without it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tamis.models.ocr import (
 
 @dataclass(frozen=True, kw_only=True)
 class TextBoxes(Node):
-    """Quadrilaterals around written text: n `Regions`; None where an image does not decode.
+    """Quadrilaterals around written text: n `Regions`; None if an image does not decode.
 
     FAST is `FastBoxes`. For another detector, derive a frozen dataclass with its own `name` and override `detector`.
 
     Attributes:
-        model: "ppocr": the PP-OCR detector of the rapidocr package.
-        side: smaller images are enlarged until their shorter side has this many pixels; longer sides above 2,048
-            are shrunk. A larger number finds smaller text, and takes longer.
+        model: "ppocr": the PP-OCR detector in the rapidocr package.
+        side: smaller images are enlarged until their shorter side has this many pixels; images with a longer side above
+            2,048 are shrunk. A larger number finds smaller text, and takes longer.
         threshold: lowest mean probability of a region. Printed text scores above 0.8, a street sign 0.5 to 0.9.
-        tallest: a region whose shorter side is longer than this share of the image's longer side counts only if it can
-            be read. The detector takes a dog on a lawn for a huge letter; titles and logos are as high.
-        reader: the recogniser that reads such regions; None drops them all, titles too, and needs no recogniser.
-        legible: lowest mean probability of the characters of such a region. A single character is read three times, in
-            crops of different size, and must be the same each time, with at least (1 + legible) / 2.
+        tallest: a region whose shorter side exceeds this share of the image's longer side counts only if it can be
+            read. Titles and logos are that high, but the detector also takes a dog on a lawn for a huge letter.
+        reader: the recogniser that reads such regions; None drops them all, even titles, and needs no recogniser.
+        legible: lowest mean probability of the characters in such a region. A single character is read in three crops
+            of different size, and must be the same each time, with at least (1 + legible) / 2.
     """
 
     name: ClassVar[str] = "text_boxes"
@@ -68,7 +68,7 @@ class TextBoxes(Node):
 
     @staticmethod
     def class_of(settings: Mapping[str, Any]) -> type[TextBoxes]:
-        """The class for these settings: `detects: fast` means FAST. Raises ValueError for an unknown detector."""
+        """Returns the class for these settings: `detects: fast` means FAST. ValueError for an unknown detector."""
         kind = settings.get("detects")
         if kind not in (None, "fast"):
             raise ValueError(f"{unknown_message('detector', str(kind), ['fast'])}; without `detects` it is PP-OCR's")
@@ -89,7 +89,7 @@ class TextBoxes(Node):
         return lambda *, images: each_present(images, detect)
 
 
-#: The settings of FAST; the others of `TextBoxes` belong to PP-OCR.
+#: FAST's settings; the other fields of `TextBoxes` belong to PP-OCR.
 _FAST_SETTINGS = ("detects", "model", "side", "threshold", "area", "pooling", "tallest")
 
 
@@ -103,12 +103,12 @@ class FastBoxes(TextBoxes):
     Attributes:
         detects: "fast", the name of this detector in recipes.
         model: the ONNX file: 3 x side x side in, FAST's maps out (only the first channel is used).
-        side: images are padded with white to a square and resized to this, up or down.
+        side: images are padded with white to a square, then resized to this many pixels.
         threshold: lowest mean probability of a region.
         area: lowest number of pixels of a region, in the resized image.
-        pooling: 7 for the Total-Text weights, 9 for those of ICDAR 2017.
-        tallest: as in `TextBoxes`; 1 for no limit, as FAST has none.
-        reader: None; no region is read.
+        pooling: 7 for the Total-Text weights, 9 for the ICDAR 2017 weights.
+        tallest: as in `TextBoxes`; by default 1, no limit, because FAST has none.
+        reader: always None; no region is read.
     """
 
     name: ClassVar[str] = "fast_boxes"
@@ -140,11 +140,11 @@ class FastBoxes(TextBoxes):
 
 @dataclass(frozen=True, kw_only=True)
 class RecognisedText(Node):
-    """The lines of text in each image, in reading order: n lists of texts; None where an image does not decode.
+    """The lines of text in each image, in reading order: n lists of texts; None if an image does not decode.
 
     Attributes:
         boxes: finds the text; shared with every signal that uses the same boxes.
-        model: "ppocr-rec": the PP-OCR recogniser of the rapidocr package, for Latin and Chinese letters.
+        model: "ppocr-rec": the PP-OCR recogniser in the rapidocr package, for Latin and Chinese letters.
         confidence: lowest mean probability of a line's characters; lines below it are dropped.
     """
 
@@ -185,7 +185,7 @@ class RecognisedText(Node):
 
 
 def reading_order(regions: Regions) -> list[int]:
-    """Returns the regions' positions row by row from the top, each row from the left.
+    """Returns the regions' indices, row by row from the top, each row from the left.
 
     A region belongs to the row above it if its middle is above the bottom of that row's first region.
     """
@@ -209,16 +209,16 @@ Fill = Literal["surroundings", "inside_mean", "inpaint"]
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedImages(Node):
-    """Images with every text region painted over: n arrays, None where one does not decode.
+    """Images with every text region painted over: n arrays, None if one does not decode.
 
-    An image without text is the same array object as the decoded one.
+    An image without text is the decoded array itself, not a copy.
 
     Attributes:
         boxes: finds the text; shared with every signal that uses the same boxes.
         fill: "surroundings": the mean colour of the pixels around each region (T-MARS, section 4.1); "inside_mean":
-            that of its own pixels, as in the authors' code; "inpaint": from the rim inwards (Telea).
-        ring: width in pixels of the surroundings of a region, or radius of inpainting; an error with "inside_mean",
-            which uses neither.
+            the mean colour of the region, as in the authors' code; "inpaint": from the rim inwards (Telea).
+        ring: width in pixels of a region's surroundings, or radius of inpainting; an error with "inside_mean", which
+            uses neither.
     """
 
     name: ClassVar[str] = "masked_images"
@@ -255,7 +255,7 @@ class MaskedImages(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedImages(Node):
-    """The masked images that masking has changed: n arrays, None for all others."""
+    """The images that masking changed: n arrays, None for all others."""
 
     name: ClassVar[str] = "changed_images"
     version: ClassVar[int] = 1
@@ -272,9 +272,9 @@ class ChangedImages(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedEmbedding(Node):
-    """Masked images in a model's joint space: (n, d) float16 unit rows, NaN where one does not decode.
+    """Masked images in a model's joint space: (n, d) float16 unit rows, NaN if one does not decode.
 
-    An image without text keeps the embedding of the decoded image, and is not embedded again.
+    An image without text keeps the embedding of the decoded image and is not embedded again.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.

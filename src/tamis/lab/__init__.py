@@ -1,7 +1,7 @@
 """The lab: a small drawn world in which the truth about every image-text pair is known.
 
-`make_pool` writes pools for demos, tests and measurements. It uses `sample_scene`, `render` and `describe`;
-`tamis.lab.world` has the tables.
+`make_pool` writes pools for demos, tests and measurements. It samples scenes (`sample_scene`), draws (`render`) and
+captions them (`describe`). `tamis.lab.world` has the tables of objects, colours and places.
 """
 
 from tamis.lab.captions import describe

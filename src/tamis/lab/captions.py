@@ -1,6 +1,5 @@
 """Captions: descriptions of a scene, and fluent sentences without visual content."""
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -20,26 +19,28 @@ from tamis.lab.world import (
     RELATIONS,
     VAGUE_CAPTIONS,
     Scene,
+    pick,
     table,
+    weighted,
 )
 
-_PLACE_SHARE = 0.7  # captions that say where
-_COLOURLESS_SHARE = 0.06  # captions that leave out the subject's colour
-_INVERSE_SHARE = 0.2  # "a tree to the right of a car" for a car left of a tree
+_PLACE_SHARE = 0.7  # share of captions that name the place
+_COLOURLESS_SHARE = 0.06  # share of captions without the subject's colour
+_INVERSE_SHARE = 0.2  # share that says "a tree to the right of a car" if a car is left of a tree
 
 
 def describe(
     scene: Scene, rng: np.random.Generator, *, with_place: bool | None = None, coloured: bool | None = None
 ) -> str:
-    """A grammatical English caption of at least three words.
+    """Writes a grammatical English caption of at least three words.
 
     It names the subject and its count, nearly always its colour, and often the place and the other object's colour.
     Some begin with a capital or end with a full stop. `with_place` and `coloured` fix whether place and colour are
-    named; a caption of two words gets the colour anyway.
+    named; a caption that would have two words names the colour anyway.
     """
     often = rng.random() < _PLACE_SHARE
     with_place = often if with_place is None else with_place
-    template = _template(CAPTIONS_WITH_PLACE if with_place else CAPTIONS_WITHOUT_PLACE, rng)
+    template = weighted(rng, CAPTIONS_WITH_PLACE if with_place else CAPTIONS_WITHOUT_PLACE)
     # Without article and colour, "bicycle, street" would be two words, which caption rules drop.
     by_chance = "{bare}" in template or rng.random() >= _COLOURLESS_SHARE
     coloured = by_chance if coloured is None else coloured or "{bare}" in template
@@ -47,11 +48,11 @@ def describe(
     place = PLACES[scene.place]
     phrases = place.phrases
     if place.on_top and all(OBJECTS[name].small for name in scene.objects):
-        phrases += place.on_top * 2  # said more often where it fits
+        phrases += place.on_top * 2  # twice: small things are usually on top of something
     caption = template.format(
         things=_things(scene, rng, article=True, coloured=coloured, inverse=inverse),
         bare=_things(scene, rng, article=False, coloured=coloured, inverse=inverse),
-        place=_pick(phrases, rng),
+        place=pick(phrases, rng),
         scenery=with_article(place.noun),
         spot=place.noun,
         are="is" if scene.count == 1 else "are",
@@ -69,7 +70,7 @@ def noun_phrase(noun: str, colour: str | None, count: int, rng: np.random.Genera
     if colour is not None:
         words = f"{colour} {words}"
     if count > 1:
-        return f"{_pick(COUNTS[count], rng) if article else COUNTS[count][0]} {words}"
+        return f"{pick(COUNTS[count], rng) if article else COUNTS[count][0]} {words}"
     return with_article(words) if article else words
 
 
@@ -80,10 +81,10 @@ def with_article(words: str) -> str:
 
 def abstract_caption(rng: np.random.Generator) -> str:
     """A fluent sentence or title that no image can show: "an idea whose time has come"."""
-    words = {kind: _pick(choices, rng) for kind, choices in ABSTRACT_WORDS.items()}
+    words = {kind: pick(choices, rng) for kind, choices in ABSTRACT_WORDS.items()}
     others = [value for value in ABSTRACT_WORDS["value"] if value != words["value"]]
-    caption = _pick(ABSTRACT_CAPTIONS, rng).format(
-        **words, value_2=_pick(others, rng), a_idea=with_article(words["idea"])
+    caption = pick(ABSTRACT_CAPTIONS, rng).format(
+        **words, value_2=pick(others, rng), a_idea=with_article(words["idea"])
     )
     return caption[0].upper() + caption[1:] if rng.random() < 0.3 else caption
 
@@ -91,7 +92,7 @@ def abstract_caption(rng: np.random.Generator) -> str:
 def vague_caption(scene: Scene, rng: np.random.Generator) -> tuple[str, str | None]:
     """A true caption that fits many scenes ("an animal outdoors"), and its group, a key of `GROUPS`, or None."""
     group, (one, many, _) = next(item for item in GROUPS.items() if scene.subject in item[1][2])
-    template = _pick(VAGUE_CAPTIONS, rng)
+    template = pick(VAGUE_CAPTIONS, rng)
     caption = template.format(
         thing=one if scene.count == 1 else many,
         where="indoors" if scene.place in INDOORS else "outdoors",
@@ -109,32 +110,18 @@ def _things(scene: Scene, rng: np.random.Generator, *, article: bool, coloured: 
     other_colour = scene.other_colour if rng.random() < 0.75 else None
     if inverse:
         first = noun_phrase(scene.other, other_colour, 1, rng, article=article)
-        return f"{first} {_pick(relation.inverse, rng)} {noun_phrase(scene.subject, colour, 1, rng)}"
+        return f"{first} {pick(relation.inverse, rng)} {noun_phrase(scene.subject, colour, 1, rng)}"
     first = noun_phrase(scene.subject, colour, scene.count, rng, article=article)
-    return f"{first} {_pick(relation.phrases, rng)} {noun_phrase(scene.other, other_colour, 1, rng)}"
+    return f"{first} {pick(relation.phrases, rng)} {noun_phrase(scene.other, other_colour, 1, rng)}"
 
 
-def _pick(choices: Sequence[str], rng: np.random.Generator) -> str:
-    return choices[int(rng.integers(len(choices)))]
-
-
-def _template(weighted: Sequence[tuple[float, str]], rng: np.random.Generator) -> str:
-    point = rng.random() * sum(weight for weight, _ in weighted)
-    for weight, template in weighted:
-        point -= weight
-        if point < 0:
-            return template
-    return weighted[-1][1]
-
-
-#: Articles of feminine nouns.
+#: Feminine articles.
 _FEMININE = ("une ", "una ", "un'", "eine ")
 
 
 def foreign_caption(scene: Scene, rng: np.random.Generator) -> str:
-    """Describes one subject of the scene in another language than English."""
-    languages = _languages()
-    language = languages[int(rng.integers(len(languages)))]
+    """Describes a subject of the scene in a language other than English."""
+    language = pick(_languages(), rng)
     phrase = language["nouns"][scene.subject]
     neuter = scene.subject in language.get("neuter", ())
     gender = "f" if phrase.startswith(_FEMININE) else "n" if neuter else "m"
@@ -142,14 +129,13 @@ def foreign_caption(scene: Scene, rng: np.random.Generator) -> str:
     first = language.get("colour_first", False)
     article, noun = phrase.split(" ", 1) if first else (phrase, "")
     thing = f"{article} {colour} {noun}".strip()
-    template = language["templates"][int(rng.integers(len(language["templates"])))]
-    caption: str = template.format(thing=thing, place=language["places"][scene.place])
+    caption: str = pick(language["templates"], rng).format(thing=thing, place=language["places"][scene.place])
     return caption[0].upper() + caption[1:] if rng.random() < 0.5 else caption
 
 
 @cache
 def _languages() -> tuple[dict[str, Any], ...]:
-    """The languages of foreign.yaml; its lists are in the order of the world's tables."""
+    """Reads the languages in foreign.yaml, whose lists have the order of the world's tables."""
     return tuple(
         {
             **language,

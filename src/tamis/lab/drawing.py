@@ -1,4 +1,4 @@
-"""From a scene to its image."""
+"""Draws the image of a scene."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tamis.lab.pen import Pen, brightened, shades
 from tamis.lab.places import BACKDROPS, gradient
 from tamis.lab.world import COLOURS, RGB, Scene
 
-# Drawn this many times larger and averaged: Pillow's polygons have no anti-aliasing of their own.
+# We draw this many times larger and average: Pillow's polygons have no anti-aliasing.
 _LARGER = 3
 
 
@@ -18,14 +18,14 @@ _LARGER = 3
 class DrawnObject:
     """An object in an image."""
 
-    name: str  # what it is, as the world's tables call it
+    name: str  # a key of `OBJECTS`
     colour: str
-    box: tuple[float, float, float, float]  # left, top, right, bottom of its page in pixels; it fills most of it
+    box: tuple[float, float, float, float]  # left, top, right, bottom in pixels; the object fills most of it
 
 
 @dataclass(frozen=True)
 class _Spot:
-    """The place of one object: centre, foot and size of its page, in per cent of the image."""
+    """Where to draw an object: its centre, foot and size in per cent of the image."""
 
     name: str
     colour: str
@@ -36,7 +36,7 @@ class _Spot:
 
 
 def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
-    """Draws the scene, RGB, `size` pixels a side; `rng` decides what the scene leaves open.
+    """Draws the scene as an RGB image of `size` x `size` pixels. `rng` decides what the scene leaves open.
 
     Cost: 3 ms at 128 pixels on one CPU core.
     """
@@ -46,10 +46,10 @@ def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:
-    """The empty place, enlarged, for `draw_objects` and `develop`."""
+    """Draws the empty place, enlarged, for `draw_objects` and `develop`."""
     side = size * _LARGER
     paint, sky = BACKDROPS[place]
-    # Another time of day: each channel slightly brighter or darker; objects keep their colours.
+    # Vary the time of day: each channel slightly brighter or darker. Objects keep their colours.
     gains = [float(gain) for gain in rng.uniform(0.94, 1.05) * rng.uniform(0.96, 1.04, size=3)]
     canvas = gradient(side, side, [brightened(colour, gains) for colour in sky])
     pen = Pen(at=(side / 2, side / 2), scale=side / 100, mirror=bool(rng.random() < 0.5))
@@ -97,7 +97,7 @@ def _varied(colour: RGB, rng: np.random.Generator) -> RGB:
 
 
 def _spots(scene: Scene, rng: np.random.Generator) -> list[_Spot]:
-    """The places of all objects, from the back to the front."""
+    """Decides where to draw the objects, from back to front."""
 
     def u(low: float, high: float) -> float:
         return float(rng.uniform(low, high))

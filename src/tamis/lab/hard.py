@@ -1,21 +1,18 @@
-"""Pairs that are hard to judge: captions with one small error, and captions that are right but say little.
+"""Pairs that are hard to judge: captions with a small error, vague captions, titles and watermarks.
 
-In the first four kinds exactly one attribute of the caption is slightly wrong: a similar colour, one more or one less
-of two to four, the opposite side, another animal for an animal. In three of them all named objects are right. Such
-captions test compositional understanding (Yuksekgonul et al. 2023, When and why vision-language models behave like
-bags-of-words; Ma et al. 2023, CREPE).
+In the first four kinds exactly one attribute of the caption is slightly wrong: a similar colour, a count that is off by
+one, the opposite side, or another object of the same group. Such captions test compositional understanding (Yuksekgonul
+et al. 2023, When and why vision-language models behave like bags-of-words; Ma et al. 2023, CREPE).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from tamis.lab.captions import describe, vague_caption
-from tamis.lab.world import COUNTS, GROUPS, NEAR_COLOURS, OBJECTS, Scene, sample_scene
-
-T = TypeVar("T")
+from tamis.lab.world import COUNTS, GROUPS, NEAR_COLOURS, OBJECTS, Scene, pick, sample_scene
 
 HardKind = Literal[
     "wrong_colour",
@@ -32,11 +29,11 @@ HARD_KINDS: tuple[HardKind, ...] = get_args(HardKind)
 #: A value that a sample's json can hold.
 Detail = str | int | float | list[str] | None
 
-# "Next to" has no opposite, and what is in front of something is said to be behind it by changing places.
+# "Next to" has no opposite. For "in front of" we swap the objects: the caption then says that the subject is behind.
 _OPPOSITES = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 
 
-#: A caption, the scene that it describes (None if it names no class), and more values of the sample's json.
+#: (caption, the scene that it describes or None if it names no class, more values for the sample's json)
 Said = tuple[str, Scene | None, Mapping[str, Detail]]
 
 
@@ -56,8 +53,8 @@ def scene_for(kind: HardKind, rng: np.random.Generator, weights: Mapping[str, fl
 def say(kind: HardKind, scene: Scene, rng: np.random.Generator, weights: Mapping[str, float]) -> Said:
     """Captions the scene as the kind demands.
 
-    The details of a wrong attribute are `wrong` (which one), `shown` (the truth) and `said` (the caption's value); of
-    half a description `left_out`; of a vague one `said`, its group or None.
+    Details for a wrong attribute: `wrong` (which one), `shown` (the truth), `said` (the caption's value). For half a
+    description: `left_out`. For a vague caption: `said`, its group or None.
     """
     if kind == "vague":
         caption, group = vague_caption(scene, rng)
@@ -75,7 +72,7 @@ def say(kind: HardKind, scene: Scene, rng: np.random.Generator, weights: Mapping
 
 
 def _half(scene: Scene, rng: np.random.Generator) -> Said:
-    """Describes one of the two objects, without the place."""
+    """Describes only one object, without the place."""
     assert scene.other is not None
     assert scene.other_colour is not None
     subject_only = bool(rng.random() < 0.5)
@@ -88,12 +85,12 @@ def _half(scene: Scene, rng: np.random.Generator) -> Said:
 
 def _wrong_colour(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:
     # Never the other object's colour: no right caption gives one colour to both.
-    said = _pick([colour for colour in NEAR_COLOURS[scene.colour] if colour != scene.other_colour], rng)
+    said = pick([colour for colour in NEAR_COLOURS[scene.colour] if colour != scene.other_colour], rng)
     return replace(scene, colour=said), scene.colour, said
 
 
 def _wrong_count(scene: Scene, rng: np.random.Generator) -> tuple[Scene, int, int]:
-    said = _pick([count for count in COUNTS if abs(count - scene.count) == 1], rng)
+    said = pick([count for count in COUNTS if abs(count - scene.count) == 1], rng)
     return replace(scene, count=said), scene.count, said
 
 
@@ -111,11 +108,11 @@ def _wrong_relation(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str,
 
 
 def _wrong_object(scene: Scene, rng: np.random.Generator) -> tuple[Scene, str, str]:
-    shown = _pick(scene.objects, rng)
+    shown = pick(scene.objects, rng)
     alike = next(members for _, _, members in GROUPS.values() if shown in members)
-    # A group of two that are both in the image has no third: then anything else.
+    # If the whole group is in the image, name any other object.
     free = [name for name in (*alike, *OBJECTS) if name not in scene.objects]
-    said = _pick(free[: max(1, sum(name not in scene.objects for name in alike))], rng)
+    said = pick(free[: max(1, sum(name not in scene.objects for name in alike))], rng)
     return (replace(scene, subject=said) if shown == scene.subject else replace(scene, other=said)), shown, said
 
 
@@ -125,7 +122,3 @@ _WRONG: Mapping[str, Callable[[Scene, np.random.Generator], tuple[Scene, str | i
     "wrong_relation": _wrong_relation,
     "wrong_object": _wrong_object,
 }
-
-
-def _pick(choices: Sequence[T], rng: np.random.Generator) -> T:
-    return choices[int(rng.integers(len(choices)))]

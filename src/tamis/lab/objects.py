@@ -1,8 +1,8 @@
 """Draws each object class on a page of 100 by 100 units.
 
-Most of an object has the given colour, so that "a blue teapot" is clearly blue; parts with a colour of their own
-(wheels, wood, leaves) are small. Animals and vehicles face right. Objects stand at the bottom of the page. Their shapes
-are in objects.yaml; those with shapes that are calculated have a function here.
+Most of an object has the given colour, so that "a blue teapot" is clearly blue; parts with fixed colours (wheels, wood,
+leaves) are small. Animals and vehicles face right. Objects stand at the bottom of the page. Most are lists of shapes in
+objects.yaml; objects with calculated shapes have a function here.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from tamis.lab.world import RGB, table
 _FILE = table("objects.yaml")
 _PALETTE: Mapping[str, RGB] = _FILE["palette"]
 
-#: Shapes that take points; the others take the coordinates of one or two.
+#: Shapes that take points; the others take coordinates as numbers.
 _OF_POINTS = ("poly", "blob", "stroke", "curve")
 
 
@@ -29,7 +29,7 @@ def _draw(name: str, pen: Pen, colours: Shades) -> None:
 
 @cache
 def _shapes(name: str) -> list[tuple[str, str, list[Any]]]:
-    """The shapes of an object: the pen's method, the colour, and what else the method takes."""
+    """Reads an object's shapes: (method of the pen, colour, the method's other arguments)."""
     shapes = []
     for line in _FILE["drawings"][name]:
         drawn, _, moves = line.partition(" + ")
@@ -47,14 +47,14 @@ def _shapes(name: str) -> list[tuple[str, str, list[Any]]]:
 
 
 def contrasts(colours: Shades) -> dict[str, RGB]:
-    """Colours of parts that must differ from the object's own."""
+    """Colours of parts that must differ from the object's colour."""
     red, green, blue = colours.base
     return {
         "collar": (220, 60, 60) if red < 180 else (50, 90, 190),
-        "middle": (110, 66, 32) if red > 235 and 190 < green < 240 else (250, 200, 50),  # of a flower
-        "band": (60, 50, 54) if red + green + blue > 200 else (190, 60, 60),  # of a hat
+        "middle": (110, 66, 32) if red > 235 and 190 < green < 240 else (250, 200, 50),  # in a flower
+        "band": (60, 50, 54) if red + green + blue > 200 else (190, 60, 60),  # on a hat
         "seed": (255, 226, 130) if blue < 120 or red < 200 else (120, 90, 40),
-        "dot": colours.dark if blue > 240 and red > 240 else (255, 255, 255),  # of a mushroom
+        "dot": colours.dark if blue > 240 and red > 240 else (255, 255, 255),  # on a mushroom
     }
 
 

@@ -1,8 +1,8 @@
-"""Text on images as on the web: bands, plates, outlines, shadows, sometimes slanted or turned; titles and watermarks.
+"""Paints text as on web images: on bands and plates, with outlines or shadows, sometimes slanted or turned.
 
-Text detectors are not made for the last two. T-MARS's look for lines of text, and their limit on the height of regions,
-which keeps them from taking a dog for a letter, also hides a title from them. A watermark is the opposite: a detector
-may find it, but the image is fine.
+Also large titles and watermarks, which mislead T-MARS's text detectors. They look for lines of text and limit the
+height of a region, so that they do not take a dog for a letter; so they miss a title. A watermark they may find,
+although the image is fine.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Where = Literal["top", "middle", "bottom", "anywhere"]
 LargeLook = Literal["title", "poster", "stacked", "logo"]
 WatermarkLook = Literal["tiled", "across", "corner"]
 
-# Height of the letters as a share of the image's longer side.
+# Letter height / longer side of the image, smallest and largest.
 _HEIGHTS: dict[LargeLook, tuple[float, float]] = {
     "title": (0.2, 0.4),
     "poster": (0.4, 0.9),
@@ -30,7 +30,7 @@ _HEIGHTS: dict[LargeLook, tuple[float, float]] = {
     "logo": (0.4, 0.9),
 }
 
-# Drawn this many times larger and averaged, so that turned and slanted letters stay smooth.
+# We draw this many times larger and average, so that turned and slanted letters stay smooth.
 _LARGER = 2
 # In pixels at 128; the capitals of Pillow's own font are 0.7 of it, so never below 9.1 pixels.
 _SMALLEST, _LARGEST = 13.0, 19.0
@@ -55,8 +55,8 @@ class PaintedText:
     """An image with text on it."""
 
     image: Image.Image
-    lines: tuple[str, ...]  # the words as painted (perhaps in capitals, perhaps not all)
-    quads: tuple[Quad, ...]  # of each line the four corners around its letters, clockwise from the top left, in pixels
+    lines: tuple[str, ...]  # the painted words, perhaps in capitals, perhaps without the last ones
+    quads: tuple[Quad, ...]  # per line the corners around its letters, clockwise from the top left, in pixels
 
 
 def paint_text(
@@ -93,8 +93,8 @@ def paint_text(
         size = max(_SMALLEST, size - 1.5)
     lines = lines[:most_lines]
 
-    block = _Block(lines, font, centred=bool(rng.random() < 0.7))
-    placed = _Placement(block, image.size, rng, where=where, turn=turn, slant=slant)
+    centred = bool(rng.random() < 0.7)
+    placed = _Placement(lines, font, image.size, rng, centred=centred, where=where, turn=turn, slant=slant)
     stroke = max(1, round(0.45 * unit * _LARGER)) if bold else 0
     canvas = image.copy()
     if style in ("band", "plate"):
@@ -112,9 +112,9 @@ def paint_text(
 def paint_large_text(
     image: Image.Image, word: str, rng: np.random.Generator
 ) -> tuple[PaintedText, dict[str, str | float]]:
-    """Writes one word across the image, with letters of 0.2 to 0.9 of its longer side.
+    """Writes a word across the image. Letters are as high as 0.2 to 0.9 of the longer side.
 
-    - `title`: the word from side to side. `poster`: the same, as narrow and high letters.
+    - `title`: the word from side to side. `poster`: the same with narrow, high letters.
     - `stacked`: the word in two halves, one above the other; words of less than four letters become posters.
     - `logo`: its first letter on a disc or a square.
     """
@@ -170,32 +170,32 @@ def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[Paint
         turn = float(rng.uniform(0.6, 1.0)) * diagonal
         size = 0.8 * (width**2 + height**2) ** 0.5 / font_of(100).getlength(text) * 100
         size = min(size, 30 * unit)
-        places = [centre]
+        centres = [centre]
     elif look == "tiled":
         turn = float(rng.uniform(20, 40))
         size = float(rng.uniform(10, 14)) * unit
         step = font_of(100).getlength(text) * size / 100 + 14 * unit
         rows = size * float(rng.uniform(2.0, 2.8))
-        places = [
+        centres = [
             (centre[0] + (i + 0.5 * (j % 2)) * step, centre[1] + j * rows) for j in range(-6, 7) for i in range(-4, 5)
         ]
     else:
         size = float(rng.uniform(10, 13)) * unit
         half = font_of(100).getlength(text) * size / 200 + 3 * unit
         right, low = rng.random(2) < 0.65
-        places = [(width - half if right else half, height - size if low else size)]
+        centres = [(width - half if right else half, height - size if low else size)]
     if look != "corner" and rng.random() < 0.5:
         turn = -turn
     opacity = float(rng.uniform(0.3, 0.5) if look == "corner" else rng.uniform(0.15, 0.35))
     colour: RGB = (255, 255, 255) if rng.random() < 0.7 else (20, 20, 24)
-    mask, quads = _laid(image.size, text, round(size * _LARGER), places, turn)
+    mask, quads = _laid(image.size, text, round(size * _LARGER), centres, turn)
     canvas = image.copy()
     _paste(canvas, colour, mask, opacity)
     return PaintedText(canvas, (text,) * len(quads), quads), {"look": look, "opacity": round(opacity, 3)}
 
 
 def _stretched(line: str, tall: int, widest: int, rng: np.random.Generator) -> Image.Image:
-    """A mask of the line's letters, as high as asked for and at most as wide."""
+    """Returns a mask of the line's letters, `tall` pixels high and at most `widest` wide."""
     font = font_of(max(1, round(tall * 1.4)))
     left, top, right, bottom = (round(edge) for edge in font.getbbox(line))
     drawn = Image.new("L", (right - left, bottom - top))
@@ -206,7 +206,7 @@ def _stretched(line: str, tall: int, widest: int, rng: np.random.Generator) -> I
 
 
 def _plate(canvas: Image.Image, corner: Point, size: tuple[int, int], fill: RGB, *, round_one: bool) -> None:
-    """A disc or a square behind a letter, as large as the image allows."""
+    """Draws a disc or a square behind a letter."""
     side = max(size) * (1.3 if round_one else 1.15)
     x, y = corner[0] + size[0] / 2, corner[1] + size[1] / 2
     larger = Image.new("L", (canvas.width * _LARGER, canvas.height * _LARGER))
@@ -217,11 +217,11 @@ def _plate(canvas: Image.Image, corner: Point, size: tuple[int, int], fill: RGB,
 
 
 def _laid(
-    size: tuple[int, int], text: str, font_size: int, places: list[Point], turn: float
+    size: tuple[int, int], text: str, font_size: int, centres: list[Point], turn: float
 ) -> tuple[Image.Image, tuple[Quad, ...]]:
-    """A mask with copies of the text around the places, all turned about the image's middle by `turn` degrees."""
+    """A mask with copies of the text around the centres, all turned about the image's middle by `turn` degrees."""
     font = font_of(max(1, font_size))
-    # Twice as large as the image in each direction: what is turned into it is outside before.
+    # Twice as large as the image in each direction: text outside the image may turn into it.
     page = Image.new("L", (size[0] * 2 * _LARGER, size[1] * 2 * _LARGER))
     draw = ImageDraw.Draw(page)
     middle = (size[0] / 2, size[1] / 2)
@@ -238,7 +238,7 @@ def _laid(
         u, v = turned(x, y)
         return round(min(max(u, 0.0), size[0]), 1), round(min(max(v, 0.0), size[1]), 1)
 
-    for x, y in places:
+    for x, y in centres:
         at = ((x - half_w + middle[0]) * _LARGER - left, (y - half_h + middle[1]) * _LARGER - top)
         draw.text(at, text, fill=255, font=font)
         u, v = turned(x, y)
@@ -251,59 +251,50 @@ def _laid(
     return cropped.reduce(_LARGER), tuple(quads)
 
 
-class _Block:
-    """Lines of text on a page of their own, in enlarged pixels."""
-
-    def __init__(self, lines: list[str], font: ImageFont.FreeTypeFont, *, centred: bool) -> None:
-        self.lines, self.font = lines, font
-        ascent, descent = font.getmetrics()
-        self.leading = (ascent + descent) * 0.98
-        lengths = [font.getlength(line) for line in lines]
-        self.width, self.height = max(lengths), self.leading * len(lines)
-        # Top left corner of each line.
-        self.starts = [
-            ((self.width - length) / 2 if centred else 0.0, i * self.leading) for i, length in enumerate(lengths)
-        ]
-
-
 class _Placement:
-    """The position of a block on the image: a slant and a turn about its centre, then a shift."""
+    """A block of lines on the image: laid out in enlarged pixels, slanted and turned about its centre, then shifted."""
 
     def __init__(
-        self, block: _Block, size: tuple[int, int], rng: np.random.Generator, *, where: Where, turn: float, slant: float
-    ) -> None:
-        self.block, self.size = block, size
+        self, lines: list[str], font: ImageFont.FreeTypeFont, size: tuple[int, int], rng: np.random.Generator, *,
+        centred: bool, where: Where, turn: float, slant: float,
+    ) -> None:  # fmt: skip
+        self.lines, self.font, self.size = lines, font, size
+        leading = sum(font.getmetrics()) * 0.98
+        lengths = [font.getlength(line) for line in lines]
+        self.width, self.height = max(lengths), leading * len(lines)
+        # Top left corner of each line in the block.
+        self.starts = [((self.width - length) / 2 if centred else 0.0, i * leading) for i, length in enumerate(lengths)]
         self.canvas = (size[0] * _LARGER, size[1] * _LARGER)
         c, s = cos(turn * pi / 180), sin(turn * pi / 180)
-        # Columns of the matrix that takes block coordinates (about its centre) to the canvas.
+        # Matrix from block coordinates (relative to its centre) to the canvas.
         self.xx, self.xy, self.yx, self.yy = c, -s - slant * c, s, c - slant * s
         self.straight = turn == 0 and slant == 0
-        half_w = (abs(self.xx) * block.width + abs(self.xy) * block.height) / 2 + 4 * _LARGER
-        half_h = (abs(self.yx) * block.width + abs(self.yy) * block.height) / 2 + 3 * _LARGER
+        half_w = (abs(self.xx) * self.width + abs(self.xy) * self.height) / 2 + 4 * _LARGER
+        half_h = (abs(self.yx) * self.width + abs(self.yy) * self.height) / 2 + 3 * _LARGER
         free_x, free_y = max(0.0, self.canvas[0] / 2 - half_w), max(0.0, self.canvas[1] / 2 - half_h)
         along = {"top": (-1.0, -0.8), "middle": (-0.25, 0.25), "bottom": (0.8, 1.0), "anywhere": (-1.0, 1.0)}[where]
         self.x = self.canvas[0] / 2 + float(rng.uniform(-1, 1)) * free_x
         self.y = self.canvas[1] / 2 + float(rng.uniform(*along)) * free_y
 
     def at(self, x: float, y: float) -> Point:
-        """From block coordinates to the canvas."""
-        dx, dy = x - self.block.width / 2, y - self.block.height / 2
+        """Converts block coordinates to canvas coordinates."""
+        dx, dy = x - self.width / 2, y - self.height / 2
         return self.x + self.xx * dx + self.xy * dy, self.y + self.yx * dx + self.yy * dy
 
     def letters(self, stroke: int, shift: float = 0.0) -> Image.Image:
-        """A mask of the letters, thickened by `stroke`, at the image's own size."""
+        """Returns a mask of the letters, thickened by `stroke`, in the image's size."""
         mask = Image.new("L", self.canvas)
         draw = ImageDraw.Draw(mask)
         if self.straight:
             x0, y0 = self.at(0, 0)
-            for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
+            for line, (x, y) in zip(self.lines, self.starts, strict=True):
                 at = (x0 + x + shift, y0 + y + shift)
-                draw.text(at, line, fill=255, font=self.block.font, stroke_width=stroke)
+                draw.text(at, line, fill=255, font=self.font, stroke_width=stroke)
             return mask.reduce(_LARGER)
         # Drawn upright about the canvas's centre, then slanted and turned; Pillow wants the inverse map.
-        left, top = (self.canvas[0] - self.block.width) / 2, (self.canvas[1] - self.block.height) / 2
-        for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
-            draw.text((left + x, top + y), line, fill=255, font=self.block.font, stroke_width=stroke)
+        left, top = (self.canvas[0] - self.width) / 2, (self.canvas[1] - self.height) / 2
+        for line, (x, y) in zip(self.lines, self.starts, strict=True):
+            draw.text((left + x, top + y), line, fill=255, font=self.font, stroke_width=stroke)
         det = self.xx * self.yy - self.xy * self.yx
         a, b, d, e = self.yy / det, -self.xy / det, -self.yx / det, self.xx / det
         cx, cy, x0, y0 = self.canvas[0] / 2, self.canvas[1] / 2, self.x + shift, self.y + shift
@@ -313,19 +304,19 @@ class _Placement:
         )
 
     def plate(self, *, band: bool) -> Image.Image:
-        """A mask of the area behind the block: around it, or a band across the whole image."""
+        """Returns a mask of the area behind the block: around it, or a band across the image."""
         mask = Image.new("L", self.canvas)
         dx, dy = (self.canvas[0], 1.5 * _LARGER) if band else (3 * _LARGER, 1.5 * _LARGER)
-        w, h = self.block.width, self.block.height
+        w, h = self.width, self.height
         corners = [self.at(-dx, -dy), self.at(w + dx, -dy), self.at(w + dx, h + dy), self.at(-dx, h + dy)]
         ImageDraw.Draw(mask).polygon(corners, fill=255)
         return mask.reduce(_LARGER)
 
     def quads(self, margin: float) -> tuple[Quad, ...]:
-        """Corners around the letters of each line, in pixels of the image, never outside it."""
+        """Returns the corners around each line's letters, in pixels inside the image."""
         out: list[Quad] = []
-        for line, (x, y) in zip(self.block.lines, self.block.starts, strict=True):
-            left, top, right, bottom = self.block.font.getbbox(line)
+        for line, (x, y) in zip(self.lines, self.starts, strict=True):
+            left, top, right, bottom = self.font.getbbox(line)
             x0, y0, x1, y1 = x + left - margin, y + top - margin, x + right + margin, y + bottom + margin
             out.append((self._pixel(x0, y0), self._pixel(x1, y0), self._pixel(x1, y1), self._pixel(x0, y1)))
         return tuple(out)
@@ -337,7 +328,7 @@ class _Placement:
 
 @lru_cache(maxsize=64)
 def font_of(size: int) -> ImageFont.FreeTypeFont:
-    """Pillow's own font, the only one that is the same on every machine.
+    """Returns Pillow's built-in font, the only font that is the same on every machine.
 
     With libraqm, which not every Pillow has, letters would be placed slightly differently.
     """

@@ -1,4 +1,4 @@
-"""Drawing on a page of 100 by 100 units, which can be anywhere on the image."""
+"""A pen that draws on a page of 100 by 100 units, which is placed anywhere on the image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _QUARTERS: tuple[tuple[Point, ...], ...] = tuple(
 class Shades:
     """A colour with its shadow, highlight and two contrasting colours."""
 
-    base: RGB  # the colour itself; it covers most of the object
-    dark: RGB  # its shadow; for black a dark grey
-    light: RGB  # its highlight
-    mark: RGB  # for details on top of the colour: dark on light colours, light on dark ones
-    rim: RGB  # the outline: dark, but light around black, which would vanish at night
+    base: RGB  # the colour of most of the object
+    dark: RGB  # shadow; dark grey if the colour is black
+    light: RGB  # highlight
+    mark: RGB  # for details on top: dark, but light on black
+    rim: RGB  # outline: dark, but light around black, which would vanish at night
 
 
 def shades(colour: RGB) -> Shades:
@@ -52,7 +52,7 @@ def shades(colour: RGB) -> Shades:
 
 @cache
 def at(points: str) -> tuple[Point, ...]:
-    """Points written as in an SVG polygon: "x,y x,y"."""
+    """Parses points as in an SVG polygon: "x,y x,y"."""
     return tuple((float(x), float(y)) for x, y in (point.split(",") for point in points.split()))
 
 
@@ -67,7 +67,7 @@ def blend(a: RGB, b: RGB, share: float) -> RGB:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A filled polygon, or a thick line where it has a width; corners and width in pixels."""
+    """A filled polygon, or a thick line if it has a width. In pixels."""
 
     points: list[Point]
     fill: RGB

@@ -1,4 +1,4 @@
-"""A function per place that draws it on a page of 100 by 100 units.
+"""Draws the places, with one function each, on a page of 100 by 100 units.
 
 Places are paler than objects and have no outlines, so that they are not mistaken for objects: the trees of the forest
 are bare trunks and needles, unlike the class "tree". Every place has ground from about 62 units downwards.
@@ -16,7 +16,7 @@ _SHADES_OF_TREE: tuple[RGB, ...] = ((120, 164, 128), (98, 146, 110), (78, 126, 9
 
 
 def gradient(width: int, height: int, colours: Sequence[RGB]) -> Image.Image:
-    """An image that runs through the colours from its top to its bottom, evenly spaced."""
+    """Returns an image that fades through the colours from top to bottom, evenly spaced."""
     rows = np.linspace(0, len(colours) - 1, height)
     channels = [np.interp(rows, range(len(colours)), [c[k] for c in colours]) for k in range(3)]
     column = np.stack(channels, axis=-1).astype(np.uint8)  # (height, 3)
@@ -232,7 +232,7 @@ def lake(pen: Pen, rng: np.random.Generator) -> None:
         pen.oval((206, 206, 190), float(rng.uniform(0, 100)), float(rng.uniform(72, 99)), 2.2, 1.1)
 
 
-# The drawing and the colours behind it, from top to bottom.
+# (function, colours of the background from top to bottom)
 BACKDROPS: dict[str, tuple[Callable[[Pen, np.random.Generator], None], tuple[RGB, ...]]] = {
     "beach": (beach, ((150, 208, 240), (214, 236, 246), (230, 240, 240))),
     "forest": (forest, ((196, 220, 206), (168, 200, 178), (140, 176, 150))),

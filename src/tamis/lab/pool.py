@@ -1,4 +1,4 @@
-"""Lab pools on disk in img2dataset's layout: tar shards, each with a Parquet table and statistics."""
+"""Writes lab pools in img2dataset's layout: tar shards, each with a Parquet table and statistics."""
 
 import filecmp
 import hashlib
@@ -40,7 +40,7 @@ class PoolSummary:
     out: Path
     pairs: int
     shards: tuple[str, ...]  # names of the tar files
-    kinds: dict[Kind, int]  # the number of pairs of every kind
+    kinds: dict[Kind, int]  # {kind: number of pairs}
 
 
 def make_pool(
@@ -58,30 +58,29 @@ def make_pool(
     """Draws a pool of image-text pairs whose true kinds are known, in img2dataset's layout.
 
     The same arguments give the same bytes, whatever the number of workers, and a larger pool begins with the pairs of a
-    smaller one. Shards appear only when complete. Existing shards of this very pool are kept.
+    smaller one. Shards appear only when complete. Existing shards of the same pool are kept.
 
-    Each sample's json has img2dataset's fields and `uid`, and what is true about the pair: `truth` (its kind), `scene`
-    (an id that duplicates share), `duplicate_of` (key of the original or null), `objects`, `colour`, `count`, `place`,
-    `relation` and `other_colour` of what is drawn, `caption_objects` (classes that the caption names), `text` (the
-    painted words) and `text_quads` (for each painted line its four corners, in pixels). Hard kinds have more: `wrong`
-    (colour, count, relation or object), `shown` and `said` for one wrong attribute; `said` (the group in a vague
-    caption, or null); `left_out` (what half a description does not name); `look` and `glyph_height` (a share of the
-    longer side) of large text; `look` and `opacity` of a watermark.
+    Each sample's json has img2dataset's fields, `uid`, and the truth about the pair: `truth` (its kind), `scene` (an id
+    that duplicates share), `duplicate_of` (key of the original, or null), `caption_objects` (classes that the caption
+    names), `text` (the painted words) and `text_quads` (four corners per painted line, in pixels). `objects`, `colour`,
+    `count`, `place`, `relation` and `other_colour` describe the image. Hard kinds have more: `wrong` (colour, count,
+    relation or object), `shown` and `said` for a wrong attribute; `said` (group, or null) for a vague caption;
+    `left_out` for half a description; `look` and `glyph_height` (a share of the longer side) for large text; `look`
+    and `opacity` for a watermark.
 
     Args:
         out: the folder to write into.
         pairs: number of pairs.
         seed: another seed gives another pool.
-        mix: `laion` for the T-MARS paper's shares of kinds and Zipf-distributed classes, `uniform` for equal shares of
-            the five main kinds and of all classes, `hard` for as many pairs of the eight hard kinds as of the main
-            ones, with classes as in `laion`.
+        mix: `laion`: shares of kinds as in the T-MARS paper, Zipf-distributed classes. `uniform`: equal shares of the
+            five main kinds and of all classes. `hard`: as `laion`, but with as many pairs of hard as of main kinds.
         shard_size: pairs per tar, at most 10,000.
-        defects: whether 12 % of the pairs are of the other kinds: abstract captions, duplicates, captions that are not
-            English, tiny and very long images, cut-off files, empty captions.
+        defects: whether 12 % of the pairs have a defect: abstract, foreign or empty captions, duplicates, tiny or very
+            long images, truncated files.
         image_size: side of the images in pixels, at least 96.
         workers: processes. More than one needs a script whose work is under `if __name__ == "__main__"`.
-        shares: of each kind, such as `{"visual": 0.5, "wrong_colour": 0.1}`, with any sum, in place of those of `mix`
-            and `defects`. A duplicate with nothing to repeat becomes a `visual` pair.
+        shares: {kind: share}, such as `{"visual": 0.5, "wrong_colour": 0.1}`, with any sum; replaces `mix` and
+            `defects`. A duplicate with nothing to repeat becomes a `visual` pair.
 
     Raises:
         ValueError: an argument is out of range.
@@ -101,7 +100,7 @@ def make_pool(
         own_shares(shares)  # raises here, not in another process
     out = Path(out)
     names = tuple(f"{number:05d}.tar" for number in range(-(-pairs // shard_size)))
-    # Existing shards first: nothing is written next to those of another pool.
+    # Compare existing shards first, so that nothing is written next to another pool's shards.
     numbers = sorted(range(len(names)), key=lambda number: not (out / names[number]).exists())
     strangers = sorted(path.name for path in out.glob("*.tar") if path.name not in names) if out.exists() else []
     if strangers:
@@ -131,7 +130,7 @@ def _key(index: int, shard_size: int) -> str:
 def _write_shard(
     number: int, *, make: Callable[[int], LabSample], out: Path, pairs: int, seed: int, shard_size: int
 ) -> Counter[Kind]:
-    """Writes one shard with its table and statistics; the tar gets its name last."""
+    """Writes a shard with its table and statistics; the tar appears last."""
     kinds: Counter[Kind] = Counter()
     rows: list[dict[str, Any]] = []
     paths = [out / f"{number:05d}{end}" for end in (".parquet", "_stats.json", ".tar")]
@@ -142,7 +141,7 @@ def _write_shard(
                 kinds[sample.kind] += 1
                 meta = _metadata(sample, seed=seed, shard_size=shard_size)
                 rows.append({name: meta[name] for name in _TABLE.names})
-                # In img2dataset's order: by the members' endings.
+                # As in img2dataset, sorted by extension.
                 add_member(file, f"{meta['key']}.jpg", sample.image)
                 add_member(file, f"{meta['key']}.json", json.dumps(meta, ensure_ascii=False).encode())
                 add_member(file, f"{meta['key']}.txt", sample.caption.encode())
@@ -153,9 +152,9 @@ def _write_shard(
 
 @contextmanager
 def unfinished(*paths: Path) -> Iterator[list[Path]]:
-    """Gives files to write in place of some paths, and then their names, in order; FileExistsError if others have them.
+    """Yields temporary paths to write, and afterwards renames them in order. FileExistsError if other files are there.
 
-    The names hold the process: two commands that draw into one folder write the same bytes.
+    Their names contain the process number, as several commands may draw into one folder.
     """
     fresh = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in paths]
     try:
@@ -171,7 +170,7 @@ def unfinished(*paths: Path) -> Iterator[list[Path]]:
 
 
 def _stats(count: int) -> dict[str, Any]:
-    """img2dataset's statistics of a shard, without times: the same seed gives the same bytes."""
+    """Returns img2dataset's statistics of a shard. Times are 0, so that the same seed gives the same bytes."""
     return {
         "count": count,
         "successes": count,
@@ -218,7 +217,7 @@ def _metadata(sample: LabSample, *, seed: int, shard_size: int) -> dict[str, Any
 
 
 def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    """Adds a file without time or owner: the same bytes every time."""
+    """Adds a file without time or owner, so that the bytes are always the same."""
     member = tarfile.TarInfo(name)
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))

@@ -1,8 +1,8 @@
 """One sample of a lab pool: a pair whose true kind is known, as a pure function of (seed, index).
 
-The five main kinds and their shares are those of the pilot study in T-MARS (Maini et al. 2023, section 3). Defects are
-what else goes wrong in pools from the web; hard kinds are hard to tell from good pairs. Samples do not depend on each
-other (a duplicate draws its original again), so any number of processes can draw shards in any order.
+The five main kinds and their shares come from the pilot study of T-MARS (Maini et al. 2023, section 3). Defects are
+other faults of web pools; hard kinds are hard to tell from good pairs. Samples do not depend on each other (a duplicate
+draws its original again), so any number of processes can draw shards in any order.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,7 +20,7 @@ from tamis.lab.captions import abstract_caption, describe, foreign_caption
 from tamis.lab.drawing import DrawnObject, develop, draw_objects, draw_place
 from tamis.lab.hard import HARD_KINDS, Detail, HardKind, say, scene_for
 from tamis.lab.painted_text import PaintedText, Quad, Where, paint_large_text, paint_text, paint_watermark
-from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS, Scene, sample_scene, zipf_weights
+from tamis.lab.world import COLOURS, COUNTS, OBJECTS, STAMPS, Scene, pick, sample_scene, weighted, zipf_weights
 
 Mix = Literal["laion", "uniform", "hard"]
 Kind = Literal[
@@ -51,13 +50,12 @@ MAIN_KINDS: dict[Kind, float] = {
     "mismatched": 0.037,
 }
 DEFECT_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in MAIN_KINDS and kind not in HARD_KINDS)
-# Of all samples, in equal parts: enough that a pool of a thousand pairs has some of each.
+# Share of samples with a defect, the same for each: a pool of a thousand pairs has some of every kind.
 DEFECT_SHARE = 0.12
-# Of the samples of the mix `hard` without a defect, in equal parts; the rest are the main kinds in LAION's shares. A
-# sixteenth for each hard kind is 250 of 4,000 pairs, enough for an AUC within about three points.
+# Share of hard kinds in the mix `hard` among samples without a defect, the same for each kind. A sixteenth per kind is
+# 250 of 4,000 pairs, enough for an AUC within about three points.
 HARD_SHARE = 0.5
 
-_Odds = tuple[tuple[Kind, float], ...]  # probabilities that sum to 1
 _NOUN_PHRASE_WORDS = frozenset({"a", "an", *COLOURS, *(choices[0] for choices in COUNTS.values())})
 
 
@@ -69,15 +67,15 @@ class LabSample:
     kind: Kind
     image: bytes  # JPEG
     caption: str
-    scene: Scene  # what is drawn
-    described: Scene | None  # the scene of the caption; None if it has none (abstract, empty)
+    scene: Scene  # what the image shows
+    described: Scene | None  # what the caption says; None if it is abstract or empty
     lines: tuple[str, ...] = ()  # the words painted on the image, line by line
-    quads: tuple[Quad, ...] = ()  # the four corners of each painted line, in pixels
-    objects: tuple[DrawnObject, ...] = ()  # from the back to the front; () if the image was cropped or resized
+    quads: tuple[Quad, ...] = ()  # four corners per painted line, in pixels
+    objects: tuple[DrawnObject, ...] = ()  # from back to front; () if the image was cropped or resized
     size: tuple[int, int]  # width and height of the stored image
-    original_size: tuple[int, int]  # width and height that the image claims to have had on the web
-    source: int | None = None  # of duplicates, the index of the original
-    #: more facts about hard kinds: see `tamis.lab.hard.say`, `paint_large_text`, `paint_watermark`
+    original_size: tuple[int, int]  # width and height on the web, as the metadata claims
+    source: int | None = None  # index of the original, for duplicates
+    #: more facts for hard kinds: see `tamis.lab.hard.say`, `paint_large_text`, `paint_watermark`
     details: Mapping[str, Detail] = field(default_factory=dict)
 
     @property
@@ -87,11 +85,7 @@ class LabSample:
 
 
 def kind_shares(mix: Mix, *, defects: bool) -> dict[Kind, float]:
-    """The probability of each kind.
-
-    `laion` has the five main kinds in LAION's shares, `uniform` in equal ones. Half of `hard` is as `laion`, the other
-    half are the eight hard kinds in equal shares.
-    """
+    """Returns the probability of each kind in a mix; see `make_pool`."""
     defective = DEFECT_SHARE if defects else 0.0
     main = dict.fromkeys(MAIN_KINDS, 1 / len(MAIN_KINDS)) if mix == "uniform" else MAIN_KINDS
     shares: dict[Kind, float] = {kind: share * (1 - defective) for kind, share in main.items()}
@@ -104,7 +98,7 @@ def kind_shares(mix: Mix, *, defects: bool) -> dict[Kind, float]:
 
 
 def own_shares(shares: Mapping[Kind, float]) -> dict[Kind, float]:
-    """The probability of each kind from any positive shares, in the order of `KINDS`."""
+    """Normalises shares to probabilities, in the order of `KINDS`."""
     for kind, share in shares.items():
         if kind not in KINDS:
             raise ValueError(unknown_message("kind", kind, KINDS))
@@ -129,17 +123,16 @@ def make_sample(
     """Draws the sample with this number.
 
     Args:
-        index, seed: of the sample.
-        mix, defects: of its pool, see `make_pool`.
+        index, seed: they decide everything random.
+        mix, defects, shares: as in `make_pool`.
         image_size: side in pixels.
-        kind: of the sample, in place of a random one.
-        shares: of each kind, in place of those of `mix` and `defects`.
+        kind: the sample's kind; None draws one.
 
     Cost: 5 ms at 128 pixels on one CPU core.
     """
-    rng = _rng(seed, index)
-    odds = _odds(mix, defects) if shares is None else tuple(own_shares(shares).items())
-    drawn = _kind(rng, odds)
+    rng = np.random.default_rng([seed, index])
+    odds = kind_shares(mix, defects=defects) if shares is None else own_shares(shares)
+    drawn = weighted(rng, odds)  # the first draw: `_source` learns a sample's kind without the rest
     kind = drawn if kind is None else kind
     if kind in ("near_duplicate", "exact_duplicate"):
         source = _source(index, rng, seed=seed, odds=odds)
@@ -150,7 +143,7 @@ def make_sample(
             return _near_duplicate(original, index, rng)
         kind = "visual"  # nothing before it to repeat
 
-    scene, described, caption, details = _captioned(kind, rng, _class_weights(mix))
+    scene, described, caption, details = _captioned(kind, rng, zipf_weights(0.0 if mix == "uniform" else 1.0))
     objects: tuple[DrawnObject, ...] = ()
     if kind == "odd_aspect":
         image = _banner(scene, image_size, rng)
@@ -161,8 +154,7 @@ def make_sample(
     painted = PaintedText(image, (), ())
     more: dict[str, str | float] = {}
     if kind == "visual_random_text":
-        stamp = STAMPS[int(rng.integers(len(STAMPS)))]
-        painted = paint_text(image, stamp, rng, where=_beside(scene, rng))
+        painted = paint_text(image, pick(STAMPS, rng), rng, where=_beside(scene, rng))
     elif kind == "visual_text":
         painted = paint_text(image, _keywords(caption, scene, rng), rng, where=_beside(scene, rng))
     elif kind == "text_only":
@@ -194,7 +186,7 @@ def make_sample(
 def _captioned(
     kind: Kind, rng: np.random.Generator, weights: Mapping[str, float]
 ) -> tuple[Scene, Scene | None, str, Mapping[str, Detail]]:
-    """A scene, the scene that the caption describes, the caption, and the facts of a hard kind."""
+    """Draws (scene, scene that the caption describes, caption, more facts for a hard kind)."""
     if kind in HARD_KINDS:
         scene = scene_for(kind, rng, weights)
         caption, described, details = say(kind, scene, rng, weights)
@@ -212,45 +204,21 @@ def _captioned(
 
 
 def sample_uid(seed: int, index: int) -> str:
-    """The sample's 32 hex digits; duplicates have others."""
+    """Returns the sample's uid, 32 hex digits. Duplicates have different ones."""
     return hashlib.blake2b(f"tamis lab {seed} {index}".encode(), digest_size=16).hexdigest()
 
 
-def _rng(seed: int, index: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence([seed, index]))
-
-
-@lru_cache(maxsize=4)
-def _odds(mix: Mix, defects: bool) -> _Odds:
-    return tuple(kind_shares(mix, defects=defects).items())
-
-
-@lru_cache(maxsize=3)
-def _class_weights(mix: Mix) -> dict[str, float]:
-    return zipf_weights(0.0 if mix == "uniform" else 1.0)
-
-
-def _kind(rng: np.random.Generator, odds: _Odds) -> Kind:
-    """The first draw of every sample, so that duplicates know the kind of others without drawing them."""
-    point = rng.random()
-    for kind, share in odds:
-        point -= share
-        if point < 0:
-            return kind
-    return odds[-1][0]  # rounding left the point at the very end
-
-
-def _source(index: int, rng: np.random.Generator, *, seed: int, odds: _Odds) -> int | None:
-    """An earlier sample without a defect; None if fifty draws find none."""
+def _source(index: int, rng: np.random.Generator, *, seed: int, odds: Mapping[Kind, float]) -> int | None:
+    """Draws the index of an earlier sample without a defect; None after fifty failures."""
     for _ in range(50 if index else 0):
         source = int(rng.integers(index))
-        if _kind(_rng(seed, source), odds) not in DEFECT_KINDS:
+        if weighted(np.random.default_rng([seed, source]), odds) not in DEFECT_KINDS:
             return source
     return None
 
 
 def _near_duplicate(original: LabSample, index: int, rng: np.random.Generator) -> LabSample:
-    """The original slightly cropped, brighter or darker, compressed again, and perhaps reworded."""
+    """Crops the original slightly, changes its brightness, compresses it again, and perhaps rewords the caption."""
     image = Image.open(io.BytesIO(original.image)).convert("RGB")
     w, h = image.size
     left, top, right, bottom = (float(v) for v in rng.uniform(0, 0.03, size=4))
@@ -294,7 +262,7 @@ def _keywords(caption: str, scene: Scene, rng: np.random.Generator) -> str:
 
 
 def _beside(scene: Scene, rng: np.random.Generator) -> Where:
-    """Where text hides least of the subject."""
+    """Returns where text hides least of the subject."""
     if scene.relation == "above":
         return "bottom"
     if scene.relation in ("below", "in front of"):
@@ -303,7 +271,7 @@ def _beside(scene: Scene, rng: np.random.Generator) -> Where:
 
 
 def _banner(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
-    """The scene in the middle of a strip 4 to 8 times as long as wide, with its place mirrored outwards."""
+    """Draws a strip 4 to 8 times as long as wide: the scene in the middle, its empty place mirrored outwards."""
     canvas = draw_place(scene.place, size, rng)
     empty = develop(canvas, rng)
     draw_objects(canvas, scene, rng)
@@ -322,14 +290,14 @@ def _banner(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _plausible_size(rng: np.random.Generator) -> tuple[int, int]:
-    """A usual size of images on the web: shorter side 300 to 800, shape from square to 16:9."""
+    """Draws a usual image size: shorter side 300 to 800, from square to 16:9."""
     short = int(rng.integers(300, 801))
     long = round(short * (1.0, 1.25, 4 / 3, 1.5, 16 / 9)[int(rng.integers(5))])
     return (long, short) if rng.random() < 0.7 else (short, long)
 
 
 def jpeg(image: Image.Image, quality: int) -> bytes:
-    """The bytes of a JPEG."""
+    """Encodes an image as JPEG."""
     out = io.BytesIO()
     image.save(out, "JPEG", quality=quality)
     return out.getvalue()

@@ -1,7 +1,7 @@
-"""A small set of zero-shot tasks drawn from the lab's world, in clip-benchmark's layout.
+"""Draws small zero-shot tasks from the lab's world, in clip-benchmark's layout.
 
-Each tests one ability: to know objects, colours or places, to read, or to find an image by its caption. Every image is
-a function of (seed, task, number); no pool and no training example shares the seed.
+Each tests one ability: to know objects, colours or places, to read, or to find an image by its caption. Every image
+depends only on (seed, task, number). Pools and training examples use other seeds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tamis.lab.pool import add_member, unfinished
 from tamis.lab.samples import jpeg
 from tamis.lab.world import COLOURS, OBJECTS, PLACES, Scene, sample_scene
 
-#: Images of each task unless said otherwise: ten for each of the 48 objects.
+#: Default number of images per task: ten for each of the 48 objects.
 SIZE = 480
 
-#: An unlikely seed for a user's pool, and not one of the built-in models' training and held-out examples.
+#: An unlikely seed for a user's pool. The built-in models' training and held-out examples have other seeds.
 TASKS_SEED = 20_260_021
 
 _SIDE = 128
-_CAPTIONS = 5  # of each image, as in MSCOCO and Flickr30k
+_CAPTIONS = 5  # per image, as in MSCOCO and Flickr30k
 
 _THINGS = ("{c}", "a photo of {c}", "a picture of {c}", "a drawing of {c}")
-# Captions of this world name an object, so colours and places are asked for with some.
+# Captions in this world name an object, so templates for colours and places do too.
 _NOUNS = ("dog", "car", "flower", "book", "house", "hat", "bird", "bottle")
 
 Draw = Callable[[int, np.random.Generator], tuple[Image.Image, Scene]]
@@ -41,7 +41,7 @@ Draw = Callable[[int, np.random.Generator], tuple[Image.Image, Scene]]
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A classification task: its classes, its templates, and the drawing of a class's image."""
+    """A classification task. `draw` draws an image of the class with a given number."""
 
     classes: tuple[str, ...]
     templates: tuple[str, ...]
@@ -51,25 +51,25 @@ class _Labelled:
 def make_tasks(out: str | Path, *, size: int = SIZE, seed: int = TASKS_SEED, again: bool = True) -> Path:
     """Draws the tasks and writes each into a folder `wds_lab-...`.
 
-    - `lab-objects`: which of 48 objects; with the colour and the place of each for accuracies by group.
-    - `lab-colours`: which of 11 colours the object has. `lab-places`: at which of 12 places it is.
-    - `lab-reading`: the name of which object is written on the image of another.
-    - `lab-retrieval`: five captions for each image, no two images of one scene, no caption of two images.
+    - `lab-objects`: which of 48 objects is it? Metadata has its colour and place, for accuracies by group.
+    - `lab-colours`: which of 11 colours has the object? `lab-places`: at which of 12 places is it?
+    - `lab-reading`: which object's name is written on the image? The image shows another object.
+    - `lab-retrieval`: five captions per image; all scenes and all captions differ.
 
-    The same arguments give the same bytes, and a larger set begins with the images of a smaller one.
+    The same arguments give the same bytes, and a larger set starts with the images of a smaller one.
 
     Args:
         out: folder to write into.
-        size: images of each task.
+        size: images per task.
         seed: another seed draws other images.
-        again: False keeps existing tasks without a check.
+        again: False keeps existing tasks unchecked.
 
     Returns:
         The folder.
 
     Raises:
         ValueError: the size is below 1.
-        FileExistsError: the folder holds other files of the tasks' names, such as those of another seed or size.
+        FileExistsError: the folder holds different files with these names, such as tasks of another seed or size.
 
     Cost: 4 ms per image on one CPU core.
     """
@@ -120,12 +120,12 @@ def _captioned(size: int, seed: list[int]) -> Iterator[dict[str, bytes]]:
 
 
 def _alone(rng: np.random.Generator) -> Scene:
-    """A scene of objects of one class."""
+    """Draws a scene with objects of one class only."""
     return replace(sample_scene(rng), relation=None, other=None, other_colour=None)
 
 
 def _with(attribute: str, names: Iterable[str]) -> Draw:
-    """Draws scenes in which the subject, the colour or the place is that of the class."""
+    """Returns a function that draws a scene whose subject, colour or place is the class."""
     values = list(names)
 
     def draw(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
@@ -147,7 +147,7 @@ def _written(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
 
 _NAMES = tuple(with_article(name) for name in OBJECTS)
 
-# The number of a task is part of its images' seed, so new ones go to the end.
+# A task's number is part of its images' seed, so append new tasks at the end.
 _TASKS: Mapping[str, _Labelled] = {
     "objects": _Labelled(_NAMES, _THINGS, _with("subject", OBJECTS)),
     "colours": _Labelled(  # with the article: "an orange" before "dog"
@@ -163,7 +163,7 @@ _TASKS: Mapping[str, _Labelled] = {
 
 
 def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str, list[str]]) -> None:
-    """Writes a task; the number of tars, without which it is incomplete, comes last."""
+    """Writes a task, nshards.txt last: a task without it is incomplete."""
     contents = {name: "".join(f"{line}\n" for line in lines) for name, lines in texts.items()}
     for name, text in contents.items():
         if (folder / name).exists() and (folder / name).read_text(encoding="utf-8", errors="replace") != text:

@@ -1,9 +1,9 @@
-"""The lab's world as tables (world.yaml): classes, colours, places, relations and sentences; and its scenes.
+"""The tables of the lab's world (world.yaml): objects, colours, places, relations and sentences; and its scenes.
 
-`objects` and `places` draw them, by the same names.
+`objects` and `places` have the drawings, under the same names.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ RGB = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Noun:
-    """An object class: its singular and plural, and whether it is small enough to be on a table."""
+    """An object class: singular, plural, and whether it is small enough to stand on a table."""
 
     one: str
     many: str
@@ -44,7 +44,7 @@ class Relation:
 
 
 def table(name: str) -> Any:
-    """A file of tables in this folder, its lists as tuples."""
+    """Reads a YAML file of this package, with lists as tuples."""
     return _frozen(yaml.safe_load((files("tamis.lab") / name).read_text(encoding="utf-8")))
 
 
@@ -57,7 +57,7 @@ def _frozen(value: Any) -> Any:
 _WORLD = table("world.yaml")
 
 OBJECTS: dict[str, Noun] = {one: Noun(one, many, bool(small)) for one, many, *small in _WORLD["objects"]}
-#: (one, many, members) by the group's name.
+#: {group: (singular, plural, members)}
 GROUPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     name: (*group["names"], group["members"]) for name, group in _WORLD["groups"].items()
 }
@@ -67,9 +67,11 @@ PLACES: dict[str, Place] = {name: Place(**place) for name, place in _WORLD["plac
 INDOORS: frozenset[str] = frozenset(_WORLD["indoors"])
 RELATIONS: dict[str, Relation] = {name: Relation(**relation) for name, relation in _WORLD["relations"].items()}
 COUNTS: dict[int, tuple[str, ...]] = _WORLD["counts"]
-#: (weight, template); the first table says where, the second does not.
-CAPTIONS_WITH_PLACE: tuple[tuple[float, str], ...] = _WORLD["captions_with_place"]
-CAPTIONS_WITHOUT_PLACE: tuple[tuple[float, str], ...] = _WORLD["captions_without_place"]
+#: {template: weight}, with and without the place.
+CAPTIONS_WITH_PLACE, CAPTIONS_WITHOUT_PLACE = (
+    {str(template): float(weight) for weight, template in _WORLD[name]}
+    for name in ("captions_with_place", "captions_without_place")
+)
 ABSTRACT_WORDS: dict[str, tuple[str, ...]] = _WORLD["abstract_words"]
 ABSTRACT_CAPTIONS: tuple[str, ...] = _WORLD["abstract_captions"]
 VAGUE_CAPTIONS: tuple[str, ...] = _WORLD["vague_captions"]
@@ -77,22 +79,22 @@ WATERMARKS: tuple[str, ...] = _WORLD["watermarks"]
 STAMPS: tuple[str, ...] = _WORLD["stamps"]
 
 _RELATED_SHARE = 0.4
-# Relations whose subject may be two of a kind; the others leave no room for it at 128 pixels.
+# With these relations there may be two subjects; the others leave no room for them at 128 pixels.
 _SIDEWAYS = ("left of", "right of", "next to")
 _COUNT_SHARES = {1: 0.56, 2: 0.19, 3: 0.13, 4: 0.12}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One to four objects of a class and a colour at a place, perhaps next to an object of another class.
+    """One to four equal objects (the subject) at a place, perhaps with an object of another class.
 
     Attributes:
         subject: a key of `OBJECTS`.
         colour: a key of `COLOURS`.
         place: a key of `PLACES`.
-        count: number of subjects, 1 to 4; at most 2 next to another object, and 1 above, below or in front of it.
-        relation: a key of `RELATIONS`: where the subject is relative to the other object; None without one.
-        other, other_colour: the other object; None without a relation.
+        count: number of subjects, 1 to 4; at most 2 with another object, and 1 above, below or in front of it.
+        relation: a key of `RELATIONS`: where the subject is relative to the other object; None without another object.
+        other, other_colour: the other object and its colour, or None.
 
     Raises:
         ValueError: an unknown name, or a combination that cannot be drawn.
@@ -128,7 +130,7 @@ class Scene:
 
 
 def zipf_weights(exponent: float = 1.0) -> dict[str, float]:
-    """The weight of each class by its rank in `OBJECTS`: 1, 1/2^e, 1/3^e, ..., with sum 1."""
+    """Weights classes by their rank in `OBJECTS`: 1, 1/2^e, 1/3^e, ..., scaled to sum 1."""
     raw = [rank**-exponent for rank in range(1, len(OBJECTS) + 1)]
     return {name: weight / sum(raw) for name, weight in zip(OBJECTS, raw, strict=True)}
 
@@ -136,12 +138,12 @@ def zipf_weights(exponent: float = 1.0) -> dict[str, float]:
 def sample_scene(
     rng: np.random.Generator, class_weights: Mapping[str, float] | None = None, *, unlike: Scene | None = None
 ) -> Scene:
-    """Draw a scene.
+    """Draws a scene.
 
     Args:
-        rng: for every choice.
-        class_weights: relative frequency of each class that may occur. None: all equal.
-        unlike: a scene with which it shares no object and not the place.
+        rng: makes every choice.
+        class_weights: {class: relative frequency}; other classes do not occur. None: all equal.
+        unlike: a scene; the new one has another place and none of its objects.
 
     Raises:
         ValueError: the weights leave fewer than two classes, or name an unknown one.
@@ -156,31 +158,37 @@ def sample_scene(
     colours, relations = list(COLOURS), list(RELATIONS)
     places = [place for place in PLACES if unlike is None or place != unlike.place]
 
-    subject = _weighted(rng, weights)
+    subject = weighted(rng, weights)
     colour = colours[int(rng.integers(len(colours)))]
     place = places[int(rng.integers(len(places)))]
     if rng.random() >= _RELATED_SHARE:
-        return Scene(subject=subject, colour=colour, place=place, count=_weighted(rng, _COUNT_SHARES))
+        return Scene(subject=subject, colour=colour, place=place, count=weighted(rng, _COUNT_SHARES))
     relation = relations[int(rng.integers(len(relations)))]
-    others = [c for c in colours if c != colour]  # two colours, so that a caption that swaps them is wrong
+    others = [c for c in colours if c != colour]  # two colours, so that swapping them makes a caption wrong
     return Scene(
         subject=subject,
         colour=colour,
         place=place,
         count=2 if relation in _SIDEWAYS and rng.random() < 0.2 else 1,
         relation=relation,
-        other=_weighted(rng, {name: w for name, w in weights.items() if name != subject}),
+        other=weighted(rng, {name: w for name, w in weights.items() if name != subject}),
         other_colour=others[int(rng.integers(len(others)))],
     )
 
 
-def _weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
+def pick(choices: Sequence[T], rng: np.random.Generator) -> T:
+    """Draws a choice; all are equally likely."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+def weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
+    """Draws a key in proportion to its weight."""
     point = rng.random() * sum(weights.values())
     for name, weight in weights.items():
         point -= weight
         if point < 0:
             return name
-    return [name for name, weight in weights.items() if weight > 0][-1]  # rounding left the point at the very end
+    return [name for name, weight in weights.items() if weight > 0][-1]  # only if rounding left nothing
 
 
 def _known(what: str, name: str, table: Collection[str]) -> None:

@@ -1,15 +1,13 @@
-"""Exact top-k of very long columns, without sorting them."""
+"""Exact top-k of very long columns, without sorting them; counts from fractions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats, Mask
-
-_BLOCK = 1 << 20  # rows per block: a block and its temporaries stay in the cache
+from tamis.arrays import U64, Floats, Mask
 
 
 def round_half_up(fraction: float, of: int) -> int:
@@ -21,68 +19,32 @@ def round_half_up(fraction: float, of: int) -> int:
     return int(np.floor(round(fraction * of, 9) + 0.5))
 
 
-def kth_largest(values: Floats, k: int, candidates: Mask | None = None) -> float:
-    """Returns the k-th largest of the values, exactly, in O(n) time and O(n / 30) additional memory.
-
-    A sample brackets the answer; one pass counts the values above and in the bracket, another sorts those in it. A
-    bracket that misses (with many ties, for example) is widened, at worst to a plain partition.
-
-    Args:
-        values: (n,) floats, no NaN among the candidates.
-        k: from 1 to the number of candidates.
-        candidates: (n,) rows that count; None for all.
-
-    Raises:
-        ValueError: k is out of range.
-    """
-    count = int(np.count_nonzero(candidates)) if candidates is not None else values.size
-    if not 1 <= k <= count:
-        raise ValueError(f"k must be from 1 to the number of rows {count}, got {k}")
-    margin = 0.004 if count > 4 * _BLOCK else np.inf
-    if margin < 1:
-        stride = count // (1 << 18)  # not random: the answer is exact with any sample
-        sample = np.sort(np.concatenate([block[:: max(1, stride)] for block in _blocks(values, candidates)]))
-    while margin < 1:
-        low = sample[max(0, int((1 - k / count - margin) * sample.size))]
-        high = sample[min(sample.size - 1, int((1 - k / count + margin) * sample.size) + 1)]
-        above, inside = 0, 0
-        for block in _blocks(values, candidates):
-            above += int(np.count_nonzero(block > high))
-            inside += int(np.count_nonzero((block >= low) & (block <= high)))
-        if above < k <= above + inside:
-            if low == high:
-                return float(low)
-            values = np.concatenate([b[(b >= low) & (b <= high)] for b in _blocks(values, candidates)])
-            return float(np.partition(values, inside - (k - above))[inside - (k - above)])
-        margin *= 4
-    rows = values if candidates is None else values[candidates]
-    return float(np.partition(rows, count - k)[count - k])
-
-
-def _blocks(values: Floats, candidates: Mask | None) -> Iterator[Floats]:
-    for start in range(0, values.size, _BLOCK):
-        block = values[start : start + _BLOCK]
-        yield block if candidates is None else block[candidates[start : start + _BLOCK]]
-
-
 def keep_top(
-    values: Floats, n: int, candidates: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+    values: Floats | U64, n: int, candidates: Mask, tie_order: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 ) -> tuple[Mask, float | None]:
     """Keeps the n candidates with the highest values; ties go to the lowest `tie_order`.
 
     Args:
-        values: (m,) floats, no NaN among the candidates.
+        values: (m,) numbers, no NaN among the candidates.
         n: number of rows to keep, at most the number of candidates.
         candidates: (m,) rows that can be kept.
-        tie_order: from row numbers to one number each, usually the scrambled uid. Called for the rows at the cut only;
-            equal numbers go by row number.
+        tie_order: maps row numbers to one number each, usually the scrambled uid. Called for the rows at the cut only;
+            if numbers are equal, the lower row number goes first.
 
     Returns:
         (m,) bool with exactly n rows set, and the lowest value that is kept (None for n = 0).
+
+    Raises:
+        ValueError: n is larger than the number of candidates.
     """
     if n == 0:
         return np.zeros(values.size, bool), None
-    cut = kth_largest(values, n, candidates)
+    if n > (most := int(np.count_nonzero(candidates))):
+        raise ValueError(f"there are {most} rows to keep, fewer than n = {n}")
+    judged = values[candidates]
+    judged.partition(most - n)  # in place: a pool has up to 10^8 rows
+    cut = judged[most - n].item()  # exact, also for uint64
+    del judged
     keep = values > cut
     keep &= candidates
     tied = values == cut

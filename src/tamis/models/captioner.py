@@ -1,9 +1,10 @@
-"""Image captioners: from images to captions, by nucleus sampling that can be repeated, or by beam search.
+"""Image captioners: repeatable nucleus sampling, or beam search.
 
-Our own loop (`decoder`) samples from BLIP and GIT. Any other image-to-text model of transformers is sampled by its own
-`generate`, slower, with the same random numbers: its columns and its repeatability are the same.
+BLIP and GIT are sampled by our own loop (`decoder`). Every other image-to-text model of transformers is sampled by its
+own `generate`: slower, but repeatable by the same random numbers.
 
-To add an architecture, add a line to `ARCHITECTURES`, and a tiny checkpoint of it to `tests/factories.py`.
+To add an architecture, add a line to `ARCHITECTURES`, a tiny checkpoint to `tests/factories.py: captioner_folder`, and
+its fixture to `EXAMPLES` in `tests/models/test_captioners.py`.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ if TYPE_CHECKING:
 #: Limit in bytes on the keys and values of a batch of images; larger batches are not faster.
 _IMAGE_BYTES = 512 << 20
 
-_CPU_ROWS = 128  # captions decoded together on a CPU: the rows of more do not fit the caches
+_CPU_ROWS = 128  # captions decoded together on a CPU; the rows of more would not fit into its caches
 
 
 def word_tokens(prompt: str, tokenizer: Any) -> list[int]:
-    """The tokens of a prompt, without special ones."""
+    """Returns a prompt's tokens, without special tokens."""
     tokens: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else []
     return tokens
 
 
 def _blip_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
-    # Its `generate` drops the last token, an end that its processor writes.
+    # BLIP's `generate` drops the last token: its processor appends an end token.
     return [config.text_config.bos_token_id, *word_tokens(prompt, tokenizer), config.text_config.sep_token_id]
 
 
 def _blip2_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
     tokens: list[int] = tokenizer(prompt)["input_ids"]
-    return [config.image_token_index] * config.num_query_tokens + tokens  # the queries replace the first ones
+    return [config.image_token_index] * config.num_query_tokens + tokens  # the queries replace the image tokens
 
 
 def _git_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
@@ -57,28 +58,25 @@ def _git_prompt(prompt: str, config: Any, tokenizer: Any) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A kind of image-to-text model; the defaults suit any of transformers, decoded by its own `generate`.
+    """How a family of image-to-text models is loaded and decoded. The defaults leave both to transformers."""
 
-    Attributes:
-        loader: name of the class of transformers that loads it.
-        prompt: gives the `input_ids` of a prompt, as the model's processor does; None: beams take no prompt.
-        start: gives the number of positions before the first word of a caption without a prompt.
-        parts: gives the parts of a loaded model, for our own loop; None: only `generate` decodes it.
-    """
-
+    #: The class of transformers that loads it.
     loader: str = "AutoModelForImageTextToText"
+    #: (prompt, config, tokenizer) -> `input_ids`, as the model's processor makes them; None: beams take no prompt.
     prompt: Callable[[str, Any, Any], list[int]] | None = None
+    #: config -> number of positions before a caption's first word, without a prompt.
     start: Callable[[Any], int] = lambda config: 1
+    #: model -> its parts for our own loop; None: `generate` decodes it.
     parts: Callable[[Any], Parts] | None = None
 
 
-#: By the `model_type` of a checkpoint's config.json; other kinds have the defaults.
+#: `model_type` in a checkpoint's config.json -> architecture. Other model types get the defaults.
 ARCHITECTURES: Mapping[str, Architecture] = {
     # Li et al. 2022: a BERT whose layers attend to the image.
     "blip": Architecture(loader="BlipForConditionalGeneration", prompt=_blip_prompt, parts=blip_parts),
-    # Li et al. 2023: any language model, which reads an image as a few learned queries.
+    # Li et al. 2023: any language model; it reads an image as a few learned queries.
     "blip-2": Architecture(prompt=_blip2_prompt, start=lambda config: int(config.num_query_tokens) + 1),
-    # Wang et al. 2022: a BERT that reads the image as the beginning of the text.
+    # Wang et al. 2022: a BERT that reads the image as if it were the start of the text.
     "git": Architecture(loader="GitForCausalLM", prompt=_git_prompt, parts=git_parts),
     # Any image encoder with any text decoder, such as ViT with GPT-2; no AutoModel for image-to-text loads it.
     "vision-encoder-decoder": Architecture(loader="VisionEncoderDecoderModel"),
@@ -108,14 +106,14 @@ class Captioner:
         self._mean, self._std = (one.view(1, 3, 1, 1).to(self.device) for one in (mean, std))
 
     def pixels(self, images: Sequence[Pixels]) -> torch.Tensor:
-        """Returns resized images normalised in the model's precision: (n, 3, height, width)."""
+        """Returns resized images, normalised, in the model's precision: (n, 3, height, width)."""
         import torch
 
         stack = torch.from_numpy(np.stack(images)).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
         return stack.float().mul_(self.preprocess.scale).sub_(self._mean).div_(self._std).to(self.dtype)
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
-        """Decodes tokens, without the special ones."""
+        """Decodes tokens and leaves out special tokens."""
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
 
@@ -123,7 +121,7 @@ class SamplingCaptioner(Captioner):
     """Samples captions through the model's own `generate`."""
 
     def check(self, sampling: Sampling) -> None:
-        """Raises ModelError, before any work, if the model takes no prompt or has no room for this many tokens."""
+        """Raises ModelError if the model takes no prompt, or not this many tokens."""
         if sampling.prompt:
             fast = " and ".join(kind for kind, one in ARCHITECTURES.items() if one.parts)
             raise ModelError(f"{self.name} takes no prompt when sampled, only {fast} models do: remove the prompt")
@@ -131,15 +129,9 @@ class SamplingCaptioner(Captioner):
             raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
 
     def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
-        """Captions images.
+        """Draws `sampling.captions` captions, without the prompt, for each of n resized images (uint8).
 
-        Args:
-            images: n arrays of uint8, resized as the checkpoint's preprocessing says.
-            uids: (n, 2) halves of the uids of their pairs.
-            sampling: how captions are drawn; its prompt is not in the results.
-
-        Returns:
-            For each image `sampling.captions` captions. They depend on image, uid and settings alone.
+        They depend only on the image, its pair's uid (`uids`: (n, 2) halves) and the settings.
         """
         import torch
 
@@ -152,7 +144,7 @@ class SamplingCaptioner(Captioner):
                     pixel_values=pixels,
                     do_sample=False,
                     num_beams=1,
-                    # Not min_length: BLIP-2 puts placeholders of the image before the text, which would count.
+                    # Not min_length, which would also count BLIP-2's image tokens before the text.
                     min_new_tokens=max(0, sampling.min_tokens - 1),
                     max_new_tokens=sampling.max_tokens - 1,
                     repetition_penalty=sampling.repetition_penalty,
@@ -163,7 +155,7 @@ class SamplingCaptioner(Captioner):
 
 
 def _drawn_token(uids: NDArray[np.uint64], sampling: Sampling) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """A processor of logits that rules out every token but the drawn one, for the greedy search of `generate`."""
+    """Returns a logits processor that draws a token and rules out all others, so greedy `generate` takes it."""
     import torch
 
     high, low = np.repeat(uids, sampling.captions, axis=0).T
@@ -230,10 +222,10 @@ class FastCaptioner(SamplingCaptioner):
 
 
 class BeamCaptioner(Captioner):
-    """The likeliest captions of an image, the same every time, through the model's own `generate`."""
+    """The likeliest captions of an image, by beam search through the model's own `generate`."""
 
     def check(self, prompt: str, max_tokens: int) -> None:
-        """Raises ModelError, before any work, if the model takes no prompt or has no room for this many tokens."""
+        """Raises ModelError if the model takes no prompt, or not this many tokens."""
         config = self.model.config
         if prompt and self.architecture.prompt is None:
             kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
@@ -255,22 +247,15 @@ class BeamCaptioner(Captioner):
         return encode(prompt, self.model.config, self.tokenizer) if prompt and encode else []
 
     def __call__(self, images: Sequence[Pixels], *, prompt: str, beams: int, max_tokens: int) -> list[list[str]]:
-        """Captions images.
+        """Returns the `beams` likeliest captions, best first, for each of n images (uint8, any size).
 
-        Args:
-            images: n arrays (height, width, 3) of uint8, of any size.
-            prompt: what every caption begins with ("a photo of"); it is not in the results.
-            beams: number of beams, and of captions of each image.
-            max_tokens: new tokens of a caption.
-
-        Returns:
-            n lists of `beams` captions, the likeliest first.
+        `max_tokens` limits the new tokens of a caption. The prompt is removed from the results.
         """
         import torch
 
         at_once = max(1, self.batch // beams)
         tokens = self._prompt(prompt)
-        # As the tokenizer decodes it, in lower case perhaps.
+        # Encoded and decoded, because the tokenizer may lower-case it.
         prefix = self.texts([word_tokens(prompt, self.tokenizer)])[0] if prompt else ""
         captions: list[list[str]] = []
         for start in range(0, len(images), at_once):
@@ -289,7 +274,7 @@ class BeamCaptioner(Captioner):
 
 @loaded_once(keep=2)
 def load_captioner(model: ModelRef, device: Device) -> SamplingCaptioner:
-    """Loads a captioner for sampling; ModelError if it is missing or damaged, or captions no images."""
+    """Loads a captioner for sampling; ModelError if it is missing, damaged, or not a captioner."""
     architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
     return (FastCaptioner if architecture.parts else SamplingCaptioner)(model, device)
 

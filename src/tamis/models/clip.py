@@ -1,7 +1,7 @@
 """CLIP and SigLIP towers: images and token ids to embeddings.
 
-It is fast because each distinct caption is embedded once, captions run in batches of similar length (a causal text
-tower reads nothing after the end token, so padding changes nothing), and images are normalised on the device.
+Three things make it fast: each distinct caption is embedded once; captions run in batches of similar length (a causal
+text tower never sees what follows the end token, so padding changes nothing); images are normalised on the device.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import object_in, resolve
 
-#: `model_type` of an image tower with a separate text encoder, as `tamis train clip` saves them.
+#: `model_type` of an image tower with a separate text encoder, which `tamis train clip` can save.
 DUAL = "vision-text-dual-encoder"
 
-#: `model_type` of the checkpoints that can be loaded.
+#: Each `model_type` that we load.
 KINDS = ("clip", "siglip", DUAL)
 
 
@@ -32,7 +32,7 @@ class Clip:
     """The two towers of a checkpoint, on a device."""
 
     def __init__(self, model: ModelRef, device: Device) -> None:
-        """Loads a checkpoint; ModelError if it is not here or of another kind."""
+        """Loads a checkpoint; ModelError if it is missing or has another `model_type`."""
         kind = model_type(model)
         if kind not in KINDS:
             raise ModelError(f"{model} is a {kind!r} model; clip takes {' or '.join(KINDS)} checkpoints")
@@ -51,7 +51,7 @@ class Clip:
         self._pad = load_tokenizer_in(path, network=self._model).pad_token_id
         # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
         self._fixed_length = context_length(model) if kind == "siglip" else None
-        self._masked = kind == DUAL  # its text tower is not causal: padding must be hidden from it
+        self._masked = kind == DUAL  # its text tower is not causal, so padding must be masked
         projected = 0 if kind == "siglip" else getattr(config, "projection_dim", 0)
         self.size: int = int(projected or config.vision_config.hidden_size)
 
@@ -69,7 +69,7 @@ class Clip:
         return np.concatenate(parts) if parts else np.empty((0, self.size), np.float32)
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Embeds n lists of token ids, as `load_tokenizer` makes them: (n, d), not normalised."""
+        """Embeds n lists of token ids from `load_tokenizer`: (n, d), not normalised."""
         rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
         with self._torch.inference_mode():
             distinct = dict.fromkeys(tuple(ids) for ids in tokens)
@@ -104,7 +104,7 @@ def context_length(model: str) -> int:
 def load_tokenizer(model: str) -> Callable[[Sequence[str]], list[list[int]]]:
     """Returns a function of n texts to n lists of token ids, special tokens included, cut at the context length."""
     tokenizer = load_tokenizer_in(resolve(model).path)
-    # A text tower taken from another model has room for more than it was trained on next to its image tower.
+    # A text tower from another model may take more tokens than it was trained on together with the image tower.
     length = min(context_length(model), tokenizer.model_max_length)
 
     def tokenize(texts: Sequence[str]) -> list[list[int]]:

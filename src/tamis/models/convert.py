@@ -1,6 +1,6 @@
-"""Turns checkpoints in other layouts into folders of safetensors that transformers, and with it every signal, opens.
+"""Converts checkpoints to folders of safetensors that transformers, and so every signal, can load.
 
-Three layouts: open_clip's, BLIP's own .pth files, pickled weights of transformers. The folder appears when complete.
+It reads three layouts: open_clip, BLIP's own .pth files, and pickled weights of transformers.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_s
 from tamis.models.reference import PATTERNS, PICKLES, cached, complete, is_hub_id, object_in, resolve, with_pickles
 from tamis.store.targets import check_new_folder, new_folder
 
-#: Names under which a training's checkpoint keeps the weights.
+#: Keys under which training checkpoints keep the weights.
 _STATES = ("state_dict", "model", "model_state_dict")
 
-#: Settings that only one layout has, by its name.
+#: Layout -> the settings that it uses.
 _SETTINGS = {"BLIP": ("head_width", "tokenizer"), "open_clip": ("config", "tokenizer", "activation", "head_width")}
 
 #: CLIP's list of merges as OpenAI published it. The packages `open_clip` and `clip` carry it.
 _MERGES = "bpe_simple_vocab_16e6.txt.gz"
 
-#: How many of its merges CLIP uses: 49,408 tokens minus 256 bytes, the same at a word's end, and two signs.
+#: How many merges CLIP uses: its 49,408 tokens also include 256 bytes, 256 bytes at a word's end, and two marks.
 _USED = 49_408 - 2 * 256 - 2
 
-#: A checkpoint with CLIP's tokenizer, for where it is in the hub's cache.
+#: We take CLIP's tokenizer from this checkpoint if it is in the hub's cache.
 _CLIP = "openai/clip-vit-base-patch32"
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was made: the layout it came from ("BLIP", "open_clip", "transformers"), its size, notes for the user."""
+    """The source's layout ("BLIP", "open_clip", "transformers"), the number of parameters, and notes for the user."""
 
     kind: str
     parameters: int
@@ -56,9 +56,9 @@ def convert(
     activation: Activation | None = None,
     head_width: int | None = None,
 ) -> Converted:
-    """Writes a checkpoint (a file, a folder or a Hugging Face id) as a new folder of transformers.
+    """Writes a checkpoint (a file, a folder or a Hugging Face id) as a new folder that transformers can load.
 
-    The settings are those of `tamis convert`. Nothing stays in the folder after an error.
+    The settings are the options of `tamis convert`. After an error, no folder is left.
     """
     require("torch", "transformers", "safetensors", extra="clip")
     check_new_folder(out)
@@ -71,7 +71,7 @@ def convert(
     for name, value in settings.items():
         if value is not None and name not in _SETTINGS.get(kind, ()):
             option = f"--{name.replace('_', '-')}"
-            raise ModelError(f"{source} has {kind}'s layout, in which {option} would change nothing: leave it out")
+            raise ModelError(f"{source} has {kind}'s layout, for which {option} has no effect: leave it out")
     with new_folder(out) as temporary:
         if kind == "transformers":
             made = _repack(files, temporary, source)
@@ -96,7 +96,7 @@ def convert(
 
 
 def _files_of(source: str) -> list[Path]:
-    """Returns the files of a checkpoint's weights; several only for pickles of transformers."""
+    """Returns a checkpoint's weight files; there can be several only for pickles of transformers."""
     path = Path(source).expanduser()
     if path.is_file():
         return [path]
@@ -110,7 +110,7 @@ def _files_of(source: str) -> list[Path]:
         return pickles
     files = sorted(file for file in folder.iterdir() if file.suffix in (*PICKLES, ".safetensors"))
     named = [file for file in files if file.name.startswith(("open_clip_model.", "open_clip_pytorch_model."))]
-    files = named[-1:] or files  # of these the safetensors
+    files = named[-1:] or files  # all hold the same weights; .safetensors sorts after .bin
     if len(files) != 1:
         some = ", ".join(file.name for file in files[:5]) or "none"
         raise ModelError(f"{source} should hold one file of weights; there are {len(files)} ({some}): name the file")
@@ -118,7 +118,7 @@ def _files_of(source: str) -> list[Path]:
 
 
 def _tensors_in(path: Path) -> Tensors:
-    """Returns the tensors of a checkpoint by name, without wrappers' prefixes. Opens nothing else of a pickle."""
+    """Returns a checkpoint's tensors by name, without the prefixes of wrappers. From pickles it reads only tensors."""
     import torch
     from safetensors.torch import load_file
 
@@ -151,7 +151,7 @@ def _check_growth(path: Path, size: int, *, by: int) -> None:
 
 
 def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
-    """Writes a model, its tokenizer and its preprocessing, if its class has exactly these weights."""
+    """Writes a model, its tokenizer and its preprocessing; ModelError unless its class has exactly these weights."""
     import torch
 
     with torch.device("meta"):
@@ -176,7 +176,7 @@ def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
 
 
 def _repack(pickles: list[Path], folder: Path, source: str) -> Converted:
-    """Replaces the pickles of a folder of transformers by safetensors of the same tensors; the rest is copied."""
+    """Copies a folder of transformers, with safetensors instead of pickles."""
     import huggingface_hub
     import transformers
 
@@ -200,7 +200,7 @@ def _repack(pickles: list[Path], folder: Path, source: str) -> Converted:
 
 
 def _write_card(folder: Path, source: str, files: list[Path], made: Converted) -> None:
-    """Writes where the model came from; a README is not part of a model's hash."""
+    """Writes a README that says where the model came from. It does not change the model's digest."""
     lines = [f"# {Path(source).name}", "", f"Made by `tamis convert` from a checkpoint in {made.kind}'s layout.", ""]
     for file in files:
         with file.open("rb") as stream:
@@ -209,13 +209,13 @@ def _write_card(folder: Path, source: str, files: list[Path], made: Converted) -
     (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-# ---- tokenizers, which most checkpoints do not bring
+# ---- tokenizers: most checkpoints come without one
 
 
 def blip_tokenizer(name: str | None) -> Any:
-    """Returns BERT's tokenizer (minilm's unless named) with BLIP's signs: [DEC] begins a caption, [ENC] a query."""
+    """Returns BERT's tokenizer (by default minilm's) with BLIP's tokens: [DEC] begins a caption, [ENC] a query."""
     tokenizer = load_tokenizer_in(_tokenizer_folder(name or "minilm"))
-    # The sentence encoder's cuts and pads its texts.
+    # minilm's would cut and pad texts.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     if "[DEC]" not in tokenizer.get_vocab():
@@ -223,12 +223,12 @@ def blip_tokenizer(name: str | None) -> Any:
         tokenizer.add_tokens(["[ENC]"], special_tokens=True)
     tokenizer.bos_token = "[DEC]"
     if tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
-        raise ModelError(f"the tokenizer {name} has no [SEP] or no [PAD], with which BLIP ends and pads captions")
+        raise ModelError(f"the tokenizer {name} lacks [SEP] or [PAD]; BLIP ends and pads captions with them")
     return tokenizer
 
 
 def clip_tokenizer(name: str | None, folder: Path, *, own: bool) -> Any:
-    """Returns an open_clip checkpoint's tokenizer: the named one, else its folder's, else (unless `own`) CLIP's."""
+    """Returns the named tokenizer, else the folder's, else CLIP's unless the model has its `own`."""
     if name is not None and Path(name).expanduser().is_file():
         return _from_merges(Path(name).expanduser())
     if name is not None or _has_tokenizer(folder):
@@ -239,11 +239,11 @@ def clip_tokenizer(name: str | None, folder: Path, *, own: bool) -> Any:
             for home in (spec and spec.submodule_search_locations) or []:
                 if (Path(home) / _MERGES).is_file():
                     return _from_merges(Path(home) / _MERGES)
-        if (place := cached(_CLIP)) is not None:
-            return load_tokenizer_in(place)
+        if (clip := cached(_CLIP)) is not None:
+            return load_tokenizer_in(clip)
     raise ModelError(
-        f"it brings no tokenizer, and {'it needs one of its own' if own else 'CLIP has none on this machine'}: name a "
-        f"folder with --tokenizer, or for CLIP the file {_MERGES} of the open_clip or clip package"
+        f"it comes without a tokenizer, and {'it needs its own' if own else 'CLIP has none on this machine'}: name a "
+        f"folder with --tokenizer, or for CLIP the file {_MERGES} from the open_clip or clip package"
     )
 
 
@@ -268,7 +268,7 @@ def _from_merges(path: Path) -> Any:
         data = path.read_bytes()
         lines = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8").split("\n")
         merges = [(left, right) for left, right in (line.split() for line in lines[1:] if line)][:_USED]
-    # A letter for each byte, in the order of CLIP's vocabulary.
+    # One letter for each byte, in the order of CLIP's vocabulary.
     signs = list(bytes_to_unicode().values())  # type: ignore[no-untyped-call]
     words = [*signs, *(f"{sign}</w>" for sign in signs), *(left + right for left, right in merges)]
     vocabulary = {word: number for number, word in enumerate([*words, "<|startoftext|>", "<|endoftext|>"])}

@@ -1,13 +1,13 @@
 """Decoding captions: many captions of each image at once, with every distinct beginning computed once.
 
-The weights are those of transformers' BLIP and GIT; the order of the work is ours:
+The weights come from transformers' BLIP and GIT; the order of the work is ours:
 
-- The keys and values of an image are computed once per layer, and all its captions attend to that one copy.
+- The keys and values of an image are computed once per layer, and all its captions attend to that copy.
 - A row of the batch is a distinct beginning of a caption: the prompt is computed once per image, and captions that
   start with the same words share a row until they differ.
 - Keys and values of a row's own words are cached; captions that have ended leave the batch.
 
-The random numbers of a caption are a function of (uid, seed, caption, step), so nothing else changes its words.
+A caption's random numbers depend only on (uid, seed, caption, step), so nothing else changes its words.
 """
 
 from __future__ import annotations
@@ -33,20 +33,16 @@ _FEW_QUERIES = 32
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a loaded model that we decode with.
+    """The parts of a loaded model that we decode with; `text` is the decoder, laid out like transformers' BERT.
 
-    Attributes:
-        tower: from `pixel_values` to image states, `last_hidden_state` (n, t, d).
-        text: the decoder, laid out as transformers' BERT. Layers with a `crossattention` attend to the image there;
-            without one, the image is read as the beginning of the text, produced by `project`.
-        head: from states (m, d) to logits (m, V).
+    Its layers attend to the image in `crossattention`; without one, `project` makes the image the start of the text.
     """
 
-    tower: torch.nn.Module
+    tower: torch.nn.Module  # `pixel_values` -> image states, `last_hidden_state` (n, t, d)
     text: Any
     config: Any
     end: int
-    head: Callable[[torch.Tensor], torch.Tensor]
+    head: Callable[[torch.Tensor], torch.Tensor]  # states (m, d) -> logits (m, V)
     project: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
@@ -81,7 +77,7 @@ class _Norm:
 
 
 class _Layer:
-    """The weights of one decoder layer; transformers' BLIP and GIT name them alike."""
+    """The weights of one decoder layer; BLIP and GIT use the same names in transformers."""
 
     def __init__(self, layer: Any, int8: bool) -> None:
         linear, attention = partial(Linear, int8=int8), layer.attention
@@ -103,7 +99,7 @@ class CaptionDecoder:
     """Decodes captions with the parts of a loaded model; `start` and `end` are the tokens around a caption."""
 
     def __init__(self, parts: Parts, *, int8: bool = False) -> None:
-        """In int8 the layers are rounded, not the head, which decides the next token."""
+        """In int8 only the layers are rounded, not the head, because it decides the next token."""
         embeddings, config = parts.text.embeddings, parts.config
         self.words = embeddings.word_embeddings.weight.detach()
         self.position_embeddings = embeddings.position_embeddings.weight.detach()
@@ -116,16 +112,9 @@ class CaptionDecoder:
     def captions(
         self, states: torch.Tensor, uids: NDArray[np.uint64], prompt: Sequence[int], sampling: Sampling
     ) -> list[list[list[int]]]:
-        """Draws captions.
+        """Draws the tokens of `sampling.captions` captions per image, without prompt and end token.
 
-        Args:
-            states: (n, t, d) image states.
-            uids: (n, 2) halves of the uids of the pairs.
-            prompt: the tokens that every caption begins with, the start token first.
-            sampling: how captions are drawn; `max_tokens` is above the prompt's length, and at most `positions`.
-
-        Returns:
-            For each image `sampling.captions` lists of tokens, without the prompt and the end token.
+        `states` is (n, t, d), `uids` (n, 2) halves of uids; `prompt` begins with the start token.
         """
         import torch
 
@@ -134,7 +123,7 @@ class CaptionDecoder:
         tokens[:, : len(prompt)] = prompt
         lengths = np.full(images * count, sampling.max_tokens)
         alive = np.arange(images * count)  # captions that have not ended
-        rows = alive // count  # the row of the batch that holds the beginning of each
+        rows = alive // count  # the row of the batch with each caption's beginning
         with torch.inference_mode():
             batch = _Batch(self, states, count, sampling.max_tokens)
             for position, token in enumerate(prompt):
@@ -163,7 +152,7 @@ class CaptionDecoder:
 
 
 class _Batch:
-    """A batch of images in the decoder: keys and values of the images and of the rows being written."""
+    """Keys and values of a batch of images, and of the rows that are being decoded."""
 
     def __init__(self, decoder: CaptionDecoder, states: torch.Tensor, count: int, length: int) -> None:
         import torch
@@ -171,8 +160,8 @@ class _Batch:
         self._decoder, self._count, self._rows = decoder, count, len(states)
         self._shape = (decoder.heads, decoder.words.shape[1] // decoder.heads)
         self._images = self._image_keys_values(states)
-        self._image = torch.arange(len(states), device=states.device)  # of each row
-        self._slot = torch.zeros(len(states), dtype=torch.long, device=states.device)  # of each row within its image
+        self._image = torch.arange(len(states), device=states.device)  # each row's image
+        self._slot = torch.zeros(len(states), dtype=torch.long, device=states.device)  # each row's number in its image
         # (layers, key and value, rows, heads, tokens, size)
         self._kv_cache = states.new_empty(
             (len(decoder.layers), 2, len(states) * count, decoder.heads, length, self._shape[1]),
@@ -180,7 +169,7 @@ class _Batch:
         )
 
     def _image_keys_values(self, states: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Returns each layer's keys and values (n, heads, t, size) of the images."""
+        """Returns the images' keys and values (n, heads, t, size) for each layer."""
         decoder, shape = self._decoder, self._shape
         pairs = []
         if decoder.project is None:
@@ -189,7 +178,7 @@ class _Batch:
                 key, value = key_value.permute(2, 0, 3, 1, 4).contiguous()
                 pairs.append((key, value))
             return pairs
-        # GIT reads an image as the beginning of the text: its patches attend to one another in every layer.
+        # GIT reads an image as the beginning of the text: patches attend to one another in every layer.
         x = decoder.project(states)
         for layer in decoder.layers:
             query, key, value = layer.query_key_value(x).view(len(x), -1, 3, *shape).permute(2, 0, 3, 1, 4).contiguous()
@@ -199,25 +188,25 @@ class _Batch:
         return pairs
 
     def branch(self, parents: NDArray[np.int64]) -> None:
-        """Replaces the rows; `parents` is the row that each new one continues, in rising order."""
+        """Replaces the rows; `parents` has the row that each new row continues, in rising order."""
         import torch
 
         if len(parents) == self._rows and (parents == np.arange(self._rows)).all():
             return
-        of = torch.from_numpy(parents).to(self._image.device)
-        self._kv_cache[:, :, : len(parents), :, : self._length] = self._kv_cache[:, :, of, :, : self._length]
+        kept = torch.from_numpy(parents).to(self._image.device)
+        self._kv_cache[:, :, : len(parents), :, : self._length] = self._kv_cache[:, :, kept, :, : self._length]
         self._rows = len(parents)
-        alive, image = torch.unique_consecutive(self._image[of], return_inverse=True)
+        alive, image = torch.unique_consecutive(self._image[kept], return_inverse=True)
         if 2 * len(alive) <= len(self._images[0][0]):  # half of the images are done: drop their keys and values
             self._images = [(key[alive], value[alive]) for key, value in self._images]
         else:
             image = alive[image]
         self._image = image
         # Rows of one image are next to each other.
-        self._slot = torch.arange(self._rows, device=of.device) - torch.searchsorted(image, image)
+        self._slot = torch.arange(self._rows, device=kept.device) - torch.searchsorted(image, image)
 
     def step(self, tokens: NDArray[np.int64], position: int) -> torch.Tensor:
-        """Returns the last layer's states (m, d) after one more token (m,) of each row, at a position from 0."""
+        """Adds one token (m,) to each row and returns the last layer's states (m, d)."""
         import torch
 
         decoder, rows = self._decoder, len(tokens)
@@ -246,7 +235,7 @@ class _Batch:
         images, count = len(self._images[0][0]), self._count
         if len(query) == images * count:
             return query.view(images, count, *self._shape).transpose(1, 2)
-        # Always room for all captions: the shape, and with it the rounding, is the same however many have ended.
+        # Ended captions keep their room, so the shape, and with it the rounding, never changes.
         grouped = query.new_zeros(images, count, *self._shape)
         grouped[self._image, self._slot] = query
         return grouped.transpose(1, 2)
@@ -261,7 +250,7 @@ class _Batch:
     def _attend_to_both(
         self, query: torch.Tensor, cached: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        """Attention of rows (m, heads, size) to their image and their own words together: (m, d)."""
+        """Attention of rows (m, heads, size) to their image and their own words: (m, d)."""
         import torch
 
         scale = 1 / math.sqrt(self._shape[1])
@@ -281,13 +270,13 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torc
 
     if query.shape[-2] > _FEW_QUERIES or query.device.type != "cpu":
         return F.scaled_dot_product_attention(query, key, value)
-    # For a few rows torch's fused attention takes twice as long on CPUs as the three steps that it fuses.
+    # On a CPU and a few rows, torch's fused attention takes twice as long as its three steps one by one.
     weights: torch.Tensor = (query * query.shape[-1] ** -0.5 @ key.transpose(-1, -2)).softmax(-1)
     return weights @ value
 
 
 def _penalise(logits: torch.Tensor, generated: NDArray[np.int64], factor: float) -> None:
-    """Makes tokens that a row already holds (m, length) less likely, as `generate` does."""
+    """Makes the tokens that a row already has, (m, length), less likely, as `generate` does."""
     import torch
 
     if factor != 1.0:

@@ -28,10 +28,10 @@ def device_for(
     away: bool = False,
     training: bool = False,
 ) -> Device:
-    """Chooses where networks run: a GPU where torch sees one, and bf16 where the hardware has it.
+    """Chooses where networks run: on a GPU if torch sees one, and in bf16 if the hardware has it.
 
-    `away` means other machines, which may have other devices. Raises StopError for an unknown or unavailable device, or
-    settings that do not go together.
+    `away`: on other machines, whose devices we cannot check. Raises StopError for an unknown or unavailable device, or
+    settings that contradict each other.
     """
     kind = device or ("cuda" if _cuda() else "cpu")
     if not _DEVICE.fullmatch(kind):
@@ -39,15 +39,15 @@ def device_for(
             f"unknown device {kind!r}{nearest(kind, ['cpu', 'cuda'])}; known: cpu, cuda, cuda:0, cuda:1, ..."
         )
     elif kind != "cpu" and not away and not _cuda(int(kind.partition(":")[2] or 0)):
-        raise StopError(f"the device {kind!r} is not available: torch sees no such GPU; take --device cpu")
+        raise StopError(f"the device {kind!r} is not available: torch sees no such GPU; use --device cpu")
     if precision is None:
         precision = "bf16" if kind != "cpu" or fast_bf16() else "float32"
     if precision not in get_args(Precision):
         raise StopError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
     if precision == "int8" and training:
-        raise StopError("int8 is for scoring: rounded weights cannot be trained; take --precision float32 or bf16")
+        raise StopError("int8 is for scoring: rounded weights cannot be trained; use --precision float32 or bf16")
     if precision == "int8" and kind != "cpu":
-        raise StopError(f"int8 is for CPUs, and the device is {kind!r}; take --precision bf16, or --device cpu")
+        raise StopError(f"int8 is for CPUs, and the device is {kind!r}; use --precision bf16, or --device cpu")
     for name, value in (("batch size", batch_size), ("number of threads", threads)):
         if value is not None and value < 1:
             raise StopError(f"the {name} must be at least 1, got {value}")
@@ -56,14 +56,14 @@ def device_for(
 
 
 def dtype_of(device: Device) -> torch.dtype:
-    """Returns the type of a network's weights; with int8 that of the weights that are not rounded."""
+    """Returns the type of a network's weights; in int8, of the weights that are not rounded."""
     import torch
 
     return torch.bfloat16 if device.precision == "bf16" else torch.float32
 
 
 def use_threads(device: Device) -> None:
-    """Sets torch's CPU threads to the device's number, if it has one."""
+    """Sets torch's number of CPU threads, if the device has one."""
     import torch
 
     if device.threads and device.kind == "cpu":
@@ -80,7 +80,7 @@ def _cuda(number: int = 0) -> bool:
 
 
 def visible_devices(device: Device) -> list[str]:
-    """Returns the devices that a kind names: every visible GPU for "cuda", else itself alone."""
+    """Returns every visible GPU for "cuda", else the device itself."""
     if device.kind != "cuda" or not _cuda():
         return [device.kind]
     import torch
@@ -95,19 +95,19 @@ def fast_bf16() -> bool:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use: the machine's, its scheduler's share or its container's limit."""
+    """Returns how many cores this process may use, by its affinity and its container's limit."""
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([here, *(math.ceil(share) for share in _processor_shares())]))
 
 
 def memory() -> int:
-    """Returns how many bytes of memory this process may use: the machine's, or its container's limit."""
+    """Returns how many bytes of memory this process may use: all, or its container's limit."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *(_number(group, *_LIMIT) or machine for group in _groups("memory"))])
 
 
 def free_memory(kind: str) -> int:
-    """Returns how many more bytes this process may allocate: of a GPU, or of the machine and its container."""
+    """Returns how many more bytes this process may allocate, on a GPU or in memory."""
     if kind != "cpu":
         import torch
 
@@ -123,13 +123,13 @@ def free_memory(kind: str) -> int:
     return max(0, min(free))
 
 
-# ---- control groups (Linux), in versions 2 and 1
+# ---- control groups (Linux), versions 2 and 1
 
 _LIMIT = ("memory.max", "memory.limit_in_bytes")
 
 
 def _processor_shares() -> list[float]:
-    """Returns the limits of this process' control groups, in cores."""
+    """Returns the limits of this process's control groups, in cores."""
     shares = []
     for group in _groups("cpu"):
         version_2 = re.fullmatch(r"(\d+) (\d+)\s*", _text(group / "cpu.max"))  # "max PERIOD" for none
@@ -141,7 +141,7 @@ def _processor_shares() -> list[float]:
 
 
 def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Path]:
-    """Returns the folders of this process' control groups and of their parents."""
+    """Returns the folders of this process's control groups and their parents."""
     groups: list[Path] = []
     for line in _text(own).splitlines():
         _, names, inside = line.split(":", 2)
@@ -162,6 +162,6 @@ def _text(path: Path) -> str:
 
 
 def _number(group: Path, *names: str) -> int:
-    """Returns the first number in one of a group's files; 0 where there is none."""
+    """Returns the first number in a group's files, 0 if there is none."""
     texts = (_text(group / name).strip() for name in names)
     return next((int(text) for text in texts if text.isdecimal()), 0)

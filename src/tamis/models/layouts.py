@@ -1,7 +1,8 @@
-"""The layouts of open_clip (OpenAI's names among them) and of BLIP, as models of transformers.
+"""Turns checkpoints in the layout of open_clip (also used by OpenAI) or BLIP into models of transformers.
 
-Names are rewritten by a table, sizes are read from the shapes. What no weight shows (activation, heads, pooling,
-preprocessing) comes from open_clip_config.json or the user. A setting that `CLIPModel` cannot express is an error.
+A table rewrites the weights' names; sizes come from their shapes. The weights do not show activation, heads, pooling
+and preprocessing: these come from open_clip_config.json or the user. A setting that `CLIPModel` cannot express is an
+error.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from tamis.models.preprocess import CLIP_MEAN, CLIP_STD
 
 Activation = Literal["gelu", "quick_gelu"]
 
-#: The width of a head in nearly every published transformer; that of open_clip's wide image towers (ViT-H, ViT-g,
-#: ViT-bigG, ViT-e) by the tower's width.
+#: The width of a head in nearly every published transformer, and by a tower's width in open_clip's wide image towers
+#: (ViT-H, ViT-g, ViT-bigG, ViT-e).
 _HEAD_WIDTH = 64
 _WIDE_HEADS = {1280: 80, 1408: 88, 1664: 104, 1792: 112}
 
@@ -27,7 +28,7 @@ _FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 _VISION, _TEXT = "vision_model.encoder.layers", "text_model.encoder.layers"
 _WORDS, _PREDICTIONS = "text_decoder.bert.embeddings.word_embeddings.weight", "text_decoder.cls.predictions"
 
-#: Names to those of transformers, rewritten one pattern after the other: first open_clip's, then BLIP's.
+#: (pattern, transformers' name), applied one after the other: first open_clip's names, then BLIP's.
 _NAMES = (
     (r"^text\.(?=token_embedding|positional_embedding|transformer|ln_final|text_projection|attn_mask)", ""),
     (r"^visual\.class_embedding$", "vision_model.embeddings.class_embedding"),
@@ -56,14 +57,14 @@ _NAMES = (
     (r"(layers\.\d+)\.attn\.proj\.", r"\1.self_attn.projection."),
 )
 
-#: Buffers and plain numbers, and what BLIP's pretraining keeps next to the captioner.
+#: Weights to drop: buffers, plain numbers, and the other networks of BLIP's pretraining.
 _LEFT_OUT = re.compile(
     r"(attn_mask|input_resolution|context_length|vocab_size|logit_bias)$|"
     r"(visual_encoder_m|text_encoder|text_encoder_m)\.|(vision_proj|text_proj|itm_head)(_m)?\.|"
     r"(image_queue|text_queue|queue_ptr|ptr_queue|idx_queue|temp)$|text_decoder\.bert\.embeddings\.position_ids$"
 )
 
-#: Settings of open_clip that the weights show as well, that only training uses, or that are read below.
+#: Settings of open_clip that the weights show too, that only training uses, or that we read below.
 _KNOWN = (
     *("embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "init_logit_scale", "init_logit_bias"),
     *("nonscalar_logit_scale", "cast_dtype", "width", "mlp_ratio", "act_kwargs", "norm_kwargs", "output_tokens"),
@@ -72,7 +73,7 @@ _KNOWN = (
     *("tokenizer_mode", "tokenizer_kwargs", "pad_id", "eos_id"),
 )
 
-#: Others, with the values that `CLIPModel` can express. All further settings must be off.
+#: More settings, with the values that `CLIPModel` can express. All other settings must be off.
 _EXPRESSIBLE: Mapping[str, tuple[Any, ...]] = {
     "block_type": (None, "default"),
     "pool_type": ("tok", "argmax", "eos"),
@@ -88,7 +89,7 @@ class Tensors(dict[str, Any]):
 
 
 class Conversion(NamedTuple):
-    """A checkpoint in the layout of transformers; `length` is the longest text in tokens."""
+    """A checkpoint in transformers' layout; `length` is the longest text in tokens."""
 
     cls: Any
     config: Any
@@ -106,7 +107,7 @@ def layout_of(tensors: Mapping[str, Any], file: str) -> str:
         return "open_clip"
     some = ", ".join(sorted(tensors)[:3])
     raise ModelError(
-        f"{file} has neither BLIP's nor open_clip's layout (for transformers' own name the folder): {some}"
+        f"{file} has neither BLIP's nor open_clip's layout (for transformers' own, name the folder): {some}"
     )
 
 
@@ -155,23 +156,23 @@ def from_open_clip(
     )
     notes: tuple[str, ...] = (f"activation {act}",)
     if "logit_bias" in tensors:
-        notes += ("logit_bias was left out: it moves all logits alike and no cosine",)
+        notes += ("logit_bias was left out: it shifts all logits equally and changes no cosine",)
     images = _images("CLIPImageProcessor", image, config.get("preprocess_cfg") or {})
     return Conversion(CLIPModel, clip, weights, images, length, notes)
 
 
 def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conversion:
-    """Returns a `BlipForConditionalGeneration`, of a checkpoint of pretraining or captioning."""
+    """Returns a `BlipForConditionalGeneration` from a checkpoint of pretraining or captioning."""
     import torch
     from transformers import BlipConfig, BlipForConditionalGeneration
 
     if not any(name.startswith("text_decoder.") for name in tensors):
-        raise ModelError("it has no text_decoder and captions nothing: take a checkpoint of pretraining or captioning")
+        raise ModelError("it has no text_decoder, so it cannot caption: use a checkpoint of pretraining or captioning")
     weights = _renamed(tensors)
     words = weights[_WORDS]
     if not torch.equal(weights.pop(f"{_PREDICTIONS}.decoder.weight", words), words):
-        raise ModelError(f"{_PREDICTIONS}.decoder.weight is not the word embeddings, to which BLIP ties it")
-    if f"{_PREDICTIONS}.decoder.bias" in weights:  # its other name kept its size when [DEC] and [ENC] were added
+        raise ModelError(f"{_PREDICTIONS}.decoder.weight must equal the word embeddings, because BLIP ties them")
+    if f"{_PREDICTIONS}.decoder.bias" in weights:  # `predictions.bias` did not grow when [DEC] and [ENC] were added
         weights[f"{_PREDICTIONS}.bias"] = weights.pop(f"{_PREDICTIONS}.decoder.bias")
     if len(tokenizer) != len(words):
         raise ModelError(f"it knows {len(words):,} tokens, the tokenizer {len(tokenizer):,}: name its own --tokenizer")
@@ -179,7 +180,7 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
     image = _side(weights["vision_model.embeddings.position_embedding"].shape[1]) * patch
     length = weights["text_decoder.bert.embeddings.position_embeddings.weight"].shape[0]
     per_head = head_width or _HEAD_WIDTH
-    # The epsilon is that of timm's ViT; transformers' own default for BLIP is 1e-5.
+    # timm's ViT uses this epsilon; transformers' default for BLIP is 1e-5.
     vision = {"image_size": image, "patch_size": patch, "layer_norm_eps": 1e-6}
     text = {
         "vocab_size": len(words),
@@ -210,7 +211,7 @@ def _renamed(tensors: Tensors) -> Tensors:
 
 
 def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: int | None = None) -> dict[str, Any]:
-    """Returns the sizes of a tower; `inner` is the first matrix of its MLPs."""
+    """Returns a tower's sizes; `inner` is the first matrix of its MLPs."""
     numbers = {int(match[1]) for name in tensors if (match := re.match(rf"{re.escape(layers)}\.(\d+)\.", name))}
     wide, width = tensors[f"{layers}.0.{inner}.weight"].shape
     for name, value in (("heads", heads), ("head_width", head_width)):
@@ -225,10 +226,10 @@ def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: in
 
 
 def _side(positions: int) -> int:
-    """Returns how many patches a side has, from the number of positions: one for the class, the others a square."""
+    """Returns the number of patches per side; the positions are a square of patches, and one for the class."""
     side = math.isqrt(max(positions - 1, 0))
     if side < 1 or side * side != positions - 1:
-        raise ModelError(f"{positions} positions are not one and a square of patches; only square images go")
+        raise ModelError(f"{positions} positions are not 1 plus a square of patches; only square images are supported")
     return side
 
 
@@ -248,10 +249,10 @@ def _check_settings(*parts: Mapping[str, Any]) -> None:
 def _activation(
     model: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any], activation: Activation | None
 ) -> str:
-    """Returns transformers' name of the activation, which changes every embedding and which no weight shows."""
+    """Returns transformers' name of the activation: it changes every embedding, and the weights do not show it."""
     if activation is None and not model:
         raise ModelError(
-            "its activation is unknown: name its open_clip_config.json with --config, or say --activation gelu (LAION, "
+            "its activation is unknown: name its open_clip_config.json with --config, or use --activation gelu (LAION, "
             "DataComp) or --activation quick_gelu (OpenAI, DFN, MetaCLIP)"
         )
     if activation == "quick_gelu" or (activation is None and model.get("quick_gelu")):
@@ -269,12 +270,12 @@ def _check_tokenizer(tokenizer: Any, vocabulary: int, text: Mapping[str, Any]) -
     if highest >= vocabulary or pooled != end:
         raise ModelError(
             f"it knows {vocabulary:,} tokens and pools a text at token {pooled}; the tokenizer has tokens up to "
-            f"{highest:,} and ends a text with {end}: name its own tokenizer by --tokenizer"
+            f"{highest:,} and ends a text with {end}: name the model's own tokenizer with --tokenizer"
         )
 
 
 def _images(kind: str, image: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what preprocessor_config.json says, from open_clip's preprocess_cfg."""
+    """Returns the content of preprocessor_config.json, from open_clip's preprocess_cfg."""
     mode, resample = settings.get("resize_mode") or "shortest", settings.get("interpolation") or "bicubic"
     if mode not in ("shortest", "squash") or resample not in _FILTERS:
         raise ModelError(f"images are resized by {mode!r} with {resample!r}, which is unknown here")

@@ -1,6 +1,6 @@
-"""Loading models with transformers: each once, without a network, without a folder's own code, with all of its weights.
+"""Loads models with transformers: each once, offline, with all of its weights, and without running a folder's code.
 
-Every error of a library becomes one sentence that names the model: see `one_sentence`.
+Errors of libraries become one sentence that names the model: see `one_sentence`.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What transformers says of a kind of model that a class, or this version of it, does not load.
+#: How transformers reports a model type that a class, or the installed version, cannot load.
 _UNKNOWN = re.compile(r"nrecognized (configuration|model)|does not recognize this architecture|[Mm]odel type should")
 
-#: Settings that count something, and the largest number: more, in a damaged file, would fill the memory.
+#: Settings that count something, and their limit: a larger number, from a damaged file, would fill the memory.
 _COUNTS = re.compile(
     r"(layers?|depths?|blocks?|layers_per_block|heads?|head_dim|channels|positions|position_embeddings|num_labels"
     r"|(hidden|intermediate|vocab|patch|image)_size|projection_dim)$"
 )
 _MOST = 1 << 24
 
-#: A text has a start, an end, and something between them.
+#: Tokens of the shortest text: a start, an end, and something between them.
 _SHORTEST = 3
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Empties the cache of a loader, for each of them.
+#: One function per loader, which empties its cache.
 _FORGET: list[Callable[[], None]] = []
 
-#: Held while a model is loaded: transformers changes global state meanwhile. Loaders may use other loaders.
+#: Held while a model is loaded, because transformers changes global state. Loaders may call other loaders.
 _LOADING = threading.RLock()
 
 
 def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Makes a loader (a function or a class) keep its last `keep` models, by its arguments.
+    """Caches the last `keep` models of a loader (a function or a class), by its arguments.
 
-    Arguments annotated `ModelRef` or `OptionalModelRef` count by their contents: changed weights are loaded again.
+    Arguments annotated `ModelRef` or `OptionalModelRef` also count by their digests: changed weights are loaded again.
     """
 
     def decorate(load: Callable[P, T]) -> Callable[P, T]:
@@ -76,7 +76,7 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def forget_loaded() -> None:
-    """Drops every model that `loaded_once` keeps."""
+    """Drops every model that `loaded_once` has cached."""
     with _LOADING:
         for forget in _FORGET:
             forget()
@@ -84,7 +84,7 @@ def forget_loaded() -> None:
 
 @contextmanager
 def one_sentence(what: str, model: str | Path) -> Iterator[None]:
-    """A block in which any error of a library becomes one ModelError: "WHAT in MODEL cannot be loaded: ..."."""
+    """Turns any error of a library inside the block into a ModelError: "WHAT in MODEL cannot be loaded: ..."."""
     try:
         yield
     except (MemoryError, TamisError):
@@ -101,7 +101,7 @@ def one_sentence(what: str, model: str | Path) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps transformers and diffusers from drawing progress bars and logging warnings, and NumPy from warning."""
+    """Silences progress bars and warnings of transformers and diffusers, and one warning of NumPy."""
     from transformers.utils import logging
 
     noises: list[Any] = [logging]
@@ -123,7 +123,7 @@ def quiet() -> Iterator[None]:
 
 
 def model_type(model: str) -> str | None:
-    """Returns the `model_type` of a checkpoint's config.json, None where it names none."""
+    """Returns the `model_type` in a checkpoint's config.json, or None."""
     require("torch", "transformers", extra="clip")
     path = resolve(model).path / "config.json"
     if not path.is_file():
@@ -133,7 +133,7 @@ def model_type(model: str) -> str | None:
 
 
 def transformer_folder(model: str) -> Path:
-    """Returns the folder of a checkpoint's transformer: in a sentence-transformers folder its first module."""
+    """Returns the folder of a checkpoint's transformer: the first module of a sentence-transformers folder."""
     path = resolve(model).path
     modules = modules_in(path) if (path / "modules.json").is_file() else []
     return modules[0][1] if modules else path
@@ -142,15 +142,15 @@ def transformer_folder(model: str) -> Path:
 def load_whole(
     cls: Any, path: Path, model: str, *, expected: str, unneeded: Callable[[str], bool] | None = None, **settings: Any
 ) -> Any:
-    """Returns a network of transformers or diffusers, in evaluation mode, with all of its weights from safetensors.
+    """Returns a network of transformers or diffusers in evaluation mode; ModelError unless it has all of its weights.
 
-    `model` and `expected` ("a causal language model") are for messages. Weights that are `unneeded` may be missing.
+    `model` and `expected` ("a causal language model") are for messages. `unneeded` names weights that may be missing.
     """
     config = object_in(path / "config.json")
     _check_config(path / "config.json", config)
     wrong = f"{model} is a {config.get('model_type') or config.get('_class_name')!r} model and not {expected}"
     try:
-        # The libraries would draw missing weights at random and only log it: we check the report.
+        # The libraries only log missing weights and draw them at random, so we check the report.
         with one_sentence("the model", path), quiet():
             network, report = cls.from_pretrained(
                 path, local_files_only=True, trust_remote_code=False, use_safetensors=True,
@@ -166,14 +166,14 @@ def load_whole(
         raise ModelError(f"{wrong}: it has no weights for {missing[0]}{more} in {path}")
     for name, stored, asked in sorted(report["mismatched_keys"], key=lambda one: str(one[0])):
         raise ModelError(
-            f"{path}: the weights do not fit the config.json: {name} is {tuple(stored)}, not {tuple(asked)}. They "
-            "belong to different models"
+            f"{path}: the weights do not fit the config.json: {name} is {tuple(stored)}, not {tuple(asked)}. They are "
+            "from different models"
         )
     return network.eval()
 
 
 def _check_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuses impossible counts, and weights or code from elsewhere: the libraries would follow them."""
+    """Rejects impossible counts, and settings that make the libraries load weights or code from elsewhere."""
     for key, value in settings_in(config):
         if type(value) is int and _COUNTS.search(key) and not 0 <= value <= _MOST:
             raise ModelError(f"{path} has {key} = {value}, which is not between 0 and {_MOST:,}")
@@ -183,7 +183,7 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def settings_in(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each plain value of nested settings with the name of its setting."""
+    """Yields (name, value) for each plain value in nested settings."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from settings_in(inner, name)
@@ -195,9 +195,9 @@ def settings_in(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> Any:
-    """Returns the tokenizer of a folder, lower-casing where the model needs it.
+    """Returns the tokenizer of a folder; it lower-cases if the model needs that.
 
-    `cls` loads it instead of the class that its files name; `network` reads its tokens, and must know them all.
+    `cls` overrides the class that its files name. With `network`, ModelError unless that network knows every token.
     """
     require("transformers", extra="clip")
     from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -220,9 +220,9 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
 
 
 def check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
-    """Checks that a network has an embedding for every token: otherwise batch after batch would fail."""
+    """Raises ModelError unless a network has an embedding for every token: otherwise batch after batch would fail."""
     known = getattr(network.config.get_text_config(), "vocab_size", None)
-    own = set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab())  # some add tokens that nothing needs
+    own = set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab())  # some tokenizers add unused tokens
     numbers = [*tokenizer.convert_tokens_to_ids(list(own)), *tokenizer("a dog")["input_ids"]]
     highest = max([*numbers, tokenizer.pad_token_id or 0])
     if isinstance(known, int) and highest >= known:
@@ -233,21 +233,21 @@ def check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
 
 
 def is_pooler(name: str) -> bool:
-    """Whether a weight is of the pooler that BERT-like encoders were pretrained with: many are saved without."""
+    """Whether a weight belongs to BERT's pooler, which many checkpoints leave out."""
     return "pooler." in name
 
 
 # ---- texts as token ids
 
-#: Models that count positions from the one after the id of their padding token.
+#: The first token's position in these models is the id of the padding token plus 1.
 _SHIFTED = ("roberta", "xlm-roberta", "camembert")
 
 
 def by_length(texts: Sequence[tuple[int, ...]], batch: int) -> Iterator[list[tuple[int, ...]]]:
     """Cuts texts, sorted by length, into chunks whose padding costs less than another call of the network.
 
-    A chunk ends at `batch` texts, or where the next text is longer than the first by more than a quarter; but it holds
-    at least an eighth of a batch, since small chunks use the hardware badly.
+    A chunk has at most `batch` texts. It ends earlier if the next text is over a quarter longer than its first, but
+    not below an eighth of `batch`, because small chunks use the hardware badly.
     """
     chunk: list[tuple[int, ...]] = []
     for ids in texts:
@@ -263,9 +263,9 @@ def by_length(texts: Sequence[tuple[int, ...]], batch: int) -> Iterator[list[tup
 def padded(
     rows: Sequence[Sequence[int]], pad: int | None, device: torch.device | str, *, length: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns n lists of token ids as one batch on a device: ids and mask, both (n, length) int64.
+    """Pads n lists of token ids on the right: returns ids and mask on a device, both (n, length) int64.
 
-    Rows are padded on the right with `pad` (None: 0, which the mask hides) to `length`, None: to the longest.
+    `pad` None means 0, which the mask hides; `length` None means the longest row.
     """
     import torch
 
@@ -276,9 +276,9 @@ def padded(
 
 
 def longest_text(config: Any, tokenizer: Any) -> int:
-    """Returns the limit of an encoder in tokens, special ones included; 512 where nothing states one."""
+    """Returns an encoder's limit in tokens, including special tokens; 512 if neither file has one."""
     positions = int(getattr(config, "max_position_embeddings", 0) or 0)
     if positions and config.model_type in _SHIFTED:  # RoBERTa cannot use two of its 514 positions
         positions -= int(config.pad_token_id) + 1
-    # A tokenizer without a limit says 10**30.
+    # A tokenizer without a limit has 10**30 here.
     return min((most for most in (positions, int(tokenizer.model_max_length)) if 0 < most < 10**9), default=512)

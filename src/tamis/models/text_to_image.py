@@ -1,4 +1,4 @@
-"""Text-to-image pipelines of `diffusers`: captions to images, always the same image for a caption."""
+"""Text-to-image pipelines of `diffusers`, made repeatable: a caption always gives the same image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import check_tokens, load_tokenizer_in, load_whole, loaded_once, one_sentence, quiet
 from tamis.models.reference import components_in, resolve
 
-#: Components that judge or prepare photographs: drawing from a text needs none of them.
+#: Components that check or prepare photographs; drawing from a text does not need them.
 _UNNEEDED = ("safety_checker", "feature_extractor", "image_encoder")
 
 
@@ -26,9 +26,9 @@ class Drawing:
     """How images are drawn: the settings that recipes nest as `drawing`.
 
     Attributes:
-        steps: of the denoiser.
-        guidance: how strongly the caption pulls; 1 switches classifier-free guidance off.
-        seed: of the first image of a caption; further images take the seeds after it.
+        steps: number of denoising steps.
+        guidance: how strongly the image follows the caption; 1 switches classifier-free guidance off.
+        seed: seed of a caption's first image; the next images use the next seeds.
 
     Raises:
         ValueError: a number is out of range.
@@ -45,10 +45,10 @@ class Drawing:
 
 
 class TextToImage:
-    """Any text-to-image pipeline, with the solver DPM-Solver++ where its scheduler can be replaced by it."""
+    """Any text-to-image pipeline, with DPM-Solver++ if that is compatible with its scheduler."""
 
     def __init__(self, model: ModelRef, device: Device) -> None:
-        """Loads a pipeline; ModelError if it is not here or draws nothing from a text."""
+        """Loads a pipeline; ModelError if it is missing or draws nothing from a text."""
         require("diffusers", "torch", "transformers", extra="diffusion")
         from diffusers import AutoPipelineForText2Image, DPMSolverMultistepScheduler
 
@@ -68,7 +68,7 @@ class TextToImage:
     def __call__(self, captions: Sequence[str], drawing: Drawing) -> list[Pixels]:
         """Draws n captions, each distinct one once: n images (height, width, 3) of uint8.
 
-        Each image depends on its caption and the settings alone. The model's text tower cuts long captions.
+        Each image depends only on its caption and the settings. The model's text tower truncates long captions.
         """
         import torch
 
@@ -93,7 +93,7 @@ load_text_to_image = loaded_once(keep=1)(TextToImage)
 
 
 def _noise(caption: str, seed: int) -> Any:
-    """Returns the random numbers of one caption; on the CPU, where they are the same on every machine."""
+    """Returns the random numbers for one caption, on the CPU, where every machine draws the same."""
     import torch
 
     number = xxhash.xxh3_64_intdigest(caption.encode(), seed=seed & (2**64 - 1))
@@ -101,9 +101,9 @@ def _noise(caption: str, seed: int) -> Any:
 
 
 def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
-    """Returns a pipeline (`cls`, of diffusers) whose components were loaded one by one, each with all of its weights.
+    """Returns a diffusers pipeline of class `cls` from components that we load one by one.
 
-    diffusers itself would draw missing weights at random, and would let transformers run a folder's own code.
+    diffusers itself would draw missing weights at random, and let transformers run code from the folder.
     """
     import diffusers
     import transformers
@@ -115,7 +115,7 @@ def load_pipeline(cls: Any, folder: Path, model: str, dtype: Any) -> Any:
             if name in _UNNEEDED:
                 loaded[name] = None
             elif not isinstance(component, type):
-                raise ModelError(f"{folder}: its {name} is {library}.{kind}, no component of diffusers or transformers")
+                raise ModelError(f"{folder}: its {name}, {library}.{kind}, is not part of diffusers or transformers")
             elif "Tokenizer" in kind:
                 loaded[name] = load_tokenizer_in(part, cls=component)
             elif not issubclass(component, diffusers.SchedulerMixin):

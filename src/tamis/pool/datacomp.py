@@ -25,7 +25,7 @@ from tamis.data import Column, Device, Node, Sample, Samples, Signal
 from tamis.errors import PoolError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
-from tamis.pool.source import Pool, PoolSpec, SampleReader, checked, set_caption, set_identity
+from tamis.pool.source import Pool, PoolSpec, SampleReader, set_caption, set_identity
 from tamis.pool.table import RowRange, TableShard, piece_name, row_ranges
 from tamis.remote import is_transient, unreached
 
@@ -100,6 +100,7 @@ class DataCompShard(TableShard):
     """One metadata file with its embeddings, or a range of their rows."""
 
     batch: ClassVar[int] = 4096
+    marks_keys: ClassVar[bool] = False
 
     def stamp(self) -> str:
         try:
@@ -113,9 +114,6 @@ class DataCompShard(TableShard):
 
     def columns(self) -> list[str]:
         return [*super().columns(), "url", *SCORES]
-
-    def samples(self) -> Iterator[Sample]:
-        return checked(self._samples(), self.url, marks_keys=False)
 
     def _samples(self) -> Iterator[Sample]:
         number = -1

@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,8 +18,8 @@ from tamis.data import Sample
 from tamis.errors import SampleError
 from tamis.pool.files import describe_bytes
 
-#: Formats that trainers' loaders open. Others are refused: Pillow hands some of them to outside programs (EPS to
-#: Ghostscript), and none of them is a photograph from the web.
+#: Formats that trainers' loaders open. Others are refused: they are no photographs from the web, and Pillow opens some
+#: with outside programs (EPS with Ghostscript).
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000", "AVIF", "PPM", "TGA", "ICO")
 
 #: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (most programs write
@@ -121,10 +120,8 @@ def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> _Decod
         hidden = hidden if transparency == "drop" else None
         pixels, turn = _rgb(image, transparency), _TURNS.get(_orientation(image))
     if turn is not None:
-        pixels, hidden = (
-            np.ascontiguousarray(turn(pixels)),
-            None if hidden is None else np.ascontiguousarray(turn(hidden)),
-        )
+        pixels = np.ascontiguousarray(turn(pixels))
+        hidden = None if hidden is None else np.ascontiguousarray(turn(hidden))
     return _Decoded(pixels, hidden, transparent)
 
 
@@ -154,13 +151,7 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
 def _opened(data: bytes) -> Image.Image:
     _check_directories(data)
     Image.init()
-    return Image.open(io.BytesIO(data), formats=_formats(len(Image.OPEN)))
-
-
-@cache
-def _formats(known: int) -> list[str]:
-    """Returns the `FORMATS` that this Pillow opens. `known`, how many it has in all, changes with its plugins."""
-    return [name for name in FORMATS if name in Image.OPEN]
+    return Image.open(io.BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN])
 
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:
@@ -273,7 +264,7 @@ def pixels_in(data: bytes, *, max_pixels: int) -> int:
 
 
 def _unidentified(data: bytes) -> SampleError:
-    """Returns the error for bytes that none of `FORMATS` opens: another format, or no image."""
+    """Returns the error for bytes that are in another format than `FORMATS`, or not an image."""
     Image.init()
     for name, (_, accepts) in Image.OPEN.items():
         if name in FORMATS or accepts is None:

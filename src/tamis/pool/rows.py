@@ -178,7 +178,7 @@ def unopened(url: str, kind: str | None, error: Exception) -> PoolError | Unreac
 
 
 def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: Sequence[str], url: str) -> str:
-    """Returns the column to use: the one asked for, or the first of a usual name."""
+    """Returns the requested column, or the first present one of the usual names."""
     if asked is not None:
         if asked in present:
             return asked

@@ -8,9 +8,9 @@ import logging
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from tamis.data import Member, Node, Sample, Signal
 from tamis.errors import SampleError, ShardError, check_words
@@ -34,7 +34,7 @@ TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 #: The end of a shard's name if it is a row range of a table: its first row.
 ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
 
-#: Columns of every run's index or tables: one of `PoolSpec.fields` with such a name would hide the column.
+#: Columns of every run's index or tables. `PoolSpec.fields` may not use these names: a field would hide the column.
 RESERVED = (
     *("uid", "uid_hi", "uid_lo", "shard", "key", "caption", "caption_judged", "width", "height"),
     *("original_width", "original_height", "image_bytes", "image_xxh3", "members", "status", "reason"),
@@ -138,6 +138,8 @@ class Shard(ABC):
         url: path or URL of the file.
     """
 
+    marks_keys: ClassVar[bool] = True  # whether samples of one key are marked
+
     name: str
     url: str
     spec: PoolSpec
@@ -146,9 +148,33 @@ class Shard(ABC):
         """Returns size and time of the file (or a store's version tag), which change with its content."""
         return stamp(self.url)
 
-    @abstractmethod
     def samples(self) -> Iterator[Sample]:
-        """Yields every sample in order, with its image's bytes, not decoded."""
+        """Yields every sample in order, with its image's bytes, not decoded; marks repeated keys.
+
+        Raises:
+            ShardError: the file cannot be read further, or the texts of the shard would not fit into memory.
+        """
+        held = 0
+        seen: set[str] = set()
+        for rows, sample in enumerate(self._samples(), 1):
+            texts = (sample.key, sample.shown_caption, sample.reason, *sample.given.values())
+            held += sum(sys.getsizeof(text) for text in texts if isinstance(text, str))
+            held += sum(len(member.ext) for member in sample.members)
+            if held > _TEXTS + _TEXTS_PER_ROW * rows:
+                raise ShardError(
+                    f"{self.url}: the keys, captions and carried fields of its first {rows:,} samples take {held:,} "
+                    f"bytes, far more than pools of captions have; the {rows - 1:,} before were read"
+                )
+            if self.marks_keys:
+                if sample.key in seen:
+                    reason = f"an earlier sample of this shard has the key {sample.key[:200]!r} too"
+                    sample.mark("duplicate_key", reason)
+                seen.add(sample.key)
+            yield sample
+
+    @abstractmethod
+    def _samples(self) -> Iterator[Sample]:
+        """Yields the samples as the file has them."""
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         """Returns the member that is the sample's image, or None. `members` come from the index."""
@@ -185,26 +211,6 @@ class Pool:
     def files(self) -> list[str]:
         """The files of the pool, and the paths (files, folders, globs) that it was opened with."""
         return [*(shard.url for shard in self.shards), *self.spec.paths]
-
-
-def checked(samples: Iterable[Sample], url: str, *, marks_keys: bool = True) -> Iterator[Sample]:
-    """Yields samples and marks repeated keys. Raises ShardError if the texts of the shard would not fit into memory."""
-    held = 0
-    seen: set[str] = set()
-    for rows, sample in enumerate(samples, 1):
-        texts = (sample.key, sample.shown_caption, sample.reason, *sample.given.values())
-        held += sum(sys.getsizeof(text) for text in texts if isinstance(text, str))
-        held += sum(len(member.ext) for member in sample.members)
-        if held > _TEXTS + _TEXTS_PER_ROW * rows:
-            raise ShardError(
-                f"{url}: the keys, captions and carried fields of its first {rows:,} samples take {held:,} bytes, far "
-                f"more than pools of captions have; the {rows - 1:,} before were read"
-            )
-        if marks_keys:
-            if sample.key in seen:
-                sample.mark("duplicate_key", f"an earlier sample of this shard has the key {sample.key[:200]!r} too")
-            seen.add(sample.key)
-        yield sample
 
 
 @dataclass

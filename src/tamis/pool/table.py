@@ -37,7 +37,6 @@ from tamis.pool.source import (
     SampleFiles,
     SampleReader,
     Shard,
-    checked,
     set_caption,
     set_identity,
     too_many_bytes,
@@ -88,8 +87,8 @@ class TableShard(Shard):
         """How many rows it has, if counted."""
         return self.range.pairs
 
-    def samples(self) -> Iterator[Sample]:
-        return checked((self.sample(number, row) for number, row in self.rows()), self.url)
+    def _samples(self) -> Iterator[Sample]:
+        return (self.sample(number, row) for number, row in self.rows())
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields the rows of this shard with their numbers: in Parquet from `first` on, in other files all."""

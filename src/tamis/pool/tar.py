@@ -31,7 +31,6 @@ from tamis.pool.source import (
     SampleFiles,
     SampleReader,
     Shard,
-    checked,
     read_json,
     set_caption,
     set_identity,
@@ -77,9 +76,6 @@ class TarShard(Shard):
     def is_compressed(self) -> bool:
         """Whether the tar is compressed, so that its members cannot be read by their byte ranges."""
         return read_head(self.url, 8).startswith((_ZSTD, *_OPENERS))
-
-    def samples(self) -> Iterator[Sample]:
-        return checked(self._samples(), self.url)
 
     def _samples(self) -> Iterator[Sample]:
         for key, files, cut in self._groups():
@@ -237,7 +233,8 @@ class _Info(tarfile.TarInfo):
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> _Info:
         if (usual := _USUAL.fullmatch(buf)) is not None:
             name, size, checksum = usual.groups()
-            # The sum of all bytes, those of the checksum taken for spaces. Adler-32 holds the sum of up to 256 bytes.
+            # The checksum is the sum of all bytes, with spaces for its own eight. The low half of Adler-32 is one plus
+            # the sum of up to 256 bytes, and is faster than `sum`.
             total = sum(adler32(part) & 0xFFFF for part in (buf[:148], buf[156:330], buf[330:]))
             if total - 3 + 8 * 32 == int(checksum, 8):
                 info = cls(name.partition(b"\0")[0].decode(encoding, errors))
@@ -284,7 +281,7 @@ class _Unpacked:
 
 
 def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[_File, None, None]:
-    """Yields the regular members of a tar, or `only` those at some offsets; raises a `ShardError` if it ends early.
+    """Yields the regular members of a tar, or `only` the ones at these offsets; raises a `ShardError` if it ends early.
 
     `limits`: the most bytes to read of a member, by extension; others are not read. None: read every member whole.
     """

@@ -142,7 +142,7 @@ def _number(cell: Any) -> float:
 def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, list[str]]]:
     """Reads captions made elsewhere: Parquet, CSV, TSV or JSON lines."""
     if path.suffix not in TABLES:
-        raise RecipeError(f"captions_from: {path} is none of {', '.join(TABLES)}")
+        raise RecipeError(f"captions_from: {path} must end with one of {', '.join(TABLES)}")
     try:
         names = list(column_kinds(str(path)))
         by: Literal["uid", "key"] = "uid" if "uid" in names else "key"
@@ -162,7 +162,7 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
             if not isinstance(row.get(by), str):
                 problem = f"{by} is not text: write numbers as text, with their leading zeros"
             elif by == "uid" and parse_uid(row[by].lower()) is None:
-                problem = "the uid is not one of 32 hex digits"
+                problem = "the uid does not have 32 hex digits"
             if problem or texts is None:
                 raise RecipeError(f"captions_from: {path}, row {number}: {problem}")
             found.setdefault(row[by].lower() if by == "uid" else row[by], []).extend(text for text in texts if text)

@@ -1,6 +1,6 @@
 """The report: one page of HTML that says what a pool is like, what each recipe keeps of it, and what it drops.
 
-`page.py` puts it together: a file in `sections/` and a template per section, `context.py` for what several share.
+`page.py` puts it together from a module in `sections/` and a template per section; `context.py` has what they share.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ __all__ = ["check_page", "facts_path", "write_report"]
 def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | None, *, overwrite: bool = False) -> Path:
     """Writes the report of a run and of subsets of it: a single file that loads nothing and runs no script.
 
-    What it says is written next to it as JSON, without images: `report.html` gets `report.json`.
+    The same facts go into a JSON file next to it, without the images: `report.html` gets `report.json`.
 
     Args:
         run: a run.
-        subsets: what was chosen from it.
-        out: the page.
-        pool: where images come from; None: the page has none.
+        subsets: subsets of this run.
+        out: path of the page.
+        pool: the pool to read images from; None for a page without images.
         overwrite: replace an earlier page.
 
     Returns:
         `out`.
 
     Raises:
-        RunError: a subset is another run's, a part of the run is damaged, or the page cannot be written.
+        RunError: a subset belongs to another run, a file of the run is damaged, or the page cannot be written.
     """
     check_page(out, overwrite=overwrite, read=run.pool_files)
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
             raise RunError(
-                f"the subset {subset.name!r} was chosen from {subset.run.path}, and the report is of "
+                f"the subset {subset.name!r} was chosen from {subset.run.path}, but this is a report of "
                 f"{run.path}: select from that run again"
             )
     facts = gather(Context(run, subsets, pool))
-    partly = partial_facts(run)  # first in the file, where some shards are missing
+    partly = partial_facts(run)  # comes first in the file if shards are missing
     text = as_json({**({"partial": partly} if partly else {}), "tamis": __version__, **facts})
     with writing(facts_path(out)) as aside, writing(out) as temporary:
         aside.write_text(text, encoding="utf-8")
@@ -57,14 +57,14 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
 
 
 def facts_path(page: Path) -> Path:
-    """Returns where the facts of a page are written: report.html gets report.json."""
+    """Returns the path of the JSON file of a page: report.json for report.html."""
     if page.suffix.lower() in (".html", ".htm"):
         return page.with_suffix(".json")
     return page.with_name(f"{page.name}.json")
 
 
 def check_page(page: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
-    """Checks that a page and its facts may be written, and that its name promises no other format."""
+    """Checks the page's file ending, and that neither it nor its JSON file replaces a file of another program."""
     check_ending(page, "html", "htm")
     kinds = {page: ("page", GENERATOR), facts_path(page): ("facts file of a page", BEGINS)}
     for path, (what, begins) in kinds.items():

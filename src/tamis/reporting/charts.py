@@ -1,4 +1,4 @@
-"""The shapes of the page's drawings: SVG without text, so that they stretch to any width; labels are HTML around them.
+"""The shapes of the page's charts: SVG without text, so that it stretches to any width; labels are HTML around it.
 
 A shape is a dictionary of SVG attributes: a path has `d`, a line `x1`, `x2`, `y1` and `y2`; both have a `class`.
 """
@@ -15,17 +15,18 @@ from tamis.reporting.distributions import Histogram
 
 Shapes = list[dict[str, Any]]
 
-#: For a subset's line, adjacent bars are merged to at least this many pairs: the share of three pairs is noise.
+#: A subset's line joins adjacent bars until they hold this many pairs: the share of three pairs is noise.
 JOINED = 12
 
 
 def histogram_shapes(histogram: Histogram, marks: Sequence[Sequence[float]], colours: Sequence[str]) -> Shapes:
-    """Returns the bars of the pool, then for each subset a line (the share of each bar it keeps) and its cuts.
+    """Returns the pool's bars, then for each subset a line (the share it keeps of each bar) and its thresholds `marks`.
 
-    Bars are drawn by rows and by log(1 + rows); the page shows one. `marks` are the cuts of each subset.
+    Bars come twice, by rows and by log(1 + rows); the page shows one.
     """
     edges = histogram.edges
-    places = 100 * (edges - edges[0]) / (edges[-1] - edges[0])
+    start, width = float(edges[0]), float(edges[-1] - edges[0])
+    places = 100 * (edges - start) / width
     shapes: Shapes = []
     for scale, heights in (("lin", histogram.pool.astype(np.float64)), ("log", np.log1p(histogram.pool))):
         top = float(heights.max(initial=0)) or 1.0
@@ -35,12 +36,12 @@ def histogram_shapes(histogram: Histogram, marks: Sequence[Sequence[float]], col
     for colour, kept, cuts in zip(colours, histogram.kept, marks, strict=True):
         shares = np.add.reduceat(kept, starts) / np.maximum(rows, 1)
         shapes.append({"class": f"share {colour}", "d": _line(ends, shares, rows > 0)})
-        shapes += [_upright(f"cut {colour}", 100 * histogram.place(cut)) for cut in cuts]
+        shapes += [_upright(f"cut {colour}", 100 * min(1.0, max(0.0, (cut - start) / width))) for cut in cuts]
     return shapes
 
 
 def _steps(histogram: Histogram, marks: Sequence[float]) -> list[int]:
-    """Returns the first bar of each group of neighbours that share a step; a cut ends a group."""
+    """Returns the first bar of each group of joined bars; a threshold ends a group."""
     cut = {int(np.searchsorted(histogram.edges, mark, side="right")) - 1 for mark in marks}
     starts, rows = [0], 0
     for bar, pairs in enumerate(histogram.pool):
@@ -52,7 +53,7 @@ def _steps(histogram: Histogram, marks: Sequence[float]) -> list[int]:
 
 
 def _bars(places: NDArray[np.float64], heights: NDArray[np.float64]) -> str:
-    """Returns the outline of bars; bars with any rows get a minimum visible height."""
+    """Returns the outlines of the bars; a bar with rows is high enough to be seen."""
     return "".join(
         f"M{left:.2f} 100V{100 - max(1.2, 97 * float(height)):.2f}H{right:.2f}V100Z"
         for left, right, height in zip(places[:-1], places[1:], heights, strict=True)
@@ -61,7 +62,7 @@ def _bars(places: NDArray[np.float64], heights: NDArray[np.float64]) -> str:
 
 
 def _line(places: NDArray[np.float64], shares: NDArray[np.float64], present: NDArray[np.bool_]) -> str:
-    """Returns a line in steps, interrupted where there are no rows."""
+    """Returns a stepped line with gaps where there are no rows."""
     moves, drawn = [], False
     for left, right, share, some in zip(places[:-1], places[1:], shares, present, strict=True):
         if some:
@@ -78,9 +79,9 @@ def _upright(class_: str, x: float, top: int = 0, foot: int = 100) -> dict[str, 
 def interval_shapes(
     estimate: Mapping[str, float], column: Sequence[Mapping[str, float] | None], mark: float | None
 ) -> Shapes:
-    """Returns a measured number and its interval, on the scale that all intervals of a column share.
+    """Draws an estimate with its interval, on one scale for all intervals of a `column`.
 
-    `mark` is the value of a dashed line, such as 0 among differences; None: no line.
+    `mark`: value of a dashed line, such as 0 for differences; None for no line.
     """
     ends = [end for each in column if each for end in (each["low"], each["high"])] + ([] if mark is None else [mark])
     start, width = min(ends), (max(ends) - min(ends)) or 1.0

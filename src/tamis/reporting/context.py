@@ -1,6 +1,6 @@
-"""What several sections share, read once: columns, masks, why rows were dropped, histograms, pairs.
+"""Data that several sections need, read once: columns, masks, reasons for drops, histograms, pairs.
 
-A section reads for itself what only it shows.
+Data of a single section is read there.
 """
 
 from __future__ import annotations
@@ -28,43 +28,73 @@ from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
-#: Contents of a section, as the page shows them and report.json stores them.
+#: What a section shows on the page and stores in report.json.
 Facts = dict[str, Any]
 
-#: Number of subsets with galleries and groups of repeated images; the others get everything else.
+#: Only the first subsets, up to this number, get galleries and groups of repeated images.
 GALLERIES = 8
 
-#: Number of reasons of one step that have images.
+#: Maximum number of reasons per step that are shown with images.
 REASONS = 12
 
-#: The length of captions, from the index; used where `caption_length` was not run.
+#: Name of a column with the length of each caption, read from the index if `caption_length` was not run.
 CAPTION = "caption characters"
 
-#: All images of a page together, in characters of their data URLs, and all texts of its pairs, in bytes.
+#: Limits of a page: characters of all images (as data URLs), and bytes of all texts of its pairs.
 BUDGET, TEXTS = 9_000_000, 3_000_000
 
-#: Characters of each text of a pair once `TEXTS` is used up.
+#: Once `TEXTS` is used up, texts are cut to this many characters.
 _SHORTENED = 200
 
-#: Pairs that are sampled where the whole pool would take long: drawn by uid.
+#: Rows to sample, drawn by uid, for what would take too long on the whole pool.
 SAMPLE = 100_000
 
-#: The order in which random pairs are drawn; selectors draw in the order of seed 0.
+#: Seed of the random order of pairs. Not 0: selectors use 0, so the first rows they keep would be biased.
 _SEED = 2022
 
-#: Where each subset cuts a score.
+#: Thresholds of each subset on one score.
 Marks = Sequence[Sequence[float]]
 
-#: A score that a recipe computes: the expression, and the recipe's own names for columns with those of the run.
+#: A score that a recipe computes: the expression, and pairs of (name in the recipe, name in the run).
 Computed = tuple[str, tuple[tuple[str, str], ...]]
 
 
-class Context:
-    """A run, subsets of it, and what is read of both for more than one section, when it is first asked for.
+def is_complete(run: Run, name: str) -> bool:
+    """Whether every shard has a column."""
+    group = run.columns[name][1]
+    return group is None or group.shards >= set(run.shards)
 
-    `names` is what the page calls each subset, `keeps` its rows. `incomplete` scores, which some shards lack, are left
-    out; the number says how many have them. A section that shows painted images sets the `painter`. `budget` limits
-    the images of the page.
+
+def number_columns(run: Run) -> list[str]:
+    """Returns the shortest names of the number scores that every shard has."""
+    return [name for name in run.score_names() if run.columns[name][2].kind == "number" and is_complete(run, name)]
+
+
+def word_columns(run: Run) -> list[str]:
+    """Returns the fields of the pool, then the word scores that every shard has, without hashes."""
+    fields = [name for name in run.facts["pool"]["fields"] if name in run.columns]
+    scores = [name for name in run.score_names() if is_complete(run, name)]
+    return fields + [
+        name for name in scores if run.columns[name][2].kind == "word" and run.columns[name][2].unit != "hex digits"
+    ]
+
+
+def drop_counts(verdict: Verdict) -> list[int]:
+    """Returns the number of rows dropped for each reason, in the order of the codes; [] without codes."""
+    if verdict.dropped_by is None:
+        return []
+    counts = np.zeros(len(verdict.why) + 1, np.int64)
+    for rows in blocks(verdict.dropped_by.size):
+        counts += np.bincount(verdict.dropped_by[rows], minlength=counts.size)
+    return [int(count) for count in counts[1:]]
+
+
+class Context:
+    """A run, subsets of it, and data of both that is read on first use.
+
+    `names` has the page's name of each subset, `keeps` its mask. `incomplete`: scores that some shards lack, with the
+    number of shards that have them; the page leaves them out. `painter` is set by the section that shows painted
+    images. `budget` limits the images of the page.
     """
 
     def __init__(self, run: Run, subsets: Sequence[Subset], pool: Pool | None, *, budget: int = BUDGET) -> None:
@@ -85,26 +115,17 @@ class Context:
 
     @cached_property
     def numbers(self) -> Sequence[str]:
-        """The shortest name of each complete score column of numbers."""
-        return [name for name, column in self._scores.items() if column.kind == "number"]
+        """The shortest names of the number scores that every shard has."""
+        return number_columns(self.run)
 
     @cached_property
     def words(self) -> Mapping[str, Column]:
-        """Columns of words by name: fields that came with the pairs, then complete score columns but hashes."""
-        columns, scores = self.run.columns, self._scores.items()
-        fields = {name: columns[name][2] for name in self.run.facts["pool"]["fields"] if name in columns}
-        return fields | {name: each for name, each in scores if each.kind == "word" and each.unit != "hex digits"}
-
-    @cached_property
-    def _scores(self) -> Mapping[str, Column]:
-        found = {name: self.run.columns[name] for name in self.run.score_names()}
-        return {
-            name: column for name, (_, group, column) in found.items() if group and group.label not in self.incomplete
-        }
+        """Word columns by name: fields of the pool, then scores that every shard has, without hashes."""
+        return {name: self.run.columns[name][2] for name in word_columns(self.run)}
 
     @cached_property
     def table(self) -> Table:
-        """The run's rows, with one more column, `CAPTION`: how many characters each caption has."""
+        """The run's table with an added column, `CAPTION`: the characters of each caption."""
         run, table = self.run, self.run.table()
 
         def read(block: int, names: Sequence[str]) -> dict[str, Any]:
@@ -118,12 +139,12 @@ class Context:
 
     @cached_property
     def order(self) -> U64:
-        """The order in which random pairs are drawn: (rows,) scrambled uids."""
+        """(rows,) scrambled uids: the order in which random pairs are drawn."""
         return scrambled(self.table, _SEED)
 
     @cached_property
     def sample(self) -> Rows:
-        """The rows that are sampled where the whole pool would take long, ascending: at most `SAMPLE`."""
+        """At most `SAMPLE` random rows, ascending, for what would take too long on the whole pool."""
         return np.sort(first_by(self.order, SAMPLE, np.ones(self.rows, bool)))
 
     @cached_property
@@ -138,24 +159,17 @@ class Context:
         return found
 
     @cached_property
-    def fallen(self) -> Sequence[Sequence[int]]:
-        """Per subset: the number of rows dropped for each reason of its verdict, that of code 1 first."""
-        found: list[Sequence[int]] = []
-        for codes, why in ((verdict.dropped_by, verdict.why) for verdict in self.verdicts):
-            counts = np.zeros(len(why) + 1, np.int64)
-            if codes is not None:
-                for part in blocks(self.rows):
-                    counts += np.bincount(codes[part], minlength=counts.size)
-            found.append(counts[1:].tolist() if codes is not None else ())
-        return found
+    def dropped(self) -> Sequence[Sequence[int]]:
+        """Per subset: the number of rows dropped for each reason of its verdict, in the order of the codes."""
+        return [drop_counts(verdict) for verdict in self.verdicts]
 
     def shown_reasons(self, place: int) -> Sequence[int]:
-        """Returns the codes of a subset's reasons that have images: the first `REASONS` of each step."""
+        """Returns the codes of the reasons that are shown with images: the first `REASONS` of each step."""
         if place >= GALLERIES:
             return ()
         verdict, of_step = self.verdicts[place], Counter[int | None]()
         cuts, found = {cut.code for cut in verdict.cuts}, []
-        for code, (reason, rows) in enumerate(zip(verdict.why, self.fallen[place], strict=False), start=1):
+        for code, (reason, rows) in enumerate(zip(verdict.why, self.dropped[place], strict=False), start=1):
             if (rows or code in cuts) and of_step[reason.step] < REASONS:
                 of_step[reason.step] += 1
                 found.append(code)
@@ -163,19 +177,19 @@ class Context:
 
     @cached_property
     def tallies(self) -> Mapping[str, Tally]:
-        """How often each value of the status and of the columns of words occurs, in one pass."""
+        """The counts of each value of the status and of the word columns, read in one pass."""
         return tallies(self.table, ["status", *self.words], self.keeps)
 
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
-        """Per subset: which step dropped which row, why, and the cuts that can be drawn on the run as it is now."""
+        """Per subset: its verdict, without cuts on scores that the run no longer has."""
         return [self._verdict(subset.verdict) for subset in self.subsets]
 
     def _verdict(self, verdict: Verdict) -> Verdict:
         grown = any(reason.step is None for reason in verdict.why)
 
         def is_current(cut: Cut) -> bool:
-            """Whether the run still has the cut's score, and its pool, where the score depends on the whole of it."""
+            """Whether the run still has the score and, if the score depends on the whole pool, the same pool."""
             expression = parse(cut.score)
             known = all(verdict.names.get(name, name) in self.run.columns for name in expression.columns)
             return known and not (grown and expression.poolwide)
@@ -184,14 +198,14 @@ class Context:
 
     @cached_property
     def marks(self) -> tuple[Mapping[str, Marks], Mapping[Computed, Marks]]:
-        """Where each subset cuts scores: by the page's name of a column, and by score that a recipe computes."""
+        """The thresholds of each subset, by column (the page's name), and by score that a recipe computes."""
         columns: dict[str, list[list[float]]] = {}
         computed: dict[Computed, list[list[float]]] = {}
         for place, verdict in enumerate(self.verdicts):
             for cut in verdict.cuts:
                 marks: list[list[float]] = [[] for _ in self.subsets]
                 line = parse(cut.score).line
-                if line is not None:  # a cut of -text_area is one of text_area
+                if line is not None:  # a threshold on -text_area is drawn on text_area
                     column, factor, offset = line
                     marks = columns.setdefault(self.short(verdict.names.get(column, column)), marks)
                     marks[place] += sorted((mark - offset) / factor for mark in cut.marks)
@@ -202,7 +216,7 @@ class Context:
 
     @cached_property
     def lengths(self) -> Sequence[str]:
-        """The columns with the length of captions: the signal's where it ran, else the index's."""
+        """The columns with the length of captions: of the signal if it ran, else of the index."""
         return [name for name in ("characters", "words") if name in self.numbers] or [CAPTION]
 
     @cached_property
@@ -214,7 +228,7 @@ class Context:
         return histograms(self.table, list(names), self.keeps, cuts)
 
     def short(self, name: str) -> str:
-        """Returns the name that the page uses for a column that a recipe may call by its full name."""
+        """Returns the page's (shorter) name of a column that a recipe may call by its full name."""
         if name not in self.run.columns:
             return name
         inner, group, _ = self.run.columns[name]
@@ -222,7 +236,7 @@ class Context:
         return next((short for short in candidates if self.run.columns[short][:2] == (inner, group)), name)
 
     def shown(self, names: Sequence[str]) -> list[str]:
-        """Returns the page's names of those columns that it shows: hashes are not among them."""
+        """Returns the page's names of columns, without those it does not show, such as hashes."""
         return [short for short in map(self.short, names) if short in self.numbers or short in self.words]
 
     def values(self, score: str, names: Mapping[str, str]) -> Float64s | None:
@@ -234,13 +248,13 @@ class Context:
         return parse(score).values(self.run.table(names))
 
     def pair(self, row: int, *, painted: bool = False) -> Pair:
-        """Returns a pair for one card, which `read_pairs` fills; `painted` if it shows the painted images."""
+        """Returns an empty pair for a card; `read_pairs` fills it. `painted`: with its painted images."""
         pair = Pair(row=row)
         self._asked.append((pair, painted))
         return pair
 
     def read_pairs(self) -> None:
-        """Fills the pairs that were asked for. Beyond the budget images are left out, and texts shortened."""
+        """Fills the pairs that `pair` returned. Beyond the budget, images are left out and texts cut."""
         rows = {pair.row for pair, _ in self._asked}
         painted = {pair.row for pair, both in self._asked if both}
         found = read_pairs(

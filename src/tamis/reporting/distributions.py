@@ -1,4 +1,4 @@
-"""Exact distributions of columns: histograms of numbers, one in memory at a time, and counts of words."""
+"""Exact distributions of columns: histograms of numbers (one column in memory at a time) and counts of words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tamis.store.table import Table
 
 Counts = NDArray[np.int64]
 
-#: Which quantiles the report shows.
+#: The quantiles that are computed.
 QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 BARS = 50
@@ -29,11 +29,11 @@ _LONG_TAIL = 0.75
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """One column of the pool, and of the part of it that each subset keeps.
+    """Distribution of a column over the pool and over each subset.
 
-    `judged` rows have a finite value, `null` rows none; `infinite` ones are in no bar. Quantiles are the lower ones,
-    without interpolation. Bars are between `edges`; `below` (`above`) is True where the first (last) bar also holds
-    everything beyond its edge. `low` and `high` are NaN where there is no finite value.
+    `judged` counts rows with a finite value, `null` rows without a value; `infinite` values are in no bar. Quantiles
+    are not interpolated (the lower value). Bars are between `edges`; if `below` (`above`), the first (last) bar also
+    holds all values beyond its edge. `low` and `high` are NaN if there is no finite value.
     """
 
     judged: int
@@ -49,21 +49,16 @@ class Histogram:
     kept: Sequence[Counts]
     kept_null: Sequence[int]
 
-    def place(self, value: float) -> float:
-        """Returns where a value is between the first and the last edge: 0 to 1, clamped."""
-        start, stop = float(self.edges[0]), float(self.edges[-1])
-        return min(1.0, max(0.0, (value - start) / (stop - start))) if stop > start else 0.5
-
 
 def histograms(
     table: Table, names: Sequence[str], keeps: Sequence[Mask], cuts: Mapping[str, Sequence[float]] | None = None
 ) -> dict[str, Histogram]:
-    """Returns the distribution of each number column; `cuts` must be on its axis even where they are in a long tail."""
+    """Returns the distribution of each number column; its axis includes its `cuts`, even in a long tail."""
     return {name: histogram(whole_column(table, name), keeps, (cuts or {}).get(name, ())) for name in names}
 
 
 def whole_column(table: Table, name: str) -> Float32s:
-    """Returns a number column of every row: (rows,) float32."""
+    """Reads a whole number column: (rows,) float32."""
     values = np.empty(len(table), np.float32)
 
     def read(place: slice, columns: dict[str, Any]) -> None:
@@ -104,27 +99,27 @@ def histogram(values: Float32s, keeps: Sequence[Mask], cuts: Sequence[float] = (
 
 
 def bars_of(values: Float32s, edges: Float64s) -> NDArray[np.int64]:
-    """Returns the bar that each finite value is in; values beyond the edges are in the first or the last."""
+    """Returns the bar of each finite value; values beyond the edges go to the first or last bar."""
     start, stop, bars = float(edges[0]), float(edges[-1]), edges.size - 1
-    # In float64 and with the width divided last, so that an integer falls into the bar around it.
+    # float64, and division last: else rounding could move an integer out of the bar around it.
     return np.clip((values.astype(np.float64) - start) * bars / (stop - start), 0, bars - 1).astype(np.int64)
 
 
 def _edges(
     low: float, high: float, quantiles: Mapping[float, float], cuts: Sequence[float], whole: bool
 ) -> NDArray[np.float64]:
-    """Returns where the bars are. Long tails are left out, but for cuts in them."""
+    """Returns the edges of the bars. The axis excludes long tails, except where there is a cut."""
     first, last = quantiles[QUANTILES[0]], quantiles[QUANTILES[-1]]
     near, far = max(low, _rounded(first, up=False)), min(high, _rounded(last, up=True))
     reach = max(far - near, 0.0)
     start, stop = min([near, *cuts]), max([far, *cuts])
-    alike = _rounded(first, up=False) == _rounded(last, up=False)  # nearly all one value: show the others
+    alike = _rounded(first, up=False) == _rounded(last, up=False)  # nearly all values are equal: show the others
     if alike or low >= start - _LONG_TAIL * reach:
         start = low
     if alike or high <= stop + _LONG_TAIL * reach:
         stop = high
     if whole and max(abs(start), abs(stop)) < 1 << 24:
-        # Each bar spans the same count of integers; otherwise some would hold more of them than others.
+        # All bars span equally many integers.
         start, stop = np.floor(start), np.ceil(stop)
         width = max(1, int(np.ceil((stop - start + 1) / BARS)))
         bars = int((stop - start) // width) + 1
@@ -142,27 +137,27 @@ def _rounded(value: float, *, up: bool) -> float:
     return float(np.uint32(bits | 0xFFFF if grows else bits & 0xFFFF0000).view(np.float32))
 
 
-#: A column with more distinct values than this is not a category (a URL, an id): it is named, not counted.
+#: A column with more distinct values (a URL, an id) is not a category: the page names it without counts.
 MOST = 10_000
 
-#: Up to this many values are always a category.
+#: A column with at most this many distinct values is always a category.
 FEW = 15
 
-#: Mean words per value: from `_TEXT` on free text; from `_TEXTLIKE` on text, not ids, if nearly all values differ.
+#: Mean words per value from which a column is free text: in general, and if nearly all values differ.
 _TEXT, _TEXTLIKE = 4.0, 1.2
 
-#: A word: two letters or more, with apostrophes and hyphens inside. Scripts without spaces give whole runs.
+#: A word: letters, with apostrophes and hyphens inside. Scripts without spaces give whole runs of letters.
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 
-#: A word in fewer captions says nothing about a recipe; characters of a caption that are read.
+#: Minimum number of captions with a word for it to be compared, and characters read of each caption.
 RARE, _READ = 5, 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """Counts of one word column: (value or None, rows of the pool, rows of each subset), the most frequent first.
+    """Counts of a word column: (value or None, rows of the pool, rows of each subset), the most frequent first.
 
-    `many`: over `MOST`, none is listed then. `length`: mean words of the distinct values; NaN without any.
+    `many`: more than `MOST` distinct values, so `values` is empty. `length`: mean words per distinct value, or NaN.
     """
 
     values: Sequence[tuple[str | None, int, tuple[int, ...]]]
@@ -171,18 +166,18 @@ class Tally:
 
     @property
     def judged(self) -> int:
-        """Rows with a value; 0 where there are too many values to count."""
+        """Number of rows with a value; 0 if `many`."""
         return sum(rows for word, rows, _ in self.values if word is not None)
 
     @property
     def distinct(self) -> int:
-        """How many values there are."""
+        """Number of distinct values; 0 if `many`."""
         return sum(word is not None for word, _, _ in self.values)
 
     @property
     def kind(self) -> Literal["category", "text", "id"]:
-        """Whether the values sort pairs, are free text (a generated caption), or name single pairs (a URL)."""
-        # Without the most frequent value, which often is "" or stands for none.
+        """What the values are: categories, free text (a generated caption), or ids of single pairs (a URL)."""
+        # The most frequent value does not count: it is often "" or stands for a missing one.
         top = max((rows for word, rows, _ in self.values if word is not None), default=0)
         single = self.many or (self.distinct > FEW and 2 * (self.distinct - 1) > self.judged - top)
         if self.length >= _TEXT or (single and self.length >= _TEXTLIKE):
@@ -191,7 +186,7 @@ class Tally:
 
 
 def tallies(table: Table, names: Sequence[str], keeps: Sequence[Mask]) -> dict[str, Tally]:
-    """Returns the counts of word columns, in one pass over the table's blocks."""
+    """Counts the values of word columns, in one pass over the table."""
     totals: dict[str, dict[str | None, Any]] = {name: {} for name in names}
     many: dict[str, Tally] = {}
 
@@ -221,7 +216,7 @@ def _mean_words(values: Iterable[str | None]) -> float:
 
 
 def _count(column: Any, keeps: Sequence[Mask]) -> dict[str | None, Any]:
-    """Returns the rows of each value of a block: (1 + subsets,)."""
+    """Returns the counts of each value in a block: (1 + subsets,), the pool first."""
     words = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     if isinstance(words, pa.ChunkedArray):
         words = words.combine_chunks()
@@ -233,27 +228,21 @@ def _count(column: Any, keeps: Sequence[Mask]) -> dict[str | None, Any]:
 
 
 def frequencies(captions: Sequence[str], keeps: Sequence[Mask]) -> list[list[dict[str, Any]]]:
-    """Returns for each subset the words of captions that it keeps more often than others, the most surprising first.
+    """Ranks for each subset the words of captions, from over-represented to under-represented.
 
-    A word of at least `RARE` captions is in `pool` of them and in `kept` of the subset's. `surprise` is the
-    z-score of the kept count against a random subset of that size: (kept - n p) / sqrt(n p (1 - p)).
+    A word is in `pool` captions (at least `RARE`), of which the subset keeps `kept`. `surprise` is the z-score of
+    `kept` against a random subset of that size: (kept - n p) / sqrt(n p (1 - p)).
     """
     words = [{w.casefold() for w in _WORD.findall(caption[:_READ]) if len(w) > 1} for caption in captions]
     pool = Counter(word for each in words for word in each)
-    return [_ranked(pool, words, keep) if 0 < np.count_nonzero(keep) < len(words) else [] for keep in keeps]
-
-
-def _ranked(pool: Counter[str], words: Sequence[set[str]], keep: Mask) -> list[dict[str, Any]]:
-    kept = Counter(word for each, here in zip(words, keep.tolist(), strict=True) if here for word in each)
-    part = np.count_nonzero(keep) / len(words)
-    found = [
-        {
-            "word": word,
-            "pool": rows,
-            "kept": kept[word],
-            "surprise": (kept[word] - rows * part) / float(np.sqrt(rows * part * (1 - part))),
-        }
-        for word, rows in pool.items()
-        if rows >= RARE
-    ]
-    return sorted(found, key=lambda each: (-each["surprise"], each["word"]))
+    ranked = []
+    for keep in keeps:
+        kept = Counter(word for each, here in zip(words, keep.tolist(), strict=True) if here for word in each)
+        part = np.count_nonzero(keep) / max(len(words), 1)
+        found = []
+        for word, rows in pool.items() if 0 < part < 1 else ():
+            if rows >= RARE:
+                surprise = (kept[word] - rows * part) / float(np.sqrt(rows * part * (1 - part)))
+                found.append({"word": word, "pool": rows, "kept": kept[word], "surprise": surprise})
+        ranked.append(sorted(found, key=lambda each: (-each["surprise"], each["word"])))
+    return ranked

@@ -1,4 +1,4 @@
-"""How numbers, shares, times, reasons, statuses and the names of subsets are written on the page."""
+"""Formats numbers, shares, times, reasons, statuses and the names of subsets for the page."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def when(seconds: float) -> str:
 
 
 def clip(text: str, length: int) -> str:
-    """Returns a text, cut with an ellipsis where it has more characters than that."""
+    """Returns a text of at most `length` characters; a longer one ends with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 _NAME = r"(?:[\w-]+\.)?"
 
-#: A reason, and what the pairs that it drops are called: "6 with a tiny image", not "shorter_side below 200".
+#: Pattern of a reason -> words to follow a number: "6 with a tiny image", not "6 shorter_side below 200".
 _RULES = (
     # The most probable language is often wrong, so this does not claim what the caption is written in.
     (rf"{_NAME}top_language is not en", "with a top language other than English"),
@@ -102,12 +102,12 @@ _RULES = (
     (r"(.+) (below|above) (\S+)", r"with \1 \2 \3"),
 )
 
-#: What pairs of a status are called, one and several.
+#: Status -> words to follow a number, for one pair and for several.
 _STATUS_WORDS = {
     "image_missing": ("missing image", "missing images"),
     "image_broken": ("broken image", "broken images"),
     "image_too_large": ("image that is too large", "images that are too large"),
-    "image_refused": ("image of a kind that no trainer reads", "images of kinds that no trainer reads"),
+    "image_refused": ("image that is not opened", "images that are not opened"),
     "caption_missing": ("missing caption", "missing captions"),
     "caption_empty": ("empty caption", "empty captions"),
     "caption_not_utf8": ("caption that is not UTF-8", "captions that are not UTF-8"),
@@ -118,7 +118,7 @@ _STATUS_WORDS = {
 
 
 def in_words(reason: str) -> str:
-    """Returns what pairs dropped by a reason are called, after their number; an unknown reason stays as it is."""
+    """Returns a reason in words that follow a number: "with a tiny image"; an unknown reason is unchanged."""
     for pattern, words in _RULES:
         match = re.fullmatch(pattern, reason)
         if match is not None:
@@ -127,19 +127,19 @@ def in_words(reason: str) -> str:
 
 
 def status_words(status: str, rows: int) -> str:
-    """Returns the words for `rows` pairs of a status, to follow the number: "empty captions"."""
+    """Returns a status in words that follow the number `rows`: "empty captions"."""
     return _STATUS_WORDS.get(status, (status, status))[rows != 1]
 
 
-#: Colours of subsets; style.css has as many, which colour-blind readers can tell apart.
+#: Number of colours for subsets in style.css; colour-blind readers can tell them apart.
 _COLOURS = 8
 
-#: Changed settings that a label names, and characters of a value.
+#: Maximum number of changed settings in a label, and of characters of each value.
 _NAMED, _VALUE = 2, 24
 
 
 def names_of(subsets: Sequence[Subset]) -> list[dict[str, Any]]:
-    """Returns `place` (from 0), `label` and `kept` rows of each subset. A second subset of one label gets a number."""
+    """Returns `place` (from 0), `label` and `kept` rows of each subset; a repeated label gets a number."""
     seen: Counter[str] = Counter()
     names = []
     for place, subset in enumerate(subsets):
@@ -151,7 +151,7 @@ def names_of(subsets: Sequence[Subset]) -> list[dict[str, Any]]:
 
 
 def colour(subset: Mapping[str, Any]) -> str:
-    """Returns the class that colours a subset."""
+    """Returns the CSS class with a subset's colour."""
     return f"c{subset['place'] % _COLOURS + 1}"
 
 
@@ -162,9 +162,9 @@ def _changed(subset: Subset, others: Sequence[Subset]) -> str:
     known = [load(subset.name).text] if is_shipped else same
     if any(_steps(each) != _steps(subset.recipe) for each in known):
         return ", other steps" if is_shipped else ""
-    mine, theirs = _settings(subset.recipe), [_settings(each) for each in known]
-    changed = [path for path in mine if any(path not in each or each[path] != mine[path] for each in theirs)]
-    named = [f", {path[-1].replace('_', ' ')} {clip(_written(mine[path]), _VALUE)}" for path in changed[:_NAMED]]
+    settings, usual = _settings(subset.recipe), [_settings(each) for each in known]
+    changed = [path for path in settings if any(path not in each or each[path] != settings[path] for each in usual)]
+    named = [f", {path[-1].replace('_', ' ')} {clip(_written(settings[path]), _VALUE)}" for path in changed[:_NAMED]]
     return "".join(named) + (f", {len(changed) - _NAMED} more" if len(changed) > _NAMED else "")
 
 
@@ -173,7 +173,7 @@ def _steps(recipe: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(recipe: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Returns every value in the steps of a recipe by its path."""
+    """Returns the values in a recipe's steps by their paths."""
 
     def walk(value: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Any]:
         if isinstance(value, Mapping):

@@ -1,8 +1,7 @@
 """The page and its facts: gathers the sections' dictionaries, shows them by templates, and writes them as JSON.
 
-A section is a function in `sections/` that returns a dictionary (or None: nothing to say), a line in `SECTIONS`, and a
-template in `templates/` that shows the dictionary. Templates escape whatever they show, and each address in
-them goes through the filter `link`.
+A section is a function in `sections/` that returns a dictionary (None to leave the section out), a line in `SECTIONS`,
+and a template in `templates/` that shows the dictionary. Templates escape all values; links pass the filter `link`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tamis.reporting.distributions import RARE
 from tamis.reporting.pairs import Pair
 from tamis.reporting.sections import bench, findings, pool, scores, subsets, text, values
 
-#: By name (the anchor on the page, the key in `report.json`, the template), in the order of the page: title, gather.
+#: Name -> (title, function), in page order. The name is also the anchor, the key in `report.json` and the template.
 SECTIONS: Mapping[str, tuple[str, Callable[[Context], Facts | None]]] = {
     "look": ("Recipes to try", bench.look),
     "funnels": ("Funnels", subsets.funnels),
@@ -45,20 +44,20 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Context], Facts | None]]] = {
     "run": ("Run", pool.run_facts),
 }
 
-#: The first section: it collects what the others say.
+#: The first section, built from the facts of the others.
 FINDINGS = "findings"
 
 #: Version of the layout of report.json; docs/report.md describes it.
 FORMAT = 3
 
-#: Strings in the first lines of the page and of the file of its facts, so that no other file is overwritten.
+#: Strings near the start of our page and our JSON file; a file without them is not overwritten.
 GENERATOR = 'name="generator" content="tamis '
 BEGINS = '{"kind": "tamis report"'
 
-#: Nothing is loaded from anywhere; no script runs, whatever a caption says.
+#: Loads nothing and runs no script, whatever a caption contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
-#: Characters of a text: `TEXT_MOST` truncates it, `CLAMP` collapses it.
+#: A text of more than `CLAMP` characters is folded, one of more than `TEXT_MOST` is cut there.
 TEXT_MOST, CLAMP = 8_000, 64
 
 #: Controls, lone surrogates and non-characters: not allowed in HTML, or not encodable as UTF-8.
@@ -69,7 +68,7 @@ _IMAGES = frozenset({"thumbnail", "thumbnail_size", "no_image", "painted"})
 
 
 def gather(context: Context) -> Facts:
-    """Reads what every section says of a run and of subsets of it; those with nothing to say are left out."""
+    """Returns heading, notes and the facts of each section; sections without any are left out."""
     found = {name: gather(context) for name, (_, gather) in SECTIONS.items()}
     sections = {FINDINGS: findings.gather(context, found), **found}
     context.read_pairs()
@@ -81,7 +80,7 @@ def gather(context: Context) -> Facts:
 
 
 def render(facts: Facts, *, now: float | None = None) -> str:
-    """Returns the whole page, made `now` (seconds since 1970; None: at this moment)."""
+    """Returns the page as HTML. `now`: the date it shows, in seconds since 1970; None for the current time."""
     titles = {FINDINGS: "Findings", **{name: title for name, (title, _) in SECTIONS.items()}}
     page = (
         environment()
@@ -93,7 +92,7 @@ def render(facts: Facts, *, now: float | None = None) -> str:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Returns the templates with the filters and functions they use."""
+    """Returns the Jinja environment: the templates, with the filters and functions they use."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("tamis.reporting"),
         autoescape=True,
@@ -115,9 +114,9 @@ def environment() -> jinja2.Environment:
 
 
 def link(address: str) -> str:
-    """Returns an address that may be linked to: http(s), a place on the page, or an image held in it. Others raise."""
+    """Returns the address if it is http(s), a #anchor or a data:image; raises ValueError for any other."""
     if not re.match(r"https?://|#|data:image/", address):
-        raise ValueError(f"links lead to http(s), to a place on the page or to an image held in it: {address[:40]!r}")
+        raise ValueError(f"only http(s), #anchors and data:image may be linked, got {address[:40]!r}")
     return address
 
 
@@ -126,7 +125,7 @@ def _yaml(recipe: Mapping[str, Any]) -> str:
 
 
 def _entries(pair: Pair, names: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Returns a pair's numbers, then its words but free text, as they are written: all, or those of some names."""
+    """Returns a pair's numbers, then its words except free text, formatted; `names` selects some."""
     written = {name: formats.number(value) for name, value in pair.numbers.items()}
     written |= {
         name: formats.NONE if word is None else word for name, word in pair.words.items() if name not in pair.texts
@@ -137,7 +136,7 @@ def _entries(pair: Pair, names: Collection[str] | None = None) -> list[tuple[str
 def as_json(facts: Facts) -> str:
     """Returns facts as JSON on one line; the same facts give the same bytes. NaN and infinities are null.
 
-    Pairs become their row numbers; what is known of each is there once, under `pairs`.
+    Each pair is stored once, under `pairs`; sections refer to it by row number.
     """
     pairs: dict[int, Pair] = {}
     plain = _plain({"kind": "tamis report", "format": FORMAT, **facts}, pairs)
@@ -146,12 +145,12 @@ def as_json(facts: Facts) -> str:
         for row in sorted(pairs)
     }
     written = json.dumps(plain, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c") + "\n"
-    # A lone surrogate cannot be encoded.
+    # UTF-8 cannot encode a lone surrogate.
     return re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", written)
 
 
 def _plain(value: Any, pairs: dict[int, Pair]) -> Any:
-    """Returns a value as JSON holds it, and notes the pairs in it."""
+    """Converts a value to plain JSON types, and adds the pairs in it to `pairs`."""
     if isinstance(value, Pair):
         pairs[value.row] = value
         return value.row

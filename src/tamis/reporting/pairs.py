@@ -1,6 +1,6 @@
-"""The pairs that the page shows: which, what the run knows of them, and a small copy of each image.
+"""The pairs on the page: how they are picked, their values from the run, and a thumbnail of each image.
 
-The uids decide which, never row order: the same pool gives the same pairs.
+Picks depend on uids, never on row order: the same pool gives the same pairs.
 """
 
 from __future__ import annotations
@@ -29,18 +29,15 @@ K = TypeVar("K")
 #: A row and its value of a score.
 Scored = tuple[int, float]
 
-#: Group of duplicates: its `size` and some of its `rows`; representative first.
+#: A group of repeated images: its `size` and its first `rows`, the kept one first.
 Group = dict[str, Any]
 
-#: Groups of repeated images that are shown of a subset, and pairs of each.
+#: Maximum number of groups of repeated images shown per subset, and of pairs per group.
 _GROUPS, _MEMBERS = 8, 4
 
 
 def scrambled(table: Table, seed: int = 0) -> U64:
-    """Returns the scrambled uid of every row: (rows,), an order that does not depend on that of the rows.
-
-    Use another seed for samples: selectors use seed 0, so the first rows they keep would be biased.
-    """
+    """Returns the scrambled uid of every row, (rows,): a random order that does not depend on row order."""
     out = np.empty(len(table), np.uint64)
     for block, place in enumerate(table.row_ranges()):
         out[place] = scramble(*table.read_uids(block), seed)
@@ -48,7 +45,7 @@ def scrambled(table: Table, seed: int = 0) -> U64:
 
 
 def first_by(order: NDArray[Any], n: int, among: Mask) -> Rows:
-    """Returns the n rows of lowest order among some, in that order; fewer where there are fewer."""
+    """Returns the n rows (or fewer) of a mask with the lowest `order`, in that order."""
     best = np.empty(0, np.int64)
     for place in blocks(among.size):
         rows = np.flatnonzero(among[place]) + place.start
@@ -62,9 +59,9 @@ def first_by(order: NDArray[Any], n: int, among: Mask) -> Rows:
 def first_of_each(
     table: Table, columns: Sequence[str], masks: Callable[[Mapping[str, Any]], Mapping[K, Mask]], order: U64, n: int
 ) -> dict[K, tuple[int, list[int]]]:
-    """Returns of each kind of rows how many there are, and the n of lowest order, in one pass.
+    """Returns for each kind of rows their number and the n of them with the lowest `order`, in one pass.
 
-    `masks` gives, of a block's `columns`, the rows of each kind.
+    `masks` computes the mask of each kind from a block's `columns`.
     """
 
     def look(place: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
@@ -82,9 +79,9 @@ def first_of_each(
 def around(
     table: Table, values: Float64s, cut: Cut, keep: Mask, fell: Mask, n: int
 ) -> tuple[list[Scored], list[Scored]]:
-    """Returns the n pairs closest to a cut, those just kept and those just dropped (`fell`), the nearest first.
+    """Returns the n kept and the n dropped (`fell`) pairs closest to a cut, the nearest first.
 
-    Of equal scores the lower scrambled uid comes first.
+    Ties go by scrambled uid.
     """
     distance = cut.distance(values)
     inside = _nearest(table, distance, keep & (distance >= 0), n)
@@ -96,13 +93,21 @@ def _nearest(table: Table, distance: Float64s, among: Mask, n: int) -> list[int]
     best = first_by(distance, n, among)
     if not best.size:
         return []
-    rows = np.flatnonzero(among & (distance <= distance[best[-1]]))  # all that tie with the last one
-    ties = scramble(*table.uids(rows))
-    return [int(row) for row in rows[np.lexsort((ties, distance[rows]))][:n]]
+    rows = np.flatnonzero(among & (distance <= distance[best[-1]]))  # includes all ties with the last
+    return [int(row) for row in smallest(rows, distance[rows], lambda tied: scramble(*table.uids(tied)), n)]
+
+
+def smallest(rows: Rows, keys: NDArray[Any], ties: Callable[[Rows], U64], n: int) -> Rows:
+    """Returns the n rows with the smallest keys, sorted; ties by the scrambled uids that `ties` returns, NaN last."""
+    if rows.size > n:
+        limit = np.partition(keys, n - 1)[n - 1]  # NaN sorts last
+        near = keys <= limit if limit == limit else np.ones(keys.size, bool)
+        rows, keys = rows[near], keys[near]
+    return rows[np.lexsort((ties(rows), keys))[:n]]
 
 
 def shown_groups(groups: Iterable[Mapping[str, Any]], table: Table) -> list[Group]:
-    """Returns the first groups of repeated images that the run still has in the same rows."""
+    """Returns the first groups of repeated images whose pairs are still in the same rows of the run."""
     found = []
     for group in groups:
         rows = np.array(group["rows"][:_MEMBERS], np.int64)
@@ -120,10 +125,10 @@ THUMBNAIL = 160
 
 _QUALITY = 62
 
-#: The format in which pages get images.
+#: The image format of the pages.
 KIND = "webp" if features.check("webp") else "jpeg"
 
-#: What the page says instead of an image, by the kind of problem (`tamis.pool.source.Problem`).
+#: Text in place of an image, by the kind of problem (`tamis.pool.source.Problem`).
 NO_IMAGE = {
     "absent": "the pool's files are not here",
     "unread": "the shard's file cannot be read",
@@ -132,10 +137,10 @@ NO_IMAGE = {
     "image_missing": "no image",
     "image_too_large": "the image is too large",
     "image_broken": "not decodable",
-    "image_refused": "not decodable",
+    "image_refused": "the image is not opened",
 }
 
-#: Gives an image with its text outlined, and the same with the text painted over.
+#: Returns an image with its text outlined, and with its text painted over.
 Painter = Callable[[Pixels], tuple[Pixels, Pixels]]
 
 _INDEX = ("uid_hi", "uid_lo", "key", "caption", "status", "reason", "width", "height")
@@ -143,11 +148,11 @@ _INDEX = ("uid_hi", "uid_lo", "key", "caption", "status", "reason", "width", "he
 
 @dataclass(kw_only=True)
 class Pair:
-    """One pair on the page.
+    """A pair on the page.
 
-    `words` and `numbers` are columns by name (None or NaN if null), `texts` those that hold free text, `why_null` a
-    sentence for each signal without a value. `thumbnail` and `painted` (outlined, painted over) are data URLs or "",
-    then `no_image` says why.
+    `words` and `numbers` are its columns by name (None or NaN if null), `texts` names free-text columns, `why_null` has
+    a sentence per signal without a value. `thumbnail` and `painted` (outlined, painted over) are data URLs; if "",
+    `no_image` says why.
     """
 
     row: int
@@ -179,7 +184,7 @@ def read_pairs(
     painted: Collection[int] = (),
     painter: Painter | None = None,
 ) -> dict[int, Pair]:
-    """Reads what the page shows of some rows, and their images if there is a pool; `painter` paints those of some."""
+    """Reads the values of some rows and, from the pool, their images; `painter` paints the images of `painted` rows."""
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
     pairs: dict[int, Pair] = {}
@@ -222,7 +227,7 @@ def _explain_nulls(run: Run, shard: str, rows: Any, pairs: Sequence[Pair]) -> No
 def _add_images(
     run: Run, pairs: Mapping[int, Pair], pool: Pool | None, painted: Collection[int], painter: Painter | None
 ) -> None:
-    """Adds the thumbnails; a pair whose image cannot be read gets the reason instead."""
+    """Adds the thumbnails, or the reason why an image cannot be read."""
     if pool is None or not pool.has_images:
         for pair in pairs.values():
             pair.no_image = NO_IMAGE["absent"] if pool is None else "the pool is metadata only"
@@ -237,21 +242,21 @@ def _add_images(
             try:
                 outlined, masked = painter(sample.pixels)
                 pair.painted = (thumbnail(outlined)[0], thumbnail(masked)[0])
-            except Exception:  # whatever a model may raise: the page is made without these images
+            except Exception:  # a model may raise anything: the page does without these images
                 painter = None
                 log.warning("%s: the text could not be painted over", pair.shard, exc_info=True)
 
 
 def thumbnail(pixels: Pixels) -> tuple[str, tuple[int, int]]:
-    """Returns a small copy of an image as a data URL, and its size."""
+    """Returns a thumbnail as a data URL, and its size."""
     data, size = encoded(pixels, THUMBNAIL, _QUALITY)
     return f"data:image/{KIND};base64,{base64.b64encode(data).decode('ascii')}", size
 
 
 def encoded(pixels: Pixels, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
-    """Returns an image as a file of `KIND`, at most `side` pixels on its longer side, and its size.
+    """Encodes an image as `KIND`, scaled down to `side` pixels on its longer side; returns bytes and size.
 
-    Nothing of the original file's metadata is in it.
+    No metadata of the original file is in it.
     """
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((side, side), Image.Resampling.LANCZOS)

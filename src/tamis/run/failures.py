@@ -12,7 +12,7 @@ from typing import Any
 
 from tamis.errors import RunError
 from tamis.run.plan import Task
-from tamis.storage import entry_of, files, remove
+from tamis.storage import entry_of, files
 from tamis.store.checked import read_record, write_record
 
 #: The name in `took` of the time spent waiting for samples to be read and decoded.
@@ -88,7 +88,7 @@ def record(run: Path, task: Task, report: ShardReport) -> None:
     others = still_lacking(run, before)
     if report.error is None:
         if not others:
-            remove(path)
+            path.unlink(missing_ok=True)
         return
     stamp = ""
     if not report.unreached:

@@ -20,7 +20,7 @@ from tamis.pool.source import Absence
 from tamis.run.failures import ShardReport, failure_path, still_lacking
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter, Tally
-from tamis.storage import files, remove
+from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
 from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, sweep_claims
@@ -197,9 +197,9 @@ def _failed_before(path: Path, pool: Pool) -> dict[str, str]:
         record = {"url": "", "stamp": "", **read_record(failure_path(path, name))}
         if name not in shards:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
-                remove(failure_path(path, name))
+                failure_path(path, name).unlink(missing_ok=True)
         elif record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
-            remove(failure_path(path, name))  # the parts exist by now
+            failure_path(path, name).unlink(missing_ok=True)  # the parts exist by now
         elif record["stamp"] and _has_changed(shards[name], record["stamp"]):
             changed.append(name)
         else:

@@ -17,13 +17,13 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -78,7 +78,7 @@ class Local:
     # Started by the command line. Then `workers` None means one per core (memory permitting) when feeding GPUs or only
     # reading, and plug-ins always run in a child process, so that their exit does not end the command.
     command: bool = False
-    # One process per device runs the networks for all workers. None: for GPUs, if there are more workers than GPUs.
+    # True: one process per device runs the networks for all workers. None: if there are more workers than GPUs.
     served: bool | None = None
 
     @property
@@ -198,16 +198,14 @@ class Workers:
             for task in tasks:
                 yield self.do(task, partial(progress, task.shard.name))
             return
-        waiting, busy = deque(tasks), set[Future[ShardReport]]()
         threads = ThreadPoolExecutor(self.number, "tamis-worker")
+        jobs = (threads.submit(self.do, task, partial(progress, task.shard.name)) for task in tasks)
+        busy = set(islice(jobs, self.number))
         try:
-            while waiting or busy:
-                while waiting and len(busy) < self.number:
-                    task = waiting.popleft()
-                    busy.add(threads.submit(self.do, task, partial(progress, task.shard.name)))
+            while busy:
                 done, busy = futures.wait(busy, return_when=futures.FIRST_COMPLETED)
-                for job in done:
-                    yield job.result()
+                yield from (job.result() for job in done)
+                busy |= set(islice(jobs, len(done)))
         finally:
             threads.shutdown(wait=False)  # the threads end when the workers are closed
 
@@ -229,7 +227,7 @@ def worker_processes(plans: Sequence[Plan], run: Path, size: int, decoders: int,
 
 
 class WorkerProcess:
-    """A `ShardWorker` in a process of its own, which starts with the first shard and again if it died."""
+    """A `ShardWorker` in its own process, which starts with the first shard and restarts if it died."""
 
     def __init__(self, plan: Plan, run: Path, decoders: int, address: str | None = None) -> None:
         """`address`: the socket of a `DeviceProcess`; None: the worker runs the networks itself."""

@@ -29,7 +29,7 @@ class CarriedField(Signal):
     field: str
 
     @property
-    def columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # each field is a column of its own name
+    def columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # each field is a column named after it
         about = f"the field {self.field!r} of the samples' json"
         return (Column(name=self.field, unit="", better="neither", kind="word", about=about),)
 
@@ -48,7 +48,7 @@ class Output:
     """A part that every shard gets: the index, the columns of a signal, or a stored feature."""
 
     kind: str  # "index", "scores", or one of `KEEPS`
-    folder: str  # of its parts, relative to the run folder
+    folder: str  # where its parts are, relative to the run folder
     node: Node | None = None  # what computes it; None for the index
     label: str = ""  # the signal's name in recipes
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _LINE_SECONDS = 10.0  # between two plain lines
 _SHORTEST_SECONDS = 0.2  # before that, no rate is shown
-_RENEW_SECONDS = 15.0  # a status is written at least that often, also while a batch takes long
+_RENEW_SECONDS = 15.0  # most seconds between two writes of the status, also during a long batch
 _STALE_SECONDS = 2 * _RENEW_SECONDS
 _NODES_SHOWN = 6
 
@@ -55,12 +55,12 @@ class Tally:
         self.took: Counter[str] = Counter()  # seconds by node name
         self.started = time.time()
         self._pairs_done = pairs_done
-        self._expected = dict(expected)  # of unfinished shards
+        self._expected = dict(expected)  # unfinished shards only
         sizes = [pairs for pairs in expected.values() if pairs is not None]
         self._expected_pairs = sum(sizes)
         self._unknown = len(expected) - len(sizes)
         self._sample = (len(sizes), sum(sizes))  # shards of known size, and their pairs: for the mean
-        self._current: dict[str, int] = {}  # pairs done of unfinished shards
+        self._current: dict[str, int] = {}  # pairs done in unfinished shards
         self._first: tuple[float, int, int] | None = None  # time, rows and pairs after the first batch
 
     def advance(self, shard: str, pairs: int) -> None:

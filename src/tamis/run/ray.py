@@ -118,7 +118,7 @@ def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:
 
 
 def share_of_node() -> tuple[int, int]:
-    """Returns the cores for one GPU of this Ray node, and its GPUs: at least one of each.
+    """Returns this Ray node's cores per GPU and its number of GPUs, both at least 1.
 
     A container may see GPUs that Ray does not.
     """

@@ -38,25 +38,26 @@ class Distinct:
     """Keeps one pair of each group whose images have hashes within a few bits, and agree as thumbnails.
 
     Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes are not
-    enough: objects on a white ground have similar low frequencies, so thumbnails are compared too, cell by cell
+    enough: objects on a white background have similar low frequencies, so thumbnails are compared too, cell by cell
     (`tamis.math.copies`). A flat image (one brightness, hash 0) is dropped only if a kept one has identical hash,
     colour and lightness strings.
 
     Attributes:
-        hash: a column of hashes of 16 hex digits each, as `image_hash` emits it: the first of the complete image,
-            perhaps others of centre crops, separated by spaces.
-        distance: bits of 64 in which the first hash of one image may differ from any of the other's, 0 to 15.
+        hash: a column of hashes of 16 hex digits each, separated by spaces, as `image_hash` emits it: the first is of
+            the complete image, others are of centre crops.
+        distance: bits of 64 in which the first hash of one image may differ from a hash of the other, 0 to 15.
         colours: a column of bytes in hex, as `image_hash` emits it; None: colours do not matter.
         tolerance: max colour difference per cell, 0 to 255.
         lightness: a column of the lightness of 32 x 32 cells in hex, as `image_hash` emits it; None: it does not
             matter, and colours are compared cell by cell, which misses copies that were cropped.
         levels: max lightness difference per cell, 0 to 255. Images of less than 200 pixels a side may differ by more,
             in lightness and colour.
-        best: an expression over score columns; of a group the row with the highest stays. None: any, by its uid.
+        best: an expression over score columns: the row with the highest value of each group stays. None: the first by
+            scrambled uid.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
 
     Cost: `benchmarks/distinct.py`; copies cost no more than other images. Memory: 350 bytes a row. The lightness is in
-        a temporary file, 1 kB a row, of which only candidates are read.
+        a temporary file, 1 kB a row, of which only images with near hashes are read.
     """
 
     name: ClassVar[str] = "distinct"
@@ -131,7 +132,7 @@ class Distinct:
         what = " and ".join([*self._words, *([self.best] if self.best else [])])
         check_missing(self, missing, candidates, what)
         order = order[np.lexsort(keys)]
-        del high, low, keys  # 40 bytes a row, which the index needs
+        del high, low, keys  # 40 bytes a row: the index needs the memory
         heads = self._heads(words, images, order)
         keep = np.zeros(len(table), bool)
         keep[order[heads == np.arange(order.size)]] = True
@@ -140,7 +141,7 @@ class Distinct:
 
     def _heads(self, words: list[NDArray[Any]], images: Thumbnails, order: Rows) -> Rows:
         """Returns for each row of the order, best first, the index of its representative in it."""
-        # Of rows with identical strings only the first is compared with others.
+        # Only the first of several rows with identical strings is compared with others.
         before, heads = equal_before(_digests(words, order)), np.arange(order.size)
         first = np.where(before < 0, heads, before)
         shaped = np.flatnonzero((before < 0) & (words[0][order, 0] != 0))  # a flat image only repeats identical ones
@@ -208,12 +209,8 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
 
 def _sides(table: Table) -> Float32s:
     """Returns each image's shorter side in pixels; infinite where the index has none."""
-    sides = np.empty(len(table), np.float32)
-
-    def work(place: slice, columns: dict[str, Any]) -> None:
-        sides[place] = np.minimum(columns["width"], columns["height"])
-
-    list(table.map(_SIDES, work))
+    blocks = table.map(_SIDES, lambda place, columns: np.minimum(columns["width"], columns["height"]))
+    sides = np.concatenate([np.zeros(0, np.float32), *blocks])
     sides[np.isnan(sides)] = np.inf
     return sides
 

@@ -312,7 +312,7 @@ class TopN(_Top):
 
 @dataclass(frozen=True, kw_only=True)
 class Equals:
-    """Keeps rows whose column is one value, or one of several: words (`top_language: en`) or numbers.
+    """Keeps rows whose column has one of some values: words (`top_language: en`) or numbers.
 
     Attributes:
         score: the name of one column.
@@ -405,14 +405,9 @@ class RandomFraction:
         candidates = table.candidates()
         rows = np.flatnonzero(candidates)
         n = min(round_half_up(self.fraction, len(table) if self.of == "pool" else rows.size), rows.size)
-        keep = np.zeros(len(table), bool)
-        if n:
-            order = scramble(*table.uids(rows), seed=self.seed)
-            cut = np.partition(order, n - 1)[n - 1]
-            drawn = order < cut
-            tied = np.flatnonzero(order == cut)  # equal uids: keep the first rows
-            drawn[tied[: n - int(np.count_nonzero(drawn))]] = True
-            keep[rows] = drawn
+        draws = np.zeros(len(table), np.uint64)
+        draws[rows] = ~scramble(*table.uids(rows), seed=self.seed)  # ~: the lowest are kept
+        keep, _ = keep_top(draws, n, candidates, lambda tied: tied.astype(np.uint64))  # equal uids: keep the first rows
         return verdict(self, keep, np.zeros(0, bool), candidates, "not drawn")
 
 

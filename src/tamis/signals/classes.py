@@ -1,13 +1,16 @@
-"""Classes of a list: those that a caption names, the nearest to a caption, and the nearest to an image."""
+"""Signals for a list of classes: the classes that a caption names, and the nearest one to a caption or an image."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import unicodedata
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,19 +18,9 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
-from tamis.errors import RecipeError, check_words
+from tamis.errors import RecipeError, check_words, nearest, unknown_message, without_effect
 from tamis.features.embeddings import ImageEmbedding
-from tamis.math.similarity import nearest_of
-from tamis.models.class_names import (
-    Nouns,
-    check_classes,
-    class_names,
-    class_synonyms,
-    class_vectors,
-    load_nouns,
-    synset_names,
-    templates_of,
-)
+from tamis.math.similarity import nearest_of, unit_rows
 from tamis.pool.datacomp import GivenEmbedding
 from tamis.signals.basic import CaptionSignal
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
@@ -39,21 +32,21 @@ _WORD = re.compile(r"\w+")
 class ClassMentions(CaptionSignal):
     """Counts the classes of a list that a caption names, in the singular or in the plural.
 
-    Names match whole words in any case; of names that overlap only the longest counts ("fire truck" is not "truck"). A
-    word with other meanings ("crane", "drumstick") counts too.
+    Names match whole words in any case; if names overlap, only the longest counts ("fire truck" is not "truck"). A word
+    counts even if it has other meanings ("crane", "drumstick").
 
-    With `wordnet` it is DataComp's rule for nouns instead: words are split at white space only ("dog," is not one), and
-    a word counts if its first synset, in WordNet's order, is on the list.
+    With `wordnet` it is DataComp's rule for nouns instead: words are split only at white space ("dog," is no match),
+    and a word counts if its first synset, in WordNet's order, is on the list.
 
     Attributes:
         classes: a built-in list: "imagenet".
         classes_from: a text file instead: one class per line, names separated by commas, optionally after an id and a
             tab (WordNet's synsets). With `wordnet` one synset per line: its id, such as n02084071, and optional names.
-        wordnet: the folder of WordNet's files (index.noun and noun.exc; NLTK: corpora/wordnet), or a zip of it.
+        wordnet: the folder with WordNet's files (index.noun and noun.exc; NLTK: corpora/wordnet), or a zip of it.
 
     Emits:
-        class_mentions: number of different classes. NaN where there is no caption.
-        mentioned_class: the first class in the caption; empty where there is none.
+        class_mentions: number of different classes. NaN without a caption.
+        mentioned_class: the first class in the caption; empty if it names none.
 
     Cost: 10 microseconds per caption.
 
@@ -65,13 +58,13 @@ class ClassMentions(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="class_mentions",
-            unit="classes",
-            better="high",
+            "class_mentions",
+            "classes",
+            "high",
             beside="mentioned_class",
             about="classes of a list that the caption names",
         ),
-        Column(name="mentioned_class", unit="text", better="neither", kind="word", about="the first class named"),
+        Column("mentioned_class", "text", "neither", kind="word", about="the first class named"),
     )
     classes: str = "imagenet"
     classes_from: OptionalFileRef = None
@@ -101,9 +94,10 @@ class ClassMentions(CaptionSignal):
 
 
 def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
-    """Returns a function from a text to the classes that it names, in the order of the text.
+    """Returns a function that yields the classes that a text names, in the text's order.
 
-    `synonyms` are the names of each class: the first is returned. A name of several classes belongs to the first class.
+    `synonyms` has all names of each class, and the function yields the first. If classes share a name, the first class
+    gets it.
     """
     known: dict[tuple[str, ...], str] = {}
     for names in synonyms:
@@ -111,28 +105,28 @@ def finder(synonyms: Sequence[Sequence[str]]) -> Callable[[str], Iterator[str]]:
             words = _words(name)
             for form in (words, (*words[:-1], words[-1] + "s"), (*words[:-1], words[-1] + "es")) if words else ():
                 known.setdefault(form, names[0])
-    lengths: dict[str, set[int]] = {}  # of the names that begin with a word
+    lengths: dict[str, set[int]] = {}  # first word -> numbers of words of the names that begin with it
     for form in known:
         lengths.setdefault(form[0], set()).add(len(form))
     longest_first = {word: sorted(some, reverse=True) for word, some in lengths.items()}
 
     def find(text: str) -> Iterator[str]:
         words = _words(text)
-        place = 0
-        while place < len(words):
-            for length in longest_first.get(words[place], ()):
-                name = known.get(words[place : place + length])
+        start = 0
+        while start < len(words):
+            for length in longest_first.get(words[start], ()):
+                name = known.get(words[start : start + length])
                 if name is not None:
                     yield name
-                    place += length - 1
+                    start += length - 1
                     break
-            place += 1
+            start += 1
 
     return find
 
 
 def _synsets(first_synset: Nouns, names: Mapping[int, str], text: str) -> Iterator[str]:
-    """Returns the names of the first synsets of a text's words; `names` has those that count, by their offsets."""
+    """Yields the name of each word's first synset if `names` (offset -> name) has it."""
     synsets = (first_synset(word) for word in text.split())
     return (names[one] for one in synsets if one is not None and one in names)
 
@@ -149,15 +143,15 @@ class ClassSimilarity(CaptionSignal):
     benchmark favours that benchmark.
 
     Attributes:
-        encoder: the model whose space they are compared in: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
-            CiT keeps captions from a cosine of 0.55 (YFCC15M) or 0.7 (YFCC100M) of a SimCSE encoder; others have other
-            scales: look at the histogram, or keep a top share.
+        encoder: embeds both: a sentence-transformers, CLIP or BLIP retrieval checkpoint. CiT keeps captions with a
+            cosine of at least 0.55 (YFCC15M) or 0.7 (YFCC100M) under a SimCSE encoder. Every encoder has its own scale:
+            look at the histogram, or keep a top share.
         classes: a built-in list: "imagenet".
         classes_from: a text file instead, one class per line.
-        templates: sentences for the names; CiT takes the bare "name".
+        templates: sentences around the names; CiT takes the bare "name".
 
     Emits:
-        class_similarity: the largest cosine, in [-1, 1]. NaN where there is no caption.
+        class_similarity: the largest cosine, in [-1, 1]. NaN without a caption.
         nearest_class: the class with that cosine.
 
     Cost: the encoder, once per distinct caption of a batch.
@@ -170,13 +164,13 @@ class ClassSimilarity(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="class_similarity",
-            unit="cosine",
-            better="high",
+            "class_similarity",
+            "cosine",
+            "high",
             beside="nearest_class",
             about="best cosine of the caption with a class name",
         ),
-        Column(name="nearest_class", unit="text", better="neither", kind="word", about="the nearest class name"),
+        Column("nearest_class", "text", "neither", kind="word", about="the nearest class name"),
     )
     encoder: ModelRef = "minilm"
     classes: str = "imagenet"
@@ -200,7 +194,7 @@ class ClassSimilarity(CaptionSignal):
         return self.columns_of(nearest)
 
 
-#: DataComp's published image embeddings, and how many dimensions they have.
+#: DataComp's published image embeddings -> their dimensions.
 _GIVEN = {"b32_img": 512, "l14_img": 768}
 
 
@@ -208,28 +202,28 @@ _GIVEN = {"b32_img": 512, "l14_img": 768}
 class ZeroShotClass(Signal):
     """Classifies an image by the class name nearest to it in a joint space.
 
-    A high cosine means that the image shows the class, or its name in letters. A small margin means that two classes
-    fit nearly as well. An image that shows no listed class gets the closest one.
+    A high cosine means that the image shows the class, or its written name. A small margin means that two classes fit
+    nearly equally well. An image that shows no listed class gets the closest one.
 
     The embeddings of the class names are stored with the scores (`class_names.json`, `class_vectors.npy`), so that
     steps which compare captions with them, such as `clipcov`, run no model.
 
     Attributes:
-        model: a CLIP or SigLIP checkpoint; the one that makes the run's embeddings shares them.
+        model: a CLIP or SigLIP checkpoint; use the run's embedding model to compute nothing twice.
         classes: a built-in list: "imagenet".
         classes_from: a text file instead, one class per line. Classes with the same name are one class.
-        templates: sentences for the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
-        embedding: "image_embedding", the model's own; or DataComp's published "b32_img" or "l14_img", for metadata
-            without images. Then only the model's text tower runs, and it must match them.
+        templates: sentences around the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
+        embedding: "image_embedding", from `model`; or DataComp's published "b32_img" or "l14_img", for metadata without
+            images. Then only the text tower of `model` runs, and it must match the embeddings.
 
     Emits:
-        zero_shot_class: the name of the class. None where the image does not decode, or has no embedding.
+        zero_shot_class: the name of the class. None if the image does not decode, or has no embedding.
         class_cosine: the cosine of image and class name, in [-1, 1]; 0.2 to 0.35 in practice for OpenAI's models. NaN
             likewise.
         class_margin: that cosine minus the cosine with the second class, at least 0. NaN likewise.
 
-    Cost: the image tower, shared with `clip`, and n k d multiplications. Once per worker the text tower for every class
-        and template, always in float32.
+    Cost: the image tower, shared with `clip`, and n k d multiplications. Each worker once runs the text tower for every
+        class and template, always in float32.
 
     Source: Radford et al. 2021 (CLIP, arXiv 2103.00020), section 3.1.
     """
@@ -237,24 +231,18 @@ class ZeroShotClass(Signal):
     name = "zero_shot_class"
     version = 1
     columns = (
+        Column("zero_shot_class", "text", "neither", kind="word", about="the class whose name is nearest to the image"),
         Column(
-            name="zero_shot_class",
-            unit="text",
-            better="neither",
-            kind="word",
-            about="the class whose name is nearest to the image",
-        ),
-        Column(
-            name="class_cosine",
-            unit="cosine",
-            better="high",
+            "class_cosine",
+            "cosine",
+            "high",
             beside="zero_shot_class",
             about="cosine of the image with the name of its class",
         ),
         Column(
-            name="class_margin",
-            unit="cosine",
-            better="high",
+            "class_margin",
+            "cosine",
+            "high",
             beside="zero_shot_class",
             about="cosine with the class minus cosine with the second class",
         ),
@@ -285,13 +273,13 @@ class ZeroShotClass(Signal):
                     f"zero_shot_class: {self.embedding} has {images.shape[1]} dimensions, {self.model} has "
                     f"{vectors.shape[1]}: name the model that made the embeddings"
                 )
-            place, cosine, margin = nearest_of(images, vectors)
-            return {"zero_shot_class": words[place].tolist(), "class_cosine": cosine, "class_margin": margin}
+            nearest, cosine, margin = nearest_of(images, vectors)
+            return {"zero_shot_class": words[nearest].tolist(), "class_cosine": cosine, "class_margin": margin}
 
         return score
 
     def side_files(self, device: Device) -> Mapping[str, Any]:
-        """The files stored with the scores: the k names, and their embeddings, (k, d) float32 unit rows."""
+        """Returns the files to store with the scores: the k names, and their embeddings, (k, d) float32 unit rows."""
         names, vectors = self._classes(device)
         return {CLASS_NAMES: list(names), CLASS_VECTORS: vectors}
 
@@ -304,3 +292,180 @@ class ZeroShotClass(Signal):
             )
         exact = dataclasses.replace(device, precision="float32")
         return names, class_vectors(self.model, names, templates_of(self.templates), exact)
+
+
+# ---- lists of class names, their embeddings, WordNet's nouns
+
+#: The lists in Tamis: the names of ImageNet-1k's classes, in the order of their numbers.
+BUILT_IN = ("imagenet",)
+
+
+def check_classes(signal: Any) -> None:
+    """Raises ValueError if a signal has both `classes` and `classes_from`, or `classes` is no built-in list.
+
+    A file must be in `classes_from`, because only there does the fingerprint include its contents.
+    """
+    if signal.classes_from is not None:
+        without_effect(signal, "classes", because="classes_from gives the classes")
+    if signal.classes not in BUILT_IN:
+        raise ValueError(f"{unknown_message('list of classes', signal.classes, BUILT_IN)}; name a file as classes_from")
+
+
+#: Sentences around a class name, by name. A class's embedding is the mean over its sentences.
+TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "name": ("{}",),
+    "photo": ("a photo of a {}.",),
+    "scenes": (
+        "a photo of a {}.",
+        "a picture with several {} in it.",
+        "a {} seen from nearby.",
+        "a {} far away.",
+        "a {} in poor light.",
+        "a drawing of a {}.",
+        "part of a {}.",
+        "a {} for sale.",
+    ),
+}
+
+#: How a noun's ending is removed, in WordNet's order (the "detachment rules" of its program morphy).
+_ENDINGS = (
+    *(("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z")),
+    *(("ches", "ch"), ("shes", "sh"), ("men", "man"), ("ies", "y")),
+)
+
+#: WordNet's id of a noun at the beginning of a line: an n and eight digits.
+_ID = re.compile(r"n(\d{8})(?:\s+|$)")
+
+
+def class_names(classes: str) -> tuple[str, ...]:
+    """Returns the first name of each class of a list; see `class_synonyms`."""
+    return tuple(names[0] for names in class_synonyms(classes))
+
+
+def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
+    """Returns all names of each class of "imagenet" (built in), or of a text file with one class per line.
+
+    Names are separated by commas; an id and a tab (or WordNet's id and a space) may come first.
+    """
+    lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _list_of(classes).splitlines())
+    every_name = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
+    if not every_name:
+        raise RecipeError(
+            f"the file {classes!r} is empty, or holds ids without names: write one class name per line, or give "
+            "class_mentions the folder of WordNet's files as 'wordnet' as well"
+        )
+    return every_name
+
+
+def synset_names(classes: str) -> dict[int, str]:
+    """Returns the synsets of a text file: number -> first name, or its id if it has no name.
+
+    Each line has the id of a noun in WordNet ("n02084071") or its number alone; names may follow.
+    """
+    synsets: dict[int, str] = {}
+    for number, line in enumerate(map(str.strip, _list_of(classes).splitlines()), 1):
+        match = re.fullmatch(r"n?([0-9]{1,8})(?:\s+(.*))?", line)
+        if match:
+            synsets.setdefault(int(match[1]), (match[2] or "").split(",")[0].strip() or f"n{int(match[1]):08d}")
+        elif line:
+            # We do not quote the file: a recipe may name any file, even one with secrets.
+            raise RecipeError(f"line {number} of {classes!r} must begin with an id of WordNet, such as n02084071")
+    if not synsets:
+        raise RecipeError(f"the file {classes!r} holds no ids: write one per line, such as n02084071")
+    return synsets
+
+
+def _list_of(classes: str) -> str:
+    if classes in BUILT_IN:
+        return (files("tamis.models") / "classes" / f"{classes}.txt").read_text(encoding="utf-8")
+    path = Path(classes).expanduser()
+    if not path.is_file():
+        raise RecipeError(
+            f"{unknown_message('list of classes', classes, BUILT_IN)}; a file of your own has one class per line"
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", "the file is not UTF-8 text")
+        raise RecipeError(f"the class names {classes!r} cannot be read: {reason}") from error
+
+
+def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns the templates with a name in `TEMPLATES`, or checks and returns the user's own (ValueError)."""
+    if isinstance(templates, str):
+        if templates not in TEMPLATES:
+            raise ValueError(
+                f"unknown templates {templates!r}{nearest(templates, TEMPLATES)}; known: {', '.join(TEMPLATES)}, or a "
+                "list of your own such as ['a photo of a {}.']"
+            )
+        return TEMPLATES[templates]
+    for template in templates:
+        if template.count("{}") != 1:
+            raise ValueError(f"a template needs {{}} exactly once, in place of the class's name; got {template!r}")
+    if not templates:
+        raise ValueError("give at least one template, such as 'a photo of a {}.'")
+    return tuple(templates)
+
+
+@lru_cache(maxsize=8)
+def class_vectors(
+    model: str, names: tuple[str, ...], templates: tuple[str, ...], device: Device
+) -> NDArray[np.float32]:
+    """Returns (K, d) float32 unit rows: the embedding of each of K classes, the mean of its sentences' unit rows.
+
+    `templates` are sentences with {} for the name. Source: Radford et al. 2021 (CLIP), section 3.1.4.
+    """
+    from tamis.models.texts.sentence import load_sentence_encoder
+
+    encode = load_sentence_encoder(model, device)
+    sentences = [template.replace("{}", name) for name in names for template in templates]
+    rows = encode(sentences).reshape(len(names), len(templates), -1)  # (K, templates, d)
+    return unit_rows(rows.mean(1))
+
+
+#: A noun, singular or plural -> the number of its first synset; None for other words.
+Nouns = Callable[[str], int | None]
+
+
+@lru_cache(maxsize=2)
+def load_nouns(wordnet: str) -> Nouns:
+    """Reads WordNet's nouns from a folder with `index.noun` and `noun.exc`, or from NLTK's zip file of it.
+
+    A noun's first synset is its most frequent sense in WordNet, as in NLTK. The word itself comes before its singular
+    ("glasses" are spectacles), irregular singulars before endings, and at most one ending is removed. ImageNet's ids
+    are from WordNet 3.0. Source: WordNet's manual pages wndb(5) for the files and morphy(7) for the endings.
+    """
+    path, first = Path(wordnet).expanduser(), dict[str, int]()
+    try:
+        index, exceptions = (_wordnet_file(path, name) for name in ("index.noun", "noun.exc"))
+        for line in index.splitlines():
+            if line and not line.startswith(" "):  # the licence
+                # lemma, part of speech, senses, pointers, their symbols, senses, tagged senses, a synset per sense
+                fields = line.split()
+                first[fields[0]] = int(fields[-int(fields[2])])
+    except (OSError, zipfile.BadZipFile, ValueError, IndexError):
+        first = {}
+    if not first:  # we do not quote the file: a recipe may name any
+        raise RecipeError(
+            f"{wordnet} holds no index.noun that can be read: name the folder of WordNet's files, such as "
+            "nltk_data/corpora/wordnet"
+        )
+    irregular = {words[0]: tuple(words[1:]) for words in map(str.split, exceptions.splitlines()) if words}
+
+    def first_synset(word: str) -> int | None:
+        word = word.lower()
+        forms = irregular.get(word)
+        if forms is None:
+            forms = tuple(word[: -len(old)] + new for old, new in _ENDINGS if word.endswith(old))
+        return next((first[form] for form in (word, *forms) if form in first), None)
+
+    return first_synset
+
+
+def _wordnet_file(path: Path, name: str) -> str:
+    """Returns the text of a file in a folder or a zip file, "" if there is none."""
+    if path.is_dir():
+        return (path / name).read_text(encoding="utf-8") if (path / name).is_file() else ""
+    with zipfile.ZipFile(path) as archive:
+        inside = [member for member in archive.namelist() if Path(member).name == name]
+        return archive.read(inside[-1]).decode("utf-8") if inside else ""

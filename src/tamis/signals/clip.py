@@ -21,22 +21,22 @@ from tamis.math.similarity import rowwise_dot
 class ClipScore(Signal):
     """Scores a pair by the cosine of its image's and its caption's embedding (Hessel et al. 2021, without weight).
 
-    High: the caption matches the image, or the words written in the image: CLIP reads, and a photographed title
-    matches its own caption best of all. `tmars` is the remedy.
+    High: the caption matches the image, or words written in it: CLIP can read, and nothing matches a caption better
+    than its own words in the image. `tmars` corrects for that.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name.
 
     Emits:
-        clip: cosine, in [-1, 1]; between 0.1 and 0.4 in practice for OpenAI's models. NaN where the image does not
-            decode or there is no caption.
+        clip: cosine, in [-1, 1]; between 0.1 and 0.4 in practice for OpenAI's models. NaN if the image does not decode
+            or there is no caption.
 
     Cost: 75 ms per pair with ViT-B/32, float32, two CPU cores; docs/performance.md.
     """
 
     name = "clip"
     version = 1
-    columns = (Column(name="clip", unit="cosine", better="high", about="cosine of image and caption embedding"),)
+    columns = (Column("clip", "cosine", "high", about="cosine of image and caption embedding"),)
     model: ModelRef
 
     def needs(self) -> Mapping[str, Node]:
@@ -55,10 +55,10 @@ class Pac(Signal):
 
     Attributes:
         model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name.
-        prompt: what precedes each caption.
+        prompt: text before each caption.
 
     Emits:
-        pac: in [0, 2]. NaN where the image does not decode or there is no caption.
+        pac: in [0, 2]. NaN if the image does not decode or there is no caption.
 
     Cost: as `clip`; image embeddings are shared with `clip` of the same model.
 
@@ -68,7 +68,7 @@ class Pac(Signal):
 
     name = "pac"
     version = 1
-    columns = (Column(name="pac", unit="twice the cosine", better="high", about="PAC-S of image and caption"),)
+    columns = (Column("pac", "twice the cosine", "high", about="PAC-S of image and caption"),)
     model: ModelRef
     prompt: str = "A photo depicts "
 
@@ -84,20 +84,20 @@ class Pac(Signal):
 
 @dataclass(frozen=True, kw_only=True)
 class CSsft(Signal):
-    """Scores a pair by its mean cosine under the models after each epoch of a CLIP's fine-tuning on a clean set.
+    """Scores a pair by its mean cosine over the epochs of a CLIP's fine-tuning on a clean set.
 
-    Low: the model forgets the pair as soon as it sees clean ones, or never knew it: image and caption do not match.
-    Pairs like those of the clean set score high by design, so a clean set that resembles a benchmark leaks it (the
-    paper's Table 3). Pairs of nothing but written text score high as well (Table 4); `tmars` is for those.
+    Low: image and caption do not match, because the model forgets the pair as soon as it sees clean ones, or never knew
+    it. Pairs that resemble the clean set score high by design, so a clean set that resembles a benchmark leaks it (the
+    paper's Table 3). Images that show only text score high too (Table 4); `tmars` is for them.
 
     Attributes:
-        folder: what `tamis train c_ssft` wrote, or any folder of checkpoints called `epoch-1`, `epoch-2`, ..., which
-            must prepare images alike. Its contents identify it, not its name.
+        folder: what `tamis train c_ssft` wrote, or any folder of checkpoints called `epoch-1`, `epoch-2`, ... with
+            equal preprocessing. Its contents identify it, not its name.
         epochs: number of checkpoints to use, from the first; the paper has 5.
 
     Emits:
-        c_ssft: mean cosine, in [-1, 1]. The equation of appendix A.1 sums the cosines and its text averages them: the
-            order of pairs is the same. NaN where the image does not decode or there is no caption.
+        c_ssft: mean cosine, in [-1, 1]. Appendix A.1's equation sums the cosines and its text averages them, which
+            ranks pairs equally. NaN if the image does not decode or there is no caption.
 
     Cost: as `clip`, once per epoch; images are decoded and resized once for all. All models are loaded at once: 5 of
         ViT-B/32 are 3 GB in float32, half of it in bf16.
@@ -110,9 +110,9 @@ class CSsft(Signal):
     version = 1
     columns = (
         Column(
-            name="c_ssft",
-            unit="cosine",
-            better="high",
+            "c_ssft",
+            "cosine",
+            "high",
             about="mean cosine under the models of all epochs of a fine-tuning on clean pairs",
         ),
     )
@@ -133,45 +133,45 @@ class CSsft(Signal):
         return nodes
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(**given: Floats) -> dict[str, Floats]:
+        def score(**embeddings: Floats) -> dict[str, Floats]:
             epochs = range(1, self.epochs + 1)
-            cosines = np.stack([rowwise_dot(given[f"image_{n}"], given[f"text_{n}"]) for n in epochs])
+            cosines = np.stack([rowwise_dot(embeddings[f"image_{n}"], embeddings[f"text_{n}"]) for n in epochs])
             return {"c_ssft": cosines.mean(0, dtype=np.float64).astype(np.float32)}
 
         return score
 
 
 def epoch_models(folder: str, epochs: int) -> list[str]:
-    """Returns references to the models of epochs 1 to n in a folder; ModelError if it lacks one of them.
+    """Returns the models of epochs 1 to n in a folder; ModelError if one is missing.
 
-    A missing folder is noticed when it is hashed.
+    If the whole folder is missing, hashing it raises the error.
     """
-    # With "./" in front, no path is taken for a Hugging Face id.
-    place = os.path.join(".", os.path.expanduser(folder))
-    models = [os.path.join(place, f"epoch-{number}") for number in range(1, epochs + 1)]
+    # "./" in front, so that the path cannot be mistaken for a Hugging Face id.
+    path = os.path.join(".", os.path.expanduser(folder))
+    models = [os.path.join(path, f"epoch-{number}") for number in range(1, epochs + 1)]
     complete = [os.path.isfile(os.path.join(model, "config.json")) for model in models]
-    if os.path.isdir(place) and not all(complete):
+    if os.path.isdir(path) and not all(complete):
         last = complete.index(False)
         raise ModelError(
-            f"c_ssft: {folder} has no complete epoch-{last + 1}, and epochs is {epochs}: run the `tamis train c_ssft` "
-            f"that writes it again" + (f", or set epochs: {last}" if last else "")
+            f"c_ssft: {folder} has no complete epoch-{last + 1}, and epochs is {epochs}: run `tamis train c_ssft` again"
+            + (f", or set epochs: {last}" if last else "")
         )
     return models
 
 
 @dataclass(frozen=True, kw_only=True)
 class CRho(Signal):
-    """Scores a pair by its cosine under a model of a clean set, minus that under a model that saw the pool once.
+    """Scores a pair by its cosine under a model of a clean set, minus its cosine under a model of the pool.
 
-    High: the model of clean pairs finds a match that the pool has not taught yet. Low: it finds no match, or the pool
-    teaches the pair well already. The two models have different scales, so 0 has no meaning: only the order counts.
+    High: the clean model sees a match that the pool has not taught yet. Low: it sees no match, or the pool already
+    teaches the pair well. The two models have different scales, so 0 has no meaning: only the order counts.
 
     Attributes:
-        clean: a CLIP trained on the clean set; the paper's for 32 epochs on CC3M. `tamis train c_rho` makes both.
+        clean: a CLIP trained on the clean set; in the paper, for 32 epochs on CC3M. `tamis train c_rho` makes both.
         pool: a CLIP trained on the whole pool for one epoch. Equation 1 has the cosine after that epoch, not a loss.
 
     Emits:
-        c_rho: difference of the cosines, in [-2, 2]. NaN where the image does not decode or there is no caption.
+        c_rho: difference of the cosines, in [-2, 2]. NaN if the image does not decode or there is no caption.
 
     Cost: as `clip`, twice; images are decoded once.
 
@@ -184,10 +184,7 @@ class CRho(Signal):
     version = 1
     columns = (
         Column(
-            name="c_rho",
-            unit="cosine",
-            better="high",
-            about="cosine under a model of clean pairs minus that under a model of the pool",
+            "c_rho", "cosine", "high", about="cosine under a model of clean pairs minus that under a model of the pool"
         ),
     )
     clean: ModelRef

@@ -1,11 +1,11 @@
-"""Complexity and action: how many relations and action verbs a caption has."""
+"""Complexity and action: the numbers of relations and action verbs in a caption."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tamis.data import Column, Device, ParserRef
 from tamis.signals.basic import CaptionSignal
@@ -19,20 +19,12 @@ STATES = frozenset(
     )
 )
 
-#: Characters of a caption that are parsed: a parser's memory and time grow with the square of its input.
+#: We parse this many characters of a caption, because a parser's memory and time grow with the square of its input.
 LONGEST = 2_000
 
 
-class Token(Protocol):
-    """The attributes of a spaCy token that we use; `i` is its position, `head` its parent (at the root itself)."""
-
-    i: int
-    pos_: str
-    dep_: str
-    lemma_: str
-
-    @property
-    def head(self) -> Token: ...
+#: A spaCy token: `i` is its position, `head` its parent (the root's is itself); we also read pos_, dep_ and lemma_.
+Token = Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +32,14 @@ class ComplexityAction(CaptionSignal):
     """Counts the relations and the action verbs of a caption in its parse (CAT's first two letters).
 
     A relation joins two things by a verb or a preposition ("a dog chases a ball", "a cup on a table"). Captions without
-    relations are lists of words and names; captions without an action tend to be titles. Whether it can be seen is
-    another question: `icc`. Only the first 2,000 characters count.
+    relations are lists of words and names; captions without an action tend to be titles. It does not say whether an
+    image can show the caption: `icc` does. Only the first 2,000 characters count.
 
     Attributes:
         parser: an installed spaCy package or a folder; its contents identify it.
 
     Emits:
-        complexity: most relations of any one noun. NaN where there is no caption.
+        complexity: the largest number of relations of one noun. NaN without a caption.
         actions: number of action verbs. NaN likewise.
 
     Cost: about 1 ms per caption, one CPU core; the parser reads about 10,000 words per second.
@@ -59,8 +51,8 @@ class ComplexityAction(CaptionSignal):
     name = "complexity_action"
     version = 2
     columns = (
-        Column(name="complexity", unit="relations", better="high", about="most relations of any one noun"),
-        Column(name="actions", unit="verbs", better="high", about="action verbs"),
+        Column("complexity", "relations", "high", about="most relations of any one noun"),
+        Column("actions", "verbs", "high", about="action verbs"),
     )
     parser: ParserRef = "en_core_web_sm"
 
@@ -76,7 +68,7 @@ class ComplexityAction(CaptionSignal):
 
 
 def complexity(tokens: Sequence[Token]) -> int:
-    """Returns the most relations of any one noun; 0 without relations."""
+    """Returns the largest number of relations of one noun; 0 without relations."""
     ends = Counter(end for pair in relations(tokens) for end in pair)
     return max(ends.values(), default=0)
 
@@ -96,7 +88,7 @@ def relations(tokens: Iterable[Token]) -> set[tuple[int, int]]:
     joined: set[tuple[int, int]] = set()
 
     def governed(word: Token) -> list[Token]:
-        """The objects of the prepositions below a word, also in a chain ("in front of")."""
+        """Returns the objects of the prepositions below a word, also in a chain ("in front of")."""
         things, chain = [], [word]
         while chain:
             for child in children.get(chain.pop().i, []):
@@ -106,7 +98,7 @@ def relations(tokens: Iterable[Token]) -> set[tuple[int, int]]:
         return things
 
     def subjects(verb: Token) -> list[Token]:
-        for _ in words:  # at most once for each word on the way up
+        for _ in words:  # limits the way up
             own = [child for child in children.get(verb.i, []) if child.dep_ in ("nsubj", "nsubjpass")]
             if things := [one for one in own if _is_thing(one)]:
                 return things
@@ -133,7 +125,7 @@ def relations(tokens: Iterable[Token]) -> set[tuple[int, int]]:
 
 
 def actions(tokens: Iterable[Token]) -> int:
-    """Returns the number of action verbs: all verbs but auxiliaries and `STATES`."""
+    """Returns the number of action verbs: all verbs except auxiliaries and `STATES`."""
     return sum(word.pos_ == "VERB" and word.lemma_.lower() not in STATES for word in tokens)
 
 

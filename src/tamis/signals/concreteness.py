@@ -1,4 +1,4 @@
-"""How visually concrete a caption is: ICC, its two teachers, and two baselines of its paper."""
+"""How visually concrete a caption is: ICC, its two teachers, and two baselines from its paper."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from tamis.signals.basic import CaptionSignal
 class Icc(CaptionSignal):
     """Scores a caption by how visually concrete it is: can it be drawn, and read back from the drawing?
 
-    High: a scene that everyone imagines alike ("a cat standing on a counter"). Low: opinions, names, slogans, prices,
-    whatever an image cannot show. It ignores the image: a concrete caption can belong to another one, so select by
-    `clip` as well.
+    High: a scene that everyone imagines alike ("a cat standing on a counter"). Low: opinions, names, slogans, prices
+    and whatever else an image cannot show. It ignores the image, and a concrete caption can belong to another one, so
+    select by `clip` too.
 
     Attributes:
         model: "moranyanuka/icc", "norms" (built in, no download; weaker, above all on long captions), a folder that
             `tamis train icc` wrote, or any sequence classification checkpoint with one logit.
 
     Emits:
-        icc: about 0 (abstract) to about 1 (concrete); a checkpoint's output is not clipped. NaN where there is no
-            caption.
+        icc: about 0 (abstract) to about 1 (concrete); a checkpoint's output is not clipped. NaN without a caption.
 
     Cost: 4 ms per distinct caption with DistilRoBERTa, bf16, two CPU cores; docs/performance.md.
 
@@ -42,7 +41,7 @@ class Icc(CaptionSignal):
 
     name = "icc"
     version = 1
-    columns = (Column(name="icc", unit="concreteness", better="high", about="how visually concrete the caption is"),)
+    columns = (Column("icc", "concreteness", "high", about="how visually concrete the caption is"),)
     model: ModelRef = "moranyanuka/icc"
 
     def load(self, device: Device) -> Callable[..., Any]:
@@ -54,23 +53,23 @@ class Icc(CaptionSignal):
 
 @dataclass(frozen=True, kw_only=True)
 class Sba(CaptionSignal):
-    """Scores a caption by how well a language model rewrites it from CLIP's single vector of it.
+    """Scores a caption by how well a language model rewrites it from its CLIP vector.
 
-    High: CLIP's vector holds what the caption says. Low: it does not, for example because images never show it. Fluent
-    phrases score high too, visible or not; `tamis train icc` combines it with `vba`. It falls with the length of the
-    caption: see `tamis.math.normalise.PerLength`.
+    High: the vector contains what the caption says. Low: it does not, for example because images never show it. Fluent
+    phrases score high too, visible or not; `tamis train icc` combines it with `vba`. Longer captions score lower: see
+    `tamis.math.normalise.PerLength`.
 
     Attributes:
         bridge: the linear layer between the two models: a folder that `tamis train sba` wrote.
-        clip: the CLIP checkpoint whose text tower is used; None: where it was in training.
-        language_model: the causal language model; None: where it was in training.
-        beams: number of beams, of which the best reconstruction counts.
+        clip: the CLIP checkpoint whose text tower is used; None: the path or id from training.
+        language_model: the causal language model; None: the path or id from training.
+        beams: number of beams; the best reconstruction counts.
         max_tokens: longest reconstruction, in tokens.
         no_repeat: no run of this many tokens is repeated; 0 for no limit. The released code has 2.
 
     Emits:
-        sba: 1 - character edit distance / length of the longer text, of the best reconstruction, in [0, 1]. NaN where
-            there is no caption.
+        sba: 1 - character edit distance / length of the longer text, for the best reconstruction, in [0, 1]. NaN
+            without a caption.
         sba_caption: the best reconstruction.
 
     Cost: a beam search of a language model per distinct caption.
@@ -82,13 +81,13 @@ class Sba(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="sba",
-            unit="edit similarity",
-            better="high",
+            "sba",
+            "edit similarity",
+            "high",
             beside="sba_caption",
             about="how well a language model rewrites the caption from its CLIP vector",
         ),
-        Column(name="sba_caption", unit="text", better="neither", kind="word", about="the best reconstruction"),
+        Column("sba_caption", "text", "neither", kind="word", about="the best reconstruction"),
     )
     bridge: ModelRef
     clip: OptionalModelRef = None
@@ -116,10 +115,10 @@ class Sba(CaptionSignal):
 
 
 def edit_similarity(one: str, other: str) -> float:
-    """Returns 1 - edit distance / length of the longer text: in [0, 1], 1 for equal texts, also for two empty ones.
+    """Returns 1 - edit distance / length of the longer text: in [0, 1], 1 for equal texts, even two empty ones.
 
-    Source: Yanuka et al. 2024 (ICC), section 2, normalised as in the released code, but high for similar texts; the
-        distance of Levenshtein 1966: the least number of characters to insert, delete or replace.
+    Source: Yanuka et al. 2024 (ICC), section 2, normalised as in the released code, but high for similar texts. The
+        distance is from Levenshtein 1966: the least number of characters to insert, delete or replace.
     """
     from rapidfuzz.distance import Levenshtein
 
@@ -127,7 +126,7 @@ def edit_similarity(one: str, other: str) -> float:
 
 
 def most_alike(text: str, others: Sequence[str]) -> tuple[float, str]:
-    """Returns the largest edit similarity of a text with others, and that other text; of equal ones the first."""
+    """Returns the largest edit similarity of a text to others, and that other text; ties go to the first."""
     return max(((edit_similarity(text, other), other) for other in others), key=lambda pair: pair[0])
 
 
@@ -135,26 +134,26 @@ def most_alike(text: str, others: Sequence[str]) -> tuple[float, str]:
 class Vba(CaptionSignal):
     """Scores a caption by how much of it a captioner reads back from an image drawn from it.
 
-    High: what the caption says can be drawn and seen. Low: it cannot, or the image shows other details than the caption
-    names. `tamis train icc` combines it with `sba`, per length of the caption: see `tamis.math.normalise.PerLength`.
+    High: what the caption says can be drawn and seen. Low: it cannot, or the image shows details that the caption does
+    not name. `tamis train icc` combines it with `sba`, by the caption's length: see `tamis.math.normalise.PerLength`.
 
     Attributes:
         text_to_image: the model that draws: a pipeline of diffusers.
         captioner: the model that reads, by beam search: BLIP, BLIP-2, GIT or another image-to-text checkpoint.
         encoder: the model whose token embeddings BERTScore compares.
-        layer: of the encoder; None: the one that the `bert-score` package takes, else the last.
-        beams: number of beams, of which the best reconstruction counts.
+        layer: layer of the encoder; None: the choice of the `bert-score` package, else the last.
+        beams: number of beams; the best reconstruction counts.
         max_tokens: longest reconstruction, in tokens.
-        prompt: what reconstructions begin with (BLIP, BLIP-2 and GIT only); it is removed again. The released code has
-            "a photo of".
-        drawing: how images are drawn.
+        prompt: the start of every reconstruction (BLIP, BLIP-2 and GIT only); it is removed before scoring. The
+            released code has "a photo of".
+        drawing: how to draw images.
 
     Emits:
-        vba: BERTScore F1 of the best reconstruction, at most 1; 0 where the captioner returns nothing. NaN where there
-            is no caption, or it has no token.
+        vba: BERTScore F1 of the best reconstruction, at most 1; 0 if the captioner returns nothing. NaN without a
+            caption, or if it has no token.
         vba_caption: the best reconstruction.
 
-    Cost: seconds per caption, with Stable Diffusion 2 and BLIP-2: for training `icc`, which then scores.
+    Cost: seconds per caption, with Stable Diffusion 2 and BLIP-2; meant for making training labels: score with `icc`.
 
     Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2, appendix A.7 (guidance 9, 20 steps).
     """
@@ -163,13 +162,13 @@ class Vba(CaptionSignal):
     version = 1
     columns = (
         Column(
-            name="vba",
-            unit="BERTScore F1",
-            better="high",
+            "vba",
+            "BERTScore F1",
+            "high",
             beside="vba_caption",
             about="how much of the caption a captioner reads back from an image drawn from it",
         ),
-        Column(name="vba_caption", unit="text", better="neither", kind="word", about="the best reconstruction"),
+        Column("vba_caption", "text", "neither", kind="word", about="the best reconstruction"),
     )
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
     captioner: ModelRef = "Salesforce/blip2-opt-2.7b"
@@ -210,9 +209,9 @@ class Vba(CaptionSignal):
 def best_reconstructions(
     generated: Mapping[str, Sequence[str]], encode: Callable[[Sequence[str]], Mapping[str, Any]]
 ) -> dict[str, tuple[float, str | None]]:
-    """Returns the best BERTScore F1 of the reconstructions of each text, and that one; of equal ones the first.
+    """Returns the best BERTScore F1 among each text's reconstructions, and that reconstruction; ties: the first.
 
-    `encode` gives the `TokenVectors` of texts.
+    `encode` returns the `TokenVectors` of texts.
     """
     from tamis.math.texts import bertscore
 
@@ -235,16 +234,16 @@ SLOT = "[*]"
 
 @dataclass(frozen=True, kw_only=True)
 class ClipStroop(CaptionSignal):
-    """Scores a caption by how far it moves CLIP's embedding of a sentence whose slot it fills.
+    """Scores a caption by how far it moves CLIP's embedding of a sentence when it fills the sentence's slot.
 
-    High: visually salient, concrete words. A weak baseline for whole captions, and longer captions score higher.
+    High: visually salient, concrete words. A weak baseline for whole captions; longer captions score higher.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint; only its text tower is used.
         prompts: sentences with the slot "[*]".
 
     Emits:
-        clip_stroop: 1 - mean cosine of the filled and the unfilled prompts, in [0, 2]. NaN where there is no caption.
+        clip_stroop: 1 - mean cosine of the filled and the unfilled prompts, in [0, 2]. NaN without a caption.
 
     Cost: the text tower, per prompt and distinct caption.
 
@@ -255,11 +254,7 @@ class ClipStroop(CaptionSignal):
 
     name = "clip_stroop"
     version = 1
-    columns = (
-        Column(
-            name="clip_stroop", unit="1 - cosine", better="high", about="how far the caption moves a sentence around it"
-        ),
-    )
+    columns = (Column("clip_stroop", "1 - cosine", "high", about="how far the caption moves a sentence around it"),)
     model: ModelRef = "openai/clip-vit-large-patch14"
     prompts: tuple[str, ...] = ("I see the [*]", "A photo of the [*]", "A picture of my [*]", "This is the [*]")
 
@@ -282,9 +277,9 @@ class ClipStroop(CaptionSignal):
 
 
 def interference(captions: Sequence[str], prompts: Sequence[str], embed: Callable[[Sequence[str]], Floats]) -> Floats:
-    """Returns 1 - mean over prompts of the cosine of a prompt with and without the caption in its slot.
+    """Returns 1 - mean over prompts of the cosine between the prompt with the caption and with the empty slot.
 
-    `embed` gives unit rows for texts. The result is (n,) float32, in [0, 2].
+    `embed` returns unit rows for texts. The result is (n,) float32, in [0, 2].
     """
     moved = np.zeros(len(captions), np.float64)
     for prompt in prompts:
@@ -297,16 +292,16 @@ def interference(captions: Sequence[str], prompts: Sequence[str], embed: Callabl
 class AveClip(CaptionSignal):
     """Scores a caption by its mean CLIP cosine with several images drawn from it.
 
-    High: a text-to-image model can draw it. Slower than every other signal: a baseline for samples.
+    High: a text-to-image model can draw it. It is the slowest signal: a baseline for small samples.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
         text_to_image: the model that draws: a pipeline of diffusers.
-        pictures: number of images of each caption.
-        drawing: how they are drawn.
+        pictures: number of images per caption.
+        drawing: how to draw them.
 
     Emits:
-        ave_clip: mean cosine, in [-1, 1]. NaN where there is no caption.
+        ave_clip: mean cosine, in [-1, 1]. NaN without a caption.
 
     Cost: `pictures` drawings per distinct caption.
 
@@ -315,9 +310,7 @@ class AveClip(CaptionSignal):
 
     name = "ave_clip"
     version = 1
-    columns = (
-        Column(name="ave_clip", unit="cosine", better="high", about="mean cosine with images drawn from the caption"),
-    )
+    columns = (Column("ave_clip", "cosine", "high", about="mean cosine with images drawn from the caption"),)
     model: ModelRef = "openai/clip-vit-large-patch14"
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
     pictures: int = 10

@@ -23,18 +23,19 @@ MARGINS = (0.0, 0.03, 0.06)
 class ImageHash(Signal):
     """Gives each image hashes of 64 bits that hardly change when it is recompressed, scaled or made brighter.
 
-    Copies differ in a few bits, unrelated images in about half of them. The first hash is of the whole image, the
-    others are of its inside, without 3 % and 6 % of each side, so that a cropped copy is found. Different images can
-    have similar hashes: the lightness and the colours are thumbnails by which `distinct` tells them apart.
+    Copies differ in a few bits, unrelated images in about half of them. The first hash covers the whole image, the
+    others leave out 3 % and 6 % of each side, to find cropped copies. Different images can have similar hashes;
+    `distinct` then compares their lightness and colours, which are thumbnails.
 
     Emits:
-        image_hash: three times 16 hex digits, separated by spaces; zeros where the image is flat. None where the image
-            does not decode (content_hidden: NaN).
-        image_colours: 256 hex digits: the blue and red difference (Cb, Cr) of 8 x 8 fields, a byte each.
-        image_lightness: 2,048 hex digits: the lightness of 32 x 32 fields, a byte each.
-        content_hidden: 1 where an image is a single colour once transparency is ignored, e.g. black line art on a
-            transparent background, else 0. All such drawings decode to the same image, so their hash and lightness are
-            those of their opacity, and their colours are halved. Always 0 with `--transparency white`.
+        image_hash: three times 16 hex digits, separated by spaces; zeros if the image is flat. None if the image does
+            not decode (content_hidden: NaN).
+        image_colours: 256 hex digits: the blue and red difference (Cb, Cr) of 8 x 8 cells, a byte each.
+        image_lightness: 2,048 hex digits: the lightness of 32 x 32 cells, a byte each.
+        content_hidden: 1 if an image is a single colour once transparency is ignored, e.g. black line art on a
+            transparent background, else 0. All such drawings decode to the same image, so we hash the alpha channel
+            instead, and halve the colours so that they never match an opaque image. Always 0 with `--transparency
+            white`.
 
     Cost: 1 ms per image on one CPU core.
 
@@ -44,21 +45,13 @@ class ImageHash(Signal):
     name = "image_hash"
     version = 3
     columns = (
+        Column("image_hash", "hex digits", "neither", kind="word", about="perceptual hash of the image"),
+        Column("image_colours", "hex digits", "neither", kind="word", about="colours of 8 x 8 fields"),
+        Column("image_lightness", "hex digits", "neither", kind="word", about="lightness of 32 x 32 fields"),
         Column(
-            name="image_hash", unit="hex digits", better="neither", kind="word", about="perceptual hash of the image"
-        ),
-        Column(name="image_colours", unit="hex digits", better="neither", kind="word", about="colours of 8 x 8 fields"),
-        Column(
-            name="image_lightness",
-            unit="hex digits",
-            better="neither",
-            kind="word",
-            about="lightness of 32 x 32 fields",
-        ),
-        Column(
-            name="content_hidden",
-            unit="0 or 1",
-            better="low",
+            "content_hidden",
+            "0 or 1",
+            "low",
             about="1: a single colour once transparency is ignored, e.g. black line art on a transparent background",
         ),
     )
@@ -89,14 +82,14 @@ def hashes_of(image: Pixels) -> str:
 
 
 def colours_of(image: Pixels, *, halved: bool = False) -> str:
-    """Returns the chroma of 8 x 8 fields of an image as 256 hex digits."""
+    """Returns the chroma of 8 x 8 cells of an image as 256 hex digits."""
     small = Image.fromarray(image).resize((COLOUR, COLOUR), Image.Resampling.BICUBIC)
     colours = np.asarray(small.convert("YCbCr"))[..., 1:]
     return (colours // 2 if halved else colours).tobytes().hex()
 
 
 def lightness_of(image: Pixels) -> str:
-    """Returns the lightness of 32 x 32 fields of an image, as 2,048 hex digits."""
+    """Returns the lightness of 32 x 32 cells of an image, as 2,048 hex digits."""
     return _thumbnail(image, LIGHT, 0).tobytes().hex()
 
 
@@ -105,5 +98,5 @@ def _thumbnail(image: Pixels, side: int, margin: float) -> NDArray[np.uint8]:
     grey = Image.fromarray(image).convert("L")
     width, height = grey.size
     inside = (margin * width, margin * height, (1 - margin) * width, (1 - margin) * height)
-    # Not a box filter: it takes whole pixels, so another size of the same image would have other fields.
+    # Not a box filter, which takes whole pixels: then the same image in another size would have other cells.
     return np.asarray(grey.resize((side, side), Image.Resampling.BICUBIC, box=inside))

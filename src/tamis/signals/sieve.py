@@ -1,4 +1,4 @@
-"""SIEVE: how well a caption matches captions that a model generates for its image, both without medium phrases."""
+"""SIEVE: how well a caption matches generated captions of its image, after medium phrases are removed from both."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def _tamis() -> tuple[str, ...]:
 
 #: Lists of medium phrases, by their names in recipes. SIEVE's paper names three phrases and "...": "paper" has them
 #: with each article. "released" and "released-long" are from its code, which never uses the longer one. "tamis" is
-#: ours: it has plurals, articles and more media, and removes "stock photo of" completely, where others leave "of".
+#: ours: it has plurals, articles and more media, and removes all of "stock photo of"; the other lists leave a stray
+#: "of".
 MEDIUM_PHRASES: Mapping[str, tuple[str, ...]] = {
     "paper": (
         *(f"{article}{medium} of" for medium in ("image", "picture", "photo") for article in ("an ", "a ", "the ", "")),
@@ -65,26 +66,26 @@ NO_WORDS = "the caption holds no letter and no digit"
 class Sieve(Signal):
     """Scores a pair by the best cosine of its caption with captions that a model generates for its image.
 
-    High: someone who saw the image could have written the caption. Low: the caption is about something else, about what
-    cannot be seen (names, places, prices), or about text in the image, which captioners trained on clean pairs do not
-    read.
+    High: someone who saw the image could have written the caption. Low: the caption is about something else, about
+    things that an image cannot show (names, places, prices), or about text in the image, which captioners trained on
+    clean pairs do not read.
 
     Attributes:
         captioner: a BLIP, GIT or other image-to-text checkpoint.
-        sampling: number of captions of each image, and how they are drawn; more captions never lower the score.
-        encoder: the model whose space the texts are compared in: a sentence-transformers, CLIP or BLIP retrieval
-            checkpoint.
-        medium: phrases that are first removed from both sides: "paper", "released" or "released-long" (lists of the
-            authors), "tamis" (ours: plurals, articles, more media), or your own list; an empty list removes nothing.
-            The report counts what was removed.
-        captions_from: a Parquet, CSV or JSON Lines file of captions, by uid or key, instead of a captioner, whose
-            settings are an error then. See `GivenCaptions`.
-        mask_text: caption the images with their written text painted over (the paper: section 2, concurrent work).
-        fit: how images are made to fit the captioner: "model", its own way, or "crop", CLIP's way, as released.
+        sampling: number of captions per image, and how to draw them; more captions never lower the score.
+        encoder: embeds the texts: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
+        medium: phrases to remove from both sides first: "paper", "released" or "released-long" (the authors' lists),
+            "tamis" (ours: plurals, articles, more media), or your own list; an empty list removes nothing. The report
+            counts what was removed.
+        captions_from: a Parquet, CSV or JSON Lines file of captions, by uid or key, instead of a captioner. With it,
+            the captioner's settings are an error. See `GivenCaptions`.
+        mask_text: caption the images after painting over their written text (the paper: section 2, concurrent work).
+        fit: how to resize images for the captioner: "model", by its preprocessing, or "crop", as CLIP and the released
+            code do.
 
     Emits:
-        sieve: the largest cosine, in [-1, 1]. NaN where the image does not decode (unless `captions_from` is set),
-            there is no caption, or nothing remains of it without medium phrases.
+        sieve: the largest cosine, in [-1, 1]. NaN if the image does not decode (unless `captions_from` is set), there
+            is no caption, or nothing is left of it without medium phrases.
         sieve_mean: the mean cosine.
         sieve_caption: the nearest generated caption.
 
@@ -99,14 +100,10 @@ class Sieve(Signal):
     version = 2
     columns = (
         Column(
-            name="sieve",
-            unit="cosine",
-            better="high",
-            beside="sieve_caption",
-            about="best cosine of the caption with generated ones",
+            "sieve", "cosine", "high", beside="sieve_caption", about="best cosine of the caption with generated ones"
         ),
-        Column(name="sieve_mean", unit="cosine", better="high", about="mean cosine of the caption with generated ones"),
-        Column(name="sieve_caption", unit="text", better="neither", kind="word", about="the nearest generated caption"),
+        Column("sieve_mean", "cosine", "high", about="mean cosine of the caption with generated ones"),
+        Column("sieve_caption", "text", "neither", kind="word", about="the nearest generated caption"),
     )
     captioner: OptionalModelRef = "Salesforce/blip-image-captioning-base"
     sampling: Sampling = Sampling()
@@ -170,10 +167,10 @@ def alignment(
     """Returns SIEVE's columns.
 
     Args:
-        captions: n texts, None where there is none.
-        generated: n lists of texts, None where there are none. A text that is empty without medium phrases is left out
-            of the maximum and counts as 0 in the mean.
-        encode: from texts to unit rows.
+        captions: n texts, None if missing.
+        generated: n lists of texts, None if missing. A text that is empty without medium phrases is left out of the
+            maximum and counts as 0 in the mean.
+        encode: texts -> unit rows.
         mask: removes medium phrases, M in the paper.
 
     Source: Mahmoud et al. 2024, equation 8.
@@ -205,12 +202,12 @@ def alignment(
 def without_medium(phrases: Sequence[str]) -> Callable[[str], str]:
     """Returns a function that removes phrases from a text.
 
-    Phrases are removed as whole words in any case, the longest first; white space and punctuation that the removal
-    leaves at the ends or doubles go too. A text that loses nothing is returned unchanged, but a text without a letter
-    or a digit, before or after, becomes "".
+    Phrases match whole words in any case, the longest first. White space and punctuation that a removal leaves at the
+    ends, or doubles, go too. A text without a phrase is returned unchanged, but a text without a letter or a digit,
+    before or after, becomes "".
 
     Args:
-        phrases: what to remove; without any, every text is returned unchanged.
+        phrases: what to remove; if empty, every text is returned unchanged.
 
     Source: Mahmoud et al. 2024 (SIEVE), section 3 ("Masking medium words"), M(T). The released code removes them inside
         words too ("photographer" becomes "grapher") and leaves the spaces.
@@ -241,8 +238,8 @@ def removed_by(phrases: Sequence[str], texts: Iterable[str]) -> dict[str, Any]:
     """Counts what `without_medium(phrases)` removes from texts.
 
     Returns:
-        The number of `texts`, of those that lost something (`touched`) and everything (`emptied`), the `characters`
-        lost with white space and punctuation, and the `phrases` with how many texts held each, the most frequent first.
+        The number of `texts`; how many lost something (`touched`) or everything (`emptied`); the number of `characters`
+        lost, including white space and punctuation; and (phrase, number of texts with it), the most frequent first.
     """
     remove, pattern = without_medium(phrases), _pattern(tuple(phrases))
     counts: Counter[str] = Counter()
@@ -262,7 +259,7 @@ def removed_by(phrases: Sequence[str], texts: Iterable[str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
-    # In their own case and folded: IGNORECASE matches "\u00df" and its capital, folding makes "ss" of them.
+    # As written and folded: IGNORECASE matches "\u00df" and its capital, folding turns both into "ss".
     written = {form for phrase in phrases for form in (phrase, phrase.casefold())}
     longest_first = sorted(written, key=lambda phrase: (-len(phrase), phrase))
     words = "|".join(r"\s+".join(re.escape(word) for word in phrase.split()) for phrase in longest_first)

@@ -1,4 +1,4 @@
-"""Text written in images: its area, what it shares with the caption, and the match without it (T-MARS)."""
+"""Text written in images: its area, its overlap with the caption, and how well the rest matches (T-MARS)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,21 @@ from tamis.models.ocr import Regions
 class TextArea(Signal):
     """Scores an image by the share of its pixels that written text covers.
 
-    Book covers and banners score near 1, photographs near 0. Whether the text matches the caption is another question:
-    `text_match`.
+    Book covers and banners score near 1, photographs near 0. It does not say whether the text matches the caption:
+    `text_match` does.
 
     Attributes:
         boxes: finds the text; shared with every signal that uses the same boxes.
 
     Emits:
-        text_area: share of pixels, in [0, 1]. NaN where the image does not decode.
+        text_area: share of pixels, in [0, 1]. NaN if the image does not decode.
 
     Cost: about 20 ms per image for the detector, two CPU cores, plus 0.1 ms for the area.
     """
 
     name = "text_area"
     version = 1
-    columns = (
-        Column(name="text_area", unit="share", better="low", about="share of the image that written text covers"),
-    )
+    columns = (Column("text_area", "share", "low", about="share of the image that written text covers"),)
     boxes: TextBoxes = TextBoxes()
 
     def needs(self) -> Mapping[str, Node]:
@@ -51,7 +49,7 @@ class TextArea(Signal):
 
 
 def text_shares(boxes: Sequence[Regions | None], images: Sequence[Pixels | None]) -> Floats:
-    """Returns the share of each image that its regions cover: (n,) float32, NaN where one does not decode."""
+    """Returns the share of each image that its regions cover: (n,) float32, NaN if one does not decode."""
     shares = np.full(len(images), np.nan, np.float32)
     for n, (regions, image) in enumerate(zip(boxes, images, strict=True)):
         if image is not None and regions is not None:
@@ -64,16 +62,16 @@ class TextMatch(Signal):
     """Scores a pair by the longest run of characters that its caption shares with the text written in its image.
 
     Letters and digits count; case, the encoding of accents, white space and punctuation do not, because recognisers
-    lose them. A run is within one line, or continues on the next where the caption allows it (`longest_match`): "CAR"
-    above "PET SHOP" does not spell "a red carpet". From 5 characters on, a pair teaches a model to read (Radenovic et
-    al.). Images that also show what the caption says are lost with it; `tmars` keeps them.
+    lose them. A run stays in one line, or continues on the next if the caption allows it (`longest_match`): "CAR" above
+    "PET SHOP" does not spell "a red carpet". From 5 characters on, a pair teaches a model to read (Radenovic et al.).
+    Dropping such pairs also loses images that show what the caption says; `tmars` keeps those.
 
     Attributes:
         text: finds and reads the text.
 
     Emits:
-        text_match: number of characters; 0 where the image has no text. NaN where the image does not decode or there
-            is no caption.
+        text_match: number of characters; 0 if the image has no text. NaN if the image does not decode or there is no
+            caption.
         image_text: the lines that were read, separated by " / ".
 
     Cost: about 20 ms per image for the detector, two CPU cores, and the recogniser for each text found.
@@ -86,13 +84,13 @@ class TextMatch(Signal):
     version = 2
     columns = (
         Column(
-            name="text_match",
-            unit="characters",
-            better="low",
+            "text_match",
+            "characters",
+            "low",
             beside="image_text",
             about="longest run of characters in both caption and image text",
         ),
-        Column(name="image_text", unit="text", better="neither", kind="word", about="the text written in the image"),
+        Column("image_text", "text", "neither", kind="word", about="the text written in the image"),
     )
     text: RecognisedText = RecognisedText()
 
@@ -124,10 +122,10 @@ def longest_match(caption: str, lines: Sequence[str]) -> int:
 
     A run is within one line. It continues after the end of a line only
 
-    - between whole words of the caption: "BIG" above "SALE" in "a big sale" (in Chinese, Japanese and Korean, where
-      lines break anywhere, every character is a word);
-    - where the line ends with a hyphen, or where whole lines together are one word of the caption: "CON-" above
-      "CERT HALL" in "a concert hall", "CHOCO" above "LATE" in "hot chocolate".
+    - between whole words of the caption: "BIG" above "SALE" in "a big sale" (every character is a word in Chinese,
+      Japanese and Korean, because their lines can break anywhere);
+    - if the line ends with a hyphen, or whole lines together are one word of the caption: "CON-" above "CERT HALL" in
+      "a concert hall", "CHOCO" above "LATE" in "hot chocolate".
 
     "CAR" above "PET SHOP" shares 3 characters with "a red carpet", not 6. `lines` are in reading order.
     """
@@ -183,8 +181,8 @@ def _longest_word_in_lines(words: Collection[str], lines: Sequence[str]) -> int:
 class Tmars(Signal):
     """Scores a pair by the cosine of its caption with its image after the written text is painted over.
 
-    High: what the image shows besides text matches the caption. A pair whose only match is the text scores as low as a
-    mismatched one; `clip_drop` says how much of the match was text.
+    High: what the image shows besides text matches the caption. If only its text matches, a pair scores as low as a
+    mismatched one; `clip_drop` is the part of the match that was text.
 
     Attributes:
         model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name. Its embeddings of captions
@@ -193,10 +191,10 @@ class Tmars(Signal):
         fill, ring: how text is painted over; see `MaskedImages`.
 
     Emits:
-        tmars: cosine, in [-1, 1]. NaN where the image does not decode or there is no caption.
-        clip_drop: cosine before minus cosine after, in [-2, 2]; exactly 0 where there is no text.
-        n_text_boxes: number of text regions. NaN where the image does not decode.
-        text_area: share of the pixels that they cover, in [0, 1]. NaN where the image does not decode.
+        tmars: cosine, in [-1, 1]. NaN if the image does not decode or there is no caption.
+        clip_drop: cosine before minus cosine after, in [-2, 2]; exactly 0 if there is no text.
+        n_text_boxes: number of text regions. NaN if the image does not decode.
+        text_area: share of the pixels that they cover, in [0, 1]. NaN if the image does not decode.
 
     Cost: 57 ms per pair with ViT-B/32, bf16, two CPU cores (docs/performance.md): the detector, and the image tower a
         second time for images with text.
@@ -208,16 +206,10 @@ class Tmars(Signal):
     name = "tmars"
     version = 1
     columns = (
-        Column(
-            name="tmars",
-            unit="cosine",
-            better="high",
-            beside="clip_drop",
-            about="cosine of caption and image without its text",
-        ),
-        Column(name="clip_drop", unit="cosine", better="low", about="how much of the CLIP cosine was written text"),
-        Column(name="n_text_boxes", unit="regions", better="neither", about="regions of written text"),
-        Column(name="text_area", unit="share", better="low", about="share of the image that written text covers"),
+        Column("tmars", "cosine", "high", beside="clip_drop", about="cosine of caption and image without its text"),
+        Column("clip_drop", "cosine", "low", about="how much of the CLIP cosine was written text"),
+        Column("n_text_boxes", "regions", "neither", about="regions of written text"),
+        Column("text_area", "share", "low", about="share of the image that written text covers"),
     )
     model: ModelRef
     boxes: TextBoxes = TextBoxes()

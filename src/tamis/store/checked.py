@@ -1,9 +1,9 @@
-"""Files of a run in which every changed bit is found: Parquet, `.npy` and JSON.
+"""Reads and writes Parquet, `.npy` and JSON files of a run so that every changed bit is found.
 
-A part names its shard and folder, and holds its number of rows and a hash of the shard's uids. Parquet pages have
-checksums, verified when they are read. The footer holds a *seal*: a hash of the footer, verified when the file is
-opened, and one of all bytes before it, verified by `tamis check` and for subsets. A `.npy` file ends with the same
-facts and a hash. A JSON object has a hash of its other keys.
+A part holds the names of its shard and folder, its number of rows and a hash of the shard's uids. Parquet pages have
+checksums, verified when they are read. The footer holds a *seal* of two hashes: one of the footer, verified when the
+file is opened, and one of all bytes before it, verified by `tamis check` and for subsets. A `.npy` file ends with the
+same facts and a hash. A JSON object has a hash of its other keys.
 
 The hashes find damage and mix-ups. They are not signatures: a program that can write to a run can write hashes too.
 Other readers (DuckDB, polars) do not verify page checksums.
@@ -32,20 +32,20 @@ from tamis.storage import denied, local_copy, read_json, write_json, writing
 
 _HASH = "tamis.xxh3"
 _PIECE = 4 << 20  # bytes hashed at once
-_TAIL = 8 << 10  # bytes that are read at once, since most footers are shorter
+_TAIL = 8 << 10  # bytes of the first read at the end of a file: most footers are shorter
 
 #: The key of the seal in a Parquet footer, and how Thrift writes it before a text of 32 characters.
 _SEAL = "tamis.seal"
 _SEAL_START = _SEAL.encode() + b"\x18\x20"
 
-#: Version of our Parquet files. Other writers choose a newer one: a file of another version was rewritten.
+#: Version of our Parquet files. Other writers use a newer one, so a file of another version was rewritten.
 _PARQUET = "1.0"
 
 #: Separates an array from its facts, at the end of its `.npy` file; NumPy reads only the array.
 _FACTS = b"\ntamis "
 _LONGEST_FACTS = 4096  # bytes
 
-#: Arrays whose hash this process has verified: file, inode, size and time.
+#: Arrays whose hash this process has verified: path, inode, size and time.
 _verified: set[tuple[Any, ...]] = set()
 
 _REMEDY = "delete it and repeat `tamis score` (`tamis check RUN` finds all damage, `--delete` deletes it)"
@@ -57,24 +57,24 @@ _REMEDIES = {
 
 
 def damaged(path: Path, what: str, remedy: str = "") -> DamageError:
-    """Returns the error for a file that is not as it was written."""
+    """Returns the error for a file that has changed since it was written."""
     remedy = remedy or _REMEDIES.get(path.name, _REMEDY)
     return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {remedy}", what)
 
 
-# ---- whose rows a part holds
+# ---- the shard that a part belongs to
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The shard that a part must belong to: the rows of its index, and the hash of their uids (`uids_digest`)."""
+    """The shard that a part must belong to: the number of rows in its index, and their `uids_digest`."""
 
     rows: int
     uids: str
 
 
 def uids_digest(high: U64, low: U64) -> str:
-    """Returns the xxh3-64 of the uids of all rows in order: 16 hex digits."""
+    """Returns the xxh3-64 of the uids of all rows, in order: 16 hex digits."""
     total = xxhash.xxh3_64()
     for half in (high, low):
         total.update(np.ascontiguousarray(half, "<u8").data)
@@ -86,17 +86,17 @@ def _binding(path: Path, rows: int, uids: str) -> dict[str, str]:
 
 
 def check_binding(path: Path, facts: Mapping[str, str], owner: Owner | None) -> None:
-    """Raises DamageError unless a part was written for its shard and folder, and for its owner's rows."""
+    """Raises DamageError unless a part was written for its shard and folder and, with an `owner`, for those rows."""
     rows, uids = (owner.rows, owner.uids) if owner else (facts.get("tamis.rows"), facts.get("tamis.uids"))
     for key, expected in _binding(path, cast(int, rows), cast(str, uids)).items():
         if facts.get(key) != expected:
             what = key.removeprefix("tamis.")
-            raise damaged(path, f"its {what} should be {expected!r}, and it says {facts.get(key)!r}")
+            raise damaged(path, f"its {what} should be {expected!r}, but is {facts.get(key)!r}")
 
 
 @contextmanager
 def _read_errors(path: Path) -> Iterator[None]:
-    """Raises DamageError for a file whose content is wrong, RunError where the disk does not give its bytes."""
+    """Turns errors of reading into DamageError if the content is wrong, RunError if the disk failed."""
     try:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -111,7 +111,7 @@ def _read_errors(path: Path) -> Iterator[None]:
 def parquet_writer(
     path: Path, schema: pa.Schema, *, durable: bool = False, **encoding: Any
 ) -> Iterator[tuple[pq.ParquetWriter, pa.NativeFile]]:
-    """Gives a writer of a sealed Parquet file with page checksums (pyarrow's, with `encoding`), and its file."""
+    """Yields pyarrow's writer (with `encoding`) of a sealed Parquet file with page checksums, and its file."""
     with writing(path, durable=durable) as temporary:
         with (
             pa.OSFile(os.fspath(temporary), "wb") as sink,
@@ -130,9 +130,9 @@ def parquet_writer(
 def write_parquet(
     path: Path, table: pa.Table, *, uids: str | None, facts: Mapping[str, str] = {}, row_group_size: int, **how: Any
 ) -> None:
-    """Writes a table as a sealed Parquet file, with texts for its footer and the hash of the shard's uids.
+    """Writes a table as a sealed Parquet file, with `facts` in its footer.
 
-    `uids` is None for a file that is no part of a shard.
+    `uids` is the hash of the shard's uids, or None if the file is not a part of a shard.
     """
     with parquet_writer(path, table.schema, **how) as (writer, _):
         writer.write_table(table, row_group_size=row_group_size)
@@ -141,7 +141,7 @@ def write_parquet(
 
 
 def _footer(file: Any) -> tuple[int, bytes]:
-    """Returns where a Parquet file's footer starts, and the footer with its length and the closing magic."""
+    """Returns the offset of a Parquet file's footer, and the footer with its length and the closing magic."""
     size = file.seek(0, os.SEEK_END)
     end = max(0, size - _TAIL)
     file.seek(end)
@@ -169,18 +169,18 @@ def _hash_of_footer(footer: bytes, seal: int, body: str) -> str:
 class CheckedParquet:
     """A Parquet file of a run. Its footer is checked when it is opened, its pages when they are read.
 
-    It is not memory-mapped: a mapped file that becomes shorter, or whose sector cannot be read, ends the process.
+    It is not memory-mapped: if a mapped file becomes shorter, or a sector is unreadable, the process is killed.
 
     Attributes:
-        facts: the footer's texts.
-        rows: how many it has.
-        sealed: whether Tamis wrote it; only with `may_be_foreign` it may be False.
+        facts: the texts in the footer.
+        rows: number of rows.
+        sealed: whether Tamis wrote it; False only with `may_be_foreign`.
     """
 
     def __init__(self, path: Path, *, may_be_foreign: bool = False) -> None:
-        """Opens it; raises DamageError if its footer is not as it was written, RunError if the disk fails.
+        """Opens a file; raises DamageError if its footer has changed, RunError if the disk fails.
 
-        `may_be_foreign` accepts a file that another program wrote.
+        `may_be_foreign` also accepts a file that another program wrote.
         """
         self.path = path
         with _read_errors(path):
@@ -190,24 +190,24 @@ class CheckedParquet:
             metadata = self._file.metadata
             self.facts = {key.decode(): text.decode() for key, text in (metadata.metadata or {}).items()}
             self.rows: int = metadata.num_rows
-        # Facts of single columns would say more, but a damaged one ends the process in pyarrow's bindings.
+        # We do not look at the metadata of columns: if it is damaged, pyarrow crashes the process.
         self.sealed = _SEAL in self.facts and metadata.format_version == _PARQUET
         if self.sealed:
             hashes, seal = self.facts[_SEAL], footer.rfind(_SEAL_START) + len(_SEAL_START)
             if _hash_of_footer(footer, seal, hashes[16:]) != hashes[:16]:
-                raise damaged(path, "its footer is not what was written")
+                raise damaged(path, "its footer has changed")
         elif not may_be_foreign:
             raise damaged(path, "it has no checksums")
 
     def verify(self, columns: Sequence[str] = ()) -> None:
-        """Hashes the whole file; raises DamageError if some byte has changed, or it lacks a column."""
+        """Hashes the whole file; raises DamageError if a byte has changed or a column is missing."""
         with _read_errors(self.path):
             if _hash_of(self._bytes, self._start).hexdigest() != self.facts[_SEAL][16:]:
-                raise damaged(self.path, "its bytes are not those that were written")
+                raise damaged(self.path, "its bytes have changed")
         self._check_columns(columns)
 
     def read(self, names: Sequence[str] | None) -> pa.Table:
-        """Returns some columns, or all; raises DamageError if it lacks one, or their pages have changed."""
+        """Returns the named columns, or all; raises DamageError if one is missing or a page has changed."""
         self._check_columns(names or ())
         with _read_errors(self.path):
             table = self._file.read(columns=list(names) if names is not None else None, use_threads=False)
@@ -216,7 +216,7 @@ class CheckedParquet:
         return table
 
     def _check_columns(self, names: Sequence[str]) -> None:
-        with _read_errors(self.path):  # late, since status opens each part for its facts alone
+        with _read_errors(self.path):  # not when opened: `tamis status` opens every part just for its facts
             there = self._file.schema_arrow.names if names else []
         for name in names:
             if name not in there:
@@ -227,18 +227,18 @@ class CheckedParquet:
 
 
 def write_array(path: Path, values: Floats, *, uids: str = "") -> None:
-    """Writes one array as a `.npy` file, followed by its owner facts and hash."""
+    """Writes one array as a `.npy` file, followed by the facts of its shard and a hash."""
     values = np.ascontiguousarray(values)
     with writing(path) as temporary:
         with open(temporary, "wb") as file:
             np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
-            if values.size:  # np.save writes through C's stdio, which forgets that the disk was full
+            if values.size:  # np.save uses C's stdio, which does not report a full disk
                 file.write(values.data.cast("B"))
         finish_array(temporary, path, len(values), uids)
 
 
 def finish_array(file: Path, path: Path, rows: int, uids: str) -> None:
-    """Appends its owner facts and hash to an array's file, which will be at `path`."""
+    """Appends the facts of its shard and a hash to an array's `file`, which will be renamed to `path`."""
     facts = _binding(path, rows, uids)
     with open(file, "r+b") as handle:
         total = _hash_of(handle, file.stat().st_size)
@@ -247,9 +247,9 @@ def finish_array(file: Path, path: Path, rows: int, uids: str) -> None:
 
 
 def read_array(path: Path, owner: Owner | None = None) -> NDArray[Any]:
-    """Returns an array of a run, memory-mapped; raises DamageError if it is missing, damaged or another's.
+    """Returns an array of a run, memory-mapped; raises DamageError if it is missing, damaged or another shard's.
 
-    A process verifies a file's hash once, until the file changes.
+    A process verifies a file's hash again only if the file has changed.
     """
     with _read_errors(path):
         with open(local_copy(path), "rb") as file:
@@ -273,13 +273,13 @@ def _verified_facts(path: Path, file: Any) -> dict[str, str]:
         total = _hash_of(file, about.st_size - len(text) - len(_FACTS))
         total.update(json.dumps(facts).encode())
         if total.hexdigest() != digest:
-            raise damaged(path, "its bytes are not those that were written")
+            raise damaged(path, "its bytes have changed")
         _verified.add(key)
     return facts
 
 
 def verify_again() -> None:
-    """Makes every array's hash be verified again when it is next opened."""
+    """Forgets which arrays are verified, so that each is verified again when it is next opened."""
     _verified.clear()
 
 
@@ -287,7 +287,7 @@ def verify_again() -> None:
 
 
 def with_hash(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns facts with a hash of all of them."""
+    """Returns facts with their hash."""
     plain = {key: value for key, value in facts.items() if key != "hash"}
     return {**plain, "hash": json_digest(plain)}
 
@@ -298,29 +298,29 @@ def write_record(path: Path, facts: Mapping[str, Any], *, durable: bool = True) 
 
 
 def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
-    """Returns what `write_record` wrote; raises DamageError, with a `remedy`, if it holds anything else."""
-    what = "its content is not what was written"
+    """Returns what `write_record` wrote; raises DamageError, with a `remedy`, if the file has changed."""
+    what = "its content has changed"
     try:
         facts = read_json(path)
         if isinstance(facts, dict) and with_hash(facts) == facts:
             return facts
     except DamageError as error:
         what = error.what
-    except ValueError:  # NaN, or half of a surrogate pair: we write neither
+    except ValueError:  # NaN or a lone surrogate: we write neither
         pass
     raise damaged(path, what, remedy)
 
 
 def read_result(path: Path, command: str, version: int) -> dict[str, Any] | None:
-    """Returns the result of a command that a run folder holds, if there is one; RunError if of another version."""
+    """Returns the result of a command from its file, None if there is no file; RunError for another version's."""
     facts = read_record(path) if path.is_file() else None
     if facts is not None and (facts.get("kind"), facts.get("format")) != (command, version):
-        raise RunError(f"{path} is of another version of tamis: delete it, or repeat `{command}`")
+        raise RunError(f"{path} was written by another version of tamis: delete it, or repeat `{command}`")
     return facts
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the objects in the lines of a file that grows. A last line that a killed process cut is skipped."""
+    """Yields the JSON objects in a growing file, one a line. Skips a last line that a killed process truncated."""
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
         try:

@@ -1,9 +1,9 @@
-"""Claims: which process works on a shard, and which command prepares a run.
+"""Claims: a process claims a shard while it works on it, and a command locks a run while it prepares it.
 
-A claim is a small file that names its process and is renewed while the work goes on. A dead process of this machine
-loses its claims at once, another machine's after `TAMIS_REMOTE_LEASE` seconds without renewal, by the clock of the disk
-or store. Claims save work: if two processes do one shard, they write the same files. On a store without conditional
-writes every claim succeeds, so the ranks of `--engine static` do only their own shares.
+A claim is a small file that names its process, which renews it during the work. If a process on this machine dies, its
+claims are free at once; claims of another machine are free after `TAMIS_REMOTE_LEASE` seconds without renewal, by the
+clock of the disk or store. Claims only save work: two processes on one shard write identical files. On a store without
+conditional writes every claim succeeds, so the ranks of `--engine static` do only their own shares.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 CLAIMS = "claims"
 
-#: How long a command waits for a lock, and how long while another prepares the run. Preparing may list a million
-#: shards, and all ranks that a scheduler starts take turns at it.
+#: How long a command waits for a lock; and how long if another command prepares the run, which may list a million
+#: shards, and all ranks of a job prepare one after the other.
 PATIENCE_SECONDS = 2.0
 PREPARES = "prepares the run"
 PREPARING_SECONDS = 600.0
@@ -48,15 +48,15 @@ def claimed(run: Path, shard: str) -> Iterator[bool]:
     """Claims a shard while the block runs; yields False if another process has it."""
     with _holding(run / CLAIMS / shard, patience=0.0) as acquired:
         if acquired:
-            storage.entry_of(run / "index" / f"{shard}.parquet")  # another machine may have replaced it
+            storage.entry_of(run / "index" / f"{shard}.parquet")  # to see a version from another machine
         yield acquired
 
 
 @contextmanager
 def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str]:
-    """Claims a shard of a run that was opened earlier, to write a part of it; yields the hash of the shard's uids.
+    """Claims a shard of an open run, to write a part of it; yields the hash of the shard's uids.
 
-    RunError: another process keeps it for `patience` seconds, or the run has other rows there now.
+    Raises RunError if another process holds it for `patience` seconds, or the shard's rows have changed.
     """
     path = run.path / CLAIMS / shard
     with _holding(path, patience=patience) as acquired:
@@ -67,22 +67,22 @@ def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str
 
 
 def check_same_rows(run: Run, shards: Iterable[str]) -> None:
-    """Raises RunError if a shard was indexed again since the run was opened and has other rows: values go by row."""
+    """Raises RunError if a shard has other rows than when the run was opened: parts match the index by row."""
     for shard in shards:
         then, path = run.owner(shard), run.index_path(shard)
         now = parts.index_facts(path) if path.is_file() else None
         if now is None or (now.rows, now.uids) != (then.rows, then.uids):
             raise RunError(
-                f"the run {run.path} has changed since it was opened here: the shard {shard} has other rows now. "
+                f"the run {run.path} has changed since it was opened: the shard {shard} has other rows now. "
                 "Nothing more is written: open the run again, or repeat the command"
             )
 
 
 @contextmanager
 def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> Iterator[None]:
-    """Holds a folder's lock while the block runs. `doing` is what other commands say about this one.
+    """Holds a folder's lock while the block runs. `doing` is how other commands' messages describe this one.
 
-    RunError: another process keeps it for `patience` seconds, or the folder cannot be written to.
+    Raises RunError if another process holds it for `patience` seconds, or the folder is not writable.
     """
     with _holding(folder / "lock", doing, patience=patience) as acquired:
         if not acquired:
@@ -92,8 +92,8 @@ def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> I
 
 @contextmanager
 def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator[bool]:
-    """Holds a claim, waiting for it if need be; yields False if another process keeps it."""
-    if not storage.can_put_if_absent(path):  # every rank does its own share
+    """Holds a claim while the block runs; yields False if another process still holds it after `patience` seconds."""
+    if not storage.can_put_if_absent(path):  # each rank does only its own share
         yield True
         return
     with storage.explained_errors(path):
@@ -111,13 +111,13 @@ def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator
         renewal.join()
         try:
             if _read(path) == content:
-                storage.remove(path)
-        except (OSError, RunError) as error:  # its lease ends
+                path.unlink(missing_ok=True)
+        except (OSError, RunError) as error:  # it expires
             log.debug("the claim %s could not be released: %s", path, error)
 
 
 def _wait_for(path: Path, doing: str, patience: float) -> bytes | None:
-    """Returns the content of a new claim; None if another process keeps it."""
+    """Returns the content of a new claim; None if another process still holds it."""
     start, warned = time.monotonic(), False
     while (content := _take(path, doing)) is None:
         longest = max(patience, PREPARING_SECONDS) if _holder(path).get("doing") == PREPARES else patience
@@ -138,17 +138,17 @@ def _take(path: Path, doing: str) -> bytes | None:
         return content
     if not _is_free(path, partial(_now, path.parent)):
         return None
-    storage.remove(path)
+    path.unlink(missing_ok=True)
     return content if storage.put(path, content, if_absent=True) else None
 
 
 def _renew(path: Path, content: bytes, released: threading.Event) -> None:
     while not released.wait(setting("lease") / _RENEWALS):
         try:
-            if _read(path) != content:  # another process took over while this one slept
+            if _read(path) != content:  # another process took over while this one was suspended
                 return
             storage.put(path, content)
-        except (OSError, RunError) as error:  # retried; at worst the shard is done twice
+        except (OSError, RunError) as error:  # tried again; at worst the shard is done twice
             log.debug("the claim %s could not be renewed: %s", path, error)
 
 
@@ -160,22 +160,22 @@ def _in_use(path: Path) -> str:
 
 
 def being_done(run: Path, shards: Collection[str]) -> set[str]:
-    """Returns the shards that a living process has claimed."""
+    """Returns the shards that running processes have claimed."""
     now = cache(partial(_now, run / CLAIMS))
     return {name for name in storage.files(run / CLAIMS) if name in shards and not _is_free(run / CLAIMS / name, now)}
 
 
 def free_claims(run: Path) -> list[str]:
-    """Returns the names of claims whose processes were killed."""
+    """Returns the shards whose claims are left over from killed processes."""
     claims = storage.files(run / CLAIMS)
     return sorted(claims - being_done(run, claims))
 
 
 def sweep_claims(run: Path) -> None:
-    """Removes what killed processes left of claims."""
+    """Removes claims, and temporary files of claims, that killed processes left."""
     storage.sweep(run / CLAIMS)
     for name in free_claims(run):
-        storage.remove(run / CLAIMS / name)
+        (run / CLAIMS / name).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes:
@@ -188,7 +188,7 @@ def _read(path: Path) -> bytes:
 def _holder(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(_read(path)))
-    except (ValueError, TypeError):  # it is gone, or damaged
+    except (ValueError, TypeError):  # gone or damaged
         return {}
 
 
@@ -207,5 +207,5 @@ def _now(folder: Path) -> float:
     try:
         entry = storage.entry_of(path)
     finally:
-        storage.remove(path)
+        path.unlink(missing_ok=True)
     return time.time() if entry is None else entry.changed

@@ -1,7 +1,7 @@
-"""What a run folder says about itself: run.json, shards.parquet, and the signal.json or feature.json of its parts.
+"""Reads and writes the descriptions in a run folder: run.json, shards.parquet, signal.json and feature.json.
 
-The list of shards is a file of its own, since a pool may have a million. run.json holds their number and the hash of
-the list, so that the two cannot be of different runs. docs/data-format.md lists the keys of the JSON files.
+The list of shards is a separate file, since a pool may have a million. run.json holds their number and the hash of the
+list, so that files of two runs cannot be mixed. docs/data-format.md lists the keys of the JSON files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError
 from tamis.ids import fingerprint
 from tamis.pool.files import is_remote
-from tamis.storage import drop_cached, explained_errors, files, folders, read_json, remove, sweep, write_json, writing
+from tamis.storage import drop_cached, explained_errors, files, folders, read_json, sweep, write_json, writing
 from tamis.store.checked import CheckedParquet, damaged, read_record, with_hash, write_parquet
 from tamis.store.targets import check_own, lists
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Version of the folder's layout. A reader refuses every other.
+#: Version of the folder's layout. Readers refuse any other.
 FORMAT = 1
 
 SHARDS = "shards.parquet"
 
-#: The file that describes a folder of scores, and of stored features.
+#: The file that describes a folder of scores, or of stored features.
 SIGNAL, FEATURE = "signal.json", "feature.json"
 
-#: Settings of a pool that decide its rows: a run can only continue under the same.
+#: Pool settings that decide which rows there are: they cannot change in a run.
 _DECISIVE = ("kind", "caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency")
 
 #: Files of a run that a pool's glob might list.
@@ -61,39 +61,39 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     facts = read_json(path)
     if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found != FORMAT:
         raise RunError(
-            f"{run} has the format {found}, and this version of tamis reads {FORMAT}: score the pool into another "
+            f"{run} has format {found}, but this version of tamis reads format {FORMAT}: score the pool into another "
             "run folder"
         )
     return read_record(path)
 
 
 def shards_of(run: Path) -> dict[str, str]:
-    """Returns the shards that a run lists, urls by name; {} for a new run."""
+    """Returns the shards that a run lists, as {name: url}; {} for a new run."""
     facts = read_manifest(run)
     return read_shards(run, facts, just_begun=True) if facts else {}
 
 
 def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False) -> dict[str, str]:
-    """Returns the url of each shard, by name; raises DamageError if the list is missing, damaged or another run's.
+    """Returns {name: url} of the shards; raises DamageError if the list is missing, damaged or another run's.
 
-    With `just_begun` the list may differ from run.json: a command that was killed between writing the two left one that
-    names more shards, and the next `tamis score` writes both.
+    With `just_begun` the list may differ from run.json: a command killed between writing the two leaves a list with
+    more shards, and the next `tamis score` writes both.
     """
     path = run / SHARDS
     if not path.is_file():
         raise DamageError(f"{path}, the list of the run's shards, is missing: restore it, or start another run folder")
     shards = _read_list(path)
     if not just_begun and _digest(shards) != facts["shards"]["digest"]:
-        time.sleep(1.0)  # another command may be writing the list, and then run.json
+        time.sleep(1.0)  # another command may be between writing the list and run.json
         shards = _read_list(path)
         if _digest(shards) != read_record(run / "run.json")["shards"]["digest"]:
-            what = "it is not the list of shards that run.json was written with"
+            what = "it does not match run.json"
             raise damaged(path, what, "repeat `tamis score`, which writes both, or restore it")
     return shards
 
 
 def write_shards(run: Path, shards: Mapping[str, str], before: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Writes the list (urls by name, in order) if it was another; returns what run.json must hold for it."""
+    """Writes the list {name: url} if it changed; returns its entry in run.json."""
     if shards != before:
         table = pa.table([pa.array(shards.keys()), pa.array(shards.values())], schema=_SHARDS_SCHEMA)
         how: dict[str, Any] = {"row_group_size": 1 << 20, "compression": "ZSTD", "use_dictionary": False}
@@ -125,12 +125,12 @@ def description_of(folder: Path) -> Path:
 
 
 def described(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a description as its file holds it: with its folder and its hash."""
+    """Returns the content of a description file: facts with its folder's name and a hash."""
     return with_hash({**facts, "maker": folder.name})
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """Returns the description of the folder that a file is in; raises DamageError if it is damaged or another's."""
+    """Returns a folder's description from its file; raises DamageError if it is damaged or another folder's."""
     facts = read_record(path)
     if facts.get("maker") != path.parent.name:
         raise damaged(path, f"it was written for {facts.get('maker')}, not for {path.parent.name}")
@@ -138,7 +138,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the signal.json (or feature.json) of part folders where it differs, and sweeps the folders."""
+    """Makes part folders, deletes temporary files in them, and writes each signal.json or feature.json that changed."""
     for name in ("index", *described_folders):
         with explained_errors(run / name):
             (run / name).mkdir(parents=True, exist_ok=True)
@@ -146,13 +146,13 @@ def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> N
     for name, facts in described_folders.items():
         path = description_of(run / name)
         old = read_description(path) if path.is_file() else {}
-        noted = {key: old[key] for key in ("side_files",) if key in old}  # by the worker that wrote them
+        noted = {key: old[key] for key in ("side_files",) if key in old}  # from the worker that wrote them
         if old != (new := described(run / name, {**facts, **noted})):
             write_json(path, new)
 
 
 def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Returns the folder of each label's scores, and its description; DamageError if two have one label."""
+    """Returns {label: (folder of its scores, their description)}; raises DamageError if two share a label."""
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for folder in folders(run / "scores"):
         if (folder / SIGNAL).is_file():
@@ -165,19 +165,19 @@ def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
 
 def labelled_twice(label: str, one: Path, other: Path) -> str:
     return (
-        f"two sets of scores are called {label!r}, {one} and {other}, so a recipe's name is ambiguous: move the one "
-        "that was copied here, or is not wanted, out of the run"
+        f"two sets of scores are called {label!r}, {one} and {other}, so the name is ambiguous in recipes: move the "
+        "one that was copied here, or that you do not need, out of the run"
     )
 
 
 def labels_of(run: Path) -> dict[str, str]:
-    """Returns the labels of a run's signals, with the fingerprint of each; {} for a new run."""
+    """Returns {label: fingerprint} of a run's signals; {} for a new run."""
     found = score_folders(run) if read_manifest(run) else {}
     return {label: folder.name.rpartition("-")[2] for label, (folder, _) in found.items()}
 
 
 def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Returns the json fields of a run's index (None: there is no run yet), and those that were added later."""
+    """Returns the json fields in a run's index (None for a new run), and those added later."""
     facts = read_manifest(run)
     if facts is None:
         return None, ()
@@ -189,7 +189,7 @@ def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
 
 
 def check_folder(run: Path, pool: Pool) -> None:
-    """Raises RunError unless a folder is a run or may become one: it has no other files, nor any of the pool's."""
+    """Raises RunError if a folder cannot be a run: it contains other files, or overlaps with the pool."""
     name = here = str(run)
     urls = {shard.url for shard in pool.shards}
     if is_remote(name):  # a run may share a bucket
@@ -210,7 +210,7 @@ def check_folder(run: Path, pool: Pool) -> None:
 
 
 def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
-    """Raises RunError if a pool has shards that the run lacks, and other paths; with `grow`, any pool may be added."""
+    """Raises RunError if a pool has new paths and shards that the run lacks, unless `grow` allows to add them."""
     facts = read_manifest(run)
     if facts is None or grow or set(pool.spec.paths) <= set(pool_paths(facts)):
         return
@@ -219,8 +219,8 @@ def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
     if new:
         raise RunError(
             f"{run} holds the pool {' '.join(pool_paths(facts))} ({len(listed):,} shards). "
-            f"{' '.join(pool.spec.paths)} has {len(new):,} shards that it lacks, the first: {new[0]}. `tamis score ... "
-            "--grow` (grow=True) adds them to this run; for a run of their own, name another folder with --run"
+            f"{' '.join(pool.spec.paths)} has {len(new):,} shards that are not in this run, the first: {new[0]}. To "
+            "add them, use `tamis score ... --grow` (grow=True); for a separate run, name another folder with --run"
         )
 
 
@@ -231,18 +231,18 @@ def pool_paths(facts: Mapping[str, Any]) -> list[str]:
 
 
 def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str] | None = None) -> None:
-    """Makes or extends a run folder for a pool; the caller holds its lock, and has called `check_pool`.
+    """Makes or extends a run folder for a pool. The caller holds the lock and has called `check_pool`.
 
     Args:
         run: the folder.
-        pool: what is to be scored.
+        pool: the pool to score.
         recipe: the content of the run's recipe.yaml.
-        fields: the json fields that the index holds; None: all that the pool carries.
+        fields: the json fields to store in the index; None: all fields of the pool.
     """
     spec = asdict(pool.spec) | {"kind": pool.kind} | ({} if fields is None else {"fields": tuple(fields)})
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
     shards = {shard.name: shard.url for shard in pool.shards}
-    sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # others may be writing a report to the folder
+    sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # not all: a report may be being written
     sweep(run / "failures")
     before, listed = read_manifest(run), None
     facts: dict[str, Any] = before or {"format": FORMAT, "tamis": __version__, "created": time.time()}
@@ -250,8 +250,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         for key in _DECISIVE:
             if (was := before["pool"].get(key)) != spec[key]:
                 raise RunError(
-                    f"{run} was made with the pool setting {key} = {was!r}, now it is {spec[key]!r}: its rows "
-                    "would be others. Use another run folder, or the old setting"
+                    f"{run} was made with the pool setting {key} = {was!r}, now it is {spec[key]!r}, which "
+                    "would change its rows. Use another run folder, or the old setting"
                 )
         listed = read_shards(run, before, just_begun=True)
         spec |= _merged_paths(before, listed, pool)
@@ -267,9 +267,9 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
 
 
 def _merged_paths(before: Mapping[str, Any], listed: Mapping[str, str], pool: Pool) -> dict[str, Any]:
-    """Returns what run.json says of the pool's paths: as before, with paths that bring new shards.
+    """Returns the pool's paths for run.json: as before, and added paths that bring new shards.
 
-    Returns nothing if the pool was moved: its shards have other urls, and the new paths replace the old.
+    Returns {} if the pool was moved (known shards have other urls): the new paths then replace the old.
     """
     old = pool_paths(before)
     if not old or any(listed.get(shard.name, shard.url) != shard.url for shard in pool.shards):
@@ -281,19 +281,19 @@ def _merged_paths(before: Mapping[str, Any], listed: Mapping[str, str], pool: Po
 
 
 def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
-    """Returns the shards of earlier commands, without those that were never read and whose files have been deleted."""
+    """Returns the shards listed before, except those that were never read and whose file is gone."""
     kept = {*here, *files(run / "index", ".parquet")}
     found = {name: url for name, url in listed.items() if name in kept or is_remote(url) or os.path.lexists(url)}
     if len(found) < len(listed):
         log.warning(
-            "%d shards were never read and their files are gone: the run no longer lists them", len(listed) - len(found)
+            "the run no longer lists %d shards that were never read: their files are gone", len(listed) - len(found)
         )
     return found
 
 
 def forget(run: Path, shards: Sequence[str]) -> None:
-    """Deletes every part of some shards: the index last, so that a kill half-way leaves no part without it."""
+    """Deletes all parts of some shards, the index last: after a kill no part lacks its index."""
     for folder in (*part_folders(run), run / "index"):
         ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
         for shard in shards:
-            remove(folder / f"{shard}{ending}")
+            (folder / f"{shard}{ending}").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Runs and subsets in a notebook: tables, and images with their captions."""
+"""Shows runs and subsets in a notebook: as tables, and as images with captions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tamis.store.run import Run
     from tamis.store.subset import Subset
 
-_CAPTION = 300  # characters of a caption that are shown
+_CAPTION = 300  # characters shown of a caption
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Some pairs: a grid of images with captions in a notebook, a line of text for each elsewhere."""
+    """Pairs to display: a grid of images with captions in a notebook, elsewhere a line of text each."""
 
     html: str
     text: str
@@ -56,7 +56,7 @@ _TABLE = _TEMPLATES.from_string("""
 
 
 def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] | None, seed: int, size: int) -> Shown:
-    """Returns some pairs of a subset, or of what it drops, as images: see `Subset.show`."""
+    """Returns some pairs that a subset keeps or drops, as images: see `Subset.show`."""
     from tamis.store.stream import samples_of
 
     among = np.flatnonzero(~subset.keep) if dropped else np.flatnonzero(subset.keep)
@@ -69,9 +69,9 @@ def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] |
     samples = samples_of(run, order=chosen, fields={"key", "caption", "pixels"}, errors="mark", threads=2)
     scores = {name: run.table().vectors(name, chosen) for name in reads}
     figures, lines = [], []
-    for place, sample in enumerate(samples):
+    for number, sample in enumerate(samples):
         caption = escape_controls(sample.caption or "")[:_CAPTION] or "(no caption)"
-        values = [f"{name.rpartition('.')[2]} {values[place]:.3g}" for name, values in scores.items()]
+        values = [f"{name.rpartition('.')[2]} {values[number]:.3g}" for name, values in scores.items()]
         if verdict.dropped_by is not None and (code := int(verdict.dropped_by[sample.row])):
             values.insert(0, verdict.reasons[code])
         facts = " · ".join(values)
@@ -95,7 +95,7 @@ def _jpeg(pixels: Pixels, size: int) -> str:
 
 
 def html_of_run(run: Run) -> str:
-    """Returns what a run holds, from its footers alone."""
+    """Returns a run's counts and columns, reading only footers."""
     shards = len(run.shards)
     rows = []
     for name in run.score_names():

@@ -1,8 +1,8 @@
-"""Parts: the files of one shard. Row i of every part is sample i of the shard.
+"""Reads and writes parts, the files of one shard. Row i of each part belongs to sample i of the shard.
 
-*Side files* are what a signal keeps once next to the parts of all shards, such as the embeddings of its class names.
+*Side files* are stored once, next to a signal's parts of all shards, such as the embeddings of its class names.
 `Signal.side_files` returns them by file name: arrays for names that end in .npy, anything that JSON holds for .json.
-They are written before the folder's first part, and `signal.json` notes what they hold.
+They are written before the folder's first part; `signal.json` holds a note of their content.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ INDEX_FIELDS = [
     pa.field("reason", pa.string()),
 ]
 
-#: Footer key prefix of an index for row counts by status.
+#: Prefix of the footer keys of an index that hold the row count of each status.
 _STATUS = "tamis.status."
 
-#: Columns of the index with a sample's sizes, null for 0.
+#: Columns of the index that hold a sample's sizes, null for 0.
 SIZES = ("width", "height", "original_width", "original_height")
 
 #: The names of a signal's classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
 
-_RANDOM = ("uid_hi", "uid_lo", "image_xxh3")  # neither a dictionary nor a compressor finds anything in them
+_RANDOM = ("uid_hi", "uid_lo", "image_xxh3")  # incompressible
 _TEXT_LISTS = pa.list_(pa.string())
 
-# Small enough that reading one column of one row group needs little memory.
+# Reading one column of one row group needs little memory.
 _ROW_GROUP = 131_072
 
 
@@ -98,14 +98,14 @@ def uids_of(index: pa.Table) -> tuple[U64, U64]:
 
 @dataclass(frozen=True)
 class IndexFacts(Owner):
-    """What the footer of an index part says."""
+    """Facts in the footer of an index part."""
 
-    statuses: Counter[str]  # how many rows have which
+    statuses: Counter[str]  # rows by status
     stamp: str  # version of the shard's file when it was read
 
 
 def index_facts(path: Path) -> IndexFacts:
-    """Returns what the footer of an index part says; raises DamageError if it is missing or damaged."""
+    """Returns the facts in the footer of an index part; raises DamageError if it is missing or damaged."""
     facts = CheckedParquet(path).facts
     check_binding(path, facts, None)
     if "tamis.stamp" not in facts:
@@ -115,7 +115,7 @@ def index_facts(path: Path) -> IndexFacts:
 
 
 def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
-    """Returns the samples of a shard as its index knows them: everything but the image."""
+    """Returns the samples of a shard from its index, without their images."""
     rows = read_columns(path, None)
     samples = []
     for row in rows.select([name for name in rows.column_names if name != "members"]).to_pylist():
@@ -151,7 +151,7 @@ def write_scores(
             arrays[column.name] = pa.array(numbers, pa.float32(), mask=np.isnan(numbers))
     arrays["reason"] = pa.array(reasons, pa.string()).dictionary_encode()
     words = sorted(column.name for column in columns if column.kind == "word")
-    # Mantissas of scores hardly compress, and a plain column is read several times as fast: selection reads them all.
+    # Scores hardly compress, and plain columns are read several times as fast: selection reads every row.
     write_parquet(
         path,
         pa.table(arrays),
@@ -163,9 +163,9 @@ def write_scores(
 
 
 def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = None) -> pa.Table:
-    """Returns some columns of a part, or all; raises DamageError if it is missing, damaged or another's.
+    """Returns some columns of a part, or all; raises DamageError if it is missing, damaged or another shard's.
 
-    No `owner`: whose rows they are is unknown, as for the index.
+    Without an `owner` the hash of the uids is not checked: the index has nothing to compare it with.
     """
     part = CheckedParquet(path)
     check_binding(path, part.facts, owner)
@@ -173,7 +173,7 @@ def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = 
 
 
 def of_kind(path: Path, name: str, column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
-    """Returns a column of a part; raises DamageError if it holds words for numbers or numbers for words."""
+    """Returns a column of a part; raises DamageError if it has the wrong type."""
     held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     right = pa.types.is_floating(held) or pa.types.is_integer(held) if kind == "number" else pa.types.is_string(held)
     if not right:
@@ -182,17 +182,17 @@ def of_kind(path: Path, name: str, column: pa.ChunkedArray, kind: str) -> pa.Chu
 
 
 def numbers(column: pa.ChunkedArray) -> NDArray[np.float32]:
-    """Returns a score column as float32 with NaN for null."""
+    """Returns a number column as float32, NaN for null."""
     return np.asarray(column.to_numpy(), np.float32)
 
 
 def write_rows(path: Path, rows: Sequence[Floats], *, uids: str) -> None:
-    """Writes stored features: the batches of a shard, as one float16 `.npy` that can be memory-mapped."""
+    """Writes the embeddings of a shard, given in batches, as one float16 `.npy` file that can be memory-mapped."""
     write_array(path, np.concatenate(rows).astype(np.float16, copy=False), uids=uids)
 
 
 def read_rows(path: Path, owner: Owner | None = None) -> Floats:
-    """Returns stored features, memory-mapped: (rows, d) float16; raises DamageError like `read_array`."""
+    """Returns the embeddings of a shard, memory-mapped: (rows, d) float16; raises DamageError like `read_array`."""
     found = read_array(path, owner)
     if found.ndim != 2 or found.dtype.kind != "f":
         raise damaged(path, f"it holds {found.dtype} of shape {found.shape}, not a row of floats per sample")
@@ -200,7 +200,7 @@ def read_rows(path: Path, owner: Owner | None = None) -> Floats:
 
 
 def write_text_lists(path: Path, rows: Sequence[Sequence[str] | None], *, uids: str) -> None:
-    """Writes several texts per row (generated captions, lines read in the image), null if there are none."""
+    """Writes a list of texts per row (generated captions, lines read in the image), or null."""
     table = pa.table({"texts": pa.array(rows, _TEXT_LISTS)})
     write_parquet(path, table, uids=uids, row_group_size=_ROW_GROUP, compression="ZSTD")
 
@@ -221,8 +221,8 @@ def _has_side_files(node: Node | None) -> TypeGuard[Signal]:
 def write_side_files(folder: Path, node: Node | None, device: Device) -> None:
     """Writes a signal's side files that are missing or damaged, and notes them in `signal.json`.
 
-    Several workers may do so at once: they write the same up to the rounding of embeddings. So an array's note is its
-    shape; its file has its hash.
+    Several workers may do so at once. Their embeddings may differ by rounding, so an array's note holds its shape, not
+    its hash.
     """
     if not _has_side_files(node):
         return
@@ -239,7 +239,7 @@ def write_side_files(folder: Path, node: Node | None, device: Device) -> None:
 
 
 def lacks_side_files(folder: Path, node: Node | None) -> bool:
-    """Whether a signal's folder lacks a side file that its description notes or should note, or has a damaged one."""
+    """Whether a side file of a signal is missing, damaged or not yet noted in its description."""
     if not _has_side_files(node):
         return False
     notes = read_description(folder / SIGNAL).get("side_files") if (folder / SIGNAL).is_file() else None
@@ -247,21 +247,21 @@ def lacks_side_files(folder: Path, node: Node | None) -> bool:
 
 
 def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
-    """Returns an array or JSON; None if there is no such file, and `signal.json` has `noted` none.
+    """Returns the array or JSON in a side file; None if there is no file and no note of it (`noted`).
 
-    DamageError: it is damaged, missing though it was noted, or does not hold what was noted.
+    Raises DamageError if the file is damaged, or missing or different although it was noted.
     """
     if not path.is_file():
         if noted is None:
             return None
-        raise damaged(path, "it is missing, though it was written", "repeat `tamis score`")
+        raise damaged(path, "it is missing although it was written", "repeat `tamis score`")
     try:
         content = read_array(path) if path.suffix == ".npy" else read_json(path)
         changed = noted is not None and note(path, content) != dict(noted)
-    except (DamageError, ValueError) as error:  # ValueError: numbers that JSON does not have
+    except (DamageError, ValueError) as error:  # ValueError: NaN or infinity in JSON
         raise damaged(path, getattr(error, "what", "") or str(error)) from error
     if changed:
-        raise damaged(path, "it does not hold what was written")
+        raise damaged(path, "its content has changed")
     return content
 
 
@@ -273,5 +273,5 @@ def _is_whole(path: Path, noted: Mapping[str, Any]) -> bool:
 
 
 def note(path: Path, content: Any) -> dict[str, Any]:
-    """Returns what `signal.json` says about a side file; the shape of an array, the digest of JSON."""
+    """Returns the note of a side file in `signal.json`: the shape of an array, the digest of JSON."""
     return {"shape": list(content.shape)} if path.suffix == ".npy" else {"digest": json_digest(content)}

@@ -1,4 +1,4 @@
-"""A run folder opened for reading: its shards, scores, embeddings and failures."""
+"""`Run`: a run folder opened for reading, with its shards, scores, embeddings and failures."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ _AHEAD = 64  # parts of a run at a URL that are downloaded together
 #: Settings of a pool that are options of `tamis score`.
 _OPTIONS = ("format", "caption", "image", "max_pixels", "transparency")
 
-#: Columns of the index that recipes may use like scores: numbers and words. Carried fields are words too.
+#: Columns of the index that recipes may use like scores: numbers and words. The pool's json fields are words too.
 INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
 INDEX_WORDS = ("status", "key")
 
 
 @dataclass(frozen=True)
 class ScoreSet:
-    """The parts of one signal under one fingerprint.
+    """The scores of one signal with one fingerprint.
 
     Attributes:
         folder: `scores/<signal>-<fingerprint>`.
         label: its name in recipes, usually the signal's name.
-        columns: what it emits.
+        columns: the signal's columns.
         facts: the content of `signal.json`.
-        shards: those that have a part.
+        shards: the shards that are scored.
     """
 
     folder: Path
@@ -69,16 +69,16 @@ class ScoreSet:
     shards: frozenset[str]
 
     def side_file(self, name: str) -> Any:
-        """Returns a side file of the signal (an array or JSON); None if there is none. DamageError: it was changed."""
+        """Returns a side file of the signal (array or JSON), None if there is none; DamageError if it has changed."""
         return parts.read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 
 
 class Run:
-    """A run folder, opened for reading. It reads files only when asked, and holds no lock.
+    """A run folder, opened for reading. It reads files only when needed, and holds no lock.
 
     Attributes:
         path: the folder: a `Path`, or a `tamis.storage.RemotePath` of a run at a URL.
-        partial: whether its rows may be read though some of its shards are not indexed.
+        partial: whether rows may be read although shards are missing.
         facts: the content of run.json.
     """
 
@@ -86,7 +86,7 @@ class Run:
         """Opens a run folder: a path or a URL.
 
         Raises:
-            RunError: it is no run folder, or of another format; or its store does not answer.
+            RunError: it is not a run folder or has another format, or the store does not answer.
         """
         self.path = location(path)
         self.partial = partial
@@ -110,35 +110,35 @@ class Run:
 
     @cached_property
     def urls(self) -> dict[str, str]:
-        """Path or URL of each shard that the run lists, by name."""
+        """{name: path or URL} of the shards that the run lists."""
         return read_shards(self.path, self.facts)
 
     @cached_property
     def shards(self) -> tuple[str, ...]:
-        """Names of the shards that are indexed, in the order of the run's rows."""
+        """The indexed shards, in the order of the run's rows."""
         return tuple(sorted(files(self.path / "index", ".parquet")))
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """Names of the shards that the run lists and has not indexed: not yet, or because they cannot be read."""
+        """The listed shards that are not indexed: not yet read, or unreadable."""
         return tuple(sorted(set(self.urls) - set(self.shards)))
 
     @cached_property
     def unlisted(self) -> tuple[str, ...]:
-        """Names of the shards that are indexed and that the run does not list."""
+        """The indexed shards that the run does not list."""
         return tuple(sorted(set(self.shards) - set(self.urls)))
 
     @property
     def failures(self) -> dict[str, str]:
-        """The errors of shards that could not be (wholly) read, by name."""
+        """{shard: error} of shards that could not be read, or not to their end."""
         folder = self.path / "failures"
         return {name: read_record(folder / f"{name}.json")["error"] for name in sorted(files(folder, ".json"))}
 
     def check_complete(self) -> None:
-        """Makes sure that the rows are those of every shard that the run lists.
+        """Checks that the indexed shards are the listed ones.
 
         Raises:
-            RunError: shards are missing and the run was not opened with `partial`, or there are some of another run.
+            RunError: shards are missing and the run was not opened with `partial`, or shards of another run are here.
         """
         if self.unlisted:
             raise RunError(
@@ -157,15 +157,15 @@ class Run:
 
     @property
     def pool_files(self) -> list[str]:
-        """The files of the pool, and the paths (files, folders, globs) that it was opened by."""
+        """The files of the pool, and the paths (files, folders, globs) that named it."""
         return [*self.urls.values(), *pool_paths(self.facts)]
 
     def completing_command(self) -> str:
-        """Returns the command that makes what the run lacks."""
+        """Returns the command that completes the run."""
         return f"{self.score_command()} --recipe {shlex.quote(str(self.path / 'recipe.yaml'))}"
 
     def score_command(self) -> str:
-        """Returns the beginning of a command that scores the run's pool as before: `tamis score POOL --run RUN`."""
+        """Returns the start of a command to score the pool with the same settings: `tamis score POOL --run RUN`."""
         from tamis.pool import PoolSpec
 
         pool, default = self.facts["pool"], PoolSpec(path="")
@@ -182,12 +182,12 @@ class Run:
 
     @cached_property
     def footers(self) -> list[IndexFacts]:
-        """What the footers of the index say, in the order of `shards`."""
+        """Facts in the footers of the index, in the order of `shards`."""
         prefetch(self.index_path(shard) for shard in self.shards if shard not in self._owners)
         return [self.owner(shard) for shard in self.shards]
 
     def owner(self, shard: str) -> IndexFacts:
-        """Returns the rows that every part of a shard must hold."""
+        """Returns a shard's row count and uid hash, from its index footer: each of its parts must match them."""
         if shard not in self._owners:
             self._owners[shard] = parts.index_facts(self.index_path(shard))
         return self._owners[shard]
@@ -199,7 +199,7 @@ class Run:
 
     @cached_property
     def row_ranges(self) -> dict[str, slice]:
-        """The place of each shard's rows among those of the run, by name."""
+        """{shard: slice of the run's rows that it holds}."""
         ends = list(itertools.accumulate(self.sizes))
         return {shard: slice(*ends) for shard, *ends in zip(self.shards, [0, *ends], ends, strict=False)}
 
@@ -213,7 +213,7 @@ class Run:
 
     @property
     def statuses(self) -> Counter[str]:
-        """How many rows have which status."""
+        """Number of rows by status."""
         return sum((facts.statuses for facts in self.footers), Counter())
 
     def index(self, shard: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -224,15 +224,15 @@ class Run:
 
     @cached_property
     def scores(self) -> dict[str, ScoreSet]:
-        """The score sets of the run by label.
+        """{label: scores of a signal}.
 
         Raises:
-            RunError: the description of one is damaged, or belongs to another folder; or two have one label.
+            RunError: a description is damaged or another folder's, or two have the same label.
         """
         found = score_folders(self.path)
         for folder in set(folders(self.path / "scores")) - {folder for folder, _ in found.values()}:
             if files(folder, ".parquet"):
-                log.warning("%s has parts but no %s, so it is left out: repeat `tamis score`", folder, SIGNAL)
+                log.warning("%s has parts but no %s and is left out: repeat `tamis score`", folder, SIGNAL)
         sets = {}
         for label, (folder, facts) in sorted(found.items()):
             columns = tuple(Column(**column) for column in facts["columns"])
@@ -241,23 +241,23 @@ class Run:
 
     @cached_property
     def embeddings(self) -> dict[str, Path]:
-        """The folders of stored embeddings, `<node>-<fingerprint>`."""
+        """The folders of stored embeddings, by name `<node>-<fingerprint>`."""
         return {folder.name: folder for folder in folders(self.path / "embeddings")}
 
     @cached_property
     def vectors(self) -> dict[str, str]:
-        """Names that a recipe may use for stored embeddings, to their folders: in full, or the node's if unique."""
+        """{name in a recipe: folder of embeddings}. The short name, without fingerprint, works if it is unique."""
         return _names_of(self.embeddings)
 
     def embedding(self, name: str, shard: str) -> Floats:
         """Returns stored embeddings of a shard, memory-mapped.
 
         Args:
-            name: a folder of `embeddings`, or its part before the fingerprint if unique.
+            name: a folder of `embeddings`, or its name without fingerprint if unique.
             shard: the shard.
 
         Returns:
-            (rows, d) float16, unit rows; NaN rows where there is none.
+            (rows, d) float16, unit rows; NaN rows where there is no embedding.
         """
         path = _folder(name, self.embeddings, "embedding") / f"{shard}.npy"
         found = parts.read_rows(path, self.owner(shard))
@@ -268,14 +268,14 @@ class Run:
 
     @cached_property
     def texts(self) -> dict[str, Path]:
-        """The folders of stored texts (generated captions, lines read in the images), `<node>-<fingerprint>`."""
+        """The folders of stored texts (captions, lines read in images), by name `<node>-<fingerprint>`."""
         return {folder.name: folder for kind in ("captions", "texts") for folder in folders(self.path / kind)}
 
     def texts_of(self, name: str, shard: str) -> list[list[str] | None]:
-        """Returns the stored texts of a shard, for each row a list, None if its image does not decode.
+        """Returns the stored texts of a shard: a list per row, or None if the image does not decode.
 
         Args:
-            name: a folder of `texts`, or its part before the fingerprint if unique ("generated_captions").
+            name: a folder of `texts`, or its name without fingerprint if unique ("generated_captions").
             shard: the shard.
         """
         return parts.read_text_lists(_folder(name, self.texts, "set of texts") / f"{shard}.parquet", self.owner(shard))
@@ -284,9 +284,9 @@ class Run:
 
     @cached_property
     def columns(self) -> dict[str, tuple[str, ScoreSet | None, Column]]:
-        """Every name a recipe may use: to the column's name in its part, the score set (None: the index), the column.
+        """{name in a recipe: (column in the file, ScoreSet or None for the index, Column)}.
 
-        A column is known by its full name `label.column`, and by its own name if unique.
+        A score's name is `label.column`, or just `column` if unique.
         """
         found: dict[str, tuple[str, ScoreSet | None, Column]] = {}
         for name in INDEX_NUMBERS:
@@ -303,10 +303,10 @@ class Run:
         return found
 
     def locate(self, name: str) -> tuple[str, ScoreSet | None, Column]:
-        """Returns what `columns` says of a name, or the folder of stored embeddings.
+        """Returns the entry of a name in `columns`, or such an entry for stored embeddings.
 
         Raises:
-            RunError: the run has none of that name (the nearest is named), or several.
+            RunError: the run has no such column (the nearest is named), or several.
         """
         if name in self.columns:
             return self.columns[name]
@@ -332,12 +332,12 @@ class Run:
         return list(names.values())
 
     def complete_score_names(self) -> list[str]:
-        """Returns the shortest name of every score column that all shards have; warns of the others."""
+        """Returns the shortest names of the score columns that all shards have; warns of the others."""
         every = set(self.shards)
         incomplete = [label for label, group in self.scores.items() if not group.shards >= every]
         for label in incomplete:
             done = len(self.scores[label].shards & every)
-            text = "the score %r is left out: %d of %d shards have it so far; repeat `tamis score` to complete it"
+            text = "the score %r is left out: only %d of %d shards have it; repeat `tamis score` to complete it"
             log.warning(text, label, done, len(every))
         groups = {name: self.columns[name][1] for name in self.score_names()}
         return [name for name, group in groups.items() if group is not None and group.label not in incomplete]
@@ -348,7 +348,7 @@ class Run:
         """Returns the run's rows as selectors read them: columns by name, block by block.
 
         Args:
-            aliases: a recipe's own names, to the run's.
+            aliases: {a recipe's own name: column of the run}.
 
         Raises:
             RunError: shards are missing, see `check_complete`.
@@ -379,7 +379,7 @@ class Run:
         return Table(self.sizes, read, read_uids, lambda name: locate(name)[2].kind, about=about, side_file=side_file)
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
-        """Reads columns of one shard, each part once: by name, what `locate` says of them."""
+        """Reads columns of one shard, opening each part once. `wanted` maps names to what `locate` returns."""
         shard = self.shards[block]
         by_part: dict[Path, dict[str, tuple[str, Column]]] = {}
         values: dict[str, Any] = {}
@@ -390,8 +390,8 @@ class Run:
                 continue
             if group is not None and shard not in group.shards:
                 raise RunError(
-                    f"the score {group.label!r} is not complete: {len(group.shards)} of {len(self.shards)} "
-                    f"shards are done ({shard} is not); repeat `tamis score` first"
+                    f"the score {group.label!r} is incomplete: {len(group.shards)} of {len(self.shards)} "
+                    f"shards have it ({shard} has not); repeat `tamis score` first"
                 )
             path = self.index_path(shard) if group is None else group.folder / f"{shard}.parquet"
             by_part.setdefault(path, {})[name] = inner, column
@@ -406,7 +406,7 @@ class Run:
         return values
 
     def _prefetch(self, path: Path, block: int) -> None:
-        """Downloads the parts of the next blocks together, since most readers go through all blocks."""
+        """Downloads the parts of the next blocks at once: most readers go through all blocks."""
         if block % _AHEAD == 0:
             prefetch(path.with_name(f"{shard}{path.suffix}") for shard in self.shards[block : block + _AHEAD])
 
@@ -414,8 +414,8 @@ class Run:
         """Returns uid, shard, key and columns of every row, in memory.
 
         Args:
-            columns: of scores, of the index (`width`, `status`, ...), or `caption`; None: the caption and every score
-                that all shards have. Incomplete scores are left out then, with a warning.
+            columns: names of scores or index columns (`width`, `status`, ...), or `caption`. None: the caption and the
+                scores that all shards have; a warning names the others.
         """
         wanted = list(columns) if columns is not None else ["caption", *self.complete_score_names()]
         table = self.table()
@@ -437,25 +437,25 @@ class Run:
         return pa.concat_tables(pieces).unify_dictionaries() if pieces else pa.table({"uid": pa.array([], pa.string())})
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
-        """Returns what `to_arrow` returns, as a pandas DataFrame."""
+        """Returns `to_arrow` as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas()
         return frame
 
     def to_numpy(self, column: str) -> Floats:
-        """Returns one number column of every row: (rows,) float32, NaN where not judged; or stored embeddings."""
+        """Returns a number column, (rows,) float32, NaN where not judged; or stored embeddings, (rows, d) float16."""
         table = self.table()
         blocks = [table.read(block, [column])[column] for block in range(len(self.shards))]
         return np.concatenate(blocks) if blocks else np.empty(0, np.float32)
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """Returns one column of every row: `run["clip"]`.
+        """Returns one column of all rows: `run["clip"]`.
 
         Returns:
-            (rows,) float32 of numbers, NaN where not judged; (rows,) of str and None of words, and of `caption`;
-            (rows, d) float16 of stored embeddings, NaN where there is none.
+            Numbers: (rows,) float32, NaN where not judged. Words and `caption`: (rows,) str or None. Stored embeddings:
+            (rows, d) float16, NaN where there is none.
 
         Raises:
-            RunError: the run has none of that name, or not of all shards.
+            RunError: the run has no such column, or only for some shards.
         """
         kind = "word" if column == "caption" else self.locate(column)[2].kind
         if kind == "word":
@@ -464,14 +464,14 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Run:
-    """Opens a run folder whose rows are to be read.
+    """Opens a run folder to read its rows.
 
     Args:
-        path: the folder or its URL; or a run, which is then checked.
-        partial: whether to go on if shards of the run are not indexed (`Run.missing`): interrupted, or unreadable.
+        path: the folder or its URL; or an open run, which is then checked.
+        partial: whether to go on if shards are missing (`Run.missing`) after an interruption or because of errors.
 
     Raises:
-        RunError: it is no run folder, or it lacks shards; the message says which, and what completes it.
+        RunError: it is not a run folder, or shards are missing; the message names them and the command to complete it.
     """
     run = path if isinstance(path, Run) else Run(path, partial=partial)
     if partial and not run.partial:
@@ -481,7 +481,7 @@ def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Ru
 
 
 def _names_of(folders: Iterable[str]) -> dict[str, str]:
-    """Returns names for folders: in full, and the part before the fingerprint if it is unique."""
+    """Returns {name: folder}: the full name, and the one without fingerprint if it is unique."""
     short = Counter(name.rpartition("-")[0] for name in folders)
     found = {name: name for name in folders}
     return found | {stem: name for name in folders if short[stem := name.rpartition("-")[0]] == 1}

@@ -1,8 +1,8 @@
-"""Reading samples of a run again, from the pool's own files: for exports, the report and training loops.
+"""Reads samples of a run again from the pool's files: for exports, the report and training loops.
 
-A stream takes an order of row numbers window by window. For each shard of a window, a job in a thread reads its rows:
-byte ranges of plain tars, neighbours by one request; compressed tars and tables from their front, once per window at
-most. It compares each sample with the index. Two windows are under way: one is handed out while the next is read.
+A stream divides an order of row numbers into windows. For each shard in a window, a job in a thread reads its rows:
+from plain tars as byte ranges, adjacent ones with one request; from compressed tars and tables from the start, at most
+once per window. The job compares each sample with the index. While one window is yielded, the next is read.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
 
-#: What can be asked of each sample. The first four come from the run's index, without opening a shard.
+#: Fields of a sample. The first four come from the run's index, without opening a shard.
 FIELDS = ("key", "uid", "status", "caption", "image", "pixels", "files")
 
 _FROM_FILES = frozenset(("image", "pixels", "files"))
 
-#: Columns of the index that a field needs.
+#: The index columns that each field needs.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "key": ("key",),
     "uid": ("uid_hi", "uid_lo"),
@@ -53,38 +53,38 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "files": ("members",),
 }
 
-#: Bytes that a stream holds ready by default.
+#: Default bytes that a stream reads ahead.
 AHEAD = 128 << 20
 
-#: Columns of the index that a sample is compared with.
+#: The index columns that a sample is compared with.
 _COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes", "image_xxh3")
 
-#: Default threads that read: a store lets each of them wait.
+#: Default number of reading threads; more for stores, where threads mostly wait.
 _THREADS, _REMOTE_THREADS = 4, 16
 
 _WINDOW = 2048  # rows, at most
-_OPEN = 64  # shards that stay open between windows
-_INDEX_BYTES = 512 << 20  # of the index that stay in memory, of the rows that are asked for
-_INDEX_THREADS = 4  # Arrow releases the GIL while it works
-_PATIENCE = 3  # a shard is given up after this many failed jobs in a row: on a store, each may take minutes
+_OPEN = 64  # shards kept open between windows
+_INDEX_BYTES = 512 << 20  # memory for cached index rows
+_INDEX_THREADS = 4  # Arrow releases the GIL
+_PATIENCE = 3  # failed jobs in a row before a shard is skipped: on a store, each may take minutes
 _SHOWN = 60  # characters of a caption in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSample:
-    """One sample as a stream yields it. What was not asked for is None.
+    """A sample from a stream. Fields that were not requested are None.
 
     Attributes:
-        row: its row number in the run.
-        shard, row_in_shard: its shard, and its row number there.
-        key: its name in the shard.
+        row: row number in the run.
+        shard, row_in_shard: the shard, and the row number in it.
+        key: name in the shard.
         uid: 32 hex digits.
         status: see `tamis.data.STATUSES`.
-        caption: None also if there is none that can be judged (missing, empty, not UTF-8).
+        caption: None also if it cannot be judged (missing, empty, not UTF-8).
         image: the bytes of the image file.
         pixels: (height, width, 3) uint8 RGB, upright.
-        files: every file by extension, bytes unchanged. Of a table: the image, the caption as txt, the row as json.
-        problem: why what was asked for cannot be had; None if it can.
+        files: {extension: bytes} of all files. For a table: the image, the caption as txt, the row as json.
+        problem: why a requested field is missing; None if none is.
     """
 
     row: int
@@ -110,35 +110,35 @@ def samples_of(
     threads: int | None = None,
     ahead: int = AHEAD,
 ) -> Generator[KeptSample, None, None]:
-    """Reads samples of a run from the pool's own files, in any order, each as often as it is named.
+    """Reads samples of a run from the pool's files, in any order; a row listed twice is yielded twice.
 
-    Nothing else is read: byte ranges of plain tars and of objects on a store, single image files of tables. Others are
-    read from their front: a compressed tar up to the last row of a window, a Parquet file of image bytes by whole row
-    groups. For random orders use tars that are not compressed.
+    It reads only the bytes it needs: byte ranges of plain tars, on disk or store, and single image files of tables.
+    Other files are read from the start: a compressed tar up to the last row of a window, a Parquet file of image bytes
+    in whole row groups. For random orders use uncompressed tars.
 
-    Several processes share the work by slices of one order, `order=order[rank::world]`: what a stream yields depends on
-    its order alone. For pools on a store the processes must be spawned, not forked.
+    Several processes can share the work by slices of one order, `order=order[rank::world]`: a stream depends only on
+    its order. For pools on a store the processes must be spawned, not forked.
 
-    Memory: at most `ahead` bytes of files wait to be yielded, and as many of pixels; more only if two samples are
-    larger than that. In addition: about 100 bytes for each different row (and its caption) up to 512 MiB, 1 byte for
-    every row of the run and 8 for every row of the order.
+    Memory: at most `ahead` bytes of files, and the same again of pixels, unless two samples exceed that. In addition
+    about 100 bytes (and the caption) for each different row, up to 512 MiB, 1 byte for every row of the run and 8 for
+    every row of the order.
 
     Args:
-        source: a subset, for its kept rows; or a run, of which any row may be named.
+        source: a subset, to read kept rows; or a run, to read any row.
         pool: the pool; None: the one that the run was made from.
-        order: (n,) row numbers of the run, in any order, with repeats; None: all, in the pool's order.
-        fields: what to return of each sample, of `FIELDS`.
-        errors: "raise" stops at a sample that cannot be had; "mark" yields it with its `problem`.
-        threads: that read, and as many that decode; None: 4, or 16 if the pool is on a store.
-        ahead: bytes.
+        order: (n,) row numbers of the run, in any order, repeats allowed; None: all, in the pool's order.
+        fields: the fields to return, from `FIELDS`.
+        errors: "raise" stops at a sample that cannot be read; "mark" yields it with its `problem`.
+        threads: number of threads that read, and the same number that decode; None: 4, or 16 for a pool on a store.
+        ahead: bytes to hold ready.
 
     Yields:
-        a `KeptSample` for each row of the order, in that order. Closing the iterator ends its threads.
+        A `KeptSample` for each row of the order, in that order. Closing the iterator ends its threads.
 
     Raises:
-        ValueError: an unknown field, or an order with rows that are not there or not kept.
-        RunError: image files are asked of a pool that has none. While it runs, with errors="raise": a sample cannot
-            be read or decoded, is not what it was when it was scored, or its shard is gone; shard and key are named.
+        ValueError: an unknown field, or a row in the order that does not exist or is not kept.
+        RunError: images are requested from a pool without images. With errors="raise", while it runs: a sample cannot
+            be read or decoded, has changed since it was scored, or its shard is gone. The message names shard and key.
     """
     for name in fields:
         if name not in FIELDS:
@@ -158,19 +158,19 @@ def samples_of(
     return stream.samples(stop=errors == "raise")
 
 
-#: Environment variable: the pool's URLs as they were given to `tamis score`, with user, password or signature,
-#: separated by white space. The run stores them without secrets.
+#: Environment variable: the pool's URLs with user, password or signature, separated by white space. The run stores them
+#: without these.
 POOL_URLS = "TAMIS_POOL"
 
 
 def pool_of(run: Run) -> Pool:
-    """Opens the pool that a run was made from, its shards under the names that they have in the run.
+    """Opens the pool that a run was made from; its shards keep the names that they have in the run.
 
-    Secrets of its URLs are taken from the environment (`POOL_URLS`), and kept in memory alone.
+    Secrets of its URLs come from the environment (`POOL_URLS`), and stay in memory.
 
     Raises:
-        PoolError: it is not there.
-        RunError: the run's manifest does not say what it is.
+        PoolError: the pool does not exist.
+        RunError: the pool's settings in run.json are unusable.
     """
     settings: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -181,10 +181,10 @@ def pool_of(run: Run) -> Pool:
         spec = PoolSpec(**settings)
     except (TypeError, ValueError) as error:
         raise RunError(f"{run.path / 'run.json'}: the pool's settings cannot be read: {error}") from error
-    given = os.environ.get(POOL_URLS, "").split()
-    urls = set(run.urls.values()) if given else set()
-    for url in given:
-        known = absolute(url)  # which keeps its secrets in memory
+    secret_urls = os.environ.get(POOL_URLS, "").split()
+    urls = set(run.urls.values()) if secret_urls else set()
+    for url in secret_urls:
+        known = absolute(url)  # keeps its secrets in memory
         if known not in spec.paths and not urls & set(expand_braces(known)):
             log.warning("%s names %s, from which %s was not made", POOL_URLS, known, run.path)
     return open_pool(spec, run.urls)
@@ -199,7 +199,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise ValueError(
             f"order must be a list of row numbers, got {rows.dtype} of shape {rows.shape}"
-            + ("; np.flatnonzero makes row numbers of a mask" if rows.dtype.kind == "b" else "")
+            + ("; np.flatnonzero turns a mask into row numbers" if rows.dtype.kind == "b" else "")
         )
     rows = rows.astype(np.int64, copy=False)
     total = len(source) if isinstance(source, Run) else source.keep.size
@@ -210,7 +210,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
         dropped = rows[~source.keep[rows]]
         raise ValueError(
             f"order names {dropped.size:,} rows that the subset {source.name!r} drops, the first {dropped[0]:,}; "
-            "give the run in place of the subset to read any row"
+            "pass the run instead of the subset to read any row"
         )
     return rows
 
@@ -221,18 +221,18 @@ class _Source:
 
     name: str
     shard: Shard | None
-    place: slice  # its rows in the run
-    restamped: bool | None = None  # whether its file has another size or time; None: not looked at
-    failures: int = 0  # jobs in a row that failed as a whole
+    span: slice  # its rows in the run
+    restamped: bool | None = None  # whether its file has another size or time; None: not checked yet
+    failures: int = 0  # jobs in a row that failed entirely
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     reader: SampleReader | None = None
-    users: int = 0  # jobs that use the reader
-    last: Future[None] | None = None  # the job that was planned last
+    users: int = 0  # jobs that are using the reader
+    last: Future[None] | None = None  # the last job submitted
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One different row of a window: what the index says of it, what is read of it, and what the job found."""
+    """A row of a window: its facts from the index, the files to read, and the result of the job."""
 
     row: int
     source: _Source
@@ -245,7 +245,7 @@ class _Entry:
 
 
 class _Stream:
-    """The work behind `samples_of`."""
+    """Reads, compares and decodes for `samples_of`."""
 
     def __init__(
         self, run: Run, pool: Pool | None, order: Rows, fields: frozenset[str], threads: int | None, ahead: int
@@ -257,16 +257,16 @@ class _Stream:
         self._files, self._image = "files" in fields, bool(fields & {"image", "pixels"})
         columns = [column for name in FIELDS if name in fields for column in _COLUMNS[name]]
         self._columns = list(dict.fromkeys([*columns, *(_COMPARED if fields & _FROM_FILES else ())]))
-        self._starts = np.array([place.start for place in run.row_ranges.values()], np.int64)
-        self._sources = [_Source(name, shards.get(name), place) for name, place in run.row_ranges.items()]
+        self._starts = np.array([span.start for span in run.row_ranges.values()], np.int64)
+        self._sources = [_Source(name, shards.get(name), span) for name, span in run.row_ranges.items()]
         self._needed = np.zeros(len(run), bool)
         self._needed[order] = True
-        self._ascending = bool((order[1:] >= order[:-1]).all())  # each shard is needed once: nothing is kept
-        self._indexes: OrderedDict[int, tuple[Rows, pa.Table]] = OrderedDict()  # by shard, of the rows needed
+        self._ascending = bool((order[1:] >= order[:-1]).all())  # each shard is needed once: cache nothing
+        self._indexes: OrderedDict[int, tuple[Rows, pa.Table]] = OrderedDict()  # by shard; only rows that are needed
         self._open: set[_Source] = set()
 
     def samples(self, *, stop: bool) -> Generator[KeptSample, None, None]:
-        """Yields the samples; with `stop`, a problem ends it."""
+        """Yields the samples; with `stop`, a problem raises."""
         with ExitStack() as stack:
             stack.callback(self._close)
             executors = [ThreadPoolExecutor(self._threads, f"tamis-{name}") for name in ("read", "decode")]
@@ -290,13 +290,13 @@ class _Stream:
     # ---- windows
 
     def _read_all(self, executor: ThreadPoolExecutor) -> Iterator[KeptSample]:
-        """Yields the samples in order, without pixels: one window is handed out while the next is being read."""
+        """Yields the samples in order, without pixels, while the next window is being read."""
         for window, _ in itertools.pairwise(itertools.chain(self._windows(executor), [deque[_Entry]()])):
             while window:
-                yield self._sample(window.popleft())  # which frees its bytes
+                yield self._sample(window.popleft())  # popped, so that its bytes are freed
 
     def _windows(self, executor: ThreadPoolExecutor) -> Iterator[deque[_Entry]]:
-        """Yields windows whose jobs have begun. One holds at most half of `ahead`, or a single larger sample."""
+        """Yields windows whose jobs have started. A window holds at most half of `ahead`, or one larger sample."""
         first = 0
         while first < self._order.size:
             last = min(first + _WINDOW, self._order.size)
@@ -313,7 +313,7 @@ class _Stream:
                         break
                     window[row] = entry
             while last < self._order.size and self._order[last] == self._order[last - 1]:
-                last += 1  # repeats cost nothing here, and in the next window another read
+                last += 1  # a repeated row is read once per window
             following = {self._sources[block] for block in self._blocks(self._order[last : last + 1])}
             self._submit(executor, window.values(), following)
             yield deque(window[row] for row in self._order[first:last].tolist())
@@ -323,7 +323,7 @@ class _Stream:
         return np.searchsorted(self._starts, rows, side="right") - 1
 
     def _load(self, blocks: Sequence[int]) -> None:
-        """Reads the index of some shards that is not in memory; lets go of the longest unused beyond the limit."""
+        """Reads the index of shards that are not cached; drops the least recently used ones over the limit."""
         if missing := [block for block in blocks if block not in self._indexes]:
             with ThreadPoolExecutor(_INDEX_THREADS) as executor:
                 self._indexes |= dict(zip(missing, executor.map(self._index_of, missing), strict=True))
@@ -335,13 +335,13 @@ class _Stream:
 
     def _index_of(self, block: int) -> tuple[Rows, pa.Table]:
         source = self._sources[block]
-        rows = np.flatnonzero(self._needed[source.place])
+        rows = np.flatnonzero(self._needed[source.span])
         return rows, self._run.index(source.name, self._columns).take(pa.array(rows))
 
     def _entry(self, row: int, block: int) -> _Entry:
         source, (rows, table) = self._sources[block], self._indexes[block]
-        place = int(np.searchsorted(rows, row - source.place.start))
-        entry = _Entry(row, source, {name: table[name][place].as_py() for name in self._columns})
+        number = int(np.searchsorted(rows, row - source.span.start))
+        entry = _Entry(row, source, {name: table[name][number].as_py() for name in self._columns})
         if not self._files and not self._image:
             return entry
         if source.shard is None:
@@ -363,7 +363,7 @@ class _Stream:
         return entry
 
     def _submit(self, executor: ThreadPoolExecutor, window: Iterable[_Entry], following: set[_Source]) -> None:
-        """Starts a job for each shard of a window, in the order in which the shards are needed."""
+        """Starts a job for each shard of a window, in the order in which they are needed."""
         by_source: dict[_Source, list[_Entry]] = {}
         for entry in window:
             if entry.members:
@@ -377,27 +377,27 @@ class _Stream:
     # ---- jobs, in threads
 
     def _read(self, source: _Source, entries: list[_Entry], before: Future[None] | None, leaves: bool) -> None:
-        """Reads some rows of one shard; with `leaves`, the next window does not need this shard.
+        """Reads rows of one shard; `leaves` means that the next window does not need this shard.
 
-        It returns nothing: a source keeps its last job, which would keep the bytes.
+        It returns nothing: a source keeps its last job, and the job would keep the bytes.
         """
         shard = source.shard
-        assert shard is not None  # rows of absent shards are not asked for
+        assert shard is not None  # rows of absent shards are not read
         try:
             if source.failures >= _PATIENCE:
-                problem = Problem("unread", f"{shard.url} could not be read {_PATIENCE} times in a row: given up")
+                problem = Problem("unread", f"{shard.url} failed {_PATIENCE} times in a row and is skipped")
             else:
                 with self._reader(source, shard, leaves) as reader:
                     if reader.sequential and before is not None:
-                        wait([before])  # it was begun before this one, so it ends
-                    rows = [entry.row - source.place.start for entry in entries]
+                        wait([before])  # it started earlier, so this cannot deadlock
+                    rows = [entry.row - source.span.start for entry in entries]
                     answer = reader.read(rows, [entry.members for entry in entries])
                 source.failures = 0
                 for entry, found in zip(entries, answer, strict=True):
                     self._compare(entry, shard, found)
                 return
         except Exception as error:
-            # Remote stores raise errors of their own.
+            # Remote stores raise their own types of errors.
             if not isinstance(error, (OSError, TamisError, pa.ArrowException)) and not is_remote(shard.url):
                 raise
             source.failures += 1
@@ -407,7 +407,7 @@ class _Stream:
 
     @contextmanager
     def _reader(self, source: _Source, shard: Shard, leaves: bool) -> Iterator[SampleReader]:
-        """Opens a shard, unless it is open; closes it if nobody uses it and it will not be needed soon."""
+        """Yields a shard's reader; afterwards closes it if no job uses it and the next window does not need it."""
         with source.lock:
             if source.reader is None:
                 source.reader = shard.reader(whole=self._files, keep_open=not self._ascending)
@@ -426,13 +426,13 @@ class _Stream:
                     self._open.discard(source)
 
     def _compare(self, entry: _Entry, shard: Shard, found: SampleFiles | Problem) -> None:
-        """Takes the files of a sample if it is what the index says, and notes what is wrong with it otherwise."""
+        """Stores the files of a sample in its entry if it matches the index, else the problem."""
         source = entry.source
         if isinstance(found, Problem):
             if found.kind == "cut" and source.restamped is None:
                 then = parts.index_facts(self._run.index_path(source.name)).stamp
                 source.restamped = bool(then) and shard.stamp() != then
-            if found.kind != "cut" or not source.restamped:  # a file that was cut when it was scored is still the same
+            if found.kind != "cut" or not source.restamped:  # a file truncated when scored may be unchanged
                 entry.problem = found
                 return
             how = found.reason
@@ -441,7 +441,7 @@ class _Stream:
             return
         entry.problem = Problem(
             "changed",
-            f"a sample of {shard.url} has changed since it was scored: {how}; put the old file back, or score the "
+            f"a sample of {shard.url} has changed since it was scored: {how}; restore the old file, or score the "
             "pool into another run folder",
         )
 
@@ -454,11 +454,11 @@ class _Stream:
         image = entry.files.get(entry.image.ext) if entry.image is not None else None
         if problem is None and entry.image is not None and image is None:
             kind = "image_broken" if entry.image.size else "image_missing"
-            problem = Problem(kind, "there is no image file, or what is there is not an image")
+            problem = Problem(kind, "there is no image file, or it is not an image")
         return KeptSample(
             row=entry.row,
             shard=entry.source.name,
-            row_in_shard=entry.row - entry.source.place.start,
+            row_in_shard=entry.row - entry.source.span.start,
             key=facts.get("key"),
             uid=format_uid(facts["uid_hi"], facts["uid_lo"]) if "uid" in self._fields else None,
             status=facts.get("status"),
@@ -469,7 +469,7 @@ class _Stream:
         )
 
     def _decoded(self, samples: Iterator[KeptSample], executor: ThreadPoolExecutor) -> Iterator[KeptSample]:
-        """Adds the pixels; twice as many images as there are threads are decoded ahead."""
+        """Adds the pixels; decodes up to twice as many images ahead as there are threads."""
         waiting: deque[tuple[KeptSample, Future[Pixels] | None, int]] = deque()
         held = 0
 
@@ -508,10 +508,10 @@ def _difference(now: Sample, was: Mapping[str, Any]) -> str:
     if was["image_bytes"] and now.image_bytes != was["image_bytes"]:
         return f"its image has {now.image_bytes:,} bytes, had {was['image_bytes']:,}"
     if was["image_xxh3"] is not None and now.image is not None and image_xxh3(now.image) != was["image_xxh3"]:
-        return "its image is another of as many bytes"
-    # An image that could not be read when it was scored has left no trace in the uid.
+        return "its image has other bytes of the same length"
+    # If the image could not be read when it was scored, the uid does not depend on it.
     if now.uid != uid and uid != content_uid(None, (caption or "").encode()):
-        return f"its image, or a uid given with it, is another (uid {format_uid(*now.uid)}, was {format_uid(*uid)})"
+        return f"its image or its given uid has changed (uid {format_uid(*now.uid)}, was {format_uid(*uid)})"
     return ""
 
 

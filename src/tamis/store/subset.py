@@ -1,9 +1,9 @@
 """Subsets: which rows of a run a recipe keeps, how often, and why it drops the others; one Parquet file each.
 
-The file has the kept rows, and the choice with its reasons in the footer. Parquet readers ignore bytes that no offset
-in the footer points to. We store the codes of the reasons there, after the last row group: a zstd block per shard, one
-or two bits per row. Another program may rewrite the file, for example with fewer rows: rows are checked when they are
-read, and the reasons of such a file are lost.
+The file holds the kept rows, and in its footer the recipe and the reasons. Parquet readers ignore bytes that the footer
+does not point to. We use that to store the codes of the reasons after the last row group: a zstd block per shard, one
+or two bits per row. Another program may rewrite the file, for example with fewer rows. So rows are checked when read,
+and the reasons of such a file are lost.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Subset:
         run: the run it was chosen from.
         keep: (rows,) bool, in the order of the run's rows.
         recipe: the recipe as resolved, including its `name`.
-        funnel: a line per step: step, before, kept, dropped by reason, cut.
+        funnel: a mapping per step: step, before, kept, dropped (by reason), cut, and facts if the step reports any.
         reads: the score columns that the recipe reads.
-        times: (rows,) uint16, how often each row is kept, 0 for dropped rows; None: once each.
-        verdict: why each of the other rows is dropped, and the thresholds on scores.
-        partial: if the run lacked shards: how many are `missing`, `of` how many, and the names of the first `shards`.
+        times: (rows,) uint16, how often each row is kept, 0 for dropped rows; None: every kept row once.
+        verdict: why rows are dropped, and the thresholds on scores.
+        partial: if shards were missing: how many (`missing`) of how many (`of`), and the names of the first (`shards`).
     """
 
     run: Run
@@ -71,15 +71,15 @@ class Subset:
 
     def __post_init__(self) -> None:
         if self.times is not None and not np.array_equal(self.times > 0, self.keep):
-            raise ValueError("times must be above 0 for exactly the rows that keep sets")
+            raise ValueError("times must be above 0 where keep is True, and 0 elsewhere")
         if not self.verdict.agrees(self.keep):
             raise ValueError(
-                "the verdict drops other rows than keep: give it the verdict of these rows, or "
+                "keep and verdict drop different rows: pass the verdict for these rows, or "
                 "verdict=Verdict(problem='why there is none')"
             )
 
     def __len__(self) -> int:
-        """Returns the number of pairs that a trainer gets: a row that is kept twice counts twice."""
+        """Returns the number of pairs to train on: a row that is kept twice counts twice."""
         return int(np.count_nonzero(self.keep) if self.times is None else self.times.sum(dtype=np.int64))
 
     def __repr__(self) -> str:
@@ -91,19 +91,19 @@ class Subset:
         return html_of_subset(self)
 
     def __and__(self, other: Subset) -> Subset:
-        """Returns the rows that are in both: see `combined`."""
+        """Returns the rows in both subsets: see `combined`."""
         return combined(self, other, "&") if isinstance(other, Subset) else NotImplemented
 
     def __or__(self, other: Subset) -> Subset:
-        """Returns the rows that are in this one, in the other, or in both."""
+        """Returns the rows in either subset."""
         return combined(self, other, "|") if isinstance(other, Subset) else NotImplemented
 
     def __sub__(self, other: Subset) -> Subset:
-        """Returns the rows that are in this one and not in the other."""
+        """Returns the rows in this subset and not in the other."""
         return combined(self, other, "-") if isinstance(other, Subset) else NotImplemented
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """Returns a column of the kept pairs, like `Run.__getitem__`, each pair as often as it is kept."""
+        """Returns a column like `Run.__getitem__`, for the kept pairs, each as often as it is kept."""
         found: NDArray[Any] = self.run[column][self.rows()]
         return found
 
@@ -120,17 +120,17 @@ class Subset:
         seed: int = 0,
         size: int = 160,
     ) -> Shown:
-        """Shows some pairs in a notebook: images, captions, the scores that the recipe reads, why one was dropped.
+        """Shows pairs in a notebook: images, captions, the scores that the recipe reads, and reasons for dropping.
 
         Args:
-            pairs: how many, at random.
-            dropped: whether to show pairs that the subset drops.
-            rows: these rows of the run instead, in this order.
-            seed: another one shows others.
-            size: of the images in pixels.
+            pairs: number of random pairs.
+            dropped: whether to show dropped pairs instead of kept ones.
+            rows: show these rows of the run instead, in this order.
+            seed: of the random choice.
+            size: width of the images in pixels.
 
         Returns:
-            An object that notebooks display; printed, it is a line per pair. No text of a pair can run as HTML.
+            An object that notebooks display, and that prints as a line per pair. All text is escaped.
 
         Raises:
             RunError: the pool has no image files.
@@ -140,57 +140,57 @@ class Subset:
 
         return pairs_of(self, pairs, dropped=dropped, rows=rows, seed=seed, size=size)
 
-    def rows(self, place: slice = slice(None)) -> Rows:
+    def rows(self, span: slice = slice(None)) -> Rows:
         """Returns the numbers of the kept rows, ascending, each as often as it is kept.
 
         Args:
-            place: a part of the run; rows are numbered from its start.
+            span: a range of the run's rows; the numbers count from its start.
         """
-        rows = np.flatnonzero(self.keep[place])
-        return rows if self.times is None else np.repeat(rows, self.times[place][rows])
+        rows = np.flatnonzero(self.keep[span])
+        return rows if self.times is None else np.repeat(rows, self.times[span][rows])
 
     def rows_by_shard(self) -> Iterator[tuple[str, Rows]]:
-        """Yields each shard with kept rows, and their numbers in it, ascending, each as often as it is kept."""
-        for shard, place in self.run.row_ranges.items():
-            rows = self.rows(place)
+        """Yields each shard with kept rows, and those rows: numbered in the shard, each as often as it is kept."""
+        for shard, span in self.run.row_ranges.items():
+            rows = self.rows(span)
             if rows.size:
                 yield shard, rows
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes a row per kept row of the run (shard, row in it) as Parquet, with everything else in the footer.
+        """Writes the kept rows (shard, row in the shard) as Parquet, and everything else in the footer.
 
         Args:
             path: a new file, or one in the folder `subsets` of a run.
-            overwrite: replace another subset file.
+            overwrite: whether to replace an existing subset file.
 
         Raises:
-            RunError: the folder cannot be written to, the file exists, or its name promises another format.
+            RunError: the folder is not writable, the file exists, or its ending belongs to another format.
         """
         path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.pool_files)
-        codes, times, places = self.verdict.dropped_by, self.times, self.run.row_ranges
+        codes, times, ranges = self.verdict.dropped_by, self.times, self.run.row_ranges
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
             + ([("times", pa.uint16())] if times is not None else []),
             metadata={FACTS: json.dumps(with_hash(self._facts()), ensure_ascii=False).encode()},
         )
         with parquet_writer(path, schema, compression="ZSTD") as (writer, sink):
-            for shard, place in places.items():
-                rows = np.flatnonzero(self.keep[place])
+            for shard, span in ranges.items():
+                rows = np.flatnonzero(self.keep[span])
                 if rows.size:
                     zeros, name = np.zeros(rows.size, np.int32), pa.array([shard], pa.string())
-                    often = [times[place][rows]] if times is not None else []
+                    often = [times[span][rows]] if times is not None else []
                     columns = [pa.DictionaryArray.from_arrays(zeros, name), rows, *often]
                     writer.write_table(pa.table(columns, schema=schema))
             if codes is not None:
-                blocks = [pa.Codec("zstd").compress(codes[place].tobytes(), asbytes=True) for place in places.values()]
+                blocks = [pa.Codec("zstd").compress(codes[span].tobytes(), asbytes=True) for span in ranges.values()]
                 where = {"type": codes.dtype.str, "begin": sink.tell(), "lengths": [len(block) for block in blocks]}
                 sink.write(b"".join(blocks))
                 writer.add_key_value_metadata({_CODES: json.dumps(where)})
 
     def _facts(self) -> dict[str, Any]:
-        """Returns what the file's footer says about the choice."""
-        # A cut at infinity is no threshold on any score.
+        """Returns the facts for the file's footer."""
+        # A threshold at infinity drops nothing.
         cuts = [replace(cut, low=_open(cut.low), high=_open(cut.high)) for cut in self.verdict.cuts]
         cuts = [cut for cut in cuts if (cut.low, cut.high) != (None, None)]
         facts = {
@@ -208,10 +208,10 @@ class Subset:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
-        """Reads a subset of a run. If it has no reasons, `verdict.problem` says why.
+        """Reads a subset of a run. If the file has no reasons, `verdict.problem` says why.
 
         Raises:
-            RunError: the file is not a subset file, is damaged, or belongs to another run.
+            RunError: it is not a subset file, is damaged, or belongs to another run.
         """
         path = output_path(path)
         if not path.exists():
@@ -219,11 +219,11 @@ class Subset:
         file = SubsetFile(path)
         facts = file.facts
         _check_run(path, facts, run)
-        places = run.row_ranges
+        ranges = run.row_ranges
         keep = np.zeros(len(run), bool)
         times = np.zeros(len(run), np.uint16) if file.has_times else None
         for shard, rows, often in file.rows():
-            here = rows + places[shard].start
+            here = rows + ranges[shard].start
             keep[here] = True
             if times is not None and often is not None:
                 times[here] = often
@@ -235,7 +235,7 @@ class Subset:
             reads=facts["reads"],
             times=times,
             partial=facts.get("partial") or {},
-            verdict=file.verdict(places, keep.size),
+            verdict=file.verdict(ranges, keep.size),
         )
 
     def uids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -269,32 +269,32 @@ def is_subset(path: Path) -> bool:
 
 
 def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
-    """Raises RunError if a subset must not be written to a path: see `tamis.store.targets.check_target`."""
-    hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` makes other files of it"
+    """Raises RunError if a subset cannot be written to a path: see `tamis.store.targets.check_target`."""
+    hint = "`tamis export RUN SUBSET OUT --to npy|parquet|keys|webdataset` writes other formats"
     check_ending(path, "parquet", hint=hint)
     check_target(path, what="subset file", ours=is_subset, overwrite=overwrite, read=read, of_runs="subsets")
 
 
 def _open(end: float | None) -> float | None:
-    """Returns the end of a threshold; None for an infinite one, which JSON cannot hold and which is open anyway."""
+    """Returns a threshold's limit; None for infinity, which limits nothing and which JSON cannot hold."""
     return end if end is None or math.isfinite(end) else None
 
 
 def _shard_facts(run: Run) -> dict[str, list[Any]]:
-    """Returns rows, stamp and hash of uids of each shard, to recognise the run."""
+    """Returns {shard: [rows, stamp, hash of uids]}, to recognise the run."""
     footers = zip(run.shards, run.footers, strict=True)
     return {shard: [facts.rows, facts.stamp, facts.uids] for shard, facts in footers}
 
 
 def partial_facts(run: Run) -> dict[str, Any]:
-    """Returns `Subset.partial` for a choice from a run: how many shards are missing, and the first hundred."""
+    """Returns `Subset.partial` for a subset of a run: how many shards are missing, and the names of the first 100."""
     if not run.missing:
         return {}
     return {"missing": len(run.missing), "of": len(run.urls), "shards": list(run.missing[:100])}
 
 
 def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
-    """Raises RunError if a subset was not chosen from the rows of a run."""
+    """Raises RunError if a subset was not chosen from these rows."""
     known = _shard_facts(run)
     for shard, was in facts["shards"].items():
         if known.get(shard) != was:
@@ -313,12 +313,12 @@ class SubsetFile:
     """A subset file, opened for reading.
 
     Attributes:
-        facts: what its footer says about the choice.
+        facts: the facts in its footer.
         has_times: whether rows may be kept more than once.
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens it.
+        """Opens and verifies a file.
 
         Raises:
             RunError: it is not a subset file, or is damaged.
@@ -330,17 +330,17 @@ class SubsetFile:
                 self._file.verify()
             self.facts: dict[str, Any] = json.loads(self._file.facts.get(FACTS, "null"))
             if not isinstance(self.facts, dict) or with_hash(self.facts) != self.facts:
-                raise _malformed(path, "its footer has no tamis.subset entry, or one that was changed")
+                raise _malformed(path, "its footer has no tamis.subset entry, or the entry has changed")
             self._table = self._file.read(None)
         except (DamageError, ValueError, RecursionError) as error:
             raise _malformed(path, getattr(error, "what", "") or str(error)[:300]) from error
         self.has_times = "times" in self._table.column_names
 
     def rows(self) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.uint16] | None]]:
-        """Yields each shard with its rows, and how often each is kept if the file has that.
+        """Yields (shard, kept rows, how often each is kept or None).
 
         Raises:
-            RunError: the shard or the run does not have such rows, or a row is kept twice.
+            RunError: a row does not exist, or is listed twice.
         """
         names = ["shard", "row", *(["times"] if self.has_times else [])]
         schema = pa.schema([pa.field(name, _KINDS[name], nullable=False) for name in names])
@@ -359,26 +359,26 @@ class SubsetFile:
             often = None if times is None else times[here]
             wrong = some.min() < 0 or some.max() >= size or np.unique(some).size < some.size
             if wrong or (often is not None and not often.all()):
-                what = f"it keeps a row that the shard {shard!r} does not have ({size:,} rows), or one twice"
+                what = f"it lists a row that the shard {shard!r} does not have ({size:,} rows), or a row twice"
                 raise _malformed(self.path, what)
             yield shard, some, often
 
-    def verdict(self, places: Mapping[str, slice], rows: int) -> Verdict:
-        """Returns the reasons: those of the file, and one more for rows of shards that are new since.
+    def verdict(self, ranges: Mapping[str, slice], rows: int) -> Verdict:
+        """Returns the reasons in the file, and one more for rows of shards scored after the choice.
 
         Args:
-            places: of each shard's rows among those of the run.
-            rows: how many the run has.
+            ranges: `Run.row_ranges`.
+            rows: number of rows of the run.
         """
         if "reasons" not in self.facts:
             return Verdict(problem=NO_REASONS)
         if not self._file.sealed or _CODES not in self._file.facts:
             return Verdict(
-                problem=f"{self.path} was written again by another program, and its reasons are lost. Choose it again "
+                problem=f"{self.path} was rewritten by another program, so its reasons are lost. Choose it again "
                 "with `tamis select`"
             )
         why = [Reason(**reason) for reason in self.facts["reasons"]]
-        if len(places) > len(self.facts["shards"]):
+        if len(ranges) > len(self.facts["shards"]):
             why.append(Reason(text="scored after the subset was chosen"))
         codes: Codes = np.full(rows, len(why), np.uint8 if len(why) < 256 else np.uint16)
         where = json.loads(self._file.facts[_CODES])
@@ -388,7 +388,7 @@ class SubsetFile:
             for shard, length in zip(self.facts["shards"], where["lengths"], strict=True):
                 block, size = file.read(length), self.facts["shards"][shard][0] * kind.itemsize
                 decoded = pa.Codec("zstd").decompress(block, size) if size else b""
-                codes[places[shard]] = np.frombuffer(decoded, kind)
+                codes[ranges[shard]] = np.frombuffer(decoded, kind)
         cuts = tuple(Cut(**cut) for cut in self.facts["cuts"])
         return Verdict(names=self.facts["recipe"].get("columns") or {}, why=tuple(why), dropped_by=codes, cuts=cuts)
 
@@ -397,21 +397,21 @@ class SubsetFile:
 
 
 def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
-    """Returns the rows that are in both (&), in one of two (|), or in the left and not the right (-).
+    """Returns the rows in both (&), in either (|), or in the left and not in the right (-).
 
-    Repeats: & takes the minimum, | the maximum. The reason of a row is what dropped it from the left, or else from the
-    right.
+    For repeated rows & takes the minimum, | the maximum. A dropped row has its reason from the left subset, or else
+    from the right one.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
         raise ValueError(
             f"{left.name!r} is of {left.run.path} ({left.keep.size:,} rows) and {right.name!r} of {right.run.path} "
-            f"({right.keep.size:,}): only subsets of one run can be put together"
+            f"({right.keep.size:,}): only subsets of one run can be combined"
         )
-    mine, theirs = (one.keep.astype(np.uint16) if one.times is None else one.times for one in (left, right))
+    first, second = (one.keep.astype(np.uint16) if one.times is None else one.times for one in (left, right))
     if sign == "-":
-        times = np.where(theirs > 0, 0, mine).astype(np.uint16)
+        times = np.where(second > 0, 0, first).astype(np.uint16)
     else:
-        times = np.minimum(mine, theirs) if sign == "&" else np.maximum(mine, theirs)
+        times = np.minimum(first, second) if sign == "&" else np.maximum(first, second)
     keep = times > 0
     verdict = _combined_verdict(left, right, sign, keep)
     step = _WORDS[sign].format(left.name, right.name)
@@ -433,7 +433,7 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
 
 
 def _combined_verdict(left: Subset, right: Subset, sign: Sign, keep: NDArray[np.bool_]) -> Verdict:
-    """Returns why rows are dropped: the left's reasons, then the right's."""
+    """Returns the reasons for the rows dropped: the left subset's, then the right subset's."""
     one, two = left.verdict, right.verdict
     for subset in (left, right):
         if subset.verdict.dropped_by is None:
@@ -441,16 +441,16 @@ def _combined_verdict(left: Subset, right: Subset, sign: Sign, keep: NDArray[np.
     assert one.dropped_by is not None
     assert two.dropped_by is not None
     clash = _clash(one.names, two.names)
-    theirs, cuts = two.dropped_by, two.cuts
+    codes_right, cuts = two.dropped_by, two.cuts
     why = [_named(reason, left.name, clash) for reason in one.why]
     if sign == "-":
         why.append(Reason(text=f"in {right.name}", step=1))
-        theirs, cuts = right.keep.astype(np.uint8), ()
+        codes_right, cuts = right.keep.astype(np.uint8), ()
     else:
         why += [_named(reason, right.name, clash) for reason in two.why]
     codes = widened(one.dropped_by.copy(), len(why))
-    fallen = (codes == 0) & (theirs > 0)
-    codes[fallen] = theirs[fallen].astype(codes.dtype) + len(one.why)
+    added = (codes == 0) & (codes_right > 0)
+    codes[added] = codes_right[added].astype(codes.dtype) + len(one.why)
     codes[keep] = 0
     cuts = (*one.cuts, *(replace(cut, code=cut.code + len(one.why)) for cut in cuts))
     return Verdict(names={**two.names, **one.names}, why=tuple(why), dropped_by=codes, cuts=() if clash else cuts)
@@ -462,21 +462,21 @@ def _clash(names: Mapping[str, str], others: Mapping[str, str]) -> bool:
 
 
 def _named(reason: Reason, subset: str, clash: bool) -> Reason:
-    """Returns a reason that names its subset; without its score if the two call columns differently."""
+    """Returns a reason that names its subset; without its score if the recipes' names clash."""
     return replace(reason, text=f"not in {subset}: {reason.text}", step=1, score=None if clash else reason.score)
 
 
 def _combined_recipe(left: Subset, right: Subset, sign: Sign) -> dict[str, Any]:
-    """Returns steps and columns of a recipe that chooses the same rows; {} if one recipe cannot say both."""
-    mine, theirs = left.recipe.get("select"), right.recipe.get("select")
+    """Returns the steps and columns of a recipe that chooses the same rows; {} if one recipe cannot."""
+    first, second = left.recipe.get("select"), right.recipe.get("select")
     columns, others = (dict(subset.recipe.get("columns") or {}) for subset in (left, right))
     repeats = left.times is not None or right.times is not None
-    if not mine or not theirs or repeats or _clash(columns, others):
+    if not first or not second or repeats or _clash(columns, others):
         return {}
     steps = {
-        "&": [{"all_of": [mine, theirs]}],
-        "|": [{"any_of": [mine, theirs]}],
-        "-": [{"all_of": [mine]}, {"none_of": [theirs]}],
+        "&": [{"all_of": [first, second]}],
+        "|": [{"any_of": [first, second]}],
+        "-": [{"all_of": [first]}, {"none_of": [second]}],
     }[sign]
     named = columns | others
     return {"select": steps, **({"columns": named} if named else {})}

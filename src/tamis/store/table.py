@@ -33,9 +33,9 @@ class Table:
         sizes: rows per block.
         read: returns columns of a block, by name.
         read_uids: returns the halves of the uids of a block.
-        kind: "number", "word" or "vector": what a column holds.
-        about: what is known of a column: the settings it was made with, its model's among them.
-        side_file: what the signal of a column keeps next to its parts, by column and file name; None: no such file.
+        kind: returns "number", "word" or "vector": what a column holds.
+        about: returns the description of a column's signal or embeddings, with its settings and models.
+        side_file: returns a side file of a column's signal, by column and file name; None if there is none.
         only: the candidates, the rows that earlier steps left; None: all.
     """
 
@@ -133,13 +133,11 @@ class Table:
 
     def uids(self, rows: NDArray[np.int64]) -> tuple[U64, U64]:
         """Returns the uids of some rows, in the order asked for, reading only the blocks that hold them."""
+        high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
         if (rows[1:] < rows[:-1]).any():
             order = np.argsort(rows, kind="stable")
-            back = np.empty_like(order)
-            back[order] = np.arange(order.size)
-            ascending = self.uids(rows[order])
-            return ascending[0][back], ascending[1][back]
-        high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
+            high[order], low[order] = self.uids(rows[order])
+            return high, low
 
         def fill(some: tuple[int, slice]) -> None:
             block, part = some

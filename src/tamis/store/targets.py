@@ -1,6 +1,6 @@
-"""Which files and folders a command may write: new ones, and those of its own kind.
+"""Checks which files and folders a command may write: new ones, and those that the same command wrote.
 
-Every command asks here before any work. A check that fails raises RunError, which says why and what to do.
+Commands call these checks before any work. A failing check raises RunError, which says why and what to do.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tamis.store.checked import read_record, write_record
 #: The files that `tamis run` wrote outside of the run.
 OUTPUTS = "outputs.json"
 
-#: What a run folder holds, as patterns of names: only commands that work on the run write these.
+#: Patterns of the names in a run folder. Only commands that work on the run write them.
 _OF_A_RUN = (
     *("run.json", "recipe.yaml", "shards.parquet", "lock", "status*.json", "events*.jsonl", "bench.json", "look.json"),
     *(OUTPUTS, "index", "scores", *KEEPS, "failures", "subsets", "unfinished", "claims"),
 )
 
-#: Endings that promise a format: a file of another format must not have them.
+#: Endings that stand for a format: files of other formats must not have them.
 _PROMISES = ("csv", "tsv", "json", "jsonl", "npy", "npz", "parquet", "html", "htm", "txt", "yaml", "yml", "tar", "xlsx")
 
 
@@ -45,15 +45,15 @@ def check_target(
     read: Iterable[str | os.PathLike[str]] = (),
     of_runs: str | None = None,
 ) -> None:
-    """Checks that a file may be written: no file of another kind is replaced.
+    """Checks that a file may be written, so that nothing else is replaced.
 
     Args:
         path: the file.
-        what: the kind of file, for messages: "npy export".
-        ours: whether a file is of that kind and written by Tamis.
-        overwrite: whether one that is may be replaced.
-        read: what the command reads: files, and the folders and globs of pools.
-        of_runs: the folder of a run ("" for the run folder itself) in which this kind is replaced without `overwrite`.
+        what: what the file is, for messages: "npy export".
+        ours: returns whether an existing file is such a file, written by Tamis.
+        overwrite: whether such a file may be replaced.
+        read: the command's inputs: files, and folders and globs of pools.
+        of_runs: folder inside a run ("" for the run folder itself) where such a file is replaced without `overwrite`.
     """
     check_writable(path)
     overwrite |= _check_runs(path, of_runs)
@@ -79,7 +79,7 @@ def check_target(
 
 
 def lists(pool: str, file: str) -> bool:
-    """Whether a pool's path, a local folder or glob, would list a file."""
+    """Whether a pool's path (a local folder or glob) would include a file."""
     if is_remote(pool):
         return False
     if os.path.isdir(pool):
@@ -92,7 +92,7 @@ def lists(pool: str, file: str) -> bool:
 
 
 def note_outputs(run: Path, paths: Iterable[Path]) -> None:
-    """Notes in a run the files that `tamis run` wrote outside of it, so that it may write them again."""
+    """Records the files that `tamis run` wrote outside the run, so that it may replace them."""
     known = _outputs(run)
     new = {os.path.realpath(path): stamp(os.fspath(path)) for path in paths if path.is_file()}
     if not new.items() <= known.items():
@@ -100,7 +100,7 @@ def note_outputs(run: Path, paths: Iterable[Path]) -> None:
 
 
 def are_outputs(run: Path, paths: Iterable[Path]) -> bool:
-    """Whether all of these paths that exist were written by `tamis run` of this run and have not changed since."""
+    """Whether `tamis run` wrote all existing files among these paths for this run, and none has changed since."""
     known = _outputs(run)
     outside = [path for path in paths if run not in path.parents and path.is_file()]
     return all(known.get(os.path.realpath(path)) == stamp(os.fspath(path)) for path in outside)
@@ -112,7 +112,7 @@ def _outputs(run: Path) -> dict[str, str]:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Checks that a folder to be written is new or empty."""
+    """Checks that a folder is new or empty."""
     check_writable(folder)
     _check_runs(folder)
     if os.path.lexists(folder) and not (folder.is_dir() and next(folder.iterdir(), None) is None):
@@ -121,15 +121,15 @@ def check_new_folder(folder: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Gives a temporary folder to fill, which becomes `path` (new or empty) if the block ends well."""
+    """Yields a temporary folder to fill. After the block it becomes `path`, which must be new or empty."""
     check_new_folder(path)
     temporary = temporary_name(path)
     try:
         with explained_errors(path):
-            # What killed processes left of the same folder.
-            for left in path.parent.glob(f".{glob.escape(path.name)}.*-*-*-*{TEMPORARY}"):
-                if left.is_dir() and not in_work(left):
-                    shutil.rmtree(left, ignore_errors=True)
+            # Delete what killed processes left of the same folder.
+            for leftover in path.parent.glob(f".{glob.escape(path.name)}.*-*-*-*{TEMPORARY}"):
+                if leftover.is_dir() and not in_work(leftover):
+                    shutil.rmtree(leftover, ignore_errors=True)
             temporary.mkdir(parents=True)
             yield temporary
             readable_as_usual(temporary)
@@ -150,12 +150,12 @@ def check_own(
     """Checks that a folder is new, empty, or was written by the same command.
 
     Args:
-        folder: the one to be written into.
+        folder: the output folder.
         what: what it should hold, for the message: "training", "bench".
-        marks: patterns of paths in it that only this command writes: with one of them, other files may be there too.
-        also: patterns of names that may be there without a mark, such as a lock. Hidden files may be there too.
-        read: what the command reads; it may be in the folder.
-        option: names another folder.
+        marks: patterns of paths that only this command writes. If one exists, other files may be there too.
+        also: patterns of names that may be there without a mark, such as a lock; hidden files may be too.
+        read: inputs of the command that may be in the folder.
+        option: the option that names another folder.
     """
     check_path(folder)
     _check_runs(folder)
@@ -176,12 +176,12 @@ def check_own(
 
 
 def check_ending(path: Path, *right: str, hint: str = "") -> None:
-    """Checks that a file's name does not promise another format than it will have.
+    """Checks that a file's ending is not that of another format.
 
     Args:
-        path: the file, to be written.
-        right: the endings that fit ("parquet"); one that promises nothing ("subset", "subset.v2") fits as well.
-        hint: what to do instead, a sentence without its full stop.
+        path: the file to write.
+        right: the right endings ("parquet"). Endings of no format ("subset", "subset.v2") are allowed too.
+        hint: what to do instead: a sentence without a full stop.
     """
     if not path.name:
         raise RunError(f"{path} is a folder, not a file: choose another name")
@@ -192,7 +192,7 @@ def check_ending(path: Path, *right: str, hint: str = "") -> None:
 
 
 def readable_as_usual(folder: Path) -> None:
-    """Gives files the folder's permissions to read: safetensors writes its own for their owner alone."""
+    """Makes files readable by all who can read the folder: safetensors' own are readable by the owner only."""
     usual = folder.stat().st_mode & 0o666
     for file in folder.rglob("*"):
         if file.is_file() and not file.is_symlink():
@@ -200,13 +200,13 @@ def readable_as_usual(folder: Path) -> None:
 
 
 def _check_runs(path: Path, of_runs: str | None = None) -> bool:
-    """Returns whether a path is where a run has files of this kind; raises if it is a place of other files of a run."""
-    place = path.resolve()
-    for run in place.parents:
+    """Returns whether a path is in the folder `of_runs` of a run; raises RunError if it is another file of a run."""
+    full = path.resolve()
+    for run in full.parents:
         if len(run.parts) > 1 and (run / "run.json").is_file():
-            free = of_runs is not None and place.parent == run / of_runs
-            own = any(fnmatch(place.relative_to(run).parts[0], one) for one in _OF_A_RUN)
-            if (own and not (free and of_runs)) or (of_runs and place.parent == run):
+            free = of_runs is not None and full.parent == run / of_runs
+            own = any(fnmatch(full.relative_to(run).parts[0], one) for one in _OF_A_RUN)
+            if (own and not (free and of_runs)) or (of_runs and full.parent == run):
                 raise RunError(f"{path} belongs to the run {run}: choose a name outside of it")
             return free
     return False
@@ -215,5 +215,5 @@ def _check_runs(path: Path, of_runs: str | None = None) -> bool:
 def _is_same(one: str, path: Path) -> bool:
     try:
         return os.path.samefile(one, path)
-    except (OSError, ValueError, RunError):  # a URL, or no longer there
+    except (OSError, ValueError, RunError):  # a URL, or gone
         return False

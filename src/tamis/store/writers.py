@@ -1,9 +1,9 @@
-"""Writers gather a shard's parts batch by batch while it is scored: one writer per kind of part.
+"""Writers collect a shard's parts batch by batch while the shard is scored.
 
-`Unfinished` keeps the rows of a long shard meanwhile: a kill costs seconds of work, not the shard. Now and then the new
-rows go to a file `unfinished/<shard>/<what>-<number>.parquet`. Another process continues from them if it would make the
-same: the same parts and batches, of the same version of the shard's file. The files are deleted when their parts exist
-or the shard's file changed; commands that make other parts leave them.
+`Unfinished` saves finished rows of a long shard, so that a kill costs seconds of work, not the shard. Every 20 s it
+writes the new rows to `unfinished/<shard>/<what>-<number>.parquet`. Another process continues from these files if it
+makes the same parts in the same batches from the same version of the shard's file. The files are deleted when their
+parts exist or the shard's file has changed; commands that make other parts leave them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 from tamis.data import Sample, Signal
 from tamis.errors import DamageError
 from tamis.ids import LENGTH, fingerprint, image_xxh3
-from tamis.storage import files, remove
+from tamis.storage import files
 from tamis.store import parts
 from tamis.store.checked import CheckedParquet, damaged, write_parquet
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 UNFINISHED = "unfinished"
 
-#: At most this many seconds of work are lost to a kill, and the last batch.
+#: A kill loses at most this many seconds of work and the last batch.
 EVERY_SECONDS = 20.0
 
 _ROW_GROUP = 1 << 16
@@ -41,17 +41,17 @@ _STAMP, _PARTS, _ROW = "tamis.stamp", "tamis.parts", "tamis.first_row"
 
 
 class PartWriter(ABC):
-    """Gathers one part of a shard as Arrow tables. Call `add` at least once, even with an empty batch."""
+    """Collects one part of a shard as Arrow tables. Call `add` at least once, even with an empty batch."""
 
     def __init__(self) -> None:
         self._batches: list[pa.Table] = []
 
     def add(self, value: Any, samples: Sequence[Sample]) -> None:
-        """Takes the value of the part's node for a batch, and the batch."""
+        """Adds a batch: the value of the part's node, and the samples."""
         self._batches.append(self._rows(value, samples))
 
     def restore(self, table: pa.Table) -> None:
-        """Takes rows of another writer's `table`."""
+        """Adds rows from another writer's `table`."""
         self._batches.append(table)
 
     def table(self) -> pa.Table:
@@ -60,7 +60,7 @@ class PartWriter(ABC):
 
     @abstractmethod
     def write(self, path: Path, uids: str) -> None:
-        """Writes the part; `uids` is the hash of the uids of the shard's index, which the index computes itself."""
+        """Writes the part; `uids` is the uid hash of the shard's index; the index itself ignores it."""
 
     @abstractmethod
     def _rows(self, value: Any, samples: Sequence[Sample]) -> pa.Table:
@@ -68,7 +68,7 @@ class PartWriter(ABC):
 
 
 class IndexWriter(PartWriter):
-    """The index, with some json fields of the samples; `source` is the shard's file, `stamp` its version."""
+    """The index, with json fields of the samples. `source` is the shard's file, `stamp` its version."""
 
     def __init__(self, fields: Sequence[str], *, source: str, stamp: str) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class IndexWriter(PartWriter):
         parts.write_index(path, self.table().combine_chunks(), source=self.source, stamp=self.stamp)
 
     def is_written(self, path: Path) -> bool:
-        """Whether the part exists, made of the same rows of the same file: another process was faster."""
+        """Whether another process has written the part from the same rows of the same file."""
         if not path.is_file() or parts.index_facts(path).stamp != self.stamp:
             return False
         names = ["uid_hi", "uid_lo", "key"]
@@ -107,7 +107,7 @@ class IndexWriter(PartWriter):
 
 
 class ScoreWriter(PartWriter):
-    """One signal's columns, and the reason for each row that it did not judge."""
+    """A signal's columns, and the reason for each row that it did not judge."""
 
     def __init__(self, signal: Signal) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class RowsWriter(PartWriter):
 
 
 class TextsWriter(PartWriter):
-    """Stored texts: for each row a list, or None."""
+    """Stored texts: a list per row, or None."""
 
     def _rows(self, value: Any, samples: Sequence[Sample]) -> pa.Table:
         return pa.table({"texts": pa.array(value, pa.list_(pa.string()))})
@@ -169,14 +169,14 @@ class TextsWriter(PartWriter):
 
 
 class Unfinished:
-    """The rows of one shard that are done: `uids` and `statuses` are those of rows that an earlier process has done."""
+    """The finished rows of one shard. `uids` and `statuses` belong to rows that an earlier process finished."""
 
     def __init__(
         self, run: Path, shard: str, stamp: str, what: Mapping[str, Any], writers: Mapping[Path, PartWriter]
     ) -> None:
-        """`writers`, by the part that each makes, get the rows that are done already.
+        """Restores finished rows into `writers`, {path of the part: its writer}.
 
-        `stamp` is the version of the shard's file, `what` (JSON) all else that decides what is made.
+        `stamp` is the version of the shard's file; `what` (JSON) is all else that decides the result.
         """
         self.folder, self.writers = run / UNFINISHED / shard, tuple(writers.values())
         self.what = fingerprint({**what, "stamp": stamp})
@@ -185,7 +185,7 @@ class Unfinished:
         self.uids: list[tuple[int, int]] = []
         self.statuses: Counter[str] = Counter()
         self._files = 0
-        self._samples: list[dict[str, Any]] = []  # of the rows since the last file
+        self._samples: list[dict[str, Any]] = []  # rows since the last file
         self._last = time.monotonic()
         drop_unneeded(run, shard, stamp)
         self._restore()
@@ -198,26 +198,26 @@ class Unfinished:
                     raise damaged(part.path, f"it does not continue at row {len(self.uids)}")
                 table = part.read(None)
             except DamageError as error:
-                log.warning("%s; its rows are made again", error)
+                log.warning("%s; its rows are computed again", error)
                 break
-            for place, writer in enumerate(self.writers):
-                own = [column for column in table.column_names if column.startswith(f"{place}.")]
+            for number, writer in enumerate(self.writers):
+                own = [column for column in table.column_names if column.startswith(f"{number}.")]
                 writer.restore(table.select(own).rename_columns([column.partition(".")[2] for column in own]))
             self.uids += zip(table["uid_hi"].to_pylist(), table["uid_lo"].to_pylist(), strict=True)
             self.statuses += Counter(table["status"].to_pylist())
             self._files += 1
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Takes a batch that the writers have; writes a file if it is time."""
+        """Records a batch that the writers have; writes a file if it is time."""
         self._samples += [{"uid_hi": one.uid[0], "uid_lo": one.uid[1], "status": one.status} for one in samples]
         if time.monotonic() - self._last < EVERY_SECONDS:
             return
         start = len(self.uids)
         table = pa.Table.from_pylist(self._samples, _OWN)
-        for place, writer in enumerate(self.writers):
+        for number, writer in enumerate(self.writers):
             rows = writer.table().slice(start)
             for field in rows.schema:
-                table = table.append_column(field.with_name(f"{place}.{field.name}"), rows[field.name])
+                table = table.append_column(field.with_name(f"{number}.{field.name}"), rows[field.name])
         facts = {**self._facts, _ROW: str(start)}
         path = self.folder / f"{self.what}-{self._files:05}.parquet"
         write_parquet(path, table, uids=None, facts=facts, row_group_size=_ROW_GROUP, compression="ZSTD")
@@ -227,17 +227,17 @@ class Unfinished:
         self._last = time.monotonic()
 
     def check(self, number: int, sample: Sample) -> None:
-        """Raises DamageError if a row that an earlier process has done is another one in the shard now."""
+        """Raises DamageError if a row finished by an earlier process is another sample in the shard now."""
         if sample.uid != self.uids[number]:
-            raise damaged(self.folder, f"what was kept of the shard is of other samples than it has in row {number}")
+            raise damaged(self.folder, f"the saved row {number} is another sample in the shard now")
 
     def drop(self) -> None:
-        """Deletes the files: the parts are written, or what was kept is unusable."""
+        """Deletes the files, when the parts are written or the rows are unusable."""
         _remove(self.folder, self.what)
 
 
 def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
-    """Deletes what is kept of a shard for parts that exist, or of another version of its file than `stamp`."""
+    """Deletes saved rows of a shard whose parts exist, or that belong to another version of its file than `stamp`."""
     folder = run / UNFINISHED / shard
     for what in {name[:LENGTH] for name in files(folder)}:
         try:
@@ -254,6 +254,6 @@ def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
 def _remove(folder: Path, what: str) -> None:
     for name in sorted(files(folder), reverse=True):
         if name.startswith(what):
-            remove(folder / name)
-    with suppress(OSError):  # it never existed, or others are in it
+            (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):  # it does not exist, or is not empty
         folder.rmdir()

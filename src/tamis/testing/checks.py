@@ -35,16 +35,16 @@ from tamis.testing import pairs
 Kind = Literal["number", "word", "vector"]
 Columns = Mapping[str, Any]
 
-_ROWS = 23  # of the table that is drawn
+_ROWS = 23  # rows of the drawn table
 
 
 def _check_word(name: Any, what: str) -> None:
-    """Asserts that recipes, folders and expressions can hold a name."""
+    """Asserts that a name works in recipes, folders and expressions."""
     assert re.fullmatch(r"[a-z][a-z0-9_]*", str(name)), f"{what} must consist of small letters, digits and _: {name!r}"
 
 
 def _check_record(record: Any, *, in_recipes: bool = True) -> str:
-    """Asserts that a record is a frozen dataclass whose settings make an equal one; returns its name for messages."""
+    """Asserts that a record is a frozen dataclass that its settings rebuild; returns its name for messages."""
     if inspect.isclass(record):
         raise TypeError(f"expected an object, got its class: {record.__name__}()")
     cls = type(record)
@@ -81,9 +81,9 @@ def check_signal(
     Args:
         signal: the signal.
         tolerance: how far two results for one pair may differ; 0 unless a network computes them.
-        looks_at: "image", "caption" or both: what a score needs, for all columns or for each by name; (): neither.
-            None: unknown; then only a pair without both must have no score.
-        good: pairs that it can score; None: drawn ones.
+        looks_at: what a score needs, "image", "caption", both or neither (()), for all columns or for each by name.
+            None: unknown; then only a pair without image and caption must have no score.
+        good: pairs that it can score; None: draw some.
         device: where networks run.
 
     Raises:
@@ -189,9 +189,9 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
 
     Args:
         step: the selector. One with the setting `missing` is checked with `missing="drop"`.
-        columns: what it reads: a kind, of which values are drawn ("number": with ties and NaN; "word": with None;
-            "vector": (rows, 3) float16 with a row of NaN and two equal rows), or the values, equally many of each
-            column. A column that it reads and that is not named here has drawn numbers.
+        columns: name -> the values to use, equally many for each column, or which values to draw: "number" (with ties
+            and NaN), "word" (with None) or "vector" ((rows, 3) float16 with a row of NaN and two equal rows). Columns
+            not named here get drawn numbers.
 
     Raises:
         AssertionError: a promise is broken; the message says which.
@@ -237,7 +237,7 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
 
 
 def _values(step: Step, columns: Columns) -> dict[str, NDArray[Any]]:
-    """Returns the values of each column that the step reads, and of one that it does not; words as objects."""
+    """Returns values for each column that the step reads and for one that it does not; words as objects."""
     kinds = dict.fromkeys(sorted({*step.reads, "unread"}), "number") | dict(columns)
     values = {
         name: value if isinstance(value, np.ndarray) else np.array(value, object)
@@ -315,10 +315,10 @@ def _check_missing(step: Any, values: Mapping[str, NDArray[Any]], found: Selecti
 
 
 def check_exporter(exporter: Exporter) -> None:
-    """Checks an exporter on subsets of a drawn pool: the same subset makes the same bytes, and nothing else is touched.
+    """Checks an exporter on subsets of a drawn pool: equal subsets give equal bytes, and no other file is touched.
 
     Args:
-        exporter: what to check.
+        exporter: the exporter.
 
     Raises:
         AssertionError: a promise is broken; the message says which.

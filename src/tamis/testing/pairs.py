@@ -25,7 +25,7 @@ CAPTIONS = (
 
 
 def _image(seed: int) -> bytes:
-    """Returns a JPEG of 36 to 67 pixels: a smooth ground, a box and a disc. The fifth is larger, with words."""
+    """Returns a JPEG of 36 to 67 pixels: a smooth background, a box and a disc. The fifth is larger, with words."""
     rng = np.random.default_rng(seed)
     width, height = rng.integers(36, 68, 2).tolist()
     ground = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
@@ -60,7 +60,7 @@ def good_pairs() -> list[Sample]:
 
 
 def without(good: Sample, *parts: str) -> Sample:
-    """Returns the pair as a reader gives it without its "caption", its "image" (and then its size), or both."""
+    """Returns the pair as a reader yields it if its "caption" or "image" is missing, or both."""
     made = _another(good, f"without-{'-'.join(parts)}")
     if "caption" in parts:
         made.caption = made.shown_caption = None
@@ -73,7 +73,7 @@ def without(good: Sample, *parts: str) -> Sample:
 
 
 def batch_of(good: Sequence[Sample]) -> list[Sample]:
-    """Returns good pairs, the first of them again, and odd ones: without caption, image or both, long, foreign."""
+    """Returns good pairs, the first one twice, and odd ones: without caption, image or both, long, foreign."""
     first, last = good[0], good[-1]
     long, foreign = _another(last, "long"), _another(first, "foreign")
     long.caption = long.shown_caption = "x" * 3000

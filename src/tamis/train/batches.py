@@ -1,4 +1,4 @@
-"""Batches of a training: which pairs in which order, how they are cropped; decoded ahead of the network.
+"""Draws the batches of a training: orders the pairs, crops the images, decodes them ahead of the network.
 
 Order, crops and held-out pairs are functions of seed, epoch and uid. So a training that resumes, or runs on another
 number of machines, sees the same pairs in the same order, cropped the same way.
@@ -26,13 +26,13 @@ from tamis.pool.images import decode
 from tamis.processes import prefetched
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
-from tamis.train.loop import ALONE, Processes
+from tamis.train.loop import ALONE, ProcessGroup
 
 if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 _GROUP = 16  # pairs that one thread decodes at once
 
@@ -47,34 +47,34 @@ _NARROWEST, _WIDEST = 3 / 4, 4 / 3  # aspect ratios of a crop
 class TrainingRows:
     """The pairs of a run to train on, and how often each is in an epoch."""
 
-    rows: NDArray[np.int64]  # (n,) numbers of rows of the run, ascending
+    rows: NDArray[np.int64]  # (n,) row numbers in the run, ascending
     times: NDArray[np.int64]  # (n,) at least 1
-    high: U64  # (n,) halves of their uids
-    low: U64
+    high: U64  # (n,) upper halves of the uids
+    low: U64  # (n,) lower halves
 
     @property
     def epoch_size(self) -> int:
-        """Pairs in an epoch, repeats counted."""
+        """Pairs in an epoch, copies counted."""
         return int(self.times.sum())
 
     def only(self, some: NDArray[np.bool_]) -> TrainingRows:
-        """Some of the pairs."""
+        """Returns the pairs for which `some` is true."""
         return TrainingRows(rows=self.rows[some], times=self.times[some], high=self.high[some], low=self.low[some])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """This process's part of a batch."""
+    """This process's share of a batch."""
 
-    places: Places  # (b,) positions in the `TrainingRows`
-    pixels: torch.Tensor  # (b, side, side, 3) uint8; black where there is no image
-    captions: Sequence[str]  # b texts, "" where there is none
-    usable: torch.Tensor  # (b,) bool: image and caption are there
+    indices: Indices  # (b,) into the `TrainingRows`
+    pixels: torch.Tensor  # (b, side, side, 3) uint8; black without an image
+    captions: Sequence[str]  # b texts, "" without a caption
+    usable: torch.Tensor  # (b,) bool: has an image and a caption
 
     def readable(self) -> Batch:
         """The usable pairs of this batch."""
         return Batch(
-            places=self.places[self.usable.numpy()],
+            indices=self.indices[self.usable.numpy()],
             pixels=self.pixels[self.usable],
             captions=list(itertools.compress(self.captions, self.usable)),
             usable=self.usable[self.usable],
@@ -89,52 +89,49 @@ class _Cache:
         self._room = room  # bytes
         self._lock = threading.Lock()
 
-    def add(self, place: int, pixels: Pixels) -> None:
+    def add(self, index: int, pixels: Pixels) -> None:
         with self._lock:
-            if pixels.nbytes <= self._room and place not in self.images:
+            if pixels.nbytes <= self._room and index not in self.images:
                 self._room -= pixels.nbytes
-                self.images[place] = pixels
+                self.images[index] = pixels
 
 
-class _Part(NamedTuple):
-    """Some pairs of one batch, before they are decoded."""
+class _Group(NamedTuple):
+    """A few pairs of one batch, not yet decoded."""
 
     epoch: int
-    places: Places
-    repeats: Places  # the number of each pair's repetition in the epoch
+    indices: Indices
+    copies: Indices  # 0 for the first copy of a pair in the epoch, 1 for the second, ...
     pairs: Sequence[KeptSample]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """All batches of a training, from any step on: a function of the settings alone.
+    """All batches of a training, starting at any step; they depend on these settings only.
 
-    A training is one endless sequence of epochs, cut into batches wherever an epoch ends; so in every epoch every pair
-    is shown exactly as often as its multiplicity says, and none is left out at an end.
+    Epochs follow each other without a gap, and a batch may span two of them. So every epoch shows every pair exactly as
+    often as its multiplicity says.
     """
 
-    run: Run  # what to train on
+    run: Run
     pool: Pool
     rows: TrainingRows
-    batch: int  # pairs in a batch, of all processes together
-    side: int  # of the images, in pixels
-    smallest: float  # share of an image that a random crop keeps at least
-    resample: Image.Resampling = Image.Resampling.BICUBIC  # how images are resized
-    seed: int = 0  # of order and crops
-    processes: Processes = ALONE  # each process takes a contiguous part of every batch
+    batch: int  # pairs in a batch, over all processes
+    side: int  # image side in pixels
+    smallest: float  # smallest share of an image that a random crop keeps
+    resample: Image.Resampling = Image.Resampling.BICUBIC
+    seed: int = 0  # decides order and crops
+    processes: ProcessGroup = ALONE  # each process takes a contiguous share of every batch
     threads: int = 2  # for decoding
     cache: int = 1 << 30  # bytes of decoded images to keep: images of small pools are decoded once
 
     def __call__(self, first: int, stop: int, prepare: Callable[[Batch], T]) -> Generator[T, None, None]:
-        """Yields this process's part of the batches number first to stop - 1, prepared, some ahead."""
+        """Yields this process's share of the batches first to stop - 1, prepared. Reads two batches ahead."""
         with ThreadPoolExecutor(self.threads) as threads:
             yield from prefetched(lambda: map(prepare, self._assembled(first, stop, threads)), depth=2)
 
-    def shown(self, first: int, stop: int) -> Iterator[tuple[int, Places, Places]]:
-        """Yields this process's pairs of some steps in order: epoch, row indices, repeat number in the epoch.
-
-        A step's pairs come in one part, or in several where an epoch ends within the step.
-        """
+    def shown(self, first: int, stop: int) -> Iterator[tuple[int, Indices, Indices]]:
+        """Yields (epoch, indices into the rows, copies) for this process, once per step, twice if an epoch ends."""
         size = self.batch // self.processes.count
         rows, ordered = self.rows, -1
         for step in range(first, stop):
@@ -160,26 +157,26 @@ class Batches:
                     pending.append(threads.submit(self._decoded, cache, group))
                 parts.append(pending.popleft().result())
             yield Batch(
-                places=np.concatenate([part.places for part in parts]),
+                indices=np.concatenate([part.indices for part in parts]),
                 pixels=torch.cat([part.pixels for part in parts]),
                 captions=[text for part in parts for text in part.captions],
                 usable=torch.cat([part.usable for part in parts]),
             )
 
-    def _groups(self, first: int, stop: int) -> Iterator[_Part]:
+    def _groups(self, first: int, stop: int) -> Iterator[_Group]:
         """Yields pairs as read, a few at a time. No group spans two steps."""
         for epoch, shown in itertools.groupby(self.shown(first, stop), key=lambda part: part[0]):
             parts = list(shown)
             # One reader for the whole epoch: it can read ahead across steps.
-            pairs = self._samples(self.rows.rows[np.concatenate([places for _, places, _ in parts])])
-            for _, places, repeats in parts:
-                for start in range(0, places.size, _GROUP):
+            pairs = self._samples(self.rows.rows[np.concatenate([indices for _, indices, _ in parts])])
+            for _, indices, copies in parts:
+                for start in range(0, indices.size, _GROUP):
                     some = slice(start, start + _GROUP)
-                    here = places[some]
-                    yield _Part(epoch, here, repeats[some], list(itertools.islice(pairs, here.size)))
+                    here = indices[some]
+                    yield _Group(epoch, here, copies[some], list(itertools.islice(pairs, here.size)))
 
-    def _samples(self, rows: Places) -> Iterator[KeptSample]:
-        """Yields the pairs of the run's rows in their order, repeats included; without an image where there is none."""
+    def _samples(self, rows: Indices) -> Iterator[KeptSample]:
+        """Yields the pairs of the run's rows in their order, copies included; without an image where there is none."""
         for sample in samples_of(self.run, self.pool, order=rows, fields=("key", "caption", "image"), errors="mark"):
             if sample.problem is not None and sample.problem.kind in ("absent", "unread", "changed"):
                 raise RunError(
@@ -188,55 +185,55 @@ class Batches:
                 )
             yield sample
 
-    def _decoded(self, cache: _Cache, part: _Part) -> Batch:
+    def _decoded(self, cache: _Cache, part: _Group) -> Batch:
         import torch
 
-        out = np.zeros((part.places.size, self.side, self.side, 3), np.uint8)
-        images = [self._pixels(cache, *one) for one in zip(part.places.tolist(), part.pairs, strict=True)]
+        out = np.zeros((part.indices.size, self.side, self.side, 3), np.uint8)
+        images = [self._pixels(cache, *one) for one in zip(part.indices.tolist(), part.pairs, strict=True)]
         sizes = np.array([(1, 1) if one is None else (one.shape[1], one.shape[0]) for one in images], np.int64)
         windows = crop_windows(
-            self.rows.high[part.places], self.rows.low[part.places], sizes.reshape(-1, 2),
-            seed=self.seed, epoch=part.epoch, repeats=part.repeats, smallest=self.smallest,
+            self.rows.high[part.indices], self.rows.low[part.indices], sizes.reshape(-1, 2),
+            seed=self.seed, epoch=part.epoch, copies=part.copies, smallest=self.smallest,
         )  # fmt: skip
         for number, (image, (left, top, right, bottom)) in enumerate(zip(images, windows.tolist(), strict=True)):
             if image is not None:
                 crop = Image.fromarray(np.ascontiguousarray(image[top:bottom, left:right]))
                 out[number] = np.asarray(crop.resize((self.side, self.side), self.resample))
         return Batch(
-            places=part.places,
+            indices=part.indices,
             pixels=torch.from_numpy(out),
             captions=[pair.caption or "" for pair in part.pairs],
             usable=torch.tensor([one is not None for one in images]),
         )
 
-    def _pixels(self, cache: _Cache, place: int, pair: KeptSample) -> Pixels | None:
+    def _pixels(self, cache: _Cache, index: int, pair: KeptSample) -> Pixels | None:
         if pair.image is None or pair.caption is None:
             return None
-        pixels = cache.images.get(place)
+        pixels = cache.images.get(index)
         if pixels is None:
             spec = self.pool.spec
             try:
                 pixels = decode(pair.image, max_pixels=spec.max_pixels, transparency=spec.transparency)
             except SampleError:
                 return None
-            cache.add(place, pixels)
+            cache.add(index, pixels)
         return pixels
 
 
-def epoch_order(high: U64, low: U64, times: Places, *, seed: int, epoch: int) -> tuple[Places, Places]:
-    """The places of an epoch's pairs in order, each repeated `times`, and the number of each repetition.
+def epoch_order(high: U64, low: U64, times: Indices, *, seed: int, epoch: int) -> tuple[Indices, Indices]:
+    """Shuffles an epoch: indices of the pairs, each repeated `times`, and the number of each copy, from 0.
 
-    Cost: 0.3 s and 50 MB for a million.
+    Cost: 0.3 s and 50 MB for a million pairs.
     """
-    places = np.repeat(np.arange(times.size, dtype=np.int64), times)
-    repeats = np.arange(places.size, dtype=np.int64) - np.repeat(np.cumsum(times) - times, times)
-    counters = [np.full(places.size, _ORDER), np.full(places.size, epoch), repeats]
-    order = np.argsort(uniforms(high[places], low[places], seed=seed, counters=counters), kind="stable")
-    return places[order], repeats[order]
+    indices = np.repeat(np.arange(times.size, dtype=np.int64), times)
+    copies = np.arange(indices.size, dtype=np.int64) - np.repeat(np.cumsum(times) - times, times)
+    counters = [np.full(indices.size, _ORDER), np.full(indices.size, epoch), copies]
+    order = np.argsort(uniforms(high[indices], low[indices], seed=seed, counters=counters), kind="stable")
+    return indices[order], copies[order]
 
 
 def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows | None]:
-    """The pairs to train on, and about this share held out, chosen by their uids alone; None for a share of 0."""
+    """Splits off about this share of the pairs, chosen by uid alone; None instead of them if the share is 0."""
     if not share:
         return rows, None
     aside = uniforms(rows.high, rows.low, seed=0, counters=[np.full(rows.high.size, _HELD_OUT)]) < share
@@ -250,7 +247,7 @@ def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows 
 
 
 def positions(epoch_size: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Cuts the positions start to stop of an endless training into epochs: epoch, first, last + 1 in it."""
+    """Splits the positions start to stop of an endless training by epoch: yields (epoch, first, end) within it."""
     while start < stop:
         epoch, first = divmod(start, epoch_size)
         last = min(epoch_size, first + stop - start)
@@ -259,9 +256,9 @@ def positions(epoch_size: int, start: int, stop: int) -> Iterator[tuple[int, int
 
 
 def crop_windows(
-    high: U64, low: U64, sizes: Places, *, seed: int, epoch: int, repeats: Places, smallest: float
-) -> Places:
-    """The windows of random resized crops, (n, 4): left, top, right, bottom in pixels.
+    high: U64, low: U64, sizes: Indices, *, seed: int, epoch: int, copies: Indices, smallest: float
+) -> Indices:
+    """Draws random resized crops, (n, 4): left, top, right, bottom in pixels.
 
     A window has between `smallest` and all of the image's area, and an aspect ratio between 3:4 and 4:3 (uniform in its
     logarithm). If none of ten draws fits, it is the largest centred window with a ratio within these bounds.
@@ -269,17 +266,17 @@ def crop_windows(
     Args:
         high, low: (n,) halves of the uids.
         sizes: (n, 2) widths and heights in pixels.
-        seed, epoch: of the random numbers.
-        repeats: (n,) number of each pair's repetition in this epoch.
-        smallest: share of the area, in (0, 1].
+        seed, epoch: decide the random numbers, together with uid and copy.
+        copies: (n,) number of the copy of the pair in this epoch, from 0.
+        smallest: smallest share of the area, in (0, 1].
 
-    Source: Szegedy et al. 2015, "Going deeper with convolutions", section 6, as torchvision's RandomResizedCrop does
-    it; open_clip's `scale=(0.9, 1.0)`.
+    Source: Szegedy et al. 2015, "Going deeper with convolutions", section 6; torchvision's RandomResizedCrop;
+    open_clip's `scale=(0.9, 1.0)`.
     """
     n = high.size
     tries = np.tile(np.arange(_TRIES), n)
     uids = np.repeat(high, _TRIES), np.repeat(low, _TRIES)
-    same = [np.full(tries.size, _CROP), np.full(tries.size, epoch), np.repeat(repeats, _TRIES)]
+    same = [np.full(tries.size, _CROP), np.full(tries.size, epoch), np.repeat(copies, _TRIES)]
 
     def draw(what: int) -> NDArray[np.float64]:
         """(n, tries)."""
@@ -295,7 +292,7 @@ def crop_windows(
     across, down = across[rows, chosen], down[rows, chosen]
     left = np.floor(draw(2)[rows, chosen] * (size[:, 0] - across + 1))
     top = np.floor(draw(3)[rows, chosen] * (size[:, 1] - down + 1))
-    # None fitted: the centre, as large as the bounds of the ratio allow.
+    # If none fits: the centre, as large as the bounds of the ratio allow.
     none = ~fits.any(1)
     inside = np.clip(size[:, 0] / size[:, 1], _NARROWEST, _WIDEST)
     centre_across = np.minimum(size[:, 0], np.maximum(1, np.rint(size[:, 1] * inside)))

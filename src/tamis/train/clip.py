@@ -1,7 +1,7 @@
 """`tamis train clip`: a CLIP on the pairs of a run or of a subset, to compare subsets or to score with.
 
-The loop is `loop.fit`. This file checks the request, begins or resumes a training in its folder, and gives the loop its
-model (`towers`), its step (`step`, `losses`), its data (`batches`) and what happens between steps (`watch`).
+This file checks the request, starts or resumes a training in its folder, and calls the loop (`loop.fit`) with a model
+(`towers`), a loss (`step`, `losses`), data (`batches`), and a callback that logs and saves after each step (`watch`).
 """
 
 from __future__ import annotations
@@ -33,36 +33,45 @@ from tamis.store.targets import check_own
 from tamis.train.batches import Batches, TrainingRows, split
 from tamis.train.loop import fit, new_optimisers, started
 from tamis.train.scales import ARCHITECTURES, ClipTraining
-from tamis.train.step import How, Step, Task, checkpoint_layers, choose_pieces, flops_per_pair, preparation, text_states
+from tamis.train.step import (
+    How,
+    TrainingContext,
+    TrainingStep,
+    choose_pieces,
+    flops_per_pair,
+    preparation,
+    recompute_layers,
+    text_states,
+)
 from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
 from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, load_checkpoint
 
 log = logging.getLogger(__name__)
 
-#: Statuses of the index whose image cannot be trained on.
+#: Statuses (in the index) of samples without an image to train on.
 _NO_IMAGE = ("image_missing", "image_broken", "image_too_large", "image_refused", "shard_cut")
 
-#: The folders of C-RHO's two models.
+#: Folder names of C-RHO's two models.
 CLEAN, POOL = "clean", "pool"
 
-_WARMUP_SHARE = 0.1  # of the steps, at most, for C-SSFT and C-RHO: a short training should reach its learning rate
+_WARMUP_SHARE = 0.1  # C-SSFT and C-RHO warm up for at most this share: short trainings should reach their full rate
 _MANIFEST = "training.json"
-_TO_LEARN_FROM = 1_000_000  # captions that a tokenizer is learned from
+_TO_LEARN_FROM = 1_000_000  # a tokenizer is learned from at most so many captions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """The result of a training."""
 
-    folder: Path  # the model's: `transformers` loads it, and so does every signal that takes a CLIP
-    steps: int  # batches, of this and earlier calls
+    folder: Path  # holds the model: `transformers` loads it, and so does every signal that takes a CLIP
+    steps: int  # batches, including earlier calls
     samples: int  # pairs seen, repeats counted
-    pairs: int  # distinct pairs that it trained on
+    pairs: int  # distinct pairs
     unreadable: int  # samples that could not be decoded during the training
-    seconds: float  # of the steps, with those of earlier calls up to their last checkpoint
-    losses: Sequence[float]  # of the steps of this call, of this process's share
-    samples_per_second: float  # of all processes together, in this call; 0 if it had nothing to do
-    utilisation: float  # share of the hardware's operations that the model used (MFU), see `step.peak_rate`
+    seconds: float  # training time, including earlier calls up to their last checkpoint
+    losses: Sequence[float]  # this process's loss in each step of this call
+    samples_per_second: float  # over all processes, in this call; 0 if it had nothing to do
+    utilisation: float  # model FLOPs utilisation (MFU) in [0, 1], see `step.peak_rate`
 
 
 def train_clip(
@@ -75,13 +84,13 @@ def train_clip(
     epochs: float | None = None,
     tokenizer: str | None = None,
 ) -> Trained:
-    """Trains a CLIP on a subset's pairs, or all of a run, and writes its folder. The same call again resumes.
+    """Trains a CLIP on the pairs of a subset or run and writes its folder. The same call again resumes.
 
-    `training/` in the folder has settings, metrics (JSON lines) and the checkpoint. `epochs` replaces the training's
-    samples. A CLIP from scratch uses the tokenizer of a checkpoint, or learns one from the captions.
+    `training/` in the folder has settings, metrics (JSON lines) and the checkpoint. `epochs` overrides the training's
+    `samples`. `tokenizer` is a checkpoint whose tokenizer a CLIP from scratch uses; None learns one from the captions.
 
     Under torchrun every process calls it. The first one writes, and all must see the folder. A resumed training has the
-    same losses as one that never stopped, bit for bit on the same CPU with as many processes and threads.
+    same losses as one that never stopped: bit for bit on the same CPU with as many processes and threads.
     """
     require("torch", "transformers", "safetensors", extra="clip")
     run = _run_of(source)
@@ -103,48 +112,40 @@ def train_clip(
             raise StopError(
                 f"a batch of {training.batch} does not divide into {processes.count} processes of {pieces} pieces"
             )
-        task = Task(run, pool, rows, folder, training, how, processes, held)
+        context = TrainingContext(run, pool, rows, folder, training, how, processes, held)
         done = False
         if processes.first:  # torchrun ends the others if this one fails
             check_folder(folder)
             identity = _identity(training, run, rows, tokenizer)  # a missing model must not leave a folder
-            lock.enter_context(locked(task.state))
-            sweep(task.state)
-            for path in task.state.glob(".tmp*"):  # safetensors' own temporary files
+            lock.enter_context(locked(context.state))
+            sweep(context.state)
+            for path in context.state.glob(".tmp*"):  # safetensors' own temporary files
                 path.unlink(missing_ok=True)
             facts = _resumed(folder, identity)
             if facts is None:
-                write_record(task.state / _MANIFEST, {"format": 1, "settings": identity})
+                write_record(context.state / _MANIFEST, {"format": 1, "settings": identity})
             done = facts is not None and "result" in facts
             if left_out:
                 log.warning("%d pairs are left out: their image or caption cannot be read", left_out)
         if processes.largest(done):
             if not complete(folder):
                 raise RunError(f"{folder}: the training is done, but its model is incomplete. Delete it and repeat")
-            _check_epochs(task, training.steps)
+            _check_epochs(context, training.steps)
             log.info("%s is done already", folder)
-            return Trained(folder=folder, losses=[], **read_record(task.state / _MANIFEST)["result"])
-        return _train(task, tokenizer)
+            return Trained(folder=folder, losses=[], **read_record(context.state / _MANIFEST)["result"])
+        return _train(context, tokenizer)
 
 
 def check_folder(folder: Path) -> None:
-    """Raises RunError unless a folder is new, empty, or of a training of ours."""
+    """Raises RunError unless a folder is new, empty, or holds a training of ours."""
     folder = folder.expanduser()
     check_own(folder, what="training", marks=[f"{TRAINING}/{_MANIFEST}"], also=[TRAINING])
-    # An index is there before the training is, and a lock.
+    # The run and the lock are written before the manifest.
     check_own(folder / TRAINING, what="training", marks=[_MANIFEST], also=["run", "lock"])
 
 
-def check_training(source: Subset | Run, *, pool: Pool, out: str | Path, training: ClipTraining) -> None:
-    """Raises what `train_clip` would before its first step, and writes nothing."""
-    folder = Path(out).expanduser()
-    rows, _ = split(_readable(source, pool)[0], training.hold_out)
-    check_folder(folder)
-    _resumed(folder, _identity(training, _run_of(source), rows, None))
-
-
 def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
-    """The pairs to train on, and how many are left out because the index says that they cannot be read."""
+    """Returns the pairs to train on, and how many are left out because the index marks them as unreadable."""
     run = _run_of(source)
     if isinstance(source, Run):
         times = np.ones(len(run), np.int64)
@@ -167,14 +168,14 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
 
 
 def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> ClipTraining:
-    """A training for `epochs` epochs of the pairs, repeats counted."""
+    """Returns the training with as many samples as `epochs` epochs have, repeats counted."""
     if not 0 < epochs < math.inf:
         raise ValueError(f"epochs must be above 0 and finite, got {epochs}")
     return replace(training, samples=max(1, round(epochs * rows.epoch_size)))
 
 
-def read_as(run: Run) -> dict[str, Any]:
-    """The settings of a run's pool that change its captions and images, without defaults.
+def pool_reading_settings(run: Run) -> dict[str, Any]:
+    """Returns the pool settings of a run that change its captions or images and differ from the defaults.
 
     With other settings (another column of captions, say) the same rows of the same files are other pairs.
     """
@@ -193,7 +194,7 @@ def fine_tuning(
     """C-SSFT's training, without its length.
 
     The paper trains 5 epochs on CC3M at 1e-5 from a pretrained OpenCLIP model (Maini et al. 2024, T-MARS, section 4.2)
-    and leaves the rest open. Batch and warm-up are those of its other trainings (section 5.1).
+    and leaves the rest open. We take batch and warm-up from its other trainings (section 5.1).
     """
     if model in ARCHITECTURES:
         raise ModelError(
@@ -211,8 +212,8 @@ def train_c_ssft(
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of C-RHO's two trainings."""
+class TrainingSet:
+    """The pairs of a training and the number of epochs."""
 
     source: Subset | Run
     pool: Pool
@@ -220,17 +221,20 @@ class Part:
 
 
 def train_c_rho(
-    clean: Part, pool: Part, *, out: str | Path, training: ClipTraining, how: How
+    clean: TrainingSet, pool: TrainingSet, *, out: str | Path, training: ClipTraining, how: How
 ) -> tuple[Trained, Trained]:
     """Trains the same model on clean pairs and on the pool, into `out/clean` and `out/pool`. The same call resumes.
 
-    The paper trains 32 epochs on CC3M and 1 on the pool (Maini et al. 2024, T-MARS, section 4.2 and appendix A.2), and
-    leaves open which model and how.
+    The paper trains 32 epochs on CC3M and 1 on the pool (Maini et al. 2024, T-MARS, section 4.2 and appendix A.2). It
+    names neither the model nor the hyperparameters.
     """
     parts = {CLEAN: clean, POOL: pool}
     trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
     for name, part in parts.items():  # check both trainings before starting the first
-        check_training(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name])
+        rows, _ = split(_readable(part.source, part.pool)[0], training.hold_out)
+        check_folder(Path(out) / name)
+        identity = _identity(trainings[name], _run_of(part.source), rows, None)
+        _resumed((Path(out) / name).expanduser(), identity)
     with started(how.device.kind):
         first, second = (
             train_clip(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name], how=how)
@@ -240,7 +244,7 @@ def train_c_rho(
 
 
 def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> ClipTraining:
-    """A training for `epochs` epochs of the pairs, with a warm-up of at most a tenth of the steps."""
+    """Returns the training for `epochs` epochs of the pairs, with a warm-up of at most a tenth of the steps."""
     at_least_one(epochs=epochs)
     rows, _ = training_rows(source)
     if rows.epoch_size < training.batch:
@@ -257,9 +261,9 @@ def _run_of(source: Subset | Run) -> Run:
 
 
 def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
-    """The result of `training_rows`, if the pool has images and all shards that are needed."""
+    """Returns `training_rows`. RunError if the pool has no images or lacks a shard that is needed."""
     if not pool.has_images:
-        raise RunError(f"{pool.spec.paths[0]} is metadata without image files: there is nothing to train on")
+        raise RunError(f"{pool.spec.paths[0]} holds no images: there is nothing to train on")
     run = _run_of(source)
     rows, left_out = training_rows(source)
     shards = {shard.name: shard for shard in pool.shards}
@@ -267,7 +271,7 @@ def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
     for name, is_needed in zip(run.shards, needed, strict=True):
         if is_needed:
             if name not in shards:
-                raise RunError(f"the pool has no shard {name!r}, from which pairs are to be trained on")
+                raise RunError(f"the pool has no shard {name!r}, which holds some of the pairs to train on")
             try:
                 shards[name].stamp()
             except OSError as error:
@@ -276,7 +280,7 @@ def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
 
 
 def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: str | None) -> dict[str, Any]:
-    """What decides the outcome: a training with another identity may not resume in its folder."""
+    """Everything that affects the model. A training resumes only in a folder with the same identity."""
     pairs = xxhash.xxh3_128()
     for part in (rows.rows, rows.times, rows.high, rows.low):
         pairs.update(np.ascontiguousarray(part).tobytes())
@@ -289,12 +293,12 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
         "weights": weights,
         "pairs": pairs.hexdigest(),
         "run": fingerprint({"stamps": run.stamps, "shards": run.shards}),
-        "pool": read_as(run),
+        "pool": pool_reading_settings(run),
     }
 
 
 def _resumed(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The manifest of the training in a folder, None if there is none; RunError if it is another training."""
+    """Reads the manifest in a folder; None if there is none, RunError if its identity differs."""
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():
         return None
@@ -310,84 +314,87 @@ def _resumed(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None
     return facts
 
 
-def _check_epochs(task: Task, step: int) -> None:
-    """Raises RunError if models of epochs are asked for, and one before a step is missing."""
-    ended = step * task.training.batch // task.rows.epoch_size if task.how.keep_epochs else 0
+def _check_epochs(context: TrainingContext, step: int) -> None:
+    """Raises RunError if each epoch's model should be kept and one before this step is missing."""
+    ended = step * context.training.batch // context.rows.epoch_size if context.how.keep_epochs else 0
     for epoch in range(1, ended + 1):
-        if not complete(task.folder / f"epoch-{epoch}"):
+        if not complete(context.folder / f"epoch-{epoch}"):
             raise RunError(
-                f"{task.folder} is at step {step} and has no model of its epoch {epoch}: it was begun without "
+                f"{context.folder} is at step {step} and has no model of its epoch {epoch}: it was begun without "
                 "--keep-epochs, or the model was removed. Choose another folder (--out), or delete this one"
             )
 
 
-def _train(task: Task, tokenizer: str | None) -> Trained:
+def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     """Trains from the last checkpoint to the end and writes the model."""
-    training, how, processes = task.training, task.how, task.processes
+    training, how, processes = context.training, context.how, context.processes
     use_threads(how.device)
-    towers = _untrained(task, tokenizer)
+    towers = _initial_model(context, tokenizer)
     if needs_whole_batch(towers.model) and ((how.pieces or 1) > 1 or processes.count > 1):
         raise StopError(
             f"{training.model} normalises over the whole batch, which cannot be cut into {processes.count} processes "
             f"of {how.pieces or 1} pieces. Train it in one process and piece, or use convnet"
         )
     (optimiser,) = new_optimisers(towers.model, training.loop)
-    facts = load_checkpoint(task.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
+    facts = load_checkpoint(context.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])
     if processes.largest(first) != first or -processes.largest(-first) != first:
-        raise StopError(f"the processes see different checkpoints in {task.state}: use a folder that all of them share")
+        raise StopError(
+            f"the processes see different checkpoints in {context.state}: use a folder that all of them share"
+        )
     if processes.first:
-        _check_epochs(task, first)
+        _check_epochs(context, first)
     if first:
         log.info("resuming after step %d of %d", first, training.steps)
-    states = text_states(task, towers)
+    states = text_states(context, towers)
     if how.checkpointing:
-        checkpoint_layers(towers)
-    if how.pieces is None:  # the checkpoint's number, since another one rounds differently
-        pieces = int(facts["pieces"]) if first else processes.largest(choose_pieces(task, towers, states))
-        task = replace(task, how=replace(how, pieces=pieces))
-    held = HeldOut(task, towers, facts) if task.held is not None and processes.first else None
-    step = Step(task, towers, first)
-    watch = Watch(task, towers, optimiser, step, facts, flops_per_pair(task, towers, states), held)
+        recompute_layers(towers)
+    if how.pieces is None:  # a resumed training keeps its number, since another one rounds differently
+        pieces = int(facts["pieces"]) if first else processes.largest(choose_pieces(context, towers, states))
+        context = replace(context, how=replace(how, pieces=pieces))
+    held = HeldOut(context, towers, facts) if context.held is not None and processes.first else None
+    step = TrainingStep(context, towers, first)
+    watch = Watch(context, towers, optimiser, step, facts, flops_per_pair(context, towers, states), held)
     batches = Batches(
-        run=task.run, pool=task.pool, rows=task.rows, batch=training.batch, side=towers.side, smallest=training.crop,
-        resample=towers.resample, seed=training.seed, processes=processes, threads=how.threads, cache=how.cache,
+        run=context.run, pool=context.pool, rows=context.rows, batch=training.batch, side=towers.side,
+        smallest=training.crop, resample=towers.steps.resample, seed=training.seed, processes=processes,
+        threads=how.threads, cache=how.cache,
     )  # fmt: skip
-    reader = batches(first, training.steps, preparation(task, towers, states))
+    reader = batches(first, training.steps, preparation(context, towers, states))
     try:
         losses = fit(towers.model, step, reader, training.loop, optimisers=[optimiser], after_step=watch, first=first)
     except FloatingPointError as error:
-        raise StopError(f"{error}; the last checkpoint is that of step {watch.saved}") from error
+        raise StopError(f"{error}; the last checkpoint was saved after step {watch.saved}") from error
     finally:
         reader.close()
     result = watch.result()
     if processes.first:
         if held is not None and training.keep_best:
-            load_checkpoint(task.state / BEST, towers.model, optimiser)
+            load_checkpoint(context.state / BEST, towers.model, optimiser)
             best, lowest = held.facts["best_step"], held.facts["best"]
             log.info("kept the model of step %d, whose held-out loss of %.3f is the lowest", best, lowest)
-        towers.save(task.folder)
-        manifest = task.state / _MANIFEST
+        towers.save(context.folder)
+        manifest = context.state / _MANIFEST
         write_record(manifest, {**read_record(manifest), "result": result})
         for name in (CHECKPOINT, BEST, "text-states.npy"):
-            (task.state / name).unlink(missing_ok=True)
+            (context.state / name).unlink(missing_ok=True)
     processes.wait()
-    return Trained(folder=task.folder, losses=losses, **result)
+    return Trained(folder=context.folder, losses=losses, **result)
 
 
-def _untrained(task: Task, tokenizer: str | None) -> Towers:
-    """The untrained model on its device, the same in every process."""
+def _initial_model(context: TrainingContext, tokenizer: str | None) -> Towers:
+    """The model before its first step, on its device, the same in every process."""
     import torch
 
     path = None
-    if needs_tokenizer(task.training):
-        path = resolve(tokenizer).path if tokenizer else task.state / "tokenizer"
-        if task.processes.first and not path.is_dir():
-            learn_tokenizer(task.captions(_TO_LEARN_FROM), task.training, path)
-        task.processes.wait()
-    towers = build(task.training, tokenizer=path)
-    kind = task.how.device.kind
-    device = f"cuda:{task.processes.local_rank}" if kind == "cuda" and task.processes.count > 1 else kind
-    towers.model.to(device, memory_format=torch.channels_last)  # faster for convolutions, and images come so
-    task.processes.same_start([*towers.model.parameters(), *towers.model.buffers()])
+    if needs_tokenizer(context.training):
+        path = resolve(tokenizer).path if tokenizer else context.state / "tokenizer"
+        if context.processes.first and not path.is_dir():
+            learn_tokenizer(context.captions(_TO_LEARN_FROM), context.training, path)
+        context.processes.wait()
+    towers = build(context.training, tokenizer=path)
+    kind = context.how.device.kind
+    device = f"cuda:{context.processes.local_rank}" if kind == "cuda" and context.processes.count > 1 else kind
+    towers.model.to(device, memory_format=torch.channels_last)  # faster for convolutions; images have this layout
+    context.processes.same_start([*towers.model.parameters(), *towers.model.buffers()])
     return towers

@@ -1,9 +1,9 @@
 """`tamis train sba` and `tamis train icc`: ICC's second teacher, and the student that needs only the caption.
 
-SBA's teacher is a linear layer from CLIP's text space to one soft token of a language model. The teachers' scores are
-standardised per caption length. In the paper's two stages, one student learns each teacher, their scores are combined
-by a regression on labels, and the final student learns the combination. With one stage the regression uses the
-teachers' own scores.
+ICC has two teachers, VBA and SBA. SBA has one trained part: a linear layer from CLIP's text space to a soft token of a
+language model. We standardise the teachers' scores per caption length. In the paper's two stages, a student learns each
+teacher, a regression on labels combines the students' scores, and the final student learns the combination. With one
+stage the regression combines the teachers' own scores.
 
 Source: Yanuka et al. 2024 (ICC), appendix A.
 """
@@ -45,26 +45,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The columns of the teachers, in the order of the weights.
+#: The teachers' columns, in the order of the weights.
 TEACHERS = ("vba", "sba")
 
-#: Names of the heads in transformers' classes, which are new in a student.
+#: Names of heads in transformers' classes. A student gets a new head.
 _HEADS = ("classifier", "pre_classifier", "classification_head", "score", "head", "sequence_summary", "logits_proj")
 
-#: Captions that the paper had labelled.
+#: Number of captions that people labelled for the paper.
 LABELLED = 244
 
-_HELD_OUT = 10  # a tenth of the captions is held out to measure the student
+_HELD_OUT = 10  # one caption in ten is held out to measure the student
 
 
 @dataclass(frozen=True, kw_only=True)
 class SbaTraining:
-    """The settings of the layer's training; the paper's numbers (appendix A.7)."""
+    """Settings to train SBA's layer. The defaults are the paper's (appendix A.7)."""
 
     epochs: Annotated[int, "Number of epochs."] = 2
     batch_size: Annotated[int, "Captions in a batch of training."] = 128
     learning_rate: Annotated[float, "AdamW's peak learning rate."] = 2e-3
-    warmup: float = 0.03  # share of the steps over which the rate rises; it then falls to 0 along a half cosine
+    warmup: float = 0.03  # share of the steps in which the rate rises; then it falls to 0 along a half cosine
     end: Annotated[End, "The end of a caption: newline (as released), or eos for models of single sentences."] = (
         "newline"
     )
@@ -76,11 +76,11 @@ class SbaTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """The settings of a student's training.
+    """Settings to train a student.
 
-    The paper gives the student and the mean squared error. The rest follows its SBA (appendix A.7): two epochs,
-    batches of 128, a half cosine after a warm-up of 0.03, and the AdamW of `transformers`' Trainer (betas 0.9 and
-    0.999, no weight decay). The learning rate is ours.
+    The paper names the student and the mean squared error, the released code the learning rate. The rest is as for SBA
+    (appendix A.7): two epochs, batches of 128, a half cosine after a warm-up of 0.03, and the AdamW of `transformers`'
+    Trainer (betas 0.9 and 0.999, no weight decay).
     """
 
     student: Annotated[str, "The text encoder to start from."] = "distilbert/distilroberta-base"
@@ -88,8 +88,8 @@ class Distillation:
     batch_size: Annotated[int, "Captions in a batch of training."] = 128
     learning_rate: Annotated[float, "The peak learning rate."] = 1e-4
     optimiser: Annotated[Literal["adamw", "muon"], "adamw, or muon for the matrices inside the layers."] = "adamw"
-    warmup: float = 0.03  # share of the steps over which the rate rises
-    max_tokens: int = 64  # longer captions are cut in training
+    warmup: float = 0.03  # share of the steps in which the rate rises
+    max_tokens: int = 64  # training truncates longer captions
     seed: Annotated[int, "Seed of the new head, dropout and the order of the captions."] = 0
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ def _fit(
     network: torch.nn.Module, loss: Callable[[NDArray[np.int64]], torch.Tensor], captions: int,
     training: SbaTraining | Distillation, precision: Precision = "float32", **settings: Any,
 ) -> list[float]:  # fmt: skip
-    """Trains on batches of captions, given by their numbers, each epoch in another order; returns the losses."""
+    """Trains on batches of caption numbers, shuffled in each epoch; returns the losses."""
     steps = math.ceil(captions / training.batch_size) * training.epochs
     log.info("%d captions, %d batches of %d", captions, steps, training.batch_size)
     rng = np.random.default_rng(training.seed)
@@ -132,9 +132,9 @@ def train_sba(
     device: Device,
     training: SbaTraining | None = None,
 ) -> list[float]:
-    """Trains the layer and writes its folder, which the signal `sba` takes as its bridge. Returns each step's loss.
+    """Trains SBA's layer and writes its folder, the `bridge` of the signal `sba`. Returns each step's loss.
 
-    CLIP's vectors are computed once for every distinct caption. Gradients go through the frozen language model.
+    Embeds every distinct caption with CLIP once. Gradients go through the frozen language model.
 
     Source: Yanuka et al. 2024 (ICC), section 2 and appendix A.7.
     """
@@ -178,7 +178,7 @@ def train_sba(
 
 @dataclass(frozen=True)
 class Logistic:
-    """sigma(weights . x + bias): (n,) probabilities of (n, k) columns."""
+    """sigma(weights . x + bias): (n,) probabilities from (n, k) columns."""
 
     weights: tuple[float, ...]
     bias: float
@@ -192,14 +192,14 @@ class Distilled:
     """The result of a distillation."""
 
     folder: Path  # the checkpoint, a model for the signal `icc`
-    captions: int  # that the student learned from
-    held_out: int  # that it was measured on
-    labelled: int  # captions with labels
+    captions: int  # number of captions that the student learned from
+    held_out: int  # number of captions to measure it on
+    labelled: int  # number of captions with labels
     stages: int  # see `distill`
-    combination: Logistic  # of the standardised teachers, or of their students
-    with_target: Agreement  # of the student with the combination, on the held-out captions
-    #: agreement of "vba", "sba" (standardised, or their students), "combined" and "student" with the labels, which the
-    #: student has not seen; the combination was fitted on them unless its weights were given
+    combination: Logistic  # combines the standardised teachers, or their students
+    with_target: Agreement  # between the student and the combination, on the held-out captions
+    #: agreement with the labels for "vba", "sba" (the teachers, standardised, or their students), "combined" and
+    #: "student". The student has not seen the labels; the combination was fitted on them unless weights were given.
     with_labels: Mapping[str, Agreement]
 
 
@@ -222,13 +222,14 @@ def distill(
         scores: a run with the columns `vba` and `sba`, or a table with them and the captions.
         out: the new folder.
         device: where to train.
-        labels: a table of captions with labels (higher is more concrete), which decide the combination. The student
-            sees none of these captions.
-        label, text: the columns of labels and of captions.
-        weights: in place of labels: of vba, sba, and the bias.
-        training: the settings; None for the defaults.
+        labels: a table of captions with labels (higher is more concrete), on which the combination is fitted. The
+            student sees none of these captions.
+        label, text: names of the columns with labels and captions.
+        weights: instead of labels: weight of vba, weight of sba, bias.
+        training: None for the defaults.
         stages: 2 combines students of the teachers, 1 the teachers themselves.
-        students: of vba and of sba, as `distill_teacher` wrote them; None trains both now and deletes them later.
+        students: folders of the students of vba and sba, written by `distill_teacher`; None trains both and deletes
+            them afterwards.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2 (two stages) and A.9 (the combination).
     """
@@ -236,7 +237,7 @@ def distill(
     if labels is None and weights is None:
         raise ValueError("say how to combine the teachers: labels (a table of captions), or weights of vba, sba, bias")
     if weights is not None and (len(weights) != len(TEACHERS) + 1 or not np.isfinite(weights).all()):
-        raise ValueError(f"expected {len(TEACHERS) + 1} finite weights, of vba, sba and the bias, got {list(weights)}")
+        raise ValueError(f"expected {len(TEACHERS) + 1} finite weights: vba, sba, bias; got {list(weights)}")
     if stages not in (1, 2) or (stages == 1 and students is not None):
         raise ValueError(f"stages must be 1 or 2, and students are for two stages; got {stages}")
     _check_students(students)
@@ -245,7 +246,7 @@ def distill(
     columns, norms = standardised(raw, caption_lengths(captions))
     rows, values = _labelled(labels, label, text, captions)
     if weights is None and not len(rows):
-        raise PoolError(f"none of the captions in {labels} has scores in {scores}: score them by both teachers too")
+        raise PoolError(f"none of the captions in {labels} has scores in {scores}: score them with both teachers")
     aside = is_held_out(captions)
     learned = ~aside
     learned[rows] = False
@@ -295,9 +296,9 @@ def distill_teacher(
     text: str | None = None,
     training: Distillation | None = None,
 ) -> Agreement:
-    """Trains the student of one teacher, the first of the two stages, and writes its checkpoint into a new folder.
+    """Trains the student of one teacher (the first of two stages) and writes its checkpoint into a new folder.
 
-    It learns the standardised scores of all captions except the held-out tenth, labelled or not.
+    It learns the teacher's standardised scores on all captions except the held-out tenth, labelled or not.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2.
     """
@@ -336,7 +337,7 @@ def captions_to_label(
 
 
 def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[str], Float64s]:
-    """The distinct captions of a run or a table (column `text`), sorted, with their teachers' mean scores, (n, 2)."""
+    """Returns a run's or table's distinct captions (column `text`), sorted, and their mean scores, (n, 2)."""
     if Path(path).is_dir() or is_run(path):
         run = open_run(path)
         texts = [text or "" for shard in run.shards for text in run.index(shard, ["caption"])["caption"].to_pylist()]
@@ -355,12 +356,12 @@ def read_teachers(path: str | Path, *, text: str | None = None) -> tuple[list[st
 
 
 def caption_lengths(captions: Sequence[str]) -> NDArray[np.int64]:
-    """The lengths for the standardisation: numbers of words."""
+    """Returns the number of words of each caption: scores are standardised per length."""
     return np.array([len(caption.split()) for caption in captions])
 
 
 def standardised(scores: Float64s, lengths: NDArray[np.int64]) -> tuple[Float64s, list[PerLength]]:
-    """(n, k) scores standardised per length, and by what. Negative scores, which BERTScore allows, count as 0.
+    """Standardises (n, k) scores per length; also returns the norms. Negative scores (BERTScore has some) count as 0.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.1.
     """
@@ -372,8 +373,8 @@ def standardised(scores: Float64s, lengths: NDArray[np.int64]) -> tuple[Float64s
 def combination_of(scores: Float64s, labels: Float64s, *, ridge: float = 1e-3) -> Logistic:
     """Fits sigma(a vba + b sba + c) to labels binarised at their median.
 
-    If one side would be empty, as with labels of 0 and 1, labels equal to the median form it; else they are left out.
-    `ridge` penalises squared weights, per caption: teachers that separate the labels would get infinite ones.
+    Labels equal to the median are left out, unless a side would be empty without them, as with labels of 0 and 1.
+    `ridge` penalises squared weights, per caption: teachers that separate the labels would get infinite weights.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.9.
     """
@@ -394,13 +395,13 @@ def combination_of(scores: Float64s, labels: Float64s, *, ridge: float = 1e-3) -
 
 
 def is_held_out(captions: Sequence[str]) -> NDArray[np.bool_]:
-    """Which captions are in the tenth that students are measured on, the same in every pool."""
+    """Which captions are held out to measure students: a tenth, the same in every pool."""
     return np.array([xxhash.xxh3_64_intdigest(caption.encode()) % _HELD_OUT == 0 for caption in captions])
 
 
 def _check_students(students: Sequence[str] | None) -> None:
     if students is not None and len(students) != len(TEACHERS):
-        raise ValueError(f"expected {len(TEACHERS)} students, of {' and of '.join(TEACHERS)}, got {len(students)}")
+        raise ValueError(f"expected {len(TEACHERS)} students, of {' and '.join(TEACHERS)}, got {len(students)}")
 
 
 def _check_enough(captions: Sequence[str], learned: NDArray[np.bool_], aside: NDArray[np.bool_]) -> None:
@@ -412,7 +413,7 @@ def _check_enough(captions: Sequence[str], learned: NDArray[np.bool_], aside: ND
 
 
 def _by_new_students(captions: Sequence[str], teachers: Float64s, training: Distillation, device: Device) -> Float64s:
-    """Trains a student of each teacher, kept nowhere, and returns their scores, (n, 2)."""
+    """Trains a student of each teacher in a temporary folder and returns their scores, (n, 2)."""
     with tempfile.TemporaryDirectory() as temporary:
         learned, scores = ~is_held_out(captions), []
         for name, column in zip(TEACHERS, teachers.T, strict=True):
@@ -427,7 +428,7 @@ def _scores_of(students: Sequence[str], captions: Sequence[str], device: Device)
 def _labelled(
     labels: str | Path | None, label: str, text: str | None, captions: Sequence[str]
 ) -> tuple[NDArray[np.int64], Float64s]:
-    """Row indices of the labelled captions, and their labels; those of a repeated caption are averaged."""
+    """Returns indices of the labelled captions and their labels; labels of a repeated caption are averaged."""
     if labels is None:
         return np.empty(0, np.int64), np.empty(0)
     table = read_texts(labels, text=text, numbers=[label])
@@ -443,7 +444,7 @@ def _student(
     captions: Sequence[str], target: Float64s, learned: NDArray[np.bool_], out: Path, training: Distillation,
     device: Device,
 ) -> Callable[[Sequence[str]], NDArray[Any]]:  # fmt: skip
-    """Trains a student of the target on the captions to learn from, writes its folder and loads it."""
+    """Trains a student on the `learned` captions, writes its folder, and loads it."""
     require("torch", "transformers", extra="clip")
     import torch
     from torch.nn import functional as F

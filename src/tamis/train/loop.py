@@ -1,4 +1,4 @@
-"""The training loop, its optimisers, and the processes that train one model together, as torchrun starts them."""
+"""The training loop, its optimisers, and the process group of a training under torchrun."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Batch = TypeVar("Batch")
+BatchT = TypeVar("BatchT")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to optimise; what is optimised is passed to `fit`."""
+    """Optimiser and schedule."""
 
     steps: int  # number of batches
     optimiser: Literal["adamw", "muon"] = "muon"  # see `new_optimisers`
     learning_rate: float = 1e-3  # AdamW's peak
     matrix_learning_rate: float = 1e-2  # Muon's peak
-    betas: tuple[float, float] = (0.9, 0.98)  # AdamW's
-    epsilon: float = 1e-8  # AdamW's
-    weight_decay: float = 0.05  # of everything with two or more dimensions
+    betas: tuple[float, float] = (0.9, 0.98)  # for AdamW
+    epsilon: float = 1e-8  # for AdamW
+    weight_decay: float = 0.05  # on parameters with two or more dimensions
     warmup: int = 50  # steps of linear rise; then a half cosine, which reaches the floor one step after the last
-    floor: float = 0.02  # share of the peak at which they end
-    clip_norm: float | None = 1.0  # longer gradients are shortened to this norm
-    report_every: int | None = 50  # steps between two lines of the log; None writes none
+    floor: float = 0.02  # final learning rate / peak
+    clip_norm: float | None = 1.0  # largest norm of the gradients; longer ones are scaled down
+    report_every: int | None = 50  # steps between two lines of the log; None: no log
 
     def __post_init__(self) -> None:
         check_words(self)
 
     def shortened(self, effort: float) -> Settings:
-        """The same settings with a share of the steps, at least two."""
+        """The same settings with this share of the steps, at least two."""
         return replace(self, steps=max(2, round(self.steps * effort)))
 
     def rate(self, step: int) -> float:
-        """The share of the peak rates at a step, counted from 0: in (0, 1]."""
+        """Learning rate / peak at a step, counted from 0: in (0, 1]."""
         rising = min(1.0, (step + 1) / max(1, self.warmup))
         done = max(0, step - self.warmup) / max(1, self.steps - self.warmup)
         return rising * (self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done)))
@@ -54,8 +54,8 @@ class Settings:
 
 def fit(
     model: torch.nn.Module,
-    loss: Callable[[Batch], torch.Tensor],
-    batches: Iterator[Batch],
+    loss: Callable[[BatchT], torch.Tensor],
+    batches: Iterator[BatchT],
     settings: Settings,
     *,
     precision: Precision = "float32",
@@ -67,11 +67,11 @@ def fit(
 
     Args:
         model: its parameters with `requires_grad` are trained.
-        loss: returns a scalar for a batch. A scalar without a graph means that it has set the gradients itself.
+        loss: returns a scalar for a batch. If it set the gradients itself, it returns a scalar without a graph.
         batches: yields at least `settings.steps - first` batches.
         settings: how to optimise.
         precision: "bf16" runs `loss` under autocast; weights, gradients and losses stay float32.
-        optimisers: with their groups at their peak rates; None: new ones as the settings say.
+        optimisers: with peak learning rates in their groups; None: new ones as the settings say.
         after_step: called with the number of each finished step, counted from 1, and its loss.
         first: steps done by an earlier call.
 
@@ -120,7 +120,7 @@ def fit(
 
 @contextmanager
 def autocast(precision: Precision, device: str) -> Iterator[None]:
-    """Autocast to bf16 if that is the precision."""
+    """Runs the block under autocast if the precision is bf16."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -134,10 +134,10 @@ def autocast(precision: Precision, device: str) -> Iterator[None]:
 
 
 def new_optimisers(model: torch.nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
-    """The optimisers of a training, at their peak rates.
+    """Creates the optimisers of a training, with their peak learning rates.
 
-    "adamw": AdamW for all trained parameters. "muon": Muon for matrices and convolutions inside the layers, whose steps
-    are as long as AdamW's (`match_rms_adamw`), and AdamW for all others.
+    "adamw": AdamW for all trained parameters. "muon": Muon for matrices and convolutions inside the layers, with steps
+    as long as those of AdamW (`match_rms_adamw`), and AdamW for the other parameters.
 
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
     scalable for LLM training", section 2.2.
@@ -165,7 +165,7 @@ def new_optimisers(model: torch.nn.Module, settings: Settings) -> list[torch.opt
     decayed: list[torch.nn.Parameter] = []
     others: list[torch.nn.Parameter] = []
     for name, one in model.named_parameters():
-        # "encoder.layers.3.mlp.fc1.weight"; the first part may be the number that a list of modules gives.
+        # "encoder.layers.3.mlp.fc1.weight". Skip the first part: in a list of modules it is a number too.
         in_layer = any(part.isdigit() for part in name.split(".")[1:])
         if not one.requires_grad:
             continue
@@ -181,12 +181,12 @@ def new_optimisers(model: torch.nn.Module, settings: Settings) -> list[torch.opt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Processes:
-    """Which of how many processes this one is."""
+class ProcessGroup:
+    """The processes that train one model, and the rank of this one."""
 
     rank: int = 0
     count: int = 1  # on all machines
-    local_rank: int = 0  # number of this process on its machine, and of its GPU
+    local_rank: int = 0  # rank on this machine, and the number of the GPU
 
     @property
     def first(self) -> bool:
@@ -232,7 +232,7 @@ class Processes:
             one /= self.count
 
     def same_start(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Copies the first process's numbers to every other process."""
+        """Copies the first process's tensors to all other processes."""
         if self.count > 1:
             import torch
             import torch.distributed as dist
@@ -243,12 +243,12 @@ class Processes:
 
 
 #: One process alone.
-ALONE = Processes()
+ALONE = ProcessGroup()
 
 
 @contextmanager
-def started(device: str) -> Iterator[Processes]:
-    """Joins the process group of torchrun's environment, if there is one, while the block runs; blocks may be nested.
+def started(device: str) -> Iterator[ProcessGroup]:
+    """Joins torchrun's process group, if there is one, while the block runs. Blocks may be nested.
 
     GPUs use NCCL, CPUs gloo.
     """
@@ -267,7 +267,7 @@ def started(device: str) -> Iterator[Processes]:
                 "process for each (torchrun --nproc-per-node)"
             )
         torch.cuda.set_device(local_rank)
-    processes = Processes(rank=int(os.environ["RANK"]), count=count, local_rank=local_rank)
+    processes = ProcessGroup(rank=int(os.environ["RANK"]), count=count, local_rank=local_rank)
     if dist.is_initialized():
         yield processes
         return

@@ -1,7 +1,7 @@
 """CLIP's loss over the pairs of all processes, and its gradient in pieces that fit into memory.
 
-The contrastive loss compares every image of a batch with every text of it. So a batch on eight processes or in eight
-pieces must be computed as one batch, not averaged over eight.
+The contrastive loss compares every image of a batch with every text. So eight processes, or eight pieces, must compute
+the loss of the whole batch; the average of eight small losses is another loss.
 
 Sources: Radford et al. 2021, "Learning transferable visual models from natural language supervision", figure 3; Gao et
 al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (GradCache); open_clip ("gather with
@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from tamis.train.loop import Processes
+from tamis.train.loop import ProcessGroup
 
 if TYPE_CHECKING:
     import torch
 
-#: Returns the image and the text embeddings, (b, d) each, of a piece of a batch.
+#: Embeds a piece of a batch: images and texts, (b, d) each.
 Embed = Callable[[Any], "tuple[torch.Tensor, torch.Tensor]"]
 
 
@@ -38,10 +38,10 @@ def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Ten
         return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 
-def gathered(rows: torch.Tensor, processes: Processes) -> torch.Tensor:
-    """The rows (n, d) of all processes in order of rank, (count * n, d). Gradients are summed over all processes.
+def gathered(rows: torch.Tensor, processes: ProcessGroup) -> torch.Tensor:
+    """Returns the rows (n, d) of all processes in order of rank, (count * n, d). Gradients are summed over processes.
 
-    torch has this too (`torch.distributed.nn`), but deprecated, and tied to the first process group for good.
+    We do not use `torch.distributed.nn`: it is deprecated and fails in a second process group.
     """
     import torch
     import torch.distributed as dist
@@ -71,19 +71,18 @@ def loss_over_processes(
     *,
     usable: torch.Tensor,
     local: bool,
-    processes: Processes,
+    processes: ProcessGroup,
 ) -> torch.Tensor:
-    """CLIP's loss over the pairs of all processes.
+    """This process's share of CLIP's loss over the pairs of all processes.
 
-    Each process gets a share of it. Losses and gradients, averaged over the processes, equal those of one process that
-    has all pairs.
+    Averaged over the processes, losses and gradients equal what one process with all pairs would compute.
 
     Args:
         images, texts: (n, d) embeddings of this process's pairs, not normalised; n is the same everywhere.
         scale: factor of the cosines, the inverse of the temperature.
-        usable: (n,) bool: pairs that could be read. Others neither count nor serve as negatives.
+        usable: (n,) bool: pairs that could be read. The others neither count nor serve as negatives.
         local: each process compares its own images and texts with all ("local loss"): n x N logits instead of N x N.
-        processes: this process and how many there are.
+        processes: the process group.
 
     Returns:
         A scalar, float32. NaN if no process has a usable pair.
@@ -101,8 +100,8 @@ def loss_over_processes(
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:
             return contrastive_loss(all_images, all_texts, scale)
-        place = all_kept.cumsum(0) - 1  # of each pair among the kept ones
-        own = place[processes.rank * size : (processes.rank + 1) * size][usable]
+        kept_index = all_kept.cumsum(0) - 1  # numbers the kept pairs
+        own = kept_index[processes.rank * size : (processes.rank + 1) * size][usable]
         total = F.cross_entropy(scale * all_images[own] @ all_texts.T, own, reduction="sum")
         total = total + F.cross_entropy(scale * all_texts[own] @ all_images.T, own, reduction="sum")
         return total * processes.count / (2 * len(all_images))
@@ -114,11 +113,11 @@ def backward(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> torch.Tensor:
-    """Adds a batch's gradients to those of the parameters and returns its loss, detached.
+    """Adds a batch's gradients to the parameters' gradients and returns its loss, detached.
 
-    With several pieces, each is embedded without a graph, the loss gives the gradient of every embedding, and each
-    piece is embedded again with a graph to pass these gradients on. One piece is in memory at a time. Dropout draws the
-    same numbers both times. The second embedding costs a third more time than one piece would.
+    With several pieces, we embed each without a graph, compute the gradient of the loss by every embedding, then embed
+    each piece again with a graph and pass these gradients on. Only one piece is in memory at a time. Dropout draws the
+    same numbers both times. Several pieces take a third more time than one.
 
     Source: Gao et al. 2021 (GradCache), section 3.2.
     """

@@ -1,4 +1,4 @@
-"""The settings of CLIP's training: DataComp's scales, a small one of our own, and the architectures."""
+"""Settings to train a CLIP: DataComp's scales, a small one of our own, and the architectures."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tamis.train.loop import Settings
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
 OPEN_CLIP = "000ca0a"
 
-_LARGEST = 1e30  # of a setting: more overflows float32 in AdamW
+_LARGEST = 1e30  # larger settings overflow float32 in AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipTraining:
-    """What decides the resulting model. Where it is trained, and in how many pieces, is in `step.How`."""
+    """The settings that affect the resulting model. `step.How` has the others: device, pieces, logging."""
 
     model: Annotated[str, "An architecture such as ViT-B-32, or a checkpoint to start from."] = "ViT-B-32"
     text: Annotated[str, "A pretrained text encoder in place of the text tower, such as minilm."] = ""
@@ -71,8 +71,8 @@ class ClipTraining:
         )  # fmt: skip
 
 
-#: DataComp's scales (its `scale_configs.py`; Gadre et al. 2023, appendix: open_clip's AdamW with beta2 0.98, epsilon
-#: 1e-6 and weight decay 0.2 where it names none), and `lab`: minutes on one core, for the lab's pool and the like.
+#: DataComp's scales (`scale_configs.py`; Gadre et al. 2023, appendix; where it names none, open_clip's beta2 0.98,
+#: epsilon 1e-6 and weight decay 0.2), and `lab`: minutes on one core, for small pools such as the lab's.
 SCALES: Mapping[str, ClipTraining] = {
     "lab": ClipTraining(
         model="resnet-64", text="minilm", freeze_text=True, samples=92_160, batch=256, learning_rate=2e-3, warmup=30
@@ -88,9 +88,9 @@ SCALES: Mapping[str, ClipTraining] = {
 
 
 def at_scale(scale: str, **overrides: Any) -> ClipTraining:
-    """A scale's training with some settings changed; None leaves a setting unchanged.
+    """Returns a scale's training with some settings changed; None leaves a setting unchanged.
 
-    A checkpoint has its own text tower, so the scale's is left out if the model is a checkpoint.
+    A checkpoint has its own text tower, so for a checkpoint the scale's `text` is dropped.
     """
     if scale not in SCALES:
         raise ValueError(unknown_message("scale", scale, SCALES))
@@ -116,12 +116,11 @@ class Architecture:
     """A model that can be trained from scratch."""
 
     kind: str  # the `model_type` of the image tower in transformers
-    side: int  # of the images, in pixels
-    vision: Mapping[str, Any]  # settings of the image tower's configuration
-    #: settings of the text tower's; None: it has none, and a pretrained one must be named
-    text: Mapping[str, Any] | None
-    size: int  # of the embeddings
-    open_clip: str | None = None  # its name in open_clip; None where that has no such model
+    side: int  # image side in pixels
+    vision: Mapping[str, Any]  # configuration of the image tower
+    text: Mapping[str, Any] | None  # configuration of the text tower; None: a pretrained one must be named
+    size: int  # dimension of the embeddings
+    open_clip: str | None = None  # its name in open_clip; None if open_clip lacks it
 
 
 def _vit(name: str, patch: int, width: int, layers: int, text: int, size: int) -> Architecture:
@@ -138,8 +137,8 @@ def _vit(name: str, patch: int, width: int, layers: int, text: int, size: int) -
 def _resnet(side: int) -> Architecture:
     """A residual network (He et al. 2016, arXiv:1512.03385) of four stages, a basic block each, and an attention pool.
 
-    `transformers`' own ResNet returns (b, c, 1, 1), which its dual encoder cannot project. Its DPT (Ranftl et al. 2021,
-    arXiv:2103.13413) puts a transformer on a ResNet and returns (b, c). This one has a single layer, see
+    The ResNet of `transformers` returns (b, c, 1, 1), which its dual encoder cannot project. Its DPT (Ranftl et al.
+    2021, arXiv:2103.13413) puts a transformer on a ResNet and returns (b, c). We use one layer of it, see
     `towers.begin_as_mean`.
     """
     widths = [32, 64, 128, 256]  # multiples of 32: bf16 products on CPUs are two thirds faster than with 40, 80, ...
@@ -174,7 +173,7 @@ def _resnet(side: int) -> Architecture:
     )
 
 
-#: open_clip's, by its names (`model_configs`), and small ones.
+#: open_clip's architectures, with open_clip's names (`model_configs`), and small ones of our own.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "ViT-B-32": _vit("ViT-B-32", 32, 768, 12, 512, 512),
     "ViT-B-16": _vit("ViT-B-16", 16, 768, 12, 512, 512),
@@ -193,7 +192,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "hidden_sizes": [32, 64, 128, 256],
             "depths": [1, 2, 2, 1],
             "patch_size": 4,
-            # ConvNeXt's 1e-6 is for hundreds of epochs: in a few, blocks would stay near 0.
+            # ConvNeXt's 1e-6 suits hundreds of epochs; in a few, blocks would stay near 0.
             "layer_scale_init_value": 0.1,
         },
         text=None,
@@ -207,7 +206,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def open_clip_command(
     training: ClipTraining, shards: str, *, precision: Precision, processes: int = 1, pieces: int = 1
 ) -> str:
-    """The command that trains the same in open_clip, on exported shards (`tamis export --to webdataset`).
+    """Returns the open_clip command for the same training on exported shards (`tamis export --to webdataset`).
 
     The order differs: open_clip draws shards with replacement (`--dataset-resampled`, as DataComp does) and shuffles
     within a buffer.
@@ -247,7 +246,7 @@ def open_clip_command(
         "workers": "4",
     }
     if training.freeze_text:
-        # The last group is the projection, which learns here too; open_clip needs the third option to lock at all.
+        # The unlocked group is the projection, which we train too. Without the third option open_clip refuses to lock.
         options |= {"lock-text": None, "lock-text-unlocked-layers": "1", "lock-text-freeze-layer-norm": None}
     if training.clip_norm is not None:
         options["grad-clip-norm"] = f"{training.clip_norm:.15g}"

@@ -1,6 +1,6 @@
-"""A step of CLIP's training: preparing a batch, embedding it, its loss and gradients.
+"""A step of CLIP's training: prepares a batch, embeds it, computes loss and gradients.
 
-And what a step costs: memory, which decides the number of pieces, and operations, for the utilisation.
+Also measures a step's memory, which decides the number of pieces, and its operations, for the utilisation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tamis.store.checked import Owner, finish_array
 from tamis.store.parts import read_rows
 from tamis.store.run import Run
 from tamis.train.batches import Batch, TrainingRows
-from tamis.train.loop import Processes, autocast
+from tamis.train.loop import ProcessGroup, autocast
 from tamis.train.losses import backward, contrastive_loss, loss_over_processes
 from tamis.train.scales import ClipTraining
 from tamis.train.towers import Towers, needs_whole_batch
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_STATES = 4_000_000  # captions whose states are kept: 6 GB at 384 numbers
+MOST_STATES = 4_000_000  # keep the text states of at most so many captions: 6 GB at width 384
 _STATES_AT_ONCE = 1 << 16
 
-_SHARE = 0.8  # of the free memory may be used
-_MEASURED = 16  # pairs in the measured step, at most
-#: On a CPU a step of ViT-B-32 took 1.12 times what its tensors do: kernels and the allocator need some too.
+_SHARE = 0.8  # use at most this share of the free memory
+_MEASURED = 16  # measure a step of at most so many pairs
+#: On a CPU a step of ViT-B-32 used 1.12 times the memory of its tensors: kernels and the allocator need some too.
 _OVERHEAD = 1.25
-#: Most bytes of a piece on a CPU: larger ones are no faster (ViT-B-32: 16 pairs as 64), and others need memory too.
+#: Largest piece in bytes on a CPU: larger ones are no faster (ViT-B-32: 64 pairs take 4 times as long as 16).
 _ENOUGH_ON_A_CPU = 2 << 30
-_READ_AHEAD = 7  # batches of images that are decoded, waiting or in use at a time
-_CACHED_IMAGE = 1 << 20  # bytes of a decoded image that is kept: 600 x 600 pixels
-_LOGITS = 6  # matrices of the loss that are as large as its logits
+_READ_AHEAD = 7  # batches of images in memory: being decoded, waiting or in use
+_CACHED_IMAGE = 1 << 20  # estimated bytes of a cached image: 600 x 600 pixels
+_LOGITS = 6  # the loss has so many matrices as large as its logits
 _CAPTIONS = 10_000  # sampled to find the longest
 
 #: Floating-point operations per second on dense bf16 matrices, by NVIDIA's data sheets.
@@ -63,7 +63,7 @@ PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """Where and in how many pieces to train. It changes results by rounding only."""
+    """Where and in how many pieces to train. Changes results only by rounding."""
 
     device: Device
     pieces: Annotated[int | None, "Pieces that each process's batch is cut into; by default as memory allows."] = None
@@ -84,8 +84,8 @@ class How:
 
 
 @dataclass(frozen=True)
-class Task:
-    """One training, in one of its processes."""
+class TrainingContext:
+    """A training, as one of its processes sees it."""
 
     run: Run
     pool: Pool
@@ -93,12 +93,12 @@ class Task:
     folder: Path
     training: ClipTraining
     how: How
-    processes: Processes
+    processes: ProcessGroup
     held: TrainingRows | None = None  # held-out pairs
 
     @property
     def state(self) -> Path:
-        """The folder of settings, metrics and checkpoint."""
+        """The folder with settings, metrics and checkpoint."""
         return self.folder / TRAINING
 
     def captions(self, count: int) -> Iterator[str]:
@@ -107,7 +107,7 @@ class Task:
 
 
 def captions_of(run: Run, rows: NDArray[np.int64]) -> Iterator[str]:
-    """Yields the captions of ascending rows of a run; "" for none."""
+    """Yields the captions of ascending rows of a run, "" for a missing one."""
     first = 0
     for shard, size in zip(run.shards, run.sizes, strict=True):
         low, high = np.searchsorted(rows, [first, first + size])
@@ -119,37 +119,37 @@ def captions_of(run: Run, rows: NDArray[np.int64]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """This process's part of a batch, in pieces."""
+    """This process's share of a batch, in pieces."""
 
-    #: each (b, side, side, 3) uint8 pixels, then ids and mask, or the states of a frozen text tower
+    #: each has (b, side, side, 3) uint8 pixels, then ids and mask, or the states of a frozen text tower
     pieces: Sequence[tuple[torch.Tensor, ...]]
-    usable: torch.Tensor  # (n,) bool, of the pairs in the pieces
+    usable: torch.Tensor  # (n,) bool, for the pairs in the pieces
     unreadable: int  # pairs of the batch that could not be read
 
 
-def preparation(task: Task, towers: Towers, states: Floats | None) -> Callable[[Batch], Prepared]:
-    """The function that cuts batches into pieces and captions into tokens, for the thread that reads ahead."""
+def preparation(context: TrainingContext, towers: Towers, states: Floats | None) -> Callable[[Batch], Prepared]:
+    """Returns the function that splits batches into pieces and tokenizes captions, for the reading thread."""
     import torch
 
-    # A tokenizer of its own: two threads must not share one.
+    # Two threads must not share a tokenizer.
     towers = replace(towers, tokenizer=copy.deepcopy(towers.tokenizer))
 
     def prepare(batch: Batch) -> Prepared:
         unreadable = int((~batch.usable).sum())
-        # Batch normalisation must not see the black images in place of unreadable ones. Several processes need batches
-        # of one size and refuse such models, so they keep them.
-        if task.processes.count == 1 and 0 < unreadable < len(batch.captions):
+        # Batch normalisation must not see the black images that stand for unreadable ones. Several processes need
+        # batches of one size, so they keep these images; they refuse models with batch normalisation.
+        if context.processes.count == 1 and 0 < unreadable < len(batch.captions):
             batch = batch.readable()
         size = len(batch.captions)
         pieces = []
-        for part in np.array_split(np.arange(size), min(task.how.pieces or 1, size)):
+        for part in np.array_split(np.arange(size), min(context.how.pieces or 1, size)):
             some = slice(int(part[0]), int(part[-1]) + 1)
             if states is not None:
-                text: tuple[torch.Tensor, ...] = (torch.from_numpy(states[batch.places[some]]),)
+                text: tuple[torch.Tensor, ...] = (torch.from_numpy(states[batch.indices[some]]),)
             else:
                 text = towers.tokens(batch.captions[some])
             piece = (batch.pixels[some], *text)
-            pieces.append(piece if task.how.device.kind == "cpu" else tuple(one.pin_memory() for one in piece))
+            pieces.append(piece if context.how.device.kind == "cpu" else tuple(one.pin_memory() for one in piece))
         return Prepared(pieces, batch.usable, unreadable)
 
     return prepare
@@ -162,58 +162,58 @@ def embed(towers: Towers, piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor
     return images, towers.texts(*text) if len(text) == 2 else towers.model.text_projection(text[0])
 
 
-class Step:
-    """The loss and the gradients of each step, for `loop.fit`."""
+class TrainingStep:
+    """Computes loss and gradients of each step, for `loop.fit`."""
 
-    def __init__(self, task: Task, towers: Towers, first: int) -> None:
-        self._task = task
+    def __init__(self, context: TrainingContext, towers: Towers, first: int) -> None:
+        self._context = context
         self._towers = towers
         self._step = first
-        self.unreadable = 0  # pairs in this process; the reader resets it
+        self.unreadable = 0  # pairs in this process since `Watch` last counted them
 
     def __call__(self, batch: Prepared) -> torch.Tensor:
         """Sets the gradients, the same in every process, and returns this process's loss."""
         import torch
 
-        task, towers = self._task, self._towers
-        if not task.processes.largest(int(batch.usable.any())):
+        context, towers = self._context, self._towers
+        if not context.processes.largest(int(batch.usable.any())):
             raise StopError(
-                f"none of the {task.training.batch} images of step {self._step + 1} can be read: "
-                f"{task.pool.spec.paths[0]} has changed since it was scored. Restore it and repeat the command"
+                f"none of the {context.training.batch} images of step {self._step + 1} can be read: "
+                f"{context.pool.spec.paths[0]} has changed since it was scored. Restore it and repeat the command"
             )
-        # Dropout depends on seed, step and process only, so checkpoints need no generator's state.
-        torch.manual_seed(hash((task.training.seed, self._step, task.processes.rank)) % (1 << 62))
+        # Dropout depends on seed, step and process only, so checkpoints need no random state.
+        torch.manual_seed(hash((context.training.seed, self._step, context.processes.rank)) % (1 << 62))
         self._step += 1
         self.unreadable += batch.unreadable
-        if task.training.freeze_text:
+        if context.training.freeze_text:
             towers.model.text_model.eval()
         usable = batch.usable.to(towers.device)
 
         def loss(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
             return loss_over_processes(
-                images, texts, towers.model.logit_scale.exp(), usable=usable, local=task.how.local_loss,
-                processes=task.processes,
+                images, texts, towers.model.logit_scale.exp(), usable=usable, local=context.how.local_loss,
+                processes=context.processes,
             )  # fmt: skip
 
-        context = partial(autocast, task.how.device.precision, towers.device.type)
-        value = backward(partial(embed, towers), batch.pieces, loss, context)
-        task.processes.average_gradients(towers.model.parameters())
+        cast = partial(autocast, context.how.device.precision, towers.device.type)
+        value = backward(partial(embed, towers), batch.pieces, loss, cast)
+        context.processes.average_gradients(towers.model.parameters())
         return value
 
 
-def text_states(task: Task, towers: Towers) -> Floats | None:
-    """The frozen text tower's states of every caption, (n, width) float32, memory-mapped from a file.
+def text_states(context: TrainingContext, towers: Towers) -> Floats | None:
+    """Returns what the frozen text tower makes of each caption, (n, width) float32, memory-mapped from a file.
 
-    None if the tower runs in every step: it is not frozen, there are several processes, or too many captions.
+    None if the tower must run in every step: it is not frozen, or there are several processes or too many captions.
     """
-    rows, run = task.rows.rows, task.run
-    if not task.training.freeze_text or task.processes.count > 1 or rows.size > MOST_STATES:
+    rows, run = context.rows.rows, context.run
+    if not context.training.freeze_text or context.processes.count > 1 or rows.size > MOST_STATES:
         return None
-    shared = task.how.text_states
-    path = shared or task.state / "text-states.npy"
+    shared = context.how.text_states
+    path = shared or context.state / "text-states.npy"
     embedded = np.arange(len(run)) if shared else rows
     if not path.is_file():
-        write_text_states(run, embedded, towers, task.how.device.batch_size, path)
+        write_text_states(run, embedded, towers, context.how.device.batch_size, path)
     try:
         states: Floats = read_rows(path, Owner(embedded.size, ""))
     except DamageError as error:
@@ -222,7 +222,7 @@ def text_states(task: Task, towers: Towers) -> Floats | None:
 
 
 def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> None:
-    """Writes what a frozen text tower makes of the captions of some rows, (rows, width) float32."""
+    """Writes the frozen text tower's states of some rows' captions, (rows, width) float32."""
     import torch
 
     log.info("embedding %d captions with the frozen text tower", rows.size)
@@ -244,8 +244,8 @@ def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: 
         finish_array(temporary, path, rows.size, "")
 
 
-def checkpoint_layers(towers: Towers) -> None:
-    """Recomputes layers in the backward pass."""
+def recompute_layers(towers: Towers) -> None:
+    """Makes the model recompute its layers in the backward pass, to save memory."""
     model = towers.model
     for part in [model] if model.supports_gradient_checkpointing else [model.vision_model, model.text_model]:
         if any(one.requires_grad for one in part.parameters()):
@@ -258,15 +258,15 @@ def checkpoint_layers(towers: Towers) -> None:
             enable()
 
 
-def choose_pieces(task: Task, towers: Towers, states: Floats | None) -> int:
-    """The number of pieces that each process's part of a batch is cut into, which the log explains."""
-    training, how, size = task.training, task.how, task.training.batch // task.processes.count
+def choose_pieces(context: TrainingContext, towers: Towers, states: Floats | None) -> int:
+    """Returns the number of pieces into which each process splits its share of a batch, and logs why."""
+    training, how, size = context.training, context.how, context.training.batch // context.processes.count
     free = free_memory(how.device.kind) // how.trainings
     if how.device.kind == "cpu":  # torchrun says how many processes share this machine
         free //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     usable = int(_SHARE * free)
-    fixed = _fixed(task, towers)
-    pair = _per_pair(task, towers, states, usable - fixed) if usable > fixed else 0
+    fixed = _fixed(context, towers)
+    pair = _per_pair(context, towers, states, usable - fixed) if usable > fixed else 0
     gib = 2**30
     needs = (
         f"{f'a pair takes {pair / gib:.3g} GiB, ' if pair else ''}gradients, AdamW and images read ahead "
@@ -285,25 +285,29 @@ def choose_pieces(task: Task, towers: Towers, states: Floats | None) -> int:
     return pieces
 
 
-def _fixed(task: Task, towers: Towers) -> int:
-    """Bytes that do not depend on the pieces: gradients, AdamW's two moments, the loss, images."""
-    size = task.training.batch // task.processes.count
+def _fixed(context: TrainingContext, towers: Towers) -> int:
+    """Bytes needed whatever the number of pieces: gradients, AdamW's two moments, the loss, images."""
+    size = context.training.batch // context.processes.count
     trained = sum(one.nbytes for one in towers.model.parameters() if one.requires_grad)
-    fixed: int = 3 * trained + 4 * _LOGITS * size * task.training.batch
-    if task.how.device.kind == "cpu":
-        fixed += min(task.how.cache, task.rows.rows.size * _CACHED_IMAGE) + _READ_AHEAD * size * 3 * towers.side**2
+    fixed: int = 3 * trained + 4 * _LOGITS * size * context.training.batch
+    if context.how.device.kind == "cpu":
+        fixed += (
+            min(context.how.cache, context.rows.rows.size * _CACHED_IMAGE) + _READ_AHEAD * size * 3 * towers.side**2
+        )
     return fixed
 
 
-def _per_pair(task: Task, towers: Towers, states: Floats | None, room: int) -> int:
-    """Bytes that a pair of a batch takes, from a step on two pairs and, if that fits, on some more."""
+def _per_pair(context: TrainingContext, towers: Towers, states: Floats | None, room: int) -> int:
+    """Bytes per pair of a batch, measured in a step on two pairs and, if they fit, on up to 16."""
     import torch
 
     model = towers.model
-    buffers = {name: one.clone() for name, one in model.named_buffers()}  # batch normalisation counts what it sees
-    ids, mask = towers.tokens(list(task.captions(_CAPTIONS)))
+    buffers = {
+        name: one.clone() for name, one in model.named_buffers()
+    }  # the measured steps change batch normalisation's statistics
+    ids, mask = towers.tokens(list(context.captions(_CAPTIONS)))
     longest = int(mask.sum(1).argmax())
-    context = partial(autocast, task.how.device.precision, towers.device.type)
+    cast = partial(autocast, context.how.device.precision, towers.device.type)
 
     def step(count: int) -> None:
         pixels = torch.zeros(count, towers.side, towers.side, 3, dtype=torch.uint8)
@@ -311,12 +315,12 @@ def _per_pair(task: Task, towers: Towers, states: Floats | None, room: int) -> i
         if states is not None:
             text = [torch.zeros(count, states.shape[1])]
         loss = partial(contrastive_loss, scale=model.logit_scale.exp())
-        backward(partial(embed, towers), [(pixels, *text)], loss, context)
+        backward(partial(embed, towers), [(pixels, *text)], loss, cast)
 
     model.train()
-    step(2)  # one pair has no variance for batch normalisation; gradients exist afterwards
+    step(2)  # batch normalisation needs two pairs; this also allocates the gradients
     size = peak_bytes(lambda: step(2)) / 2
-    count = min(_MEASURED, task.training.batch // task.processes.count)
+    count = min(_MEASURED, context.training.batch // context.processes.count)
     if count * size < room:
         size = peak_bytes(lambda: step(count)) / count
     model.zero_grad(set_to_none=True)
@@ -327,7 +331,7 @@ def _per_pair(task: Task, towers: Towers, states: Floats | None, room: int) -> i
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:
-    """The most bytes of tensors that a call makes and that exist at once, in the backward pass too."""
+    """Peak bytes of the tensors that a call creates, including its backward pass."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -359,8 +363,8 @@ def peak_bytes(call: Callable[[], Any]) -> int:
     return counting.top
 
 
-def flops_per_pair(task: Task, towers: Towers, states: Floats | None) -> float:
-    """Operations for one pair: those of a forward pass, three times for each part that learns.
+def flops_per_pair(context: TrainingContext, towers: Towers, states: Floats | None) -> float:
+    """Operations per pair: a forward pass, times three for each tower that learns.
 
     Source: the backward pass has two products for each forward one (Chowdhery et al. 2022, "PaLM", appendix B).
     Recomputation to save memory does not count.
@@ -371,10 +375,10 @@ def flops_per_pair(task: Task, towers: Towers, states: Floats | None) -> float:
     pixels = torch.zeros(2, towers.side, towers.side, 3, dtype=torch.uint8, device=towers.device)
     total = 3 * forward_flops(lambda: towers.images(pixels)) / 2
     if states is None:
-        captions = list(task.captions(16))
+        captions = list(context.captions(16))
         tokens = [one.to(towers.device) for one in towers.tokens(captions)]
         forward = forward_flops(lambda: towers.texts(*tokens)) / len(captions)
-        total += forward * (1 if task.training.freeze_text else 3)
+        total += forward * (1 if context.training.freeze_text else 3)
     return total
 
 
@@ -389,9 +393,9 @@ def forward_flops(call: Callable[[], Any]) -> int:
 
 
 def peak_rate(device: torch.device, precision: Precision) -> float:
-    """Floating-point operations per second that a device could do, by which MFU divides.
+    """Floating-point operations per second of the device at best; MFU is relative to it.
 
-    From the data sheet in bf16 on a GPU of `PEAKS`, else what a large matrix product reaches.
+    The data sheet's number in bf16 on a GPU of `PEAKS`; otherwise what a large matrix product reaches.
     """
     import torch
 
@@ -404,7 +408,7 @@ def peak_rate(device: torch.device, precision: Precision) -> float:
 
 
 def product_rate(device: torch.device, precision: Precision, *, side: int, rounds: int = 4) -> float:
-    """Floating-point operations per second of a product of square matrices, the best of some rounds."""
+    """Floating-point operations per second of a product of square matrices; the best of `rounds`."""
     import torch
 
     one = torch.ones(side, side, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)

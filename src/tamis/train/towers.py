@@ -1,6 +1,7 @@
-"""The model in training: two towers of `transformers`, from a configuration or from a checkpoint.
+"""Builds the model to train, from a configuration or a checkpoint.
 
-It is a `CLIPModel`, or a `VisionTextDualEncoderModel` for an image tower from scratch with a pretrained text encoder.
+It is a `CLIPModel` of transformers, or a `VisionTextDualEncoderModel`: an image tower from scratch with a pretrained
+text encoder.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tamis.models.loading import (
     quiet,
     transformer_folder,
 )
-from tamis.models.preprocess import load_preprocess
+from tamis.models.preprocess import Preprocess, load_preprocess
 from tamis.models.reference import object_in, resolve
 from tamis.storage import explained_errors, to_disk
 from tamis.store.targets import readable_as_usual
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
 _MEAN = (0.48145466, 0.4578275, 0.40821073)  # OpenAI's
 _STD = (0.26862954, 0.26130258, 0.27577711)
 
-#: Text encoders with BERT's layers, to which `take_mean` can add one.
+#: Text encoders with BERT's layers: `take_mean` can add a layer to them.
 _LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert")
 
-_MEAN_OVER_OWN = 1000.0  # weight of the mean of all tokens in that layer, next to a token's own state
+_MEAN_OVER_OWN = 1000.0  # see `take_mean`: large enough that a token's own state no longer counts
 
-_WORDS = 49_408  # in CLIP's vocabulary, its two marks included
+_WORDS = 49_408  # size of CLIP's vocabulary, with start and end tokens
 
 _PREPROCESSING = "preprocessor_config.json"
 
@@ -58,13 +59,10 @@ class Towers:
 
     model: Any  # a CLIPModel or VisionTextDualEncoderModel
     tokenizer: Any
-    side: int  # of its images, in pixels
-    resample: Image.Resampling
-    scale: float  # pixel values become (value * scale - mean) / std, per channel
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    preprocessing: str  # content of preprocessor_config.json, which says the same
-    length: int  # most tokens of a caption
+    side: int  # image side in pixels
+    steps: Preprocess
+    preprocessing: str  # `steps` as the content of preprocessor_config.json
+    length: int  # largest number of tokens of a caption
 
     @property
     def device(self) -> torch.device:
@@ -76,8 +74,12 @@ class Towers:
         import torch
 
         values = pixels.permute(0, 3, 1, 2).float()
-        mean, std = (torch.tensor(three, device=pixels.device).view(1, 3, 1, 1) for three in (self.mean, self.std))
-        rows: torch.Tensor = pooled(self.model.get_image_features(pixel_values=(values * self.scale - mean) / std))
+        mean, std = (
+            torch.tensor(three, device=pixels.device).view(1, 3, 1, 1) for three in (self.steps.mean, self.steps.std)
+        )
+        rows: torch.Tensor = pooled(
+            self.model.get_image_features(pixel_values=(values * self.steps.scale - mean) / std)
+        )
         return rows
 
     def tokens(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,14 +98,14 @@ class Towers:
         return rows
 
     def save(self, folder: Path) -> None:
-        """Writes model, tokenizer and preprocessing; `config.json` last, so a folder with one is complete."""
+        """Writes model, tokenizer and preprocessing, config.json last: a folder with that file is complete."""
         temporary = folder / ".model.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         with explained_errors(folder / "config.json"):
             temporary.mkdir(parents=True)
             with quiet():
                 self.model.save_pretrained(temporary)
-            # Calls leave their truncation and padding in the tokenizer; a resumed training makes other calls.
+            # The tokenizer remembers truncation and padding of earlier calls, and a resumed training makes other calls.
             if (rust := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:
                 rust.no_truncation()
                 rust.no_padding()
@@ -118,7 +120,7 @@ class Towers:
 
 
 def pretrained(training: ClipTraining) -> dict[str, str]:
-    """Digests of the checkpoints that a training starts from: "text", "model", both or none."""
+    """Returns digests of the checkpoints that a training starts from; keys are "text", "model", both or none."""
     architecture = ARCHITECTURES.get(training.model)
     if architecture is None and training.text:
         raise ModelError(f"{training.model} is a checkpoint with a text tower of its own: leave --text out")
@@ -157,7 +159,7 @@ def learn_tokenizer(captions: Iterable[str], training: ClipTraining, folder: Pat
 
 
 def build(training: ClipTraining, *, tokenizer: Path | None = None) -> Towers:
-    """The untrained model on the CPU in float32; `tokenizer` is the folder of the tokenizer for a CLIP from scratch."""
+    """Builds the model before its first step, float32 on the CPU. A CLIP from scratch needs a tokenizer's folder."""
     import torch
 
     pretrained(training)
@@ -177,9 +179,9 @@ def build(training: ClipTraining, *, tokenizer: Path | None = None) -> Towers:
 
 
 def depthwise_in_float32(model: torch.nn.Module) -> None:
-    """Makes the depthwise convolutions of a model compute in float32 on a CPU, channels last.
+    """Makes depthwise convolutions compute in float32, channels last, on a CPU.
 
-    PyTorch 2.13 has no fast bf16 kernel for their backward pass. This halves the time of a `convnet`'s training.
+    PyTorch 2.13 has no fast bf16 kernel for their backward pass. This halves the training time of a `convnet`.
     """
     import torch
 
@@ -218,21 +220,20 @@ def _checkpoint(model: str) -> Towers:
         raise ModelError(f"{model} takes images of {width} x {height} pixels; training takes square ones")
     file = next(one for one in (path / _PREPROCESSING, path / "processor_config.json") if one.is_file())
     config = object_in(file)
-    return Towers(
-        model=network, tokenizer=tokenizer, side=width, resample=steps.resample, scale=steps.scale, mean=steps.mean,
-        std=steps.std, preprocessing=json.dumps(config.get("image_processor", config), indent=2) + "\n",
-        length=longest_text(network.config.text_config, tokenizer),
-    )  # fmt: skip
+    content = json.dumps(config.get("image_processor", config), indent=2) + "\n"
+    length = longest_text(network.config.text_config, tokenizer)
+    return Towers(model=network, tokenizer=tokenizer, side=width, steps=steps, preprocessing=content, length=length)
 
 
 def _fresh(model: Any, tokenizer: Any, side: int, length: int) -> Towers:
     """A model from scratch, with OpenAI's preprocessing."""
     tokenizer.model_max_length = length
-    return Towers(
-        model=model, tokenizer=tokenizer, side=side, resample=Image.Resampling.BICUBIC, scale=1 / 255, mean=_MEAN,
-        std=_STD, preprocessing=preprocessing("CLIPImageProcessor", side, crop=True, mean=_MEAN, std=_STD),
-        length=length,
+    steps = Preprocess(
+        shorter=side, size=None, crop=(side, side), resample=Image.Resampling.BICUBIC, scale=1 / 255, mean=_MEAN,
+        std=_STD,
     )  # fmt: skip
+    content = preprocessing("CLIPImageProcessor", side, crop=True, mean=_MEAN, std=_STD)
+    return Towers(model=model, tokenizer=tokenizer, side=side, steps=steps, preprocessing=content, length=length)
 
 
 def preprocessing(kind: str, side: int, *, crop: bool, mean: Sequence[float], std: Sequence[float]) -> str:
@@ -260,11 +261,11 @@ def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
     assert architecture.text is not None
     tokenizer = load_tokenizer_in(folder)
     end = tokenizer.eos_token_id
-    # transformers takes the state at the end mark; if that is number 2, the state at the highest number.
+    # transformers pools at the end token, but with eos_token_id 2 (legacy) at the largest id.
     if end == 2 or tokenizer("a").input_ids[-1] != end:
         raise ModelError(
-            f"a CLIPModel does not find the end mark {tokenizer.eos_token!r} of the tokenizer in {folder}: name a "
-            "CLIP's tokenizer, or leave --tokenizer out to learn one"
+            f"a CLIPModel does not find the end mark {tokenizer.eos_token!r} of the tokenizer in {folder}: name the "
+            "tokenizer of a CLIP, or leave --tokenizer out to learn one"
         )
     marks = {
         "vocab_size": len(tokenizer),
@@ -315,11 +316,11 @@ def _with_text_encoder(architecture: Architecture, text: str) -> Towers:
 
 
 def begin_as_mean(network: Any) -> None:
-    """Makes a `DPTModel` of one layer on a residual network start as the mean over the places of its last features.
+    """Initialises a one-layer `DPTModel` on a residual network so that it averages the last feature map.
 
-    The model returns its first token only. With transformers' initialisation hardly anything reaches that token for
+    The model returns only its first token. With transformers' initialisation hardly anything reaches that token for
     hundreds of steps (3,600 photographs, 15,000 samples: AUC .63 instead of .79). Here the token starts at 0, attends
-    to all places equally (queries of 0) and takes their values unchanged. Everything can still be learned.
+    to all patches equally (queries of 0) and takes their values unchanged. All weights can still learn.
     """
     import torch
 
@@ -337,11 +338,11 @@ def begin_as_mean(network: Any) -> None:
 
 
 def take_mean(encoder: Any) -> None:
-    """Makes a BERT's pooled output the mean of its tokens' states, by one more layer and another pooler.
+    """Makes a BERT's pooled output the mean of its tokens' states: adds a layer and changes the pooler.
 
-    Sentence encoders average over all tokens; transformers' dual encoder takes BERT's pooled output, which sees the
-    first token only. The new layer attends to all tokens equally (queries and keys of 0), adds their mean a thousand
-    times to each token's state, normalises, and has no feed-forward part. The pooler returns tanh(x / 4) of it.
+    Sentence encoders average over all tokens, but transformers' dual encoder takes BERT's pooled output, which sees
+    only the first token. The new layer attends to all tokens equally (queries and keys of 0), adds 1,000 times their
+    mean to each token's state, normalises, and has no feed-forward network. The pooler returns tanh(x / 4).
     """
     import torch
 
@@ -381,7 +382,7 @@ def clip_tokenizer(texts: Iterable[str], length: int, words: int = 2000) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=words,
         initial_alphabet=byte_letters(),
-        # Also each byte at the end of a word, or unknown words could not be written.
+        # Each byte also as the end of a word, so that every word can be encoded.
         special_tokens=[*(f"{letter}</w>" for letter in byte_letters()), _BOS, _EOS],
         end_of_word_suffix="</w>",
         show_progress=False,
@@ -392,13 +393,13 @@ def clip_tokenizer(texts: Iterable[str], length: int, words: int = 2000) -> Any:
 
 
 def vocabulary_and_merges(tokenizer: Any) -> tuple[dict[str, int], Any]:
-    """The token ids and the merges of a trained byte-pair tokenizer, as transformers takes them."""
+    """Returns token ids and merges of a trained byte-pair tokenizer in the form that transformers takes."""
     model = json.loads(tokenizer.to_str())["model"]
     return model["vocab"], [tuple(merge) for merge in model["merges"]]
 
 
 def byte_letters() -> list[str]:
-    """The letters that stand for the 256 bytes."""
+    """Returns the letters that byte-level tokenizers use for the 256 bytes."""
     from tokenizers import pre_tokenizers
 
     return sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,4 +1,4 @@
-"""Between two steps of CLIP's training: held-out loss, metrics, the models of epochs, checkpoints."""
+"""Runs after each step of CLIP's training: held-out loss, metrics, each epoch's model, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tamis.storage import explained_errors, writing
 from tamis.train.batches import Batches
 from tamis.train.loop import autocast
 from tamis.train.losses import contrastive_loss
-from tamis.train.step import Prepared, Step, Task, embed, peak_rate, preparation
+from tamis.train.step import Prepared, TrainingContext, TrainingStep, embed, peak_rate, preparation
 from tamis.train.towers import Towers
 
 if TYPE_CHECKING:
@@ -25,38 +25,40 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The checkpoints of the last save and of the lowest held-out loss.
+#: Files: the last checkpoint, and the one with the lowest held-out loss.
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
 
-#: The highest factor of the cosines is 100 (Radford et al. 2021, section 2.5).
+#: The logit scale is at most 100 (Radford et al. 2021, section 2.5).
 _LARGEST_SCALE = math.log(100)
 
 _FACTS, _DIGEST = "tamis.training", "tamis.digest"
 _MODEL, _OPTIMISER = "model.", "optimiser."
 
-_CHECKS = 50  # of the held-out loss in a training
-_RISING = 0.1  # share of the steps for which the held-out loss must be above its lowest before a warning
+_CHECKS = 50  # measure the held-out loss so often in a training
+_RISING = 0.1  # warn if the held-out loss has not improved for this share of the training
 
 
 class HeldOut:
-    """The loss of held-out pairs, and at which step it was lowest."""
+    """Measures the loss of the held-out pairs and remembers the step where it was lowest."""
 
-    def __init__(self, task: Task, towers: Towers, facts: Mapping[str, Any]) -> None:
-        """Reads the pairs; `facts` are those of the checkpoint that the training resumes from."""
-        assert task.held is not None
-        self._task = task
+    def __init__(self, context: TrainingContext, towers: Towers, facts: Mapping[str, Any]) -> None:
+        """Reads the pairs. `facts` come from the checkpoint that the training resumes from."""
+        assert context.held is not None
+        self._context = context
         self._towers = towers
         batches = Batches(
-            run=task.run, pool=task.pool, rows=task.held, batch=min(task.held.epoch_size, task.training.batch),
-            side=towers.side, smallest=1.0, resample=towers.resample, threads=task.how.threads, cache=0,
+            run=context.run, pool=context.pool, rows=context.held,
+            batch=min(context.held.epoch_size, context.training.batch), side=towers.side, smallest=1.0,
+            resample=towers.steps.resample, threads=context.how.threads, cache=0,
         )  # fmt: skip
         self._batch: Prepared
-        (self._batch,) = batches(0, 1, preparation(task, towers, None))
+        (self._batch,) = batches(0, 1, preparation(context, towers, None))
         if not self._batch.usable.any():
             raise StopError(f"none of the {len(self._batch.usable)} held-out images can be read")
-        self._every = max(1, task.training.steps // _CHECKS)
+        self._every = max(1, context.training.steps // _CHECKS)
         self._warned = False
-        #: what a checkpoint keeps: the last loss (None before the first), the lowest one, the training's loss then
+        #: saved in the checkpoint: the last loss (None before the first), the lowest one with its step, and the
+        #: training loss at that step
         self.facts: dict[str, Any] = {
             "best": math.inf,
             "best_step": 0,
@@ -67,11 +69,11 @@ class HeldOut:
 
     def is_due(self, step: int) -> bool:
         """Whether to measure the loss after a step, counted from 1."""
-        return step % self._every == 0 or step == self._task.training.steps
+        return step % self._every == 0 or step == self._context.training.steps
 
     def check(self, step: int, training_loss: float) -> bool:
         """Measures the loss and returns whether it is the lowest so far. Warns once if the model overfits."""
-        training, best = self._task.training, self.facts
+        training, best = self._context.training, self.facts
         loss = self.loss()
         best["held_out_loss"] = loss
         if loss < best["best"]:
@@ -90,12 +92,12 @@ class HeldOut:
         return False
 
     def loss(self) -> float:
-        """CLIP's loss of the held-out pairs, compared with each other."""
+        """CLIP's loss over the held-out pairs as one batch."""
         import torch
 
         towers = self._towers
         towers.model.eval()
-        with torch.no_grad(), autocast(self._task.how.device.precision, towers.device.type):
+        with torch.no_grad(), autocast(self._context.how.device.precision, towers.device.type):
             pieces = [embed(towers, piece) for piece in self._batch.pieces]
         towers.model.train()
         kept = self._batch.usable.to(towers.device)
@@ -104,38 +106,38 @@ class HeldOut:
 
 
 class Watch:
-    """What happens after each step of a training."""
+    """Logs, saves and measures after each step of a training."""
 
     def __init__(
-        self, task: Task, towers: Towers, optimiser: torch.optim.Optimizer, step: Step, facts: Mapping[str, Any],
-        flops: float, held: HeldOut | None,
+        self, context: TrainingContext, towers: Towers, optimiser: torch.optim.Optimizer, step: TrainingStep,
+        facts: Mapping[str, Any], flops: float, held: HeldOut | None,
     ) -> None:  # fmt: skip
-        """`facts` are those of the checkpoint that the training resumes from, `flops` the operations of a pair."""
-        self._task = task
+        """`facts` come from the checkpoint that the training resumes from; `flops` are operations per pair."""
+        self._context = context
         self._towers = towers
         self._optimiser = optimiser
         self._step = step
         self._held = held
-        self._share = flops / (peak_rate(towers.device, task.how.device.precision) * task.processes.count)
+        self._share = flops / (peak_rate(towers.device, context.how.device.precision) * context.processes.count)
         self._first = self.saved = int(facts["step"])
-        self._unreadable = int(facts.get("unreadable", 0))  # of all processes
+        self._unreadable = int(facts.get("unreadable", 0))  # over all processes
         self._start = time.monotonic() - float(facts.get("seconds", 0.0))  # backdated by earlier calls
         self._losses: list[float] = []  # since the last report
         self._since_check: list[float] = []
-        # Time and step of the last report, and those from which the result's speed is counted.
+        # (time, step) of the last report, and from where the speed in the result is measured.
         self._reported = self._steady = (time.monotonic(), self._first)
-        steps = task.training.steps
-        self._report_every = task.how.report_every or max(1, min(100, steps // 100))
-        self._save_every = task.how.save_every or max(50, min(1000, steps // 20))
-        self._metrics = task.state / "metrics.jsonl"
-        if task.processes.first and self._metrics.is_file():
+        steps = context.training.steps
+        self._report_every = context.how.report_every or max(1, min(100, steps // 100))
+        self._save_every = context.how.save_every or max(50, min(1000, steps // 20))
+        self._metrics = context.state / "metrics.jsonl"
+        if context.processes.first and self._metrics.is_file():
             self._forget_later_lines()
 
     def __call__(self, step: int, loss: float) -> None:
         """Does what is due after a step, counted from 1."""
         import torch
 
-        task, training, model = self._task, self._task.training, self._towers.model
+        context, training, model = self._context, self._context.training, self._towers.model
         self._losses.append(loss)
         self._since_check.append(loss)
         if step == self._first + 1:  # the first step waits for the first images
@@ -147,45 +149,45 @@ class Watch:
             lowest = self._held.check(step, sum(self._since_check) / len(self._since_check))
             self._since_check.clear()
             if lowest and training.keep_best:
-                save_checkpoint(task.state / BEST, model, self._optimiser, {"step": step})
+                save_checkpoint(context.state / BEST, model, self._optimiser, {"step": step})
         if step % self._report_every == 0 or last:
             self._report(step)
-        epoch = step * training.batch // task.rows.epoch_size
-        ended = epoch > (step - 1) * training.batch // task.rows.epoch_size
-        if ended and task.how.keep_epochs and task.processes.first:
+        epoch = step * training.batch // context.rows.epoch_size
+        ended = epoch > (step - 1) * training.batch // context.rows.epoch_size
+        if ended and context.how.keep_epochs and context.processes.first:
             check_finite(model, step)
-            self._towers.save(task.folder / f"epoch-{epoch}")
+            self._towers.save(context.folder / f"epoch-{epoch}")
         if step % self._save_every == 0 or last:
             self._count_unreadable()
-            if task.processes.first:
+            if context.processes.first:
                 facts = {
-                    "step": step, "pieces": task.how.pieces, "unreadable": self._unreadable,
+                    "step": step, "pieces": context.how.pieces, "unreadable": self._unreadable,
                     "seconds": time.monotonic() - self._start, **(self._held.facts if self._held else {}),
                 }  # fmt: skip
-                save_checkpoint(task.state / CHECKPOINT, model, self._optimiser, facts)
+                save_checkpoint(context.state / CHECKPOINT, model, self._optimiser, facts)
             self.saved = step
 
     def result(self) -> dict[str, Any]:
         """The result of the training, for `training.json`."""
         self._count_unreadable()
-        training = self._task.training
+        training = self._context.training
         return {
             "steps": training.steps,
             "samples": training.steps * training.batch,
-            "pairs": int(self._task.rows.rows.size),
+            "pairs": int(self._context.rows.rows.size),
             "unreadable": self._unreadable,
             "seconds": time.monotonic() - self._start,
             **self._speed(self._steady, training.steps),
         }
 
     def _speed(self, since: tuple[float, int], step: int) -> dict[str, float]:
-        """Samples per second since a time and step, and the share of the hardware's operations that they used."""
+        """Samples per second since a time and step, and the MFU in [0, 1]."""
         seconds = max(1e-9, time.monotonic() - since[0])
-        speed = (step - since[1]) * self._task.training.batch / seconds
+        speed = (step - since[1]) * self._context.training.batch / seconds
         return {"samples_per_second": speed, "utilisation": speed * self._share}
 
     def _report(self, step: int) -> None:
-        training, processes = self._task.training, self._task.processes
+        training, processes = self._context.training, self._context.processes
         steps = step - self._reported[1]
         total = processes.total(math.fsum(self._losses))
         self._count_unreadable()
@@ -196,7 +198,7 @@ class Watch:
         line = {
             "step": step,
             "samples": step * training.batch,
-            "epoch": step * training.batch / self._task.rows.epoch_size,
+            "epoch": step * training.batch / self._context.rows.epoch_size,
             "loss": total / processes.count / steps,
             "learning_rate": self._optimiser.param_groups[0]["lr"],
             "scale": math.exp(float(self._towers.model.logit_scale.detach())),
@@ -216,11 +218,11 @@ class Watch:
         )  # fmt: skip
 
     def _count_unreadable(self) -> None:
-        self._unreadable += round(self._task.processes.total(self._step.unreadable))
+        self._unreadable += round(self._context.processes.total(self._step.unreadable))
         self._step.unreadable = 0
 
     def _forget_later_lines(self) -> None:
-        """Drops the metrics of steps that are repeated, and a line that a kill cut."""
+        """Drops metrics of the steps that will be repeated, and a line that a kill cut short."""
         lines = []
         for line in self._metrics.read_text(encoding="utf-8").splitlines():
             try:
@@ -295,7 +297,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
 
 
 def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """The xxh3-128 of a checkpoint's content; 0.1 s for a gigabyte."""
+    """Returns the xxh3-128 of a checkpoint's content. 0.1 s per gigabyte."""
     import torch
 
     total = xxhash.xxh3_128(facts.encode())
@@ -306,6 +308,6 @@ def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What training changes: parameters with `requires_grad`, and all buffers."""
+    """The tensors that training changes: parameters with `requires_grad`, and all buffers."""
     frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
     return {name: one for name, one in model.state_dict().items() if name not in frozen}

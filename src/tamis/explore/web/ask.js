@@ -1,4 +1,4 @@
-// Questions to the server. The token is part of this file's own address.
+// Requests to the server. The token is part of this file's URL.
 
 const HERE = new URL("..", import.meta.url);
 
@@ -6,16 +6,16 @@ export const imageUrl = (kind, row) => new URL(`image/${kind}/${row}`, HERE).hre
 
 export const ask = (name, about = {}) => post(`ask/${name}`, JSON.stringify(about));
 
-/** Sends an image to search by; the answer names it. */
+/** Uploads an image to search by; the answer contains its key. */
 export const send = (file) => post("near", file);
 
 const later = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
-/** Fetches, and once more where no answer came: browsers drop what is under way when the machine's network changes. */
+/** Fetches, with one retry if no answer came: browsers abort requests when the machine's network changes. */
 async function fetched(path, body) {
   const once = () => fetch(new URL(path, HERE), { method: "POST", body });
   try {
-    // Asked twice, a subset's name would be taken, and two labels would be taken back.
+    // Not repeated: a second save would find its name taken, a second undo would undo two labels.
     return await (["ask/save", "ask/undo_label"].includes(path) ? once() : once().catch(() => later(300).then(once)));
   } catch {
     throw new Error("the server does not answer: is `tamis explore` still running?");
@@ -30,7 +30,7 @@ async function post(path, body) {
   return found;
 }
 
-/** Calls `work` with the newest argument only, one call at a time: a slider asks as often as it is answered. */
+/** Calls `work` with the newest argument only, one call at a time, so that a slider waits for each answer. */
 export function newest(work) {
   let running = null;
   let next = null;

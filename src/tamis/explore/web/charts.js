@@ -1,4 +1,4 @@
-// A histogram per column: the pool grey, the kept coloured. A drag cuts, a drag with shift (or a click on a bar) brushes.
+// A histogram per column: the pool in grey, kept pairs in colour. A drag adds a cut; shift and drag (or a click on a bar) filters.
 
 import { h, fill, foreign, count, say, short } from "./dom.js";
 import { ask } from "./ask.js";
@@ -23,13 +23,13 @@ export class ScoresPane {
     const known = this.facts.columns.map((column) => column.name);
     if (now().charts) return now().charts.filter((name) => known.includes(name));
     const read = now().recipe.select.map((step) => settingsOf(step).score).filter((score) => known.includes(score));
-    // What a high value is good for comes before what only describes.
+    // Columns with a better end come before columns that only describe.
     const scores = this.facts.columns.filter((column) => column.score);
     const judging = scores.filter((column) => column.better !== "neither");
     return [...new Set([...read, ...[...judging, ...scores].map((column) => column.name)])].slice(0, 6);
   }
 
-  /** The two columns of the heat map; null where there is none, or the address names columns that are not here. */
+  /** The two columns of the heat map; null if there is none, or if the run lacks the columns in the URL. */
   heat() {
     const known = this.facts.columns.map((column) => column.name);
     return now().heat?.every((name) => known.includes(name)) ? now().heat : null;
@@ -124,7 +124,7 @@ export class ScoresPane {
     fill(box, h("div", { class: "bar" }, pick(1, y), h("span", null, "over"), pick(0, x)), canvas, told);
   }
 
-  /** The words' box is made once, so that no redraw takes the focus or the text of its search. */
+  /** The box for words is created once, so that redraws keep its focus and text. */
   makeWords() {
     this.wordsPart = h("input", { id: "word-part", type: "search", placeholder: "search", "aria-label": "Search words", input: () => this.drawWords() });
     this.wordsHint = h("p", { class: "hint" });
@@ -219,7 +219,7 @@ class Chart {
     this.svg.addEventListener("pointercancel", end);
   }
 
-  /** Brushes the one bar that was clicked; a click on it once more lets go. */
+  /** Filters by the clicked bar; a second click removes the filter. */
   bar(value) {
     const [low, high] = this.histogram.edges;
     const many = this.histogram.pool.length;
@@ -238,11 +238,11 @@ class Chart {
       change({ ranges: [...now().ranges.filter(([name]) => name !== this.name), [this.name, low, high]] }, { dragging });
       return;
     }
-    // An end that lies at the chart's rim is open: what is beyond it stays.
+    // An end at the edge of the chart is open: it keeps values beyond it.
     const [left, right] = this.histogram.edges;
     const rim = (right - left) * 0.015;
     const open = [low <= left + rim, high >= right - rim];
-    // Every move starts from what stood before the drag: a cut that is dragged away and back is the one it was.
+    // Each move starts from the state before the drag, so dragging a cut away and back changes nothing.
     begun.before ??= { recipe: now().recipe, off: now().off, reason: now().reason };
     const { recipe, off } = begun.before;
     const place = recipe.select.findIndex((step, index) => CUTS.includes(nameOf(step)) && settingsOf(step).score === this.name && !off.includes(index));
@@ -258,7 +258,7 @@ class Chart {
   }
 }
 
-/** The range of one of `many` bars; one at the rim reaches to the column's own end, for it counts the long tail. */
+/** The range of one of `many` bars; the outermost bars reach to the column's minimum and maximum. */
 function rangeOf(name, [low, high], [bottom, top], place, many) {
   const width = (high - low) / many || 1;
   return [name, place ? low + place * width : Math.min(low, bottom ?? low), place < many - 1 ? low + (place + 1) * width : Math.max(high, top ?? high)];
@@ -268,7 +268,7 @@ function outline(bars, most) {
   const width = WIDTH / bars.length;
   let path = `M0 ${HEIGHT}`;
   bars.forEach((value, place) => {
-    // A bar that holds something is seen, however small it is.
+    // A bar with rows is always visible.
     const top = HEIGHT - (value ? Math.max(1, (value / most) * (HEIGHT - 2)) : 0);
     path += `L${(place * width).toFixed(2)} ${top.toFixed(2)}L${((place + 1) * width).toFixed(2)} ${top.toFixed(2)}`;
   });

@@ -1,9 +1,9 @@
-// Elements from data. Text becomes text nodes, never markup: nothing that a pair holds can be more than its letters.
+// Elements from data. Text becomes text nodes, never markup, whatever a pair contains.
 
 const SVG = "http://www.w3.org/2000/svg";
 const DRAWN = new Set(["svg", "g", "path", "rect", "line", "circle", "text", "title"]);
 
-/** Makes an element: attributes that are functions listen, `value` and friends are set as properties. */
+/** Creates an element: functions become event listeners; `value` and the like are set as properties. */
 export function h(name, attributes, ...children) {
   const drawn = DRAWN.has(name) && name !== "title";
   const element = drawn ? document.createElementNS(SVG, name) : document.createElement(name);
@@ -25,7 +25,7 @@ function add(element, children) {
   }
 }
 
-/** Replaces what an element holds. The element of the same `id` as the one that had the focus gets it, and the caret. */
+/** Replaces the children of an element. Focus and caret move to the new element with the same `id`. */
 export function fill(element, ...children) {
   const before = element.contains(document.activeElement) ? document.activeElement : null;
   const caret = before && "selectionStart" in before ? [before.selectionStart, before.selectionEnd] : [null];
@@ -36,9 +36,9 @@ export function fill(element, ...children) {
   if (caret[0] !== null) now?.setSelectionRange?.(...caret); // null: a box for numbers has none
 }
 
-/** Text of a stranger: its direction stays its own, and signs that cannot be seen are shown. */
+/** Text from the pool: isolated in its own direction, with invisible characters made visible. */
 export function foreign(text, attributes) {
-  // Controls, bidirectional overrides and zero-width signs can make a text look like another one.
+  // Controls, bidirectional overrides and zero-width characters can make a text look like another one.
   const seen = String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u200b\u2060\ufeff]/g, "\u2423");
   return h("bdi", { dir: "auto", ...attributes }, seen);
 }
@@ -51,7 +51,7 @@ export function percent(part, whole) {
   return `${share > 0 && share < 1 ? share.toFixed(1) : share > 99 && share < 100 ? share.toFixed(1) : Math.round(share)} %`;
 }
 
-/** A number in at most four digits that matter. */
+/** Formats a number with at most four significant digits. */
 export function short(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value); // of a recipe: ".inf", or what the server refuses
@@ -62,7 +62,7 @@ export function short(value) {
   return String(Number(value.toPrecision(size >= 1000 ? 4 : 3)));
 }
 
-/** Says something to people who look and to those who listen. */
+/** Shows a message, also to screen readers. */
 export function say(text, wrong = false) {
   const place = document.getElementById("said");
   place.textContent = text;

@@ -1,4 +1,4 @@
-// Pairs as cards. Only those that can be seen are in the page, however many there are.
+// Pairs as cards. Only visible cards are in the page.
 
 import { h, fill, foreign, count, short, say } from "./dom.js";
 import { ask, imageUrl, send } from "./ask.js";
@@ -9,7 +9,7 @@ const GAP = 12;
 const PAGE = 60;
 
 export class Grid {
-  /** `about()` gives what the server is asked for beside the page's place. */
+  /** `about()` returns the arguments of a request, except the position. */
   constructor(about) {
     this.about = about;
     this.pages = new Map();
@@ -24,7 +24,7 @@ export class Grid {
     window.addEventListener("scroll", () => this.lay(), { passive: true });
   }
 
-  /** Asks anew; what was there stays until the answer comes. */
+  /** Loads the rows again; the old cards stay until the answer comes. */
   async load() {
     const question = (this.question = {});
     let found;
@@ -109,7 +109,7 @@ export class Grid {
       card.classList.toggle("here", place === this.cursor);
       card.setAttribute("aria-selected", String(place === this.cursor));
     }
-    // The focus stays on the box; this tells a screen reader which card is meant.
+    // The focus stays on the box; this tells a screen reader which card is selected.
     const here = this.shown.get(this.cursor);
     if (here) this.box.setAttribute("aria-activedescendant", here.id);
     else this.box.removeAttribute("aria-activedescendant");
@@ -136,7 +136,7 @@ export class Grid {
     found.label ? h("span", { class: "label" }, found.label) : null);
   }
 
-  /** Moves the cursor; the card comes into sight. */
+  /** Moves the cursor and scrolls to its card. */
   move(by) {
     if (!this.listed) return;
     this.cursor = Math.min(this.listed - 1, Math.max(0, this.cursor + by));
@@ -158,7 +158,7 @@ export class Grid {
   }
 }
 
-/** The image of a card, or what there is instead of it. */
+/** The image of a card, or the reason why there is none. */
 export function face(found) {
   const frame = h("span", { class: "face" });
   const image = h("img", { src: imageUrl("small", found.row), alt: "", loading: "lazy", decoding: "async",
@@ -195,7 +195,7 @@ function search(facts) {
   h("button", { type: "button", id: "near-image", title: "Images like one from this machine; it is not kept", click: () => file.click() }, "like an image …"), file);
 }
 
-/** What the grid's heading lets one choose. Its text boxes are made once: no redraw takes the focus or the text of one. */
+/** The controls above the grid. Their text boxes are created once, so that redraws keep focus and text. */
 export class Controls {
   constructor(facts) {
     this.facts = facts;

@@ -1,4 +1,4 @@
-// The page: what follows from a change of its state, and what the keys do.
+// The page: updates after a change of state, and keyboard shortcuts.
 
 import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
@@ -21,7 +21,7 @@ const parts = {}; // of the main pane
 const recipeOf = (name) => (name === "@" ? active() : facts.recipes.find((entry) => entry.name === name)?.recipe);
 const compared = () => comparable(facts).map(recipeOf);
 
-/** Scores on the cards: those that the recipe and the order look at. */
+/** Scores on the cards: the columns in the recipe and in the order. */
 function columns() {
   const known = facts.columns.map((column) => column.name);
   const read = [now().column, ...now().recipe.select.map((step) => (typeof step === "string" ? "" : Object.values(step)[0]?.score)), ...now().ranges.map(([name]) => name)];
@@ -57,14 +57,14 @@ function head() {
 
 const question = () => gridQuestion(facts, columns, compared);
 
-/** Rejects begins with all that is dropped; the other views with all pairs. */
+/** The view Rejects starts with all dropped pairs, the others with all pairs. */
 function shownIn(view) {
   const { view: before, show } = now();
   if (view === "rejects" && show === "all") return { show: "dropped" };
   return before === "rejects" && view !== "rejects" && show === "dropped" ? { show: "all" } : {};
 }
 
-/** The main pane's parts are made once; a change of the view hides some and fills others. */
+/** The parts of the main pane are created once; changing the view hides some and fills others. */
 function makeMain() {
   for (const name of ["labels", "above"]) parts[name] = h("div", { class: name });
   parts.tabs = h("nav", { class: "tabs", "aria-label": "Views" });
@@ -128,7 +128,7 @@ function labelsLine() {
 const label = (row, value) => (row === null ? null : relabel("label", { row, label: value }));
 const unlabel = () => relabel("undo_label");
 
-/** Gives a pair a label, or takes the last one back: the answer says which pair has which label now. */
+/** Sets a label or undoes the last one; the answer contains the pair and its label. */
 async function relabel(name, about) {
   let said;
   try {
@@ -151,7 +151,7 @@ document.addEventListener("keydown", (event) => {
     j: () => grid.move(1), k: () => grid.move(-1),
     g: () => label(grid.here(), "good"), b: () => label(grid.here(), "bad"), u: unlabel,
   }[(event.ctrlKey || event.metaKey) && event.key === "z" ? "u" : event.ctrlKey || event.metaKey || event.altKey ? "" : event.key];
-  // Letters are keys where the pairs, or an opened pair, have the focus. Elsewhere they may be words that somebody types.
+  // Letters are keys where the pairs, or an opened pair, have the focus. Elsewhere the user may be typing.
   const opened = panel?.box.open && event.target.tagName !== "INPUT";
   if (event.target !== grid?.box && !opened) {
     if (act && event.target === document.body) say("The keys work once the pairs have the focus: press Tab, or click between the pairs");
@@ -164,7 +164,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Not by its address: that would be read as a state of the page.
+// Not by a link: its #fragment would be read as a state of the page.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   (now().view === "copies" ? place("main") : grid?.box)?.focus();
@@ -172,7 +172,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 
 const wide = matchMedia("(min-width: 62rem)");
 
-// On a narrow screen the pairs come first: recipe and scores are opened by hand.
+// On a narrow screen the pairs come first; recipe and scores start folded.
 const folds = () => document.querySelectorAll("details.fold").forEach((fold) => { fold.open = wide.matches; });
 
 async function start() {

@@ -1,4 +1,4 @@
-// One pair, in full: its image, its texts, every score with its place among all, every recipe's verdict.
+// One pair, in full: its image, its texts, every score with its percentile, every recipe's verdict.
 
 import { h, fill, foreign, count, short, copy } from "./dom.js";
 import { ask, imageUrl } from "./ask.js";

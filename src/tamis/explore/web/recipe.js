@@ -14,10 +14,10 @@ export const CUTS = ["at_least", "at_most", "between"];
 export const nameOf = (step) => (typeof step === "string" ? step : Object.keys(step)[0]);
 export const settingsOf = (step) => (typeof step === "string" ? {} : step[nameOf(step)] ?? {});
 
-/** The recipe that the page begins with where one starts from a subset or from a recipe of Tamis. */
+/** The recipe on the page after choosing a subset or a shipped recipe as a start. */
 export const startOf = (entry) => structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name });
 
-/** What changes where a step is removed: the others stay on or off as they are. */
+/** The change of state that removes a step; the other steps stay on or off. */
 export const without = (recipe, off, place) => ({
   recipe: { ...recipe, select: recipe.select.filter((_, index) => index !== place) },
   off: off.filter((each) => each !== place).map((each) => (each > place ? each - 1 : each)),
@@ -37,7 +37,7 @@ export class RecipePane {
     this.adding = this.adder();
   }
 
-  /** Draws everything anew; while a slider moves only the numbers change (`update`). */
+  /** Redraws everything; while a slider moves, `update` changes only the numbers. */
   draw() {
     const { recipe, off } = now();
     let live = -1;
@@ -70,7 +70,7 @@ export class RecipePane {
     this.load().catch((error) => say(error.message, true));
   }
 
-  /** Sliders reach over the values of their columns: where those are not known yet they are asked for. */
+  /** Loads the value ranges of columns, which the sliders need. */
   async load() {
     const known = this.facts.columns.map((column) => column.name);
     const cut = now().recipe.select.filter((step) => CUTS.includes(nameOf(step))).map((step) => settingsOf(step).score);
@@ -170,11 +170,11 @@ export class RecipePane {
     return rest.length ? h("p", { class: "quiet" }, rest.map(([key, value]) => [key === "value" ? "" : `${key} `, foreign(Array.isArray(value) ? value.join(" or ") : typeof value === "object" ? JSON.stringify(value) : value), " "])) : null;
   }
 
-  /** From where to where the slider of a cut goes, and its step; null where the column's values are not known. */
+  /** Minimum, maximum and step of a cut's slider; null if the column's range is unknown. */
   range(settings) {
     const histogram = this.histograms[settings.score];
     if (histogram?.ends[0] == null) return null;
-    // A limit beyond the column's values stays where it is: the slider reaches as far.
+    // The slider is extended to a limit beyond the column's values.
     const limits = [settings.value, settings.low, settings.high].filter(Number.isFinite);
     const [low, high] = [Math.min(...histogram.ends, ...limits), Math.max(...histogram.ends, ...limits)];
     const fine = high > low ? 10 ** Math.floor(Math.log10((high - low) / 400)) : 0.01;
@@ -276,7 +276,7 @@ export class RecipePane {
     return this.histograms[column].ends;
   }
 
-  /** Shows what the server answered. */
+  /** Shows the server's answer. */
   update(found = this.found, problem = "") {
     this.found = found;
     this.wrong = problem;

@@ -1,4 +1,4 @@
-// All that the page shows follows from this, and this stands in the address: back, forward and a copied link work.
+// The state of the page, stored in its URL: back, forward and copied links work.
 
 import { say } from "./dom.js";
 
@@ -33,7 +33,7 @@ const orNull = (fits) => (value) => value === null || fits(value);
 const tuple = (...each) => (value) => Array.isArray(value) && value.length === each.length && each.every((fits, place) => fits(value[place]));
 const step = (value) => text(value) || (record(value) && Object.keys(value).length === 1 && typeof Object.values(value)[0] === "object");
 
-/** What each part of an address may be: anybody may write one, and links are copied by hand. */
+/** Checks of each part of the URL, which may be mistyped or forged. */
 const FITS = {
   recipe: (value) => record(value) && list(step)(value.select) && ["undefined", "string"].includes(typeof value.name) && (value.saved === undefined || whole(value.saved)),
   off: list(whole),
@@ -69,7 +69,7 @@ let drag = null; // the recipe that stood before something was dragged; its plac
 let last = { by: "", at: 0 };
 let owed = null; // a write of the address that the browser refused
 
-/** Writes the address. Firefox and Safari refuse it after 100 to 200 times in some seconds: it is written later then. */
+/** Writes the URL, later if the browser refuses: Firefox and Safari limit it to 100 to 200 times in some seconds. */
 function write(how) {
   if (owed) {
     clearTimeout(owed.timer);
@@ -85,8 +85,8 @@ function write(how) {
 }
 
 /**
- * Changes the state. Of a drag (`dragging`) and of key after key on one slider (`by` the same one) the history and undo
- * know one step, and the address follows when the drag ends; `replace` leaves the history as long as it is.
+ * Changes the state. A drag (`dragging`) or repeated keys on one slider (same `by`) are one step in the history and for
+ * undo, and the URL changes when the drag ends; `replace` adds no step to the history.
  */
 export function change(patch, { dragging = false, replace = false, by = "" } = {}) {
   const before = state;
@@ -119,20 +119,20 @@ export function undo() {
   tell(before);
 }
 
-/** Whether the page shows the rows of a subset that no recipe chooses again. A step that is added ends that. */
+/** Whether the page shows a saved subset that no recipe reproduces. Adding a step ends this. */
 export const isSaved = (from = state) => from.recipe.saved !== undefined && !from.recipe.select.length;
 
-/** The recipe without the steps that are switched off: what is asked of the server. */
+/** The recipe without the steps that are switched off, as sent to the server. */
 export function active(from = state) {
   if (isSaved(from)) return { name: from.recipe.name, saved: from.recipe.saved };
   const { saved, ...recipe } = from.recipe;
   return { ...recipe, select: from.recipe.select.filter((_, place) => !from.off.includes(place)) };
 }
 
-/** The recipes that the address names to be compared: those that are here, each once, as many as can be. "@" is the page's. */
+/** The known recipes among those in the URL, each once, up to the limit. "@" is the recipe on the page. */
 export const comparable = (facts) => [...new Set(state.compared)].filter((name) => name === "@" || facts.recipes.some((entry) => entry.name === name)).slice(0, facts.compared);
 
-/** The bar of the comparison whose images are shown; none where the address means another comparison. */
+/** The selected bar of the comparison; none if the URL was for another comparison. */
 export const regionOf = (facts) => (state.region.length === comparable(facts).length ? state.region : []);
 
 function tell(before) {
@@ -148,7 +148,7 @@ export function address(from) {
   return `${location.pathname}${location.search}#${words}`;
 }
 
-/** Shows a recipe first, where the address names none. */
+/** Starts with a recipe if the URL has none. */
 export function begin(recipe) {
   if (state.recipe !== EMPTY.recipe) return;
   state = { ...state, recipe };

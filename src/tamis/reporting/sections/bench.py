@@ -1,4 +1,4 @@
-"""What `tamis bench` and `tamis look` left in the run folder: scores of trained models, and recipes worth trying."""
+"""Results of `tamis bench` (scores of trained models) and of `tamis look` (recipes worth trying)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tamis.store.checked import read_result
 
 
 def look(context: Context) -> Facts | None:
-    """Reads what `tamis look` found in the first rows of some `shards` `of` the pool; None where it did not look."""
+    """Reads the result of `tamis look`, which sampled `shards` `of` the pool's shards; None if there is none."""
     facts = read_result(context.run.path / "look.json", "tamis look", 1)
     return facts and {name: facts[name] for name in ("pairs", "shards", "of", "seconds", "proposals")}
 
 
 def gather(context: Context) -> Facts | None:
-    """Reads the last `tamis bench` on this run, the highest score first; None where there was none.
+    """Reads the result of the last `tamis bench` on this run, the highest score first; None if there is none.
 
-    `overlap` is intersection over union, in the order of the lines; `samples` are those that each model saw.
+    `overlap` is intersection over union, in the order of the lines; `samples`: training samples per model.
     """
     facts = read_result(context.run.path / "bench.json", "tamis bench", 1)
     if facts is None:
@@ -49,7 +49,7 @@ def _line(place: int, each: Mapping[str, Any], rows: int) -> Facts:
 
 
 def tables(facts: Facts) -> dict[str, list[tuple[str, list[tuple[str, float]]]]]:
-    """Returns the tables below the ranking by title: a row's name, and per recipe a cell's text and fill fraction."""
+    """Returns the tables below the ranking: title -> rows of (name, a (text, filled share) cell per recipe)."""
     lines = facts["lines"]
 
     def rows(names: list[str], cell: Callable[[Facts, str], tuple[str, float]]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Pairs that a curator would look at first, by rules of shipped recipes, repeated or unreadable; in sentences too."""
+"""The pairs to look at first (by rules of shipped recipes, repeated, unreadable), and the summary of the page."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tamis.reporting.formats import in_words, status_words
 from tamis.reporting.pairs import Group, first_of_each, shown_groups
 from tamis.selectors import Distinct
 
-#: Pairs that are shown of each kind, and of each status.
+#: Number of pairs shown per trait, and per status.
 _SHOWN, _REJECTS = 8, 6
 
-#: Why `distinct` and `semdedup` drop a pair.
+#: The reason by which `distinct` and `semdedup` drop a pair.
 _REPEATS = "repeats another"
 
-#: The largest pool in which the page looks for repeats by itself; `benchmarks/distinct.py` has the cost.
+#: In pools of at most this many pairs the report looks for repeats itself; `benchmarks/distinct.py` has the cost.
 _POOL = 100_000
 
-#: What recipes ask of pairs: `basic` of languages and sizes, `text_match` of text in images.
+#: Limits in recipes: languages and sizes in `basic`, text in images in `text_match`.
 LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
 
 #: A caption is probably not in English if English has less than this probability and it has at least this many words.
@@ -34,13 +34,13 @@ LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
 #: English. This rule finds 162, of which 33 in 100 are English.
 ENGLISH, ENOUGH_WORDS = 0.02, 5
 
-#: Languages written without spaces: what counts as one word there may be a sentence.
+#: Languages written without spaces: what counts as one word may be a sentence.
 UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trait:
-    """The words for one pair, and for several, for which `holds` is true; cards show the first of its `columns`."""
+    """A trait of pairs: words for one and for several, and whether it `holds`. Cards show the first of `columns`."""
 
     one: str
     many: str
@@ -57,7 +57,7 @@ def _another_language(top: Any, english: Any, words: Any) -> Mask:
     return found
 
 
-#: By their names in `report.json` and in links.
+#: Name in `report.json` and in links -> trait.
 TRAITS: Mapping[str, Trait] = {
     "language": Trait(
         one="caption probably not in English",
@@ -106,7 +106,7 @@ TRAITS: Mapping[str, Trait] = {
 
 
 def found(context: Context) -> Facts | None:
-    """Finds pairs of each kind, in one pass, and groups of repeated images; None where there is neither."""
+    """Finds the pairs with each trait, in one pass, and groups of repeated images; None if there are none."""
     columns = {context.run.columns[name][0]: name for name in reversed([*context.numbers, *context.words])}
     asked = {ident: trait for ident, trait in TRAITS.items() if set(trait.columns) <= set(columns)}
 
@@ -129,11 +129,11 @@ def found(context: Context) -> Facts | None:
 
 
 def _repeated(context: Context) -> Facts | None:
-    """Returns how many `pairs` repeat another, and the largest groups by subset; the `subset` of the pool is None.
+    """Returns how many `pairs` repeat another, and the largest groups per subset; `subset` None: in the pool.
 
-    A count over all pairs comes from a recipe, else from `distinct`, else from a step that saw only part of the pool.
+    The count is of a recipe that saw all pairs, else of `distinct`, else of a step that saw only some.
     """
-    counts: dict[int, int] = {}  # what steps dropped, by how many pairs they looked at
+    counts: dict[int, int] = {}  # pairs that a step saw -> pairs that it dropped
     for line in (line for subset in context.subsets for line in subset.funnel):
         if (line.get("facts") or {}).get("largest_groups"):
             before, repeats = int(line["before"]), int((line.get("dropped") or {}).get(_REPEATS, 0))
@@ -156,7 +156,7 @@ def _repeated(context: Context) -> Facts | None:
 
 
 def _repeats_of_pool(context: Context) -> tuple[int, list[Group]] | None:
-    """Returns how many pairs of a pool `distinct` would drop, and the largest groups; None if it is not looked at."""
+    """Returns how many pairs `distinct` would drop, and the largest groups; None without hashes or in a large pool."""
     hashes = {label for label, group in context.run.scores.items() if group.facts["name"] == "image_hash"}
     step = Distinct(best="image_bytes", missing="drop")
     complete = hashes and not hashes & set(context.incomplete) and step.reads <= set(context.run.columns)
@@ -170,7 +170,7 @@ def _repeats_of_pool(context: Context) -> tuple[int, list[Group]] | None:
 
 
 def rejects(context: Context) -> Facts:
-    """Picks some pairs of each status but `ok`: `rejects` with `status`, `rows` and `pairs`, most rows first."""
+    """Picks some pairs of each status except `ok`, the most frequent status first."""
     bad = sorted(set(context.statuses) - {"ok"}, key=lambda status: (-context.statuses[status], status))
 
     def masks(columns: Mapping[str, Any]) -> dict[str, Mask]:
@@ -185,15 +185,15 @@ def rejects(context: Context) -> Facts:
     return {"rows": context.rows, "rejects": found}
 
 
-#: Disagreements, and pairs of similar scores, that are named.
+#: Maximum number of disagreements, and of pairs of similar scores, in the summary.
 _NAMED = 3
 
-#: Scores of two signals whose ranks correlate this much say much the same.
+#: Rank correlation from which two scores are called alike.
 _ALIKE = 0.9
 
 
 def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
-    """Collects what other `sections` show. A number is `rows`, `what` they are, and an `anchor` on the page or ""."""
+    """Sums up the other `sections`. Each number has `rows`, `what` they are, and an `anchor` on the page or ""."""
     bad = [(status, rows) for status, rows in context.statuses.items() if status != "ok"]
     numbers = [_number(rows, status_words(status, rows), f"reject-{status}") for status, rows in bad]
     return {
@@ -233,13 +233,13 @@ def _drops(context: Context, place: int) -> list[Facts]:
     verdict, shown = context.verdicts[place], context.shown_reasons(place)
     return _largest_first([
         _number(rows, in_words(verdict.why[code - 1].text), f"drop-{place}-{code}" if code in shown else "")
-        for code, rows in enumerate(context.fallen[place], start=1)
+        for code, rows in enumerate(context.dropped[place], start=1)
         if rows
     ])  # fmt: skip
 
 
 def _disagreements(overlap: Facts | None) -> list[Facts]:
-    """Returns the largest: two subsets that contradict each other come before one that is part of the other."""
+    """Returns the largest disagreements; subsets of which one contains the other come last."""
     if overlap is None:
         return []
     shared = overlap["shared"]

@@ -1,4 +1,4 @@
-"""The head of the page, what the pool is like, what was scored; at the foot the run's folder and recipe."""
+"""The heading and notes of the page, and the sections about the pool and the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tamis.store.table import Table
 
 
 def heading(context: Context) -> Facts:
-    """Reads what run.json says of the run. `created` is in seconds since 1970; `readable` rows have the status ok."""
+    """Returns the facts of run.json. `created` is in seconds since 1970; `readable` rows have the status ok."""
     run = context.run
     pool = run.facts["pool"]
     paths = pool["path"] if isinstance(pool["path"], list) else [pool["path"]]
@@ -35,9 +35,9 @@ def heading(context: Context) -> Facts:
 
 
 def notes(context: Context) -> Facts:
-    """Returns what the reader must know before the numbers.
+    """Returns the warnings above the sections.
 
-    `incomplete` has how many of the `shards` have a score; `unexplained` subsets cannot say why pairs were dropped.
+    `incomplete`: how many of the `shards` have a score; `unexplained`: subsets without reasons for their drops.
     """
     no_images = ""
     if context.pool is None:
@@ -61,7 +61,7 @@ def notes(context: Context) -> Facts:
 
 
 def run_facts(context: Context) -> Facts:
-    """Reads the recipe that the run was scored by ("": none), and lists what is stored next to the scores."""
+    """Returns the recipe that the run was scored by ("" for none), and the stored embeddings and texts."""
     run = context.run
     path = run.path / "recipe.yaml"
     return {
@@ -74,7 +74,7 @@ def run_facts(context: Context) -> Facts:
     }
 
 
-#: What the numbers of captions and images count.
+#: Words for the unit of each size.
 _ABOUT: Mapping[str, str] = {
     CAPTION: "",
     "characters": "of the caption",
@@ -88,12 +88,12 @@ _ABOUT: Mapping[str, str] = {
 
 
 def gather(context: Context) -> Facts:
-    """Counts statuses and shared uids, and reads the exact quantiles of those sizes that some pair has."""
+    """Counts statuses and shared uids, and returns the exact quantiles of sizes."""
     histograms = context.histograms
     return {
         "rows": context.rows,
         "statuses": dict(sorted(context.statuses.items(), key=lambda item: (item[0] != "ok", -item[1], item[0]))),
-        # An order of its own, since it is sorted in place: the galleries' would need 8 more bytes per row meanwhile.
+        # Not `context.order`: `duplicates` sorts in place, and a copy would take as much memory.
         "duplicates": duplicates(context.table, scrambled(context.table)),
         "quantities": [
             {"name": name, "about": _ABOUT[name], "low": each.low, "quantiles": each.quantiles, "high": each.high}
@@ -105,7 +105,7 @@ def gather(context: Context) -> Facts:
 
 
 def _signal(group: ScoreSet) -> Facts:
-    """Returns a signal of the run: its settings on one level (`boxes.side`), and its models apart."""
+    """Returns the facts of a signal, its settings flattened (`boxes.side`) and without its models."""
     models = group.facts.get("models") or {}
     settings = flat(group.facts.get("settings", {}))
     return {
@@ -123,9 +123,9 @@ def _signal(group: ScoreSet) -> Facts:
 
 
 def duplicates(table: Table, order: NDArray[np.uint64], *, examples: int = 5) -> Facts:
-    """Counts the `uids` that more than one row has, the `rows` that have one of them, and lists some `examples`.
+    """Counts the `uids` shared by several rows, and their `rows`; lists some `examples`.
 
-    `order`, the scrambled uids, is sorted in place. Different uids hardly ever scramble to one number.
+    Sorts `order`, the scrambled uids, in place. Two uids rarely scramble to the same number, so uids are compared too.
     """
     order.sort()
     twice = np.unique(order[1:][order[1:] == order[:-1]])

@@ -1,4 +1,4 @@
-"""How the scores are distributed over pool and subsets, pairs from low to high, and how far the scores agree."""
+"""Distributions of the scores over pool and subsets, example pairs from low to high, and rank correlations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tamis.reporting.pairs import first_of_each
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.table import Table
 
-#: The levels at which a pair is shown.
+#: The quantiles at which a pair is shown.
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
 def gather(context: Context) -> Facts:
-    """Reads the distributions of score columns, of index columns that recipes cut, and of scores that recipes compute.
+    """Returns the distributions of score columns, index columns with a threshold, and scores that recipes compute.
 
-    `also` are other signals with identical values, `marks` where each subset cuts it, `strip` pairs from low to high.
+    `also`: other signals with identical values; `marks`: thresholds of each subset; `strip`: pairs from low to high.
     """
     return {"subsets": context.names, "distributions": _columns(context) + _computed(context)}
 
@@ -72,7 +72,7 @@ def _distribution(column: Column, label: str, histogram: Histogram, marks: Marks
 
 
 def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> None:
-    """Adds to each distribution a pair for each different value at the levels: the first by uid that has it."""
+    """Adds to each distribution a pair per distinct value at the levels: the first by uid with that value."""
     levels: dict[str, dict[float, list[float]]] = {name: {} for name in drawn}
     for name, each in drawn.items():
         for level in LEVELS if each["histogram"].judged else ():
@@ -90,14 +90,14 @@ def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> N
         ]
 
 
-#: Scores whose ranks are compared.
+#: Maximum number of scores in the correlation matrix.
 _COMPARED = 24
 
 
 def correlation(context: Context) -> Facts | None:
-    """Correlates the scores that have a finite value in some row; None with fewer than two scores.
+    """Correlates the scores that have finite values; None with fewer than two scores.
 
-    `matrix`: Spearman's rank correlations over pairs that have both; NaN where a score is the same for all of them.
+    `matrix`: Spearman's rank correlations over pairs that have both scores; NaN if one of them is constant.
     """
     rows = context.sample
     columns = {name: whole_column(context.table, name)[rows] for name in context.numbers}

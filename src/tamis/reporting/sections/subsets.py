@@ -1,4 +1,4 @@
-"""What each subset keeps and drops: funnels of its steps, galleries of pairs, and the overlap of two."""
+"""What the subsets keep and drop: funnels of steps, galleries of pairs, and overlaps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tamis.store.reasons import Cut
 
 
 def funnels(context: Context) -> Facts | None:
-    """Reads the funnels of the subsets; None without any. `changed`: `about` and `source` describe another recipe."""
+    """Returns the funnels; None without subsets. `changed`: `about` and `source` describe the recipe before changes."""
     if not context.subsets:
         return None
     found = [
@@ -35,40 +35,33 @@ def funnels(context: Context) -> Facts | None:
 
 
 def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> Facts:
-    """Returns one step of a funnel; `codes` has the codes of the reasons that have a gallery."""
-    why, cut = context.verdicts[place].why, entry.get("cut")
+    """Returns one step of a funnel; `codes`: the codes of reasons with a gallery."""
+    why = context.verdicts[place].why
     codes = {}
     for code in context.shown_reasons(place):
         reason = why[code - 1]
         if reason.step == step:
             codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
-    return {
-        "step": str(entry.get("step", "")),
-        "before": int(entry["before"]),
-        "kept": int(entry["kept"]),
-        "dropped": {str(reason): int(rows) for reason, rows in dict(entry.get("dropped") or {}).items()},
-        "codes": codes,
-        "cut": float(cut) if cut is not None else None,
-        "facts": dict(entry.get("facts") or {}),
-    }
+    blank = {"step": "", "before": 0, "kept": 0, "dropped": {}, "codes": {}, "cut": None, "facts": {}}
+    return {**blank, **entry, "codes": codes}
 
 
 def says(step: str, *cuts: float) -> bool:
-    """Whether the words for a step hold the values it cuts at ("words >= 3"), so that they need not be added."""
+    """Whether the text of a step already contains its thresholds ("words >= 3")."""
     return all(number(cut) in step.replace("-", "−") for cut in cuts)
 
 
-#: Pairs in each strip.
+#: Number of pairs per strip.
 STRIP = 8
 
-#: Cuts of one reason that have strips.
+#: Maximum number of cuts per reason that are shown with strips.
 CUTS = 4
 
 
 def galleries(context: Context) -> Facts | None:
-    """Picks the pairs of every gallery; None where there is no subset. So many subsets are `left_out`.
+    """Picks the pairs of each gallery; None without subsets. `left_out`: number of subsets without a gallery.
 
-    Next to the steps, pairs `kept` and `dropped` are drawn by uid, with the `columns` that their cards show at once.
+    Each gallery also has random `kept` and `dropped` pairs; their cards show the `columns` without a click.
     """
     if not context.subsets:
         return None
@@ -90,15 +83,10 @@ def _gallery(context: Context, place: int) -> Facts:
     for code in context.shown_reasons(place):
         of_step.setdefault(verdict.why[code - 1].step, []).append(_fallen(context, place, code))
     steps = [
-        {
-            "number": number,
-            "step": str(line.get("step", "")),
-            "before": int(line["before"]),
-            "kept": int(line["kept"]),
-            "fallen": of_step.get(number, []),
-        }
+        {"number": number, "step": line.get("step", ""), "before": line["before"], "kept": line["kept"],
+         "fallen": of_step.get(number, [])}
         for number, line in enumerate(subset.funnel, start=1)
-    ]
+    ]  # fmt: skip
     codes = verdict.dropped_by
     return {
         "subset": context.names[place],
@@ -113,11 +101,11 @@ def _gallery(context: Context, place: int) -> Facts:
 
 
 def _fallen(context: Context, place: int, code: int) -> Facts:
-    """Returns what a step drops for one reason: `lines` are its cuts of scores with the pairs there.
+    """Returns what a step drops for one reason: `lines` has its cuts with the nearest pairs.
 
-    Without any, `dropped` are drawn by uid, or `repeats` says that the page shows each group with the pair that stays.
+    Without cuts: random `dropped` pairs, or `repeats` if the page shows the groups of repeated images.
     """
-    verdict, rows = context.verdicts[place], context.fallen[place][code - 1]
+    verdict, rows = context.verdicts[place], context.dropped[place][code - 1]
     assert verdict.dropped_by is not None, "rows are counted by reason"
     fell = verdict.dropped_by == code
     reason = verdict.why[code - 1]
@@ -139,7 +127,7 @@ def _fallen(context: Context, place: int, code: int) -> Facts:
 
 
 def _cut(context: Context, place: int, cut: Cut, fell: Mask) -> Facts | None:
-    """Returns a cut and the pairs there; None if the run no longer has the score. `beside` explains its `columns`."""
+    """Returns a cut and the nearest pairs; None if the run lacks the score. `beside` explains `columns`."""
     names, known = context.verdicts[place].names, context.run.columns
     values = context.values(cut.score, names)
     if values is None:
@@ -162,14 +150,14 @@ def _cut(context: Context, place: int, cut: Cut, fell: Mask) -> Facts | None:
     }
 
 
-#: Pairs of all cells together; minimum and maximum per cell.
+#: Number of pairs in all cells together; minimum and maximum per cell.
 _PAIRS, _LEAST, _MOST = 160, 3, 8
 
 
 def overlap(context: Context) -> Facts | None:
-    """Counts the pairs that each two subsets share, (k, k), and shows some that `only` one keeps; None without two.
+    """Counts the pairs that each two subsets share, (k, k), and shows some that `only` one keeps; None for one subset.
 
-    `columns` are those that both recipes rank by; `jaccard` is in [0, 1], NaN of two empty subsets.
+    `columns`: the scores that the two recipes rank by; `jaccard` is in [0, 1], NaN for two empty subsets.
     """
     if len(context.subsets) < 2:
         return None
@@ -198,32 +186,26 @@ def _only(context: Context, keeps: Facts, drops: Facts, shown: int) -> Facts:
 
 
 def _ranked_by(context: Context, place: int) -> list[str]:
-    """Returns the columns of the score that a recipe cuts last, as the page names them."""
+    """Returns the page's names of the columns in the recipe's last threshold."""
     verdict = context.verdicts[place]
     columns = sorted(parse(verdict.ranking.score).columns) if verdict.ranking is not None else []
     return [short for name in columns if (short := context.short(verdict.names.get(name, name))) in context.numbers]
 
 
 def intersections(keeps: Sequence[Mask]) -> NDArray[np.int64]:
-    """Returns how many rows each two of the masks share: (k, k), the masks' own sizes on the diagonal."""
-    shared = np.zeros((len(keeps), len(keeps)), np.int64)
-    for first, one in enumerate(keeps):
-        for second in range(first, len(keeps)):
-            shared[first, second] = shared[second, first] = np.count_nonzero(one & keeps[second])
-    return shared
+    """Returns how many rows each two masks share: (k, k), with the size of each mask on the diagonal."""
+    return np.array([[np.count_nonzero(one & two) for two in keeps] for one in keeps], np.int64)
 
 
 def jaccard(shared: NDArray[np.int64]) -> NDArray[np.float64]:
     """Returns intersection over union: (k, k) in [0, 1]; NaN for two empty sets."""
     sizes = np.diagonal(shared)
     union = sizes[:, None] + sizes[None, :] - shared
-    out = np.full(shared.shape, np.nan)
-    np.divide(shared, union, out=out, where=union > 0)
-    return out
+    return np.where(union > 0, shared / np.maximum(union, 1), np.nan)
 
 
 def disagreements(facts: Facts) -> list[list[Facts]]:
-    """Returns `only` by two subsets, those first that keep many pairs each that the other drops."""
+    """Groups `only` by two subsets; first those in which each keeps many pairs that the other drops."""
     by_two: dict[tuple[int, ...], list[Facts]] = {}
     for each in facts["only"]:
         by_two.setdefault(tuple(sorted((each["keeps"]["place"], each["drops"]["place"]))), []).append(each)

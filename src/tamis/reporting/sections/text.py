@@ -1,4 +1,4 @@
-"""Written text: pairs whose match was mostly text, before and after T-MARS painted the text over."""
+"""Written text: pairs whose CLIP match was mostly text, before and after T-MARS painted the text over."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import Painter, first_by
 from tamis.store.run import ScoreSet
 
-#: Pairs that are shown.
+#: Number of pairs shown.
 MOST = 8
 
-#: The columns that say what a painted-over text was worth.
+#: Columns shown next to the loss.
 _BESIDE = frozenset({"clip", "tmars", "text_match"})
 
 _OUTLINE = (230, 30, 120)
@@ -30,9 +30,9 @@ _OUTLINE_SHARE = 1 / 110  # of the longer side
 
 
 def gather(context: Context) -> Facts | None:
-    """Finds the pairs that lose most of their CLIP cosine without their text; None without T-MARS, or without text.
+    """Finds the pairs that lose most CLIP cosine without their text; None without T-MARS scores, or without text.
 
-    `problem` keeps their images from being painted here, or "".
+    `problem`: why images cannot be painted here, or "".
     """
     for name in context.numbers:
         inner, group, _ = context.run.columns[name]
@@ -53,7 +53,7 @@ def gather(context: Context) -> Facts | None:
 
 
 def painter(group: ScoreSet) -> Painter:
-    """Returns what outlines the text of an image and paints it over, as a run's T-MARS saw it; raises if it cannot."""
+    """Returns a function that outlines and paints over text as the run's T-MARS did; raises if that is not possible."""
     settings: Mapping[str, Any] = group.facts["settings"]
     boxes = TextBoxes.class_of(settings["boxes"])(**settings["boxes"])
     node = MaskedImages(boxes=boxes, fill=settings["fill"], ring=settings["ring"])
@@ -62,7 +62,7 @@ def painter(group: ScoreSet) -> Painter:
         raise ModelError("the text was found by another detector, by other weights, or on another runtime")
     executor = Executor(device)
     for each in (boxes, node):
-        executor.load(each)  # what is missing is reported before an image is read
+        executor.load(each)  # reports what is missing before an image is read
 
     def paint(image: Pixels) -> tuple[Pixels, Pixels]:
         values = executor.run([node], {DecodedImages(): [image]})

@@ -1,4 +1,4 @@
-"""Words: of each value of a word column, and of each word of captions, the share that each subset keeps.
+"""The share that each subset keeps of each value of a word column, and of captions with each word.
 
 Also the medium phrases ("a photo of") that SIEVE removed before it compared texts.
 """
@@ -15,16 +15,16 @@ from tamis.reporting.distributions import FEW, Tally, frequencies
 from tamis.signals.sieve import MEDIUM_PHRASES, removed_by
 from tamis.store import Run
 
-#: Values of a column that are shown at once, and at all.
+#: Number of values of a column shown without a click, and in all.
 FIRST, _LISTED = FEW, 200
 
-#: Words of captions that are shown on each side; how many standard deviations they are from what chance would give.
+#: Number of words listed per side, and their minimum distance from chance in standard deviations.
 _SHOWN, _SURPRISING = 12, 2.0
 
 
 def gather(context: Context) -> Facts | None:
-    """Counts words; None where there are none to compare. `texts` and `ids` are columns that do not sort pairs."""
-    # The status alone says nothing while every pair is ok, or while there is no subset to compare.
+    """Counts values and words; None if there are none. `texts` and `ids`: columns that are not categories."""
+    # The status says nothing if every pair is ok, or without subsets to compare.
     status = ["status"] if context.subsets and any(status != "ok" for status in context.statuses) else []
     found = context.tallies
     names = [name for name in context.words if found[name].many or found[name].distinct or not context.rows]
@@ -46,7 +46,7 @@ def gather(context: Context) -> Facts | None:
 
 
 def _column(name: str, about: str, tally: Tally) -> Facts:
-    """Returns a word column: its most frequent `values`, the number of `others`, and the pairs with one (`judged`)."""
+    """Returns a word column: its most frequent `values`, how many `others`, and the rows with a value (`judged`)."""
     values = [{"word": word, "rows": rows, "kept": kept} for word, rows, kept in tally.values[:_LISTED]]
     others = len(tally.values) - len(values)
     about_it = {"name": name, "about": about, "judged": tally.judged, "distinct": tally.distinct}
@@ -54,9 +54,9 @@ def _column(name: str, about: str, tally: Tally) -> Facts:
 
 
 def _captions(context: Context) -> Facts | None:
-    """Returns the words of captions that each subset keeps more and less often than others, the most surprising first.
+    """Returns the over- and under-represented words of each subset, the most surprising first.
 
-    `looked_at` pairs were read, drawn by uid; `captions` of them have one, and a subset keeps `kept` of these.
+    `looked_at`: sampled pairs; `captions`: how many of them have one; `kept`: how many of these a subset keeps.
     """
     if not context.subsets:
         return None
@@ -83,7 +83,7 @@ def _captions(context: Context) -> Facts | None:
 
 
 def _medium(context: Context) -> list[Facts] | None:
-    """Returns what each signal's list of `phrases` removed of `captions` and of the nearest `generated` captions."""
+    """Returns what each SIEVE's `phrases` removed from `captions` and from the nearest `generated` captions."""
     found = []
     for label, group in context.run.scores.items():
         medium = group.facts["settings"].get("medium") if group.facts["name"] == "sieve" else None
@@ -102,7 +102,7 @@ def _medium(context: Context) -> list[Facts] | None:
 
 
 def removed_phrases(medium: Facts) -> list[str]:
-    """Returns the phrases that were removed of captions, the most frequent first, then of generated captions."""
+    """Returns the removed phrases, the most frequent in captions first, then in generated captions."""
     captions, generated = dict(medium["captions"]["phrases"]), dict(medium["generated"]["phrases"])
     return sorted({*captions, *generated}, key=lambda one: (-captions.get(one, 0), -generated.get(one, 0), one))
 
@@ -114,6 +114,6 @@ def _judged_captions(run: Run) -> Iterator[str]:
 
 
 def _nearest_captions(context: Context, name: str) -> Iterator[str]:
-    """Yields the generated captions that came nearest, which alone are stored."""
+    """Yields the nearest generated caption of each pair; only this one is stored."""
     for block in context.table.map([name], lambda _, columns: columns[name].cast(pa.string()).drop_null().to_pylist()):
         yield from block

@@ -226,8 +226,8 @@ def chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def png(width: int, height: int, *more: bytes, pixels: bytes = bytes(100)) -> bytes:
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+def png(width: int, height: int, *more: bytes, pixels: bytes = bytes(100), depth: int = 8, colour: int = 2) -> bytes:
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     data = chunk(b"IDAT", zlib.compress(pixels, 1))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + b"".join(more) + data + chunk(b"IEND", b"")
 
