@@ -25,6 +25,7 @@ EXPORTERS = Register(
         "parquet": "lists:ParquetExport",
         "keys": "lists:KeysExport",
         "webdataset": "webdataset:WebDatasetExport",
+        "huggingface": "huggingface:HuggingFaceExport",
         "dropped": "lists:DroppedExport",
     },
     _wrong,
