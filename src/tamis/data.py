@@ -122,6 +122,9 @@ class _Contents:
     of: Literal["model", "file", "parser"]
 
 
+#: Metadata of a setting that came after the first runs: fingerprints leave it out while it is None.
+LATER: Mapping[str, bool] = {"later": True}
+
 #: The features that a run can store (`stored_as`).
 KEEPS = ("embeddings", "captions", "texts")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
+from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.errors import unknown_message, without_effect
 from tamis.features.embeddings import Fit
 from tamis.features.generated import GeneratedCaptions, GivenCaptions
@@ -60,6 +60,7 @@ _NOTHING = re.compile(r"[\W_]*")
 #: Reasons for a missing score.
 NOTHING_REMAINS = "nothing remains of the caption without phrases like 'a photo of'"
 NO_WORDS = "the caption holds no letter and no digit"
+NO_CAPTION = "the captioner generated no words for the image"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +72,11 @@ class Sieve(Signal):
     clean pairs do not read.
 
     Attributes:
-        captioner: a BLIP, GIT or other image-to-text checkpoint.
+        captioner: a BLIP, GIT, BLIP-2 or vision-language checkpoint; docs/models.md lists the types.
         sampling: number of captions per image, and how to draw them; more captions never lower the score.
         encoder: embeds the texts: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
+        encoder_prompt: text before each text for the encoder, such as "query: " for E5; None: what the encoder's folder
+            names as its default; "": none.
         medium: phrases to remove from both sides first: "paper", "released" or "released-long" (the authors' lists),
             "tamis" (ours: plurals, articles, more media), or your own list; an empty list removes nothing. The report
             counts what was removed.
@@ -81,11 +84,11 @@ class Sieve(Signal):
             the captioner's settings are an error. See `GivenCaptions`.
         mask_text: caption the images after painting over their written text (the paper: section 2, concurrent work).
         fit: how to resize images for the captioner: "model", by its preprocessing, or "crop", as CLIP and the released
-            code do.
+            code do (not for vision-language models).
 
     Emits:
-        sieve: the largest cosine, in [-1, 1]. NaN if the image does not decode (unless `captions_from` is set), there
-            is no caption, or nothing is left of it without medium phrases.
+        sieve: the largest cosine, in [-1, 1]. NaN if the image does not decode (unless `captions_from` is set) or the
+            captioner's processor refuses it, there is no caption, or nothing is left of it without medium phrases.
         sieve_mean: the mean cosine.
         sieve_caption: the nearest generated caption.
 
@@ -108,6 +111,7 @@ class Sieve(Signal):
     captioner: OptionalModelRef = "Salesforce/blip-image-captioning-base"
     sampling: Sampling = Sampling()
     encoder: ModelRef = "minilm"
+    encoder_prompt: str | None = field(default=None, metadata=LATER)
     medium: str | tuple[str, ...] = "paper"
     captions_from: OptionalFileRef = None
     mask_text: bool = False
@@ -144,7 +148,7 @@ class Sieve(Signal):
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.texts.sentence import load_sentence_encoder
 
-        encode = load_sentence_encoder(self.encoder, device)
+        encode = load_sentence_encoder(self.encoder, device, self.encoder_prompt)
         phrases = MEDIUM_PHRASES[self.medium] if isinstance(self.medium, str) else self.medium
 
         def score(*, captions: Sequence[str | None], generated: Sequence[list[str] | None]) -> dict[str, Any]:
@@ -191,7 +195,7 @@ def alignment(
             continue
         kept = [k for k, other in enumerate(some) if other]
         if not kept:
-            reasons[n] = "the captioner generated no words for the image"
+            reasons[n] = NO_CAPTION if some else "the captioner's own processor refuses the image"
             continue
         cosines = np.stack([vectors[some[k]] for k in kept]) @ vectors[text]
         best[n], mean[n] = cosines.max(), cosines.sum() / len(some)
