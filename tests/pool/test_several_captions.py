@@ -167,6 +167,19 @@ def test_from_score_to_exports_and_back_with_uids_of_the_pool(tamis: Tamis, tmp_
     assert again.to_arrow()["uid"].to_pylist() == [uids[row] for row in kept]
 
 
+def test_a_table_that_gives_uids_is_exported_with_the_rows_own(tmp_path: Path) -> None:
+    uids = [f"{seed:032x}" for seed in range(4)]
+    images = [{"bytes": image_bytes(seed), "path": None} for seed in range(4)]
+    pq.write_table(pa.table({"image": images, "captions": LISTS, "uid": uids}), tmp_path / "p.parquet")
+    run = score(PoolSpec(path=str(tmp_path / "p.parquet"), captions="each"), tmp_path / "run", "caption_length")
+    assert list(run["sample_uid"]) == [uids[seed] for seed in (0, 0, 0, 1, 1, 2, 3)]
+    assert package.export(package.select(run, {"select": []}), "webdataset", tmp_path / "out") == 7
+    again = score(tmp_path / "out", tmp_path / "again", "caption_length")
+    assert again.to_arrow()["uid"].to_pylist() == run.to_arrow()["uid"].to_pylist()
+    given = [json.loads(one["json"])["sample_uid"] for one in read_back(tmp_path / "out")]
+    assert given == list(run["sample_uid"])
+
+
 def test_changed_lines_are_noticed_and_others_are_not(tmp_path: Path) -> None:
     spec = pool_of(tmp_path, "lines", captions="each")
     run = score(spec, tmp_path / "run", "caption_length")
