@@ -39,7 +39,18 @@ MATCHERS = (
 )
 
 
-def table(rows: tuple[Known, ...]) -> str:
+#: Sentence encoders: `encoder` of `sieve` and `class_similarity`. The library runs those with other modules.
+ENCODERS = (
+    Known("bert", "intfloat/e5-base-v2", "mean, with prompts"),
+    Known("bert", "sentence-transformers/LaBSE", "first token, a dense layer"),
+    Known("qwen3", "Qwen/Qwen3-Embedding-0.6B", "last token, with prompts"),
+    Known("t5", "sentence-transformers/sentence-t5-base", "mean, by the library"),
+    Known("t5", "hkunlp/instructor-base", "mean without the prompt's tokens, by the library"),
+    Known("-", "sentence-transformers/static-similarity-mrl-multilingual-v1", "`StaticEmbedding`, by the library"),
+)
+
+
+def table(rows: tuple[Known, ...], library: str = "transformers") -> str:
     """Returns the Markdown of a table."""
     lines = [f"| `{kind}` | `{checkpoint}` | {tried} |" for kind, checkpoint, tried in rows]
-    return "\n".join(["| `model_type` | for example | compared with `transformers` |", "|---|---|---|", *lines])
+    return "\n".join([f"| `model_type` | for example | compared with `{library}` |", "|---|---|---|", *lines])

@@ -81,13 +81,13 @@ def bert(folder: Path, pooling: str = "mean_tokens", prompts: Mapping[str, str] 
     save(folder, hf.BertModel(hf.BertConfig(**SIZE)), words, pooling, dict(prompts or {}), **more)
 
 
-def sentence_t5(folder: Path) -> None:
+def t5(folder: Path, **more: Any) -> None:
     """An encoder without its decoder, which `AutoModel` would look for."""
     import transformers as hf
 
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": SIZE["vocab_size"]}
     model = hf.T5EncoderModel(hf.T5Config(**sizes))
-    save(folder, model, tokenizer("$A </s>"), "mean_tokens", {}, dense=16, activation="GELU")
+    save(folder, model, tokenizer("$A </s>"), "mean_tokens", {}, dense=16, activation="GELU", **more)
 
 
 def static(folder: Path) -> None:
@@ -104,18 +104,21 @@ def static(folder: Path) -> None:
 
 E5 = {"query": "query: ", "passage": "passage: "}
 
-#: Name -> (what makes its folder, the checkpoint that people use, whether the library runs it).
-ENCODERS: Mapping[str, tuple[Callable[[Path], None], str, bool]] = {
-    "qwen3_embedding": (qwen3_embedding, "Qwen/Qwen3-Embedding-0.6B", False),
-    "e5": (lambda folder: bert(folder, prompts=E5), "intfloat/multilingual-e5-base", False),
-    "labse": (lambda folder: bert(folder, "cls_token", dense=16), "sentence-transformers/LaBSE", False),
-    "with_default": (
-        lambda folder: bert(folder, prompts=E5, default="query"),
-        "any folder with a default prompt",
-        False,
-    ),
-    "sentence_t5": (sentence_t5, "sentence-transformers/sentence-t5-base", True),
-    "instructor": (lambda folder: bert(folder, prompts=E5, include_prompt=False), "hkunlp/instructor-base", True),
-    "max": (lambda folder: bert(folder, "max_tokens"), "a folder with another pooling", True),
-    "static": (static, "sentence-transformers/static-similarity-mrl-multilingual-v1", True),
+#: A checkpoint that people use, or a word -> what makes its folder, and whether the library runs it.
+ENCODERS: Mapping[str, tuple[Callable[[Path], None], bool]] = {
+    "Qwen/Qwen3-Embedding-0.6B": (qwen3_embedding, False),
+    "intfloat/e5-base-v2": (lambda folder: bert(folder, prompts=E5), False),
+    "sentence-transformers/LaBSE": (lambda folder: bert(folder, "cls_token", dense=16), False),
+    "default": (lambda folder: bert(folder, prompts=E5, default="query"), False),
+    "sentence-transformers/sentence-t5-base": (t5, True),
+    "hkunlp/instructor-base": (lambda folder: t5(folder, include_prompt=False), True),
+    "without prompt": (lambda folder: bert(folder, include_prompt=False), True),
+    "max": (lambda folder: bert(folder, "max_tokens"), True),
+    "sentence-transformers/static-similarity-mrl-multilingual-v1": (static, True),
 }
+
+
+def encoder_folder(folder: Path, kind: str) -> Path:
+    folder.mkdir()
+    ENCODERS[kind][0](folder)
+    return folder

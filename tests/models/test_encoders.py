@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_encoders import E5, ENCODERS, bert
+from tiny_encoders import E5, ENCODERS, bert, encoder_folder
 
 import tamis
 from tamis.data import Device
@@ -23,6 +23,7 @@ from tamis.signals import ClassSimilarity, Sieve
 
 library = pytest.importorskip("sentence_transformers")
 
+QWEN, E5_BASE, LABSE, T5 = (next(name for name in ENCODERS if part in name) for part in ("Qwen", "e5", "LaBSE", "t5"))
 TEXTS = ["a dog", "A Dog", "", "word " * 400, "\u4e00\u53ea\u72d7\u5728\u8349", "\u0643\u0644\u0628", "a dog? a cat: 2"]
 
 
@@ -32,9 +33,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def make(kind: str) -> Path:
         if kind not in made:
-            made[kind] = tmp_path_factory.mktemp("encoders") / kind
-            made[kind].mkdir()
-            ENCODERS[kind][0](made[kind])
+            made[kind] = encoder_folder(tmp_path_factory.mktemp("encoders") / "tiny", kind)
         return made[kind]
 
     return make
@@ -56,16 +55,16 @@ def test_as_the_library_encodes(kind: str, encoder: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         sentence.SentenceTransformer, "__init__", lambda self, *given: ours.append(1) or init(self, *given)
     )
-    for prompt in ("", "query: ") if kind != "with_default" else (None,):
+    for prompt in ("", "query: ") if kind != "default" else (None,):
         wanted = theirs(folder, **({} if prompt is None else {"prompt": prompt}))
         for batch in (1, 7):
             found = load_sentence_encoder(str(folder), Device(batch_size=batch), prompt)([*TEXTS, TEXTS[0]])
             np.testing.assert_allclose(found, [*wanted, wanted[0]], atol=1e-5)
     assert np.abs(wanted[0] - wanted[-1]).max() > 0.01  # texts differ
-    assert bool(ours) != ENCODERS[kind][2] or kind == "instructor"  # that one is ours without a prompt
+    assert bool(ours) != ENCODERS[kind][1] or kind == "without prompt"  # that one is ours until it has a prompt
 
 
-@pytest.mark.parametrize("kind", ["qwen3_embedding", "labse"])
+@pytest.mark.parametrize("kind", [QWEN, LABSE])
 def test_a_folder_that_the_library_saved_today_encodes_alike(kind: str, encoder: Any, tmp_path: Path) -> None:
     library.SentenceTransformer(str(encoder(kind)), device="cpu").save_pretrained(
         str(tmp_path / "model"), create_model_card=False
@@ -77,8 +76,8 @@ def test_a_folder_that_the_library_saved_today_encodes_alike(kind: str, encoder:
 
 def test_prompts_need_a_choice_where_the_folder_names_no_default(encoder: Any, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"set encoder_prompt to 'query: ' \(query\), 'passage: ' \(passage\), or"):
-        load_sentence_encoder(str(encoder("e5")), Device())
-    load_sentence_encoder(str(encoder("qwen3_embedding")), Device())  # one kind of text has none
+        load_sentence_encoder(str(encoder(E5_BASE)), Device())
+    load_sentence_encoder(str(encoder(QWEN)), Device())  # one kind of text has none
     bert(tmp_path, prompts=E5, default="nonesuch")
     with pytest.raises(ModelError, match=r"config_sentence_transformers\.json is damaged"):
         load_sentence_encoder(str(tmp_path), Device())
@@ -87,7 +86,7 @@ def test_prompts_need_a_choice_where_the_folder_names_no_default(encoder: Any, t
 def test_prompts_through_the_command(encoder: Any, pool: Path, tmp_path: Path) -> None:
     classes = tmp_path / "classes.txt"
     classes.write_text("dog\ncat\n")
-    settings = {"encoder": str(encoder("e5")), "classes_from": str(classes)}
+    settings = {"encoder": str(encoder(E5_BASE)), "classes_from": str(classes)}
     scores = {}
     for prompt in ("", "query: "):
         signal = {"class_similarity": settings | {"encoder_prompt": prompt}}
@@ -111,10 +110,10 @@ def test_fingerprints_and_digests_of_before_stay(
         facts = [identities.facts(cls(encoder=sentence_model, encoder_prompt=p, **options)) for p in (None, "")]
         assert "encoder_prompt" not in facts[0]["settings"]
         assert facts[1]["settings"]["encoder_prompt"] == ""
-    before = {kind: resolve(str(encoder(kind))).digest for kind in ("e5", "with_default")}
+    before = {kind: resolve(str(encoder(kind))).digest for kind in (E5_BASE, "default")}
     monkeypatch.setattr(reference, "prompts_in", lambda _: ({}, None))  # as before prompts were used
-    assert resolve(str(encoder("e5"))).digest == before["e5"]
-    assert resolve(str(encoder("with_default"))).digest != before["with_default"]
+    assert resolve(str(encoder(E5_BASE))).digest == before[E5_BASE]
+    assert resolve(str(encoder("default"))).digest != before["default"]
 
 
 @pytest.mark.parametrize(
@@ -124,10 +123,10 @@ def test_fingerprints_and_digests_of_before_stay(
         ("max", {"modules.json": ("models.Pooling", "models.Router")}, "Router of sentence-transformers"),
         ("max", {"config_sentence_transformers.json": ("{", '{"model_type": "SparseEncoder", ')}, "SparseEncoder"),
         ("max", {"1_Pooling/config.json": ("true", "false")}, "names no pooling"),
-        ("sentence_t5", {"config.json": ('"num_layers": 2', '"num_layers": 3')}, "no weights for encoder.block.2"),
-        ("sentence_t5", {"config.json": ("{", '{"attn_implementation": "theirs/kernel", ')}, "theirs/kernel"),
-        ("sentence_t5", {"2_Dense/model.safetensors": None}, "tamis convert"),
-        ("labse", {"2_Dense/config.json": ("torch.nn.modules.activation.Tanh", "theirs.Act")}, "Act is not supported"),
+        (T5, {"config.json": ('"num_layers": 2', '"num_layers": 3')}, "no weights for encoder.block.2"),
+        (T5, {"config.json": ("{", '{"attn_implementation": "theirs/kernel", ')}, "theirs/kernel"),
+        (T5, {"2_Dense/model.safetensors": None}, "tamis convert"),
+        (LABSE, {"2_Dense/config.json": ("torch.nn.modules.activation.Tanh", "theirs.Act")}, "Act is not supported"),
     ],
 )
 def test_folders_that_no_module_of_the_library_reads_are_refused(

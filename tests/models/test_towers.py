@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from command_line import Tamis
 from factories import pair, png, write_tar
-from kinds import MATCHERS, TOWERS, Known, table
+from kinds import ENCODERS, MATCHERS, TOWERS, Known, table
 from PIL import Image
 
 torch = pytest.importorskip("torch")
 
+import tiny_encoders  # noqa: E402
 import tiny_towers  # noqa: E402
 
 from tamis.models.clip import KINDS  # noqa: E402
@@ -189,18 +190,24 @@ def test_what_cannot_work_is_refused_by_name_before_any_work(
 
 
 @pytest.mark.parametrize(
-    ("heading", "rows"), [("Image-text models", TOWERS), ("Models that match image and caption", MATCHERS)]
+    ("heading", "rows", "library"),
+    [
+        ("Image-text models", TOWERS, "transformers"),
+        ("Models that match image and caption", MATCHERS, "transformers"),
+        ("Sentence encoders", ENCODERS, "sentence-transformers"),
+    ],
 )
-def test_the_tables_in_the_docs_are_what_was_tried(heading: str, rows: tuple[Known, ...]) -> None:
+def test_the_tables_in_the_docs_are_what_was_tried(heading: str, rows: tuple[Known, ...], library: str) -> None:
     page = Path(__file__).parents[2] / "docs" / "models.md"
     text = page.read_text()
     before, _, rest = text.partition(f"# {heading}\n")
     start = rest.index("| `model_type`")
     end = start + rest[start:].index("\n\n")
-    written = f"{before}# {heading}\n{rest[:start]}{table(rows)}{rest[end:]}"
+    written = f"{before}# {heading}\n{rest[:start]}{table(rows, library)}{rest[end:]}"
     if os.environ.get("TAMIS_WRITE"):
         page.write_text(written)
     assert written == text, "if this is right, TAMIS_WRITE=1 updates it"
     assert {row.checkpoint for row in TOWERS} == set(tiny_towers.TOWERS)
     assert {row.checkpoint for row in MATCHERS} == set(tiny_towers.MATCHERS)
     assert {row.kind for row in TOWERS} == set(KINDS)
+    assert {row.checkpoint for row in ENCODERS} == {name for name in tiny_encoders.ENCODERS if "/" in name}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,16 +52,22 @@ KINDS: Mapping[str, Kind] = {
     "blip-2": Kind(processor="Blip2Processor", default="", plain="{}"),
     "florence2": Kind(processor="Florence2Processor", default="<CAPTION>", plain="{}"),
     "gemma3": Kind(processor="Gemma3Processor"),
+    "gemma4": Kind(processor="Gemma4Processor"),
+    "idefics2": Kind(processor="Idefics2Processor"),
     "idefics3": Kind(processor="Idefics3Processor"),
     "internvl": Kind(processor="InternVLProcessor"),
     # In transformers 5.24 its later tokens are wrong next to a shorter or longer prompt, on either side of padding.
     "kosmos-2": Kind(processor="Kosmos2Processor", default="An image of", plain="{}", equal=True),
     "llava": Kind(processor="LlavaProcessor"),
     "llava_next": Kind(processor="LlavaNextProcessor"),
+    "llava_onevision": Kind(processor="LlavaOnevisionProcessor"),
     "paligemma": Kind(processor="PaliGemmaProcessor", default="caption en", plain="<image>{}"),
     "qwen2_vl": Kind(processor="Qwen2VLProcessor"),
     "qwen2_5_vl": Kind(processor="Qwen2_5_VLProcessor"),
     "qwen3_vl": Kind(processor="Qwen3VLProcessor"),
+    "qwen3_vl_moe": Kind(processor="Qwen3VLProcessor"),
+    "qwen3_5": Kind(processor="Qwen3VLProcessor"),
+    "qwen3_5_moe": Kind(processor="Qwen3VLProcessor"),
     # Not SmolVLMProcessor, which needs a package for videos and makes the same tensors of an image.
     "smolvlm": Kind(processor="Idefics3Processor"),
 }
@@ -70,6 +77,10 @@ _MARKS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
     *("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
 )
+
+
+#: Parts of a processor that read videos and sounds.
+_NOT_IMAGES = ("video_processor", "feature_extractor")
 
 
 def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
@@ -87,12 +98,15 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
 
     class Still(cls):  # type: ignore[misc]
         def __init__(self, **settings: Any) -> None:
-            video = {"video_processor": None} if "video_processor" in parameters else {}
-            cls.__init__(self, **settings, **video)
+            cls.__init__(self, **settings, **{name: None for name in _NOT_IMAGES if name in parameters})
 
         @classmethod
-        def get_attributes(cls) -> list[str]:
-            return ["image_processor", "tokenizer"]
+        def get_attributes(_) -> list[str]:  # the library reads them off the signature above
+            names: list[str] = cls.get_attributes()
+            return names
+
+        def check_argument_for_proper_class(self, name: str, part: Any) -> Any:
+            return None if part is None else super().check_argument_for_proper_class(name, part)
 
     parameters = inspect.signature(cls.__init__).parameters
     settings = {name: value for name, value in own.items() if name in parameters}
@@ -169,16 +183,27 @@ class ChatModel:
             raise ModelError(
                 f"{path} has no chat template, in chat_template.jinja, chat_template.json or the tokenizer's"
             )
-        with one_sentence("a first image", model):
-            inputs = self._inputs([_GREY], [self.kind.default])
-            self._vocabulary = self._logits(inputs).shape[1]
+        # Text that stands for an image or for the end of a turn.
+        marks = {"<image>", getattr(self.processor, "image_token", None), *self.tokenizer.all_special_tokens}
+        longest_first = sorted((str(mark) for mark in marks if mark), key=len, reverse=True)
+        self._marks = re.compile("|".join(re.escape(mark) for mark in longest_first if len(mark) > 1))
+        with one_sentence("the model", model):
+            self._vocabulary = self._logits(self._first(self.kind.default)).shape[1]
+
+    def _first(self, prompt: str) -> dict[str, Any]:
+        """Returns the inputs of a grey image; ModelError if the processor does not take the prompt."""
+        try:
+            return self._inputs([np.full((48, 64, 3), 128, np.uint8)], [prompt])
+        except (MemoryError, TamisError):
+            raise
+        except Exception as error:
+            raise ModelError(f"{self.name} does not take the prompt {prompt!r}: {first_line(error)}") from error
 
     def check(self, sampling: Sampling) -> None:
         """Raises ModelError if the model does not take this prompt, or not this many tokens."""
         if sampling.max_tokens < 2:
             raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
-        with one_sentence(f"the prompt {sampling.prompt!r}", self.name):
-            length = self._length(self._inputs([_GREY], [sampling.prompt or self.kind.default]), sampling.max_tokens)
+        length = self._length(self._first(sampling.prompt or self.kind.default), sampling.max_tokens)
         if length > self._positions:
             raise ModelError(
                 f"{self.name} has room for {self._positions} tokens, and image, prompt and caption need {length}: "
@@ -222,11 +247,8 @@ class ChatModel:
         return answers
 
     def plain(self, text: str) -> str:
-        """Returns a text in which no characters stand for an image or the end of a turn: captions may hold them."""
-        marks = {*self.tokenizer.all_special_tokens, getattr(self.processor, "image_token", None), "<image>"} - {None}
-        for mark in sorted(map(str, marks), key=len, reverse=True):
-            text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
-        return text
+        """Returns a text whose characters stand for nothing else: a caption may hold the mark of a turn's end."""
+        return self._marks.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
 
     def _batches(
         self, images: Sequence[Pixels], prompts: Sequence[str], new: int, count: int = 1
@@ -274,6 +296,7 @@ class ChatModel:
         text: str = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}],
             chat_template=self.processor.chat_template, add_generation_prompt=True, tokenize=False,
+            enable_thinking=False,  # of those that would think aloud first, such as Qwen3.5
         )  # fmt: skip
         return text
 
@@ -299,10 +322,6 @@ class ChatModel:
         made = self._generate(inputs, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
         logits: NDArray[np.float32] = made.logits[0].float().cpu().numpy()
         return logits
-
-
-#: The image that a model is tried on.
-_GREY = np.full((48, 64, 3), 128, np.uint8)
 
 
 def not_known(model: str, kind: str, others: Iterable[str] = ()) -> str:

@@ -40,7 +40,7 @@ _CLIP = "openai/clip-vit-base-patch32"
 
 @dataclass(frozen=True)
 class Converted:
-    """The layout of the source ("BLIP", "open_clip", "transformers", "head"), the number of parameters, and notes."""
+    """The layout of the source ("BLIP", "open_clip", "transformers", "a head"), the number of parameters, and notes."""
 
     kind: str
     parameters: int
@@ -77,7 +77,7 @@ def convert(
     with new_folder(out) as temporary:
         if kind == "transformers":
             made = _repack(files, temporary, source)
-        elif kind == "head":
+        elif kind == "a head":
             save_file({name: one.contiguous() for name, one in tensors.items()}, temporary / "model.safetensors")
             made = Converted(kind, sum(one.numel() for one in tensors.values()))
         else:

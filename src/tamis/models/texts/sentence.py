@@ -23,6 +23,7 @@ from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (
     by_length,
     check_config,
+    check_tokens,
     is_pooler,
     load_tokenizer_in,
     load_whole,
@@ -143,8 +144,10 @@ def _library_encoder(model: str, path: Path, device: Device, prompt: str) -> Sen
         inside = getattr(network, "transformers_model", None)
         if inside is not None:  # the library draws missing weights at random; and it does not mind too long texts
             load_whole(type(inside), steps[0][1], model, expected="a text encoder", unneeded=is_pooler)
+            check_tokens(network.tokenizer, inside, steps[0][1])
             longest = longest_text(inside.config, network.tokenizer)
             network.max_seq_length = min(network.max_seq_length or longest, longest)
+        network.encode(["a dog", ""], prompt=prompt, show_progress_bar=False)  # a fault of its files shows here
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         distinct = list(dict.fromkeys(texts))
