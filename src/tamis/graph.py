@@ -78,7 +78,7 @@ class Identities:
         facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
         facts["settings"] = {
             name: value
-            for name, value in settings(node).items()
+            for name, value in settings(node, execution=False).items()
             if name not in {*models, *files, *parsers} and not isinstance(getattr(node, name), Node)  # see "needs"
         }
         if models and not node.host:

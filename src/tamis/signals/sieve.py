@@ -15,10 +15,11 @@ from tamis.arrays import Floats
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.errors import unknown_message, without_effect
 from tamis.features.embeddings import Fit
-from tamis.features.generated import GeneratedCaptions, GivenCaptions
+from tamis.features.generated import GeneratedCaptions, GivenCaptions, ServedCaptions
 from tamis.features.sources import Captions, DecodedImages
 from tamis.features.text import MaskedImages
 from tamis.models.nucleus import Sampling
+from tamis.models.server import Server
 
 _MEDIA = ("image", "photo", "photograph", "picture", "pic", "snapshot", "illustration", "drawing", "painting", "sketch")
 _STOCK = ("image", "photo", "photograph", "picture", "illustration", "vector")
@@ -71,7 +72,8 @@ class Sieve(Signal):
     clean pairs do not read.
 
     Attributes:
-        captioner: a BLIP, GIT or other image-to-text checkpoint.
+        captioner: a BLIP, GIT or other image-to-text checkpoint, or a server with such a model:
+            `{url: ..., model: ...}`, with the settings of `tamis.models.server.Server`.
         sampling: number of captions per image, and how to draw them; more captions never lower the score.
         encoder: embeds the texts: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
         medium: phrases to remove from both sides first: "paper", "released" or "released-long" (the authors' lists),
@@ -105,7 +107,7 @@ class Sieve(Signal):
         Column("sieve_mean", "cosine", "high", about="mean cosine of the caption with generated ones"),
         Column("sieve_caption", "text", "neither", kind="word", about="the nearest generated caption"),
     )
-    captioner: OptionalModelRef = "Salesforce/blip-image-captioning-base"
+    captioner: OptionalModelRef | Server = "Salesforce/blip-image-captioning-base"
     sampling: Sampling = Sampling()
     encoder: ModelRef = "minilm"
     medium: str | tuple[str, ...] = "paper"
@@ -127,16 +129,15 @@ class Sieve(Signal):
             raise ValueError(f"{message}; write your own phrases as a list")
         self._generated()  # checks its settings
 
-    def _generated(self) -> GeneratedCaptions | GivenCaptions:
+    def _generated(self) -> GeneratedCaptions | GivenCaptions | ServedCaptions:
         if self.captioner is None:
             assert self.captions_from is not None
             return GivenCaptions(file=self.captions_from)
-        return GeneratedCaptions(
-            model=self.captioner,
-            sampling=self.sampling,
-            of=MaskedImages() if self.mask_text else DecodedImages(),
-            fit=self.fit,
-        )
+        of = MaskedImages() if self.mask_text else DecodedImages()
+        if isinstance(self.captioner, Server):
+            without_effect(self, "fit", because="the server resizes images for its model")
+            return ServedCaptions(server=self.captioner, sampling=self.sampling, of=of)
+        return GeneratedCaptions(model=self.captioner, sampling=self.sampling, of=of, fit=self.fit)
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions(), "generated": self._generated()}
@@ -153,6 +154,10 @@ class Sieve(Signal):
                 for n, (caption, texts) in enumerate(zip(captions, generated, strict=True)):
                     if caption is not None and not texts:
                         columns["reason"][n] = "captions_from has no caption of this pair"
+            elif isinstance(self.captioner, Server):
+                for n, texts in enumerate(generated):
+                    if texts == [] and columns["reason"][n]:
+                        columns["reason"][n] = "the server refused the image, or answered without words"
             return columns
 
         return score
