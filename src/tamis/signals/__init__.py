@@ -28,7 +28,6 @@ SIGNALS = Register(
         "class_similarity": "classes:ClassSimilarity",
         "zero_shot_class": "classes:ZeroShotClass",
         "clip": "clip:ClipScore",
-        "itm": "clip:Itm",
         "text_area": "written_text:TextArea",
         "tmars": "written_text:Tmars",
         "text_match": "written_text:TextMatch",
