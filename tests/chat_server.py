@@ -64,15 +64,16 @@ class ChatServer(FaultyServer):
 
     @property
     def asked(self) -> list[dict[str, Any]]:
-        bodies = [json.loads(one.body) for one in self.requests if one.path.endswith("/v1/chat/completions")]
+        bodies = [json.loads(one.body) for one in self.requests if "/chat/completions" in one.path]
         return [body for body in bodies if prompt_of(body) != "What is this?"]
 
     def _answer(self, request: Request) -> Answer:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return _json({"error": {"message": f"wrong key: {request.headers.get('Authorization')}"}}, 401)
-        if request.path == "/v1/models":
+        path = request.path.partition("?")[0]
+        if path == "/v1/models":
             return _json({"object": "list", "data": [{"id": name} for name in self.models]})
-        if request.path != "/v1/chat/completions":
+        if path != "/v1/chat/completions":
             return Answer(404, b"there is nothing")
         body = json.loads(request.body)
         if body["model"] not in self.models:

@@ -130,7 +130,10 @@ class ChatClient:
                 )
         self._url = httpx2.URL(with_secrets(server.url))
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        timeout, limits = httpx2.Timeout(server.timeout, connect=_CONNECT), httpx2.Limits(max_connections=server.requests)
+        timeout, limits = (
+            httpx2.Timeout(server.timeout, connect=_CONNECT),
+            httpx2.Limits(max_connections=server.requests),
+        )
         try:
             self._client = httpx2.Client(headers=headers, timeout=timeout, limits=limits)
         except UnicodeEncodeError as error:
@@ -288,7 +291,7 @@ def data_url(file: bytes | None, pixels: Pixels, side: int) -> str:
     if kind is None or file is None:
         image, data = Image.fromarray(pixels), io.BytesIO()
         image.thumbnail((side, side), Image.Resampling.BICUBIC)
-        image.save(data, "JPEG", quality=95)
+        image.save(data, "JPEG", quality=95, subsampling=0)
         kind, file = "jpeg", data.getvalue()
     return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
 
