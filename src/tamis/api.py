@@ -74,11 +74,11 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
 
     Args:
         subset: what to write.
-        to: "npy" (DataComp), "parquet", "keys", "webdataset", "dropped" (the dropped pairs, with reasons), or the
-            format that an installed plug-in registers.
-        out: the file, or the folder for webdataset.
+        to: "npy" (DataComp), "parquet", "keys", "webdataset", "huggingface", "dropped" (the dropped pairs, with
+            reasons), or the format that an installed plug-in registers.
+        out: the file, or the folder for webdataset and huggingface.
         overwrite: replace a file that the same format wrote earlier.
-        settings: the format's own, listed in docs/recipes.md.
+        settings: the format's own, listed in docs/recipes.md; `croissant=False` writes no metadata next to `out`.
 
     Returns:
         The number of pairs written.
@@ -100,14 +100,23 @@ def _write_export(exporter: Exporter, subset: Subset, out: Path, overwrite: bool
     _check_export(exporter, out, subset.run, subset.run.pool_files, overwrite)
     open_run(subset.run)  # raises if the run is incomplete and was not opened as partial
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
-    return exporter.write(subset, out, *pool)
+    pairs = exporter.write(subset, out, *pool)
+    if exporter.croissant:
+        from tamis.exporters.croissant import write_croissant
+
+        write_croissant(exporter, subset, out)
+    return pairs
 
 
 def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable[str], overwrite: bool) -> None:
     """Raises RunError if an export may not be written to a path; see `check_target` and `check_own`."""
+    from tamis.exporters.croissant import croissant_path, is_croissant
     from tamis.store.subset import is_subset
 
     what = f"{exporter.name} export"
+    if exporter.croissant:
+        facts = croissant_path(out)
+        check_target(facts, what="Croissant description", ours=is_croissant, overwrite=True, read=read)
     if exporter.ending:
         hint = "for a CSV take to_pandas().to_csv(...) in Python" * (exporter.name == "parquet")
         check_ending(out, exporter.ending, hint=hint)

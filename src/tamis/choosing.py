@@ -206,7 +206,7 @@ def _score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Seque
 
 
 def _changed_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields a signal's models and the settings that are not defaults; those of nested records have dotted names."""
+    """Yields a signal's models and its settings that are not defaults; names in nested records are dotted."""
     models = references(record, "model") if isinstance(record, Signal) else {}
     for setting in dataclasses.fields(record):
         value = getattr(record, setting.name)
@@ -230,7 +230,7 @@ def _maker(column: str) -> tuple[str, Signal] | None:
 
 
 def _stand_ins(entries: Sequence[tuple[str, Signal]]) -> list[str]:
-    """Returns a line with the built-in models that can replace those of signals, if there are any."""
+    """Returns a line with the built-in models that can replace the models of signals, if there are any."""
     settings = [
         f"--set signals.{signal.name}.{setting}={built_in}"
         for _, signal in entries

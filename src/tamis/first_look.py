@@ -219,7 +219,8 @@ def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
 
 def _pool_options(pool: PoolSpec) -> list[str]:
     """Returns the command-line options that read a pool with the same settings."""
-    values = [(name, getattr(pool, name)) for name in ("format", "caption", "image", "max_pixels", "transparency")]
+    names = ("format", "caption", "captions", "image", "max_pixels", "transparency")
+    values = [(name, getattr(pool, name)) for name in names]
     usual = PoolSpec(path=pool.path)
     options = [(name, str(value)) for name, value in values if value != getattr(usual, name)]
     options += [("field", name) for name in pool.fields]

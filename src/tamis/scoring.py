@@ -89,7 +89,7 @@ class Missing:
 
     kind: str  # "index", "scores", "embeddings", "captions" or "texts"
     label: str  # the signal's name in recipes; "" for anything else
-    folder: str  # of its parts, relative to the run folder
+    folder: str  # where its parts are, relative to the run folder
     shards: int
 
 
@@ -97,8 +97,8 @@ class Missing:
 class Planned:
     """What `score`, or `run_recipe`, would do. As text it is what `--dry-run` prints."""
 
-    kind: str  # of the pool: "webdataset", "table" or "datacomp"
-    shards: int  # of the pool
+    kind: str  # the pool's: "webdataset", "table" or "datacomp"
+    shards: int  # how many the pool has
     run: Path
     new: bool  # whether the run folder does not exist yet
     device: Device  # where networks would run, in which precision and batches

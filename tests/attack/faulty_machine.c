@@ -1,6 +1,7 @@
 /* A machine that fails, for one command and all its processes: LD_PRELOAD=faulty_machine.so.
 
-   FAULTY_FOLDER  files below it are read with faults (EIO), FAULTY_SHARE of 10,000 reads each; each leaves a byte in FAULTY_LOG
+   FAULTY_FOLDER  files below it are read with faults, FAULTY_SHARE of 10,000 reads each; each leaves a byte in FAULTY_LOG
+   FAULTY_HANG    such a read takes so many seconds, in place of failing (EIO)
    FAULTY_CLOCK   the time of day jumps every second, by up to so many seconds to either side */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,6 +33,12 @@ static int fails(int file) {
     if (note >= 0) {
         if (write(note, ".", 1) < 0) return 0;
         close(note);
+    }
+    const char *hang = getenv("FAULTY_HANG");
+    if (hang) {
+        struct timespec left = {atoi(hang), 0};
+        while (nanosleep(&left, &left) && errno == EINTR) {}
+        return 0;
     }
     errno = EIO;
     return 1;

@@ -203,6 +203,23 @@ def test_a_ray_run_whose_actor_or_driver_is_killed(kill: int, victim: str, clust
     trial.recover(f"{fault}, then once more without Ray")
 
 
+@pytest.mark.parametrize("kill", range(max(1, RAY_KILLS // 5)))
+def test_a_ray_run_whose_raylet_is_killed(kill: int, ray_variables: None, trial: Trial) -> None:
+    """The only node is gone: the command waits for another one, until it is ended; any engine takes over."""
+    moment = random.Random(f"raylet {kill}").randrange(SHARDS // 2)
+    with ray_cluster.cluster() as (address, head):
+        process = trial.start_on_ray(address)
+        while process.poll() is None and trial.indexed < moment:
+            time.sleep(0.01)
+        done = trial.indexed
+        for raylet in named(family(head.pid), b"raylet/raylet"):
+            os.kill(raylet, signal.SIGKILL)
+        time.sleep(2)
+        process.kill()
+        process.wait()
+    trial.recover(f"Ray: raylet killed at {done} of {SHARDS} shards")
+
+
 @pytest.fixture(scope="module")
 def faulty_machine(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The library that has a command's reads, clock and locks fail."""
@@ -232,6 +249,21 @@ def test_reads_that_fail(engine: tuple[str, ...], share: float, faulty_machine: 
     line = f"{share:.0%} of reads fail, {engine[1]}: {log.stat().st_size} did, {len(codes)} commands"
     trial.took(line, start, "whole after")
     trial.check_complete()
+
+
+def test_a_read_that_hangs_for_ever(faulty_machine: str, trial: Trial) -> None:
+    """As of a mount that is gone: the command is killed and repeated."""
+    log = trial.run.with_name("log")
+    hang = {"FAULTY_HANG": "100000", "FAULTY_SHARE": "3000", "FAULTY_LOG": str(log)}
+    process = trial.start(LD_PRELOAD=faulty_machine, FAULTY_FOLDER=str(trial.pool), **hang)
+    while not log.exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(0.5 * trial.seconds)
+    assert process.poll() is None, "it should hang"
+    for one in reversed(family(process.pid)):
+        os.kill(one, signal.SIGKILL)
+    process.wait()
+    trial.recover("a read hangs for ever, the command is killed")
 
 
 @pytest.mark.parametrize("engine", [WORKERS, RANK])
@@ -283,6 +315,23 @@ def test_parts_that_were_cut_are_found_and_made_again(seed: int, trial: Trial) -
     assert [name for name in cut if Path(name).name not in text] == []
     assert tamis.check(run, delete=True).exit_code in (0, 1)
     trial.recover(f"{len(cut)} parts cut or zeroed on disk, `tamis check --delete`")
+
+
+@pytest.mark.parametrize("how", ["one after the other", "together", "together, the first killed"])
+def test_engines_that_work_in_one_folder_at_once(how: str, trial: Trial) -> None:
+    """Each prepares the run, and waits while another one does."""
+    first = trial.start(*WORKERS)
+    while how == "one after the other" and first.poll() is None and not (trial.run / "events.jsonl").exists():
+        time.sleep(0.01)
+    others = [trial.start("--engine", "static", "--rank", str(rank), "--world", "2") for rank in (0, 1)]
+    killed = how.endswith("killed")
+    if killed:
+        time.sleep(1.3 * trial.seconds)
+        first.kill()
+    assert [process.wait() for process in others] == [0, 0], trial.said
+    assert first.wait() == 0 or killed, trial.said
+    trial.check_complete()
+    trial.recover(f"local and two ranks in one folder, {how}")
 
 
 def test_a_machine_that_is_gone_is_taken_over_by_another(trial: Trial, tmp_path: Path) -> None:

@@ -272,3 +272,16 @@ def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_since(
     assert [times(run) for run in (held, held, none, none)] == [2, 0, 3, 3]  # two shards, and one of them again
     held.forget(held.scores["caption_length"].folder.name)
     assert times(held) == 2
+
+
+def test_images_are_painted_under_a_lock(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asks for the outlined and the painted image at once; an inference engine refuses the second."""
+    text_painter = image_module.TextPainter(explorer.run)
+
+    def paint(image: Any) -> tuple[Any, Any]:
+        assert text_painter._guard.locked()
+        return image, image
+
+    monkeypatch.setattr(image_module, "painter", lambda group: paint)
+    monkeypatch.setattr(text_painter, "_group", explorer.run.scores["image_size"])
+    assert len(text_painter.paint(np.zeros((4, 4, 3), np.uint8))) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import gzip
+import io
+import itertools
 import json
 import logging
 import os
@@ -132,6 +134,66 @@ def test_a_row_that_is_kept_k_times_is_k_samples(tmp_path: Path) -> None:
     found = [files["txt"].decode() for _, files in read_back(tmp_path / "out")]
     assert found == [captions[row] for row in (0, 0, 2, 2, 2, 3, 4)]
     assert sizes(tmp_path / "out") == {"00000.tar": 4, "00001.tar": 3}  # no sample takes another one's name
+
+
+# ---- energon
+
+
+def prepared(out: Path) -> dict[str, Any]:
+    return {path.name: json.loads(path.read_text()) for path in (out / ".nv-meta").iterdir()}
+
+
+def test_energon_gets_an_index_of_each_shard_and_keys_of_their_own(tmp_path: Path) -> None:
+    long = "x" * 150  # its header is preceded by another, which holds the name
+    for shard in range(2):  # the same keys twice
+        samples = [(key, pair(10 * shard + row)) for row, key in enumerate(("a", long, "c"))]
+        write_tar(tmp_path / "pool" / f"{shard}.tar", [*samples, ("d", {"txt": b"d", "png": image_bytes(9)})])
+    subset = subset_of(scored(tmp_path / "pool", tmp_path / "run"))
+    out = tmp_path / "out"
+    assert tamis.export(subset, "webdataset", out, shard_size=5, energon=True) == 8
+    assert sizes(out) == {"00000.tar": 5, "00001.tar": 3}
+    keys = []
+    for name, count in sizes(out).items():
+        data = (out / name).read_bytes()
+        places = np.frombuffer((out / f"{name}.idx").read_bytes(), "<u8").tolist()
+        assert len(places) == count + 1
+        assert (places[0], data[places[-1] :].strip(b"\0")) == (0, b"")
+        for start, end in itertools.pairwise(places):  # the bytes between are a tar of one sample, whole
+            with tarfile.open(fileobj=io.BytesIO(data[start:end] + bytes(1024))) as tar:
+                names = tar.getnames()
+            assert {Path(one).suffix for one in names} >= {".txt"}
+            keys += {one.partition(".")[0] for one in names}
+    first, second = ("a", long, "c", "d", "a_2"), (long, "c", "d")
+    assert keys == [*(f"00000/{key}" for key in first), *(f"00001/{key}" for key in second)]
+    assert prepared(out) == {
+        ".info.json": {"shard_counts": sizes(out)},
+        "split.yaml": {"split_parts": {"train": ["00000.tar", "00001.tar"], "val": [], "test": []}, "exclude": []},
+        "dataset.yaml": {
+            "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},
+            "field_map": {"image": "jpg,png", "caption": "txt"},
+        },
+    }
+    (out / "00000.tar.idx").unlink()
+    tamis.export(subset, "webdataset", out, shard_size=5, energon=True)
+    assert (out / "00000.tar.idx").is_file()
+    with pytest.raises(RunError, match="holds another export"):
+        tamis.export(subset, "webdataset", out, shard_size=5)
+
+
+def test_energon_reads_what_we_prepare(pool: Path, tmp_path: Path) -> None:
+    energon = pytest.importorskip("megatron.energon")  # brings 77 packages; run by hand
+    subset = subset_of(scored(pool, tmp_path / "run"))
+    tamis.export(subset, "webdataset", tmp_path / "out", shard_size=8, energon=True)
+    found = energon.get_train_dataset(
+        str(tmp_path / "out"),
+        batch_size=1,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        worker_config=energon.WorkerConfig(rank=0, world_size=1, num_workers=0),
+        repeat=False,
+    )
+    captions = [caption for batch in energon.get_loader(found) for caption in batch.caption]
+    assert sorted(captions) == sorted(files["txt"].decode() for _, files in read_back(tmp_path / "out"))
 
 
 # ---- what is read

@@ -1,4 +1,4 @@
-"""ClipCov's mathematics beside its definitions, written out with every pair of pairs."""
+"""ClipCov's mathematics compared with its definitions, written out with every pair of pairs."""
 
 from __future__ import annotations
 

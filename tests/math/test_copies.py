@@ -1,4 +1,4 @@
-"""Perceptual hashes, the search for near ones beside all pairs, and thumbnails of two images, compared."""
+"""Perceptual hashes, the search for near ones compared with all pairs, and the comparison of thumbnails."""
 
 from __future__ import annotations
 

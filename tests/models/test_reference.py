@@ -333,3 +333,21 @@ def test_what_lies_complete_in_the_cache_is_local_and_shown_once(cache: Path) ->
     assert "someone/pictures" not in rows()
     (cache / "models--a--b--c").mkdir()  # no id of the hub
     assert "a/b/c" not in rows()
+
+
+def test_a_built_in_that_is_not_here_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, extra in (("minilm", "sentence"), ("lab/clip", None)):
+        lost = BuiltIn(job="image-text", package="not_there", file="x", extra=extra, about="lost", licence="MIT")
+        monkeypatch.setitem(BUILT_IN, name, lost)  # type: ignore[arg-type]
+    row = rows()["minilm"]
+    assert (row["size_mb"], row["download"], row["command"]) == (None, True, install("sentence"))
+    row = rows()["lab/clip"]
+    assert (row["size_mb"], row["download"], row["command"]) == (None, False, "pip install --force-reinstall tamis")
+
+
+def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "old" / "unet").mkdir(parents=True)
+    (tmp_path / "old" / "config.json").write_text("{}")
+    assert "old holds no weights" in refused(str(tmp_path / "old"))
+    (tmp_path / "old" / "unet" / "weights.bin").write_bytes(b"pickle")
+    assert "only pickled weights (weights.bin)" in refused(str(tmp_path / "old"))

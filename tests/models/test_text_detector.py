@@ -17,7 +17,7 @@ from tamis.errors import ModelError, RecipeError
 from tamis.features.text import FastBoxes, TextBoxes
 from tamis.math.regions import quad_mask
 from tamis.models import ocr
-from tamis.models.ocr import Regions, fast_quads, small_size
+from tamis.models.ocr import Regions, fast_quads, load_legible, small_size
 from tamis.models.reference import resolve
 from tamis.recipe import load
 from tamis.signals import TextArea
@@ -210,3 +210,12 @@ def test_bad_settings_and_networks_are_errors(model: str) -> None:
             FastBoxes(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=r"fast_tiny_tt_512_finetune_ic17mlt\.onnx"):
         FastBoxes().load(Device())
+
+
+def test_one_character_must_be_the_same_in_three_crops() -> None:
+    image, quad = card("R", 0.6)
+    part = np.array([(quad[0] + quad[1]) / 2, quad[1], quad[2], (quad[2] + quad[3]) / 2])  # half of the letter
+    legible = load_legible("ppocr-rec", confidence=0.9, device=Device())
+    none = Regions(np.zeros((0, 4, 2), np.float32), np.zeros(0, np.float32))
+    readable = legible([image, image], [Regions(np.float32([quad, part]), np.ones(2, np.float32)), none])
+    assert [some.tolist() for some in readable] == [[True, False], []]

@@ -316,7 +316,7 @@ def test_only_images_are_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture
     (tmp_path / "p.csv").write_bytes(b"\n".join(lines))
     shard = shard_of(tmp_path / "p.csv")
     members = [sample.members for sample in shard.samples()]
-    found = shard.reader(whole=True, keep_open=True).read(range(5), members)
+    found = shard.reader(whole=True, keep_open=True).read(range(5), members, [None] * 5)
     assert not any(isinstance(one, Problem) for one in found)
     texts = {"json", "txt"}
     assert [set(one.files) for one in found] == [texts | {"jpg"}, texts, texts, texts | {"png"}, texts]

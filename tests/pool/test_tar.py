@@ -261,7 +261,7 @@ def test_a_compressed_tar_that_is_cut_gives_the_samples_before(tmp_path: Path) -
     assert error
     assert 0 < len(found) < 30
     reader = shard(tmp_path / "0.tar.gz").reader(whole=True, keep_open=False)
-    again = reader.read(range(len(found)), [sample.members for sample in found])
+    again = reader.read(range(len(found)), [sample.members for sample in found], [None] * len(found))
     cut = [sample.status == "shard_cut" for sample in found]
     assert [isinstance(each, Problem) and each.kind == "cut" for each in again] == cut
     assert all(one.files == pair(n) for n, one in enumerate(again) if not isinstance(one, Problem))

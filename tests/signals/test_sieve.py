@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tamis.data import settings
 from tamis.errors import RecipeError
+from tamis.models.nucleus import Sampling
 from tamis.recipe import load
 from tamis.signals.sieve import MEDIUM_PHRASES, NOTHING_REMAINS, alignment, removed_by, without_medium
 
@@ -143,3 +146,11 @@ def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
 def test_bad_settings_are_errors(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         load({"signals": [{"sieve": settings}]})
+
+
+def test_how_captions_are_drawn_is_nested_in_recipes_and_on_the_command_line() -> None:
+    recipe = {"signals": [{"sieve": {"captioner": "lab/captioner", "sampling": {"top_p": 0.8}}}]}
+    ((_, signal),) = load(recipe, ["signals.sieve.sampling.seed=7"]).signals
+    assert signal.sampling == Sampling(top_p=0.8, seed=7)
+    assert signal.needs()["generated"].sampling == signal.sampling
+    assert settings(signal)["sampling"] == asdict(signal.sampling)  # as fingerprints and signal.json hold it

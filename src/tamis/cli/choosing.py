@@ -11,7 +11,7 @@ from tamis.cli import options
 from tamis.cli.printing import partly, print_funnel, print_json, say
 
 _FORMAT = Option(
-    help="npy, webdataset, parquet or keys; or dropped: what is not kept, and why.",
+    help="npy, webdataset, huggingface, parquet or keys; or dropped: what is not kept, and why.",
     autocompletion=options.completing("exports"),
 )
 
@@ -64,7 +64,7 @@ def cluster(
 def export(
     run: options.RunPath,
     subset: Annotated[Path, Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
-    out: Annotated[Path, Argument(metavar="OUT", help="File to write; a folder for webdataset.")],
+    out: Annotated[Path, Argument(metavar="OUT", help="File to write; a folder for webdataset and huggingface.")],
     to: Annotated[str, _FORMAT],
     settings: Annotated[list[str] | None, Option("--set", metavar="A=VALUE", help="A setting of the format.")] = None,
     partial: options.Partial = False,

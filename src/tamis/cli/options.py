@@ -105,6 +105,7 @@ class Reading:
 
     format: Annotated[str, "auto, webdataset, table or datacomp."] = "auto"
     caption: Annotated[str | None, "Where the caption is: txt, json:FIELD, or a table's column."] = None
+    captions: Annotated[str | None, "Of an image's several captions: first, longest, or each as a row."] = None
     image: Annotated[
         str | None, "Tables: the column of image paths or bytes, or none if the table has only captions."
     ] = None
@@ -117,7 +118,7 @@ class Reading:
 TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
 Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
 PoolSettings = Annotated[
-    dict[str, Any], Fields("tamis.cli.options:Reading", "format caption image max_pixels transparency")
+    dict[str, Any], Fields("tamis.cli.options:Reading", "format caption captions image max_pixels transparency")
 ]
 
 

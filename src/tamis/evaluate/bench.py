@@ -385,8 +385,10 @@ def compare(
     _check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
     with _bench_folder(folder, [run.path, Path(tasks)]):
-        place = make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
-        counting, _ = find_tasks(place, only=only)
+        task_folder = (
+            make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
+        )
+        counted, _ = find_tasks(task_folder, only=only)
         numbers = tuple(range(training.seed, training.seed + seeds))
         cells = {}
         for seed in numbers:  # seed by seed: a bench that stops early has results for every subset
@@ -396,11 +398,11 @@ def compare(
                     name=f"{subset.name}, seed {seed}",
                     subset=replace(subset, funnel=(), verdict=_NO_REASONS),
                     training=one,
-                    tasks=place,
-                    only=tuple(task.name for task in counting),
+                    tasks=task_folder,
+                    only=tuple(task.name for task in counted),
                     device=device,
                     folder=folder,
-                    ident=identity(subset, one, counting, device.precision),
+                    ident=identity(subset, one, counted, device.precision),
                     keep_model=keep_models,
                     at_a_time=max(1, min(workers, seeds * len(subsets))),
                 )
@@ -410,7 +412,7 @@ def compare(
         problems = execute_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
-        done = summed_up(subsets, results, training, numbers, [task.name for task in counting], failed, scoring or {})
+        done = summed_up(subsets, results, training, numbers, [task.name for task in counted], failed, scoring or {})
         write_record(folder / RESULT, done.facts())
         return done
 

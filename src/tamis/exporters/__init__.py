@@ -25,12 +25,13 @@ EXPORTERS = Register(
         "parquet": "lists:ParquetExport",
         "keys": "lists:KeysExport",
         "webdataset": "webdataset:WebDatasetExport",
+        "huggingface": "huggingface:HuggingFaceExport",
         "dropped": "lists:DroppedExport",
     },
     _wrong,
 )
 
-#: All by name, those of other packages included; and the class of one name.
+#: Every exporter by name, including other packages'; and one exporter by its name.
 exporters, exporter_class = EXPORTERS.all, EXPORTERS.named
 
 

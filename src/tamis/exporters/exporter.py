@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,23 +12,26 @@ from tamis.store import Run
 from tamis.store.subset import Subset
 
 
+@dataclass(frozen=True, kw_only=True)
 class Exporter(ABC):
     """Writes subsets in one format. Derive frozen dataclasses of settings from it.
 
     Attributes:
         name: what recipes and `--to` call the format.
         needs_pool: whether `write` also takes the run's pool, opened, to copy samples from. Opening lists the pool.
-        ending: of the files it writes ("npy"). A name with another format's extension is refused; "" accepts any.
+        ending: extension of the files it writes ("npy"). Another format's extension is refused; "" accepts any.
+        croissant: a setting of every format: `export` also writes Croissant metadata next to the output.
     """
 
     name: ClassVar[str]
     needs_pool: ClassVar[bool] = False
     ending: ClassVar[str] = ""
+    croissant: bool = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         check_class_attributes(cls, {"name": str, "needs_pool": bool, "ending": str})
-        for name in {"out", "overwrite"} & vars(cls).get("__annotations__", {}).keys():
+        for name in {"out", "overwrite", "croissant"} & vars(cls).get("__annotations__", {}).keys():
             raise TypeError(f"{cls.__qualname__}: a setting cannot be called {name}, which is an argument of export")
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable
@@ -181,28 +182,40 @@ class ParquetExport(_ParquetExport):
 
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file shard by shard and returns the number of rows in it."""
-        run, table = subset.run, subset.run.table()
-        scores = run.complete_score_names()
-        texts = ["key", "caption"] if self.captions else ["key"]
-        schema = pa.schema(
-            [(name, pa.string()) for name in ("uid", "shard", *texts)]
-            + [(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in scores],
-            metadata={_FORMAT: self.name},
-        )
-        blocks = {shard: block for block, shard in enumerate(run.shards)}
+        fields, columns = pair_columns(subset.run, captions=self.captions)
+        schema = pa.schema(fields, metadata={_FORMAT: self.name})
         with writing(out) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
             for shard, rows in subset.rows_by_shard():
-                index = run.index(shard, ["uid_hi", "uid_lo", *texts]).take(pa.array(rows))
-                uids = format_uids(index["uid_hi"].to_numpy(), index["uid_lo"].to_numpy())
-                data: dict[str, Any] = {"uid": pa.array(uids).cast(pa.string()), "shard": [shard] * rows.size}
-                data |= {name: index[name] for name in texts}
-                for name, values in table.read(blocks[shard], scores).items():
-                    if isinstance(values, np.ndarray):
-                        data[name] = pa.array(values[rows], mask=np.isnan(values[rows]))
-                    else:
-                        data[name] = values.take(pa.array(rows)).cast(pa.string())
-                writer.write_table(pa.table(data, schema=schema))
+                writer.write_table(pa.table(columns(shard, rows), schema=schema))
         return len(subset)
+
+
+def pair_columns(run: Run, *, captions: bool) -> tuple[list[pa.Field], Callable[[str, Rows], dict[str, Any]]]:
+    """Returns the columns of a table of pairs, and a function that reads them for rows of a shard."""
+    table, scores = run.table(), run.complete_score_names()
+    texts = ["key", "caption"] if captions else ["key"]
+    blocks = {shard: block for block, shard in enumerate(run.shards)}
+    fields = [pa.field(name, pa.string()) for name in ("uid", "shard", *texts)]
+    fields += [pa.field(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in scores]
+
+    @functools.lru_cache(maxsize=1)
+    def whole(shard: str) -> tuple[pa.Table, dict[str, Any]]:
+        return run.index(shard, ["uid_hi", "uid_lo", *texts]), table.read(blocks[shard], scores)
+
+    def columns(shard: str, rows: Rows) -> dict[str, Any]:
+        index, values_by = whole(shard)
+        index = index.take(pa.array(rows))
+        uids = format_uids(index["uid_hi"].to_numpy(), index["uid_lo"].to_numpy())
+        data: dict[str, Any] = {"uid": pa.array(uids).cast(pa.string()), "shard": [shard] * rows.size}
+        data |= {name: index[name] for name in texts}
+        for name, values in values_by.items():
+            if isinstance(values, np.ndarray):
+                data[name] = pa.array(values[rows], mask=np.isnan(values[rows]))
+            else:
+                data[name] = values.take(pa.array(rows)).cast(pa.string())
+        return data
+
+    return fields, columns
 
 
 _SCHEMA = pa.schema(
@@ -269,9 +282,9 @@ class DroppedExport(_ParquetExport):
 
 
 def _scores(subset: Subset, codes_of: list[Codes]) -> Callable[[int], Float64s]:
-    """Returns a function that gives, for each row of a shard, the score it was dropped by; NaN where there is none.
+    """Returns a function that gives, for each row of a shard, the score it was dropped by, or NaN.
 
-    minmax(), zscore() and rank() see the shards that the steps saw, without those that were scored later.
+    minmax(), zscore() and rank() see only the shards that the steps saw, not shards that were scored later.
     """
     verdict = subset.verdict
     later = [code for code, reason in enumerate(verdict.why, start=1) if reason.step is None]

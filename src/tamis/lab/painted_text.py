@@ -170,25 +170,25 @@ def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[Paint
         turn = float(rng.uniform(0.6, 1.0)) * diagonal
         size = 0.8 * (width**2 + height**2) ** 0.5 / font_of(100).getlength(text) * 100
         size = min(size, 30 * unit)
-        places = [centre]
+        centres = [centre]
     elif look == "tiled":
         turn = float(rng.uniform(20, 40))
         size = float(rng.uniform(10, 14)) * unit
         step = font_of(100).getlength(text) * size / 100 + 14 * unit
         rows = size * float(rng.uniform(2.0, 2.8))
-        places = [
+        centres = [
             (centre[0] + (i + 0.5 * (j % 2)) * step, centre[1] + j * rows) for j in range(-6, 7) for i in range(-4, 5)
         ]
     else:
         size = float(rng.uniform(10, 13)) * unit
         half = font_of(100).getlength(text) * size / 200 + 3 * unit
         right, low = rng.random(2) < 0.65
-        places = [(width - half if right else half, height - size if low else size)]
+        centres = [(width - half if right else half, height - size if low else size)]
     if look != "corner" and rng.random() < 0.5:
         turn = -turn
     opacity = float(rng.uniform(0.3, 0.5) if look == "corner" else rng.uniform(0.15, 0.35))
     colour: RGB = (255, 255, 255) if rng.random() < 0.7 else (20, 20, 24)
-    mask, quads = _laid(image.size, text, round(size * _LARGER), places, turn)
+    mask, quads = _laid(image.size, text, round(size * _LARGER), centres, turn)
     canvas = image.copy()
     _paste(canvas, colour, mask, opacity)
     return PaintedText(canvas, (text,) * len(quads), quads), {"look": look, "opacity": round(opacity, 3)}
@@ -217,9 +217,9 @@ def _plate(canvas: Image.Image, corner: Point, size: tuple[int, int], fill: RGB,
 
 
 def _laid(
-    size: tuple[int, int], text: str, font_size: int, places: list[Point], turn: float
+    size: tuple[int, int], text: str, font_size: int, centres: list[Point], turn: float
 ) -> tuple[Image.Image, tuple[Quad, ...]]:
-    """A mask with copies of the text around the places, all turned about the image's middle by `turn` degrees."""
+    """A mask with copies of the text around the centres, all turned about the image's middle by `turn` degrees."""
     font = font_of(max(1, font_size))
     # Twice as large as the image in each direction: text outside the image may turn into it.
     page = Image.new("L", (size[0] * 2 * _LARGER, size[1] * 2 * _LARGER))
@@ -238,7 +238,7 @@ def _laid(
         u, v = turned(x, y)
         return round(min(max(u, 0.0), size[0]), 1), round(min(max(v, 0.0), size[1]), 1)
 
-    for x, y in places:
+    for x, y in centres:
         at = ((x - half_w + middle[0]) * _LARGER - left, (y - half_h + middle[1]) * _LARGER - top)
         draw.text(at, text, fill=255, font=font)
         u, v = turned(x, y)

@@ -95,9 +95,9 @@ def pair_weight(n: int, terms: Sequence[str] = TERMS, *, share: float = 1.0) -> 
 
     Args:
         n: |V_k|.
-        terms: of the objective.
-        share: of the pairs that are chosen; 1 is the paper's objective. Ours: to keep the centre of a class the weight
-            would have to be 1 / |S_k|, which this is if every class gives the same share.
+        terms: the terms of the objective that count.
+        share: the share of all pairs that is chosen; 1 is the paper's objective. Ours: the weight that keeps the centre
+            of a class is 1 / |S_k|, and this is that weight if every class gives the same share.
     """
     return 1 / (n * share) if n and ("cov" in terms or "class" in terms) else 0.0
 
@@ -241,8 +241,8 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
     """Merges the choices of all classes into the order of the greedy algorithm on the whole pool.
 
     Args:
-        picks: of each class. They keep their order, also where a gain rises (negative similarities).
-        ties: of each class, one number for each choice: if gains tie between classes, the lower number goes first.
+        picks: the choices in each class. They keep their order, also where a gain rises (negative similarities).
+        ties: for each class, one number for each choice: if gains tie between classes, the lower number goes first.
         count: highest number of choices.
 
     Returns:
@@ -275,8 +275,8 @@ def covariance_error(whole: Floats, part: Floats, *, up_to_scale: bool = False) 
     Args:
         whole, part: (d, d) cross-covariances of the pool and of the subset.
         up_to_scale: return the least ||C_V - c C_S||_F / ||C_V||_F over c >= 0, in [0, 1]. The encoders that minimise
-            the paper's loss (equation 12) for c C_S are those for C_S times a number, which cosines ignore; and well
-            aligned pairs have a larger covariance than the pool, whatever they cover.
+            the paper's loss (equation 12) for c C_S are the encoders for C_S times a number, which cosines ignore; and
+            well aligned pairs have a larger covariance than the pool, whatever they cover.
 
     Source: Joshi et al. 2024, equations 11 and 14: what a subset should preserve. The Frobenius norm, the division and
         the scale are ours; the paper leaves them open.
@@ -294,7 +294,7 @@ def centre_error(whole: tuple[Floats, Floats], part: tuple[Floats, Floats]) -> f
     """Returns the distance between the centres of a class and of a subset of it.
 
     Args:
-        whole, part: (d,) mean image and (d,) mean caption of V_k, and those of S_k.
+        whole, part: (d,) mean image and (d,) mean caption of V_k, and the same of S_k.
 
     Returns:
         ||mu_image(S_k) - mu_image(V_k)|| + ||mu_text(S_k) - mu_text(V_k)||, in [0, 4] for unit rows.

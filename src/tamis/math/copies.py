@@ -77,7 +77,7 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
     is of the complete image, the others are of centre crops, so that a cropped copy is found. An image belongs to the
     first kept image whose first hash is near any of its hashes, else to the first that contains it as a crop.
 
-    Only kept images are looked up, and those that they drop never are: n copies of one image cost n comparisons, not
+    Only kept images are looked up, never dropped ones: n copies of one image cost n comparisons, not
     n^2.
 
     Args:

@@ -76,7 +76,7 @@ def minmax(values: Float64s, moments: Moments) -> Float64s:
 
     Args:
         values: (n,) scores.
-        moments: of the pool's scores.
+        moments: the moments of the pool's scores.
 
     Source: Mahmoud et al. 2024 (SIEVE), section 4.2: fusion of scores.
     """
@@ -91,7 +91,7 @@ def zscore(values: Float64s, moments: Moments) -> Float64s:
 
     Args:
         values: (n,) scores.
-        moments: of the pool's scores.
+        moments: the moments of the pool's scores.
     """
     if not moments.high > moments.low:  # rounding can give equal values a deviation above 0
         return np.where(np.isfinite(values), 0.0, values)

@@ -1,4 +1,4 @@
-"""Quadrilaterals on a pixel grid: the pixels that they cover, and painting over those."""
+"""Quadrilaterals on a pixel grid: the pixels that they cover, and painting over them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def quad_mask(quads: Sequence[Quad], width: int, height: int) -> Mask:
     Args:
         quads: (4, 2) corners (x, y) in pixels, in order around the quadrilateral, in either direction; parts outside
             the image are ignored.
-        width, height: of the image, in pixels.
+        width, height: size of the image in pixels.
 
     Returns:
         (height, width) bool.
@@ -57,8 +57,8 @@ def covered_share(quads: Sequence[Quad], width: int, height: int) -> float:
 def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixels:
     """Paints every quadrilateral in the mean colour of the pixels around it.
 
-    Those are pixels outside all quadrilaterals, within `ring` pixels of it. Without such pixels it is the mean of all
-    uncovered pixels, and if everything is covered, the mean of the image.
+    Around means outside all quadrilaterals and within `ring` pixels. Without such pixels the colour is the mean of all
+    uncovered pixels; if everything is covered, the mean of the image.
 
     Args:
         image: (height, width, 3) uint8.
@@ -112,7 +112,7 @@ def inpaint(image: Pixels, quads: Sequence[Quad], *, radius: int = 3) -> Pixels:
     """Paints the quadrilaterals from their rims inwards. See `fill_around`.
 
     Args:
-        radius: of the pixels around that determine one, at least 1.
+        radius: how far away the pixels are that determine a painted pixel, at least 1.
 
     Source: Telea 2004, "An image inpainting technique based on the fast marching method", as in OpenCV.
     """

@@ -120,7 +120,7 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> tuple[Float32s, Ro
     if np.isnan(np.einsum("nd->n", rows)).any():
         raise ValueError("a row holds NaN: leave out rows without an embedding")
     side = min(block, n)
-    # On the diagonal, masks each row itself and those after it.
+    # On the diagonal, masks each row itself and the rows after it.
     behind = np.where(np.arange(side)[:, None] <= np.arange(side)[None, :], np.float32(-np.inf), np.float32(0))
     for start in range(0, n, block):
         stop = min(start + block, n)
@@ -161,7 +161,7 @@ def representatives(before: Rows, stays: Mask) -> Rows:
     If a was dropped for b and b for c, a belongs to c.
 
     Args:
-        before: (n,) the nearest row before each (`nearest_before`): -1 where there is none.
+        before: (n,) the nearest row before each (`nearest_before`), or -1.
         stays: (n,) bool, which rows are kept.
 
     Returns:

@@ -180,8 +180,8 @@ def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.in
 
     Args:
         scores: (n, 2); values outside the square are clipped to it. Rows with NaN are never chosen.
-        count: number of rows, at least 1; if fewer have scores, all of those.
-        seed: of the draws.
+        count: number of rows, at least 1; if fewer rows have scores, all that do.
+        seed: another seed draws another sample.
 
     Returns:
         Distinct row numbers in random order.

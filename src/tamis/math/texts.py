@@ -20,7 +20,7 @@ def bertscore(
     """Returns BERTScore without idf weights and without rescaling by a baseline.
 
     Every token that counts is matched with the most similar token of the other text, whether that one counts or not;
-    precision is the mean of the candidate's best cosines, recall that of the reference's.
+    precision is the mean of the candidate's best cosines, recall the mean of the reference's.
 
     Args:
         candidate, reference: (t, d) and (s, d) token embeddings; rows are not zero.

@@ -60,6 +60,8 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     if kind == "webdataset":
         opened = Pool(spec=spec, kind=kind, shards=tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls))
     elif kind == "datacomp":
+        if spec.captions is not None:
+            raise PoolError(f"{urls[0]} is DataComp's metadata, with one caption for each image: leave out 'captions'")
         from tamis.pool.datacomp import metadata_pool
 
         opened = metadata_pool(spec, {url: stems[url] for url in urls})
@@ -142,6 +144,8 @@ def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
     Parquet is counted when the pool is opened. Tars have `sizes.json` in their folder (webdataset: pairs by file name),
     or `00000_stats.json` next to each (img2dataset).
     """
+    if shards and shards[0].spec.captions == "each":  # what is counted are images
+        return {}
     counts: dict[str, Any] = {shard.name: getattr(shard, "pairs", None) for shard in shards}
     folders: dict[str, list[TarShard]] = {}
     for shard in shards:

@@ -9,12 +9,12 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from tamis.data import Member, Node, Sample, Signal
-from tamis.errors import SampleError, ShardError, check_words
-from tamis.ids import content_uid, parse_uid
+from tamis.errors import SampleError, ShardError, check_words, unknown_message
+from tamis.ids import content_uid, format_uid, parse_uid
 from tamis.pool.files import stamp
 from tamis.pool.images import Transparency
 
@@ -24,6 +24,12 @@ IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
 
 #: Most bytes of a caption or json; guards against decompression bombs.
 MAX_TEXT_BYTES = 16 << 20
+
+#: Ways to take several captions of one image, and most captions of an image that `each` makes rows of.
+CAPTIONS, MOST_CAPTIONS = ("first", "longest", "each"), 1_000
+
+#: The field that holds a sample's own uid under `captions: each`, where each row has another.
+SAMPLE_UID = "sample_uid"
 
 # The texts of a shard may take this many bytes, plus more for each row: its index is built in memory.
 _TEXTS, _TEXTS_PER_ROW = 128 << 20, 16 << 10
@@ -51,6 +57,9 @@ class PoolSpec:
         format: "auto" finds out whether the pool is WebDataset tars, tables or DataComp metadata.
         caption: which text is the caption. For tars a member's extension ("txt") or a field of the sample's json
             ("json:long_caption"); for tables a column. None: "txt", or the first column of a usual name.
+        captions: where an image has several captions (a list, or lines of a member): "first" or "longest" (in
+            characters) is the caption, "each" makes a row of each (at most 1,000 for an image). None: the first of a
+            list, and a member with all its lines.
         image: tables only: the column of image paths or bytes. None: the first column of a usual name. "none": the
             table holds captions alone.
         image_extensions: tars only: the extensions of images; the first that a sample has is its image.
@@ -62,12 +71,13 @@ class PoolSpec:
             16 MiB.
 
     Raises:
-        ValueError: a limit is below 1.
+        ValueError: a limit is below 1, or a word is unknown.
     """
 
     path: str | tuple[str, ...]
     format: Literal["auto", "webdataset", "table", "datacomp"] = "auto"
     caption: str | None = None
+    captions: str | None = None  # one of `CAPTIONS`; no Literal, so that `best` gets its own message
     image: str | None = None
     image_extensions: tuple[str, ...] = IMAGE_EXTENSIONS
     fields: tuple[str, ...] = ()
@@ -80,6 +90,15 @@ class PoolSpec:
             if value < 1:
                 raise ValueError(f"{name} is {value}, expected 1 or more")
         check_words(self)
+        if self.captions == "best":
+            raise ValueError(
+                "captions: best needs scores, so it is a step: set 'captions: each', and under 'select' put "
+                "'- top_n: {score: clip, n: 1, per: image_xxh3, missing: drop}', with any score"
+            )
+        if self.captions not in (None, *CAPTIONS):
+            raise ValueError(unknown_message("captions", str(self.captions), CAPTIONS))
+        if self.captions == "each" and SAMPLE_UID not in self.fields:
+            object.__setattr__(self, "fields", (*self.fields, SAMPLE_UID))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -122,8 +141,13 @@ class SampleReader(Protocol):
 
     sequential: bool  # seeking back reads again from the start
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> Sequence[SampleFiles | Problem]:
-        """Returns samples in the order of `rows`, with the original bytes of their `members`."""
+    def read(
+        self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
+    ) -> Sequence[SampleFiles | Problem]:
+        """Returns samples in the order of `rows`, with the original bytes of their `members`.
+
+        `captions`: the row's caption in the index, which says which of several captions of a sample it has.
+        """
 
     def close(self) -> None:
         """Closes the file."""
@@ -253,6 +277,84 @@ def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:
     return value
 
 
+def rows_of(
+    sample: Sample,
+    value: Any,
+    where: str,
+    meta: Mapping[str, Any],
+    spec: PoolSpec,
+    *,
+    image: bytes | None,
+    absent: str | None = None,
+    only: str | None = None,
+) -> Iterator[Sample]:
+    """Yields the rows of a sample: one, or with `captions: each` one for each caption.
+
+    Args:
+        sample: everything but caption, uid and fields.
+        value: the cell, field or file with the caption or captions; `where` names it.
+        meta: the sample's json or table row.
+        spec: the pool's settings.
+        image: what the uid depends on: the image's bytes.
+        absent: why `value` is None.
+        only: of several rows, those with this caption; if none has it, all.
+    """
+    each, values = spec.captions == "each", _chosen(value, spec.captions)
+    if len(values) > MOST_CAPTIONS:
+        absent = f"the {where} holds {len(values):,} captions, more than the limit of {MOST_CAPTIONS:,}"
+        values = [None]
+    if each and only is not None:
+        values = [one for one in values if isinstance(one, str | bytes) and _as_shown(one) == only] or values
+    for number, one in enumerate(values):
+        row = replace(sample, key=f"{sample.key}-{number}", given={}) if each else sample
+        set_caption(row, one, where, absent)
+        text = None if row.shown_caption is None else row.shown_caption.encode()
+        set_identity(row, meta, image, one if isinstance(value, bytes) and one is value else text, spec.fields)
+        if each and (given := parse_uid(meta.get("uid"))):
+            row.given[SAMPLE_UID] = format_uid(*given)
+            row.uid = content_uid(row.given[SAMPLE_UID].encode(), text)
+        yield row
+
+
+def own_texts(files: dict[str, bytes], row: Sample, spec: PoolSpec, ext: str) -> None:
+    """Replaces a sample's texts by those of one row: its caption in `ext`, and with `captions: each` its uid."""
+    if spec.captions is not None and row.shown_caption is not None:
+        files[ext] = row.shown_caption.encode()
+    meta = read_json(row, files.get("json")) if spec.captions == "each" else {}
+    if given := parse_uid(meta.get("uid")):
+        meta |= {"uid": format_uid(*row.uid), SAMPLE_UID: format_uid(*given)}
+        files["json"] = json_bytes(meta)
+
+
+def json_bytes(value: Any) -> bytes:
+    """Returns JSON in UTF-8; a lone surrogate becomes the escape that JSON has for it."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+
+def _chosen(value: Any, how: str | None) -> list[Any]:
+    """Returns the captions to use, at least one: those with text of a list, of a JSON list, or of a file's lines."""
+    if how is None:
+        return [value]
+    found = value.splitlines() if isinstance(value, bytes) else _json_list(value) if isinstance(value, str) else value
+    if not isinstance(found, list):
+        return [value]
+    texts = [one for one in found if isinstance(one, str | bytes) and one.strip()]
+    if not texts:
+        return [value] if isinstance(value, bytes) else found[:1] or [None]
+    if how == "each":  # what is no text is a row with a reason
+        return [one for one in found if one is not None and (not isinstance(one, str | bytes) or one.strip())]
+    return texts[:1] if how == "first" else [max(texts, key=lambda one: len(_as_shown(one)))]
+
+
+def _json_list(text: str) -> Any:
+    """Returns the texts of a JSON list, as CSV files of Flickr30k have it; None for any other text."""
+    try:
+        found = json.loads(text) if text.startswith("[") else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and all(isinstance(one, str | None) for one in found) else None
+
+
 def set_caption(sample: Sample, value: Any, where: str, absent: str | None = None) -> None:
     """Sets the caption of a sample from a cell, field or file, or marks the sample with what is wrong."""
     try:
@@ -263,15 +365,9 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
         sample.no_caption = error.reason
         sample.mark(error.status, error.reason)
         return
-    if isinstance(raw, str):
-        text = raw
-        try:  # lone surrogates are bytes that surrogateescape let through, or json escapes
-            raw = text.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            raw = text.encode("utf-8", "surrogatepass")
-    text = sample.shown_caption = raw.decode("utf-8", "replace")
+    text = sample.shown_caption = _as_shown(raw)
     try:
-        raw.decode("utf-8")
+        _as_bytes(raw).decode("utf-8")
     except UnicodeDecodeError as error:
         sample.mark("caption_not_utf8", f"the caption is not valid UTF-8 at byte {error.start}")
         return
@@ -279,6 +375,19 @@ def set_caption(sample: Sample, value: Any, where: str, absent: str | None = Non
         sample.mark("caption_empty", f"the caption has {len(text)} characters, all white space")
         return
     sample.caption = text
+
+
+def _as_shown(text: str | bytes) -> str:
+    return _as_bytes(text).decode("utf-8", "replace")
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    try:  # lone surrogates are bytes that surrogateescape let through, or json escapes
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def text_in(value: Any, where: str) -> str | bytes | None:
@@ -301,7 +410,7 @@ def json_type_name(value: Any) -> str:
 
 @functools.cache  # once per process, not once per caption
 def _warn_of_lists(where: str) -> None:
-    log.warning("the %s holds lists of captions: only the first of each list is used", where)
+    log.warning("the %s holds lists of captions: only the first of each is used (pool setting 'captions')", where)
 
 
 def set_identity(

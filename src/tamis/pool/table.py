@@ -37,8 +37,9 @@ from tamis.pool.source import (
     SampleFiles,
     SampleReader,
     Shard,
-    set_caption,
-    set_identity,
+    json_bytes,
+    own_texts,
+    rows_of,
     too_many_bytes,
     utf8,
 )
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 IMAGE_COLUMNS = (
     *("image", "image_path", "jpg", "path", "file_name", "filename", "filepath", "file", "image_bytes", "bytes"),
 )
+
+_CAPTION_COLUMNS = (*CAPTION_COLUMNS, "captions", "sentences")  # the latter hold lists
 
 # Extensions that an image keeps; any other is replaced by one that fits its first bytes.
 _EXTENSIONS = frozenset(
@@ -88,7 +91,7 @@ class TableShard(Shard):
         return self.range.pairs
 
     def _samples(self) -> Iterator[Sample]:
-        return (self.sample(number, row) for number, row in self.rows())
+        return (sample for number, row in self.rows() for sample in self.samples_in(number, row))
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields the rows of this shard with their numbers: in Parquet from `first` on, in other files all."""
@@ -107,19 +110,20 @@ class TableShard(Shard):
         images = [] if self.image is None else [self.image]
         return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
 
-    def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
-        """Reads the image of a row and returns the sample."""
+    def samples_in(self, number: int, row: Mapping[str, Any], only: str | None = None) -> Iterator[Sample]:
+        """Reads the image of a row and yields its samples: one for each caption to use, or `only` the one with this."""
         key = row.get("key")
         sample = Sample(uid=(0, 0), key=utf8(str(key)) if key not in (None, "") else f"{self.range.first + number:09d}")
         if problem := row.get(PROBLEM):
             sample.mark("json_broken", str(problem))
         ext, image = ("jpg", None) if self.image is None else self._image(sample, row.get(self.image))
-        set_caption(sample, row.get(self.caption), f"column {self.caption!r}")
-        raw = None if sample.shown_caption is None else sample.shown_caption.encode()
-        set_identity(sample, row, image, raw, self.spec.fields)
         sample.image, sample.image_bytes = image, len(image or b"")
-        sample.members = (Member(ext, -1, len(image or b"")), Member("txt", -1, len(raw or b"")))
-        return sample
+        at = number if self.spec.captions == "each" else -1
+        where = f"column {self.caption!r}"
+        for each in rows_of(sample, row.get(self.caption), where, row, self.spec, image=image, only=only):
+            text = (each.shown_caption or "").encode()
+            each.members = (Member(ext, at, len(image or b"")), Member("txt", at, len(text)))
+            yield each
 
     def _image(self, sample: Sample, value: Any) -> tuple[str, bytes | None]:
         """Returns extension and bytes of what the image column holds: bytes, a path, or {bytes, path}."""
@@ -167,10 +171,10 @@ class TableShard(Shard):
         return not pa.types.is_string(kind) and not pa.types.is_large_string(kind)
 
     def again(
-        self, row: int, cells: Mapping[str, Any], members: Sequence[Member], *, whole: bool
+        self, row: int, cells: Mapping[str, Any], members: Sequence[Member], caption: str | None, *, whole: bool
     ) -> SampleFiles | Problem:
         """Returns the sample of a row as it is now, with its image and, if `whole`, its caption and cells as files."""
-        sample = self.sample(row, cells)
+        sample = next(self.samples_in(row, cells, caption))
         member = self.image_member(members)
         if member is not None and sample.image is None and (member.size or not whole):
             status = sample.status if sample.status.startswith("image") else "image_missing"
@@ -186,8 +190,8 @@ class TableShard(Shard):
                 if isinstance(name, str) and isinstance(value, str | int | float | bool | type(None))
             }
             files["txt"] = (sample.shown_caption or "").encode()
-            # A lone surrogate becomes the escape that JSON has for it.
-            files["json"] = json.dumps(plain, ensure_ascii=False).encode("utf-8", "backslashreplace")
+            files["json"] = json_bytes(plain)
+            own_texts(files, sample, self.spec, "txt")
         return SampleFiles(sample, files)
 
     def no_row(self, row: int) -> Problem:
@@ -205,13 +209,15 @@ class _ByPath:
         rows = ({name: row.get(name) for name in names} for _, row in shard.rows())
         self._rows = pa.array([json.dumps(row, default=_as_text) for row in rows], pa.large_string())
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
-        return [self._one(row, some) for row, some in zip(rows, members, strict=True)]
+    def read(
+        self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
+    ) -> list[SampleFiles | Problem]:
+        return [self._one(_table_row(*which), *which[1:]) for which in zip(rows, members, captions, strict=True)]
 
-    def _one(self, row: int, members: Sequence[Member]) -> SampleFiles | Problem:
+    def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
         if row >= len(self._rows):
             return self._shard.no_row(row)
-        return self._shard.again(row, json.loads(self._rows[row].as_py()), members, whole=False)
+        return self._shard.again(row, json.loads(self._rows[row].as_py()), members, caption, whole=False)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -227,23 +233,27 @@ class _ByRow:
         self._lock = threading.Lock()
         self._rows: Iterator[tuple[int, Mapping[str, Any]]] = iter(())
         self._next = -1  # the next row of the iterator; -1: not started
+        self._cells: Mapping[str, Any] = {}  # of the row before it: the next may be another caption of it
         self._warned = False
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
+    def read(
+        self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
+    ) -> list[SampleFiles | Problem]:
         with self._lock:
-            return [self._one(row, some) for row, some in zip(rows, members, strict=True)]
+            return [self._one(_table_row(*which), *which[1:]) for which in zip(rows, members, captions, strict=True)]
 
     def close(self) -> None:
-        self._rows, self._next = iter(()), -1
+        self._rows, self._next, self._cells = iter(()), -1, {}
 
-    def _one(self, row: int, members: Sequence[Member]) -> SampleFiles | Problem:
-        if self._next < 0 or row < self._next:
+    def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
+        if self._next < 0 or row < self._next - 1:
             self._rows = self._shard.rows(row)
+        here = [(row, self._cells)] if row == self._next - 1 else []
         self._next = -1  # stays so if reading fails
-        for number, cells in self._rows:
+        for number, cells in itertools.chain(here, self._rows):
             if number == row:
-                self._next = row + 1
-                found = self._shard.again(row, cells, members, whole=self._whole)
+                self._next, self._cells = row + 1, cells
+                found = self._shard.again(row, cells, members, caption, whole=self._whole)
                 if self._whole and isinstance(found, SampleFiles):
                     self._warn_of_no_image(row, found)
                 return found
@@ -258,6 +268,11 @@ class _ByRow:
             "%s: the column %r does not hold an image in row %d (and maybe others), so none is copied",
             *(self._shard.url, self._shard.image, self._shard.range.first + row),
         )
+
+
+def _table_row(row: int, members: Sequence[Member], caption: str | None) -> int:
+    """Returns a sample's row in its shard's table: with `captions: each` its members have it, else it is `row`."""
+    return members[0].offset if members and members[0].offset >= 0 else row
 
 
 def _as_text(value: Any) -> str:
@@ -294,7 +309,7 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     kinds = column_kinds(url)
     present = list(kinds)
     image = None if spec.image == NO_IMAGES else choose_column("image", spec.image, IMAGE_COLUMNS, present, url)
-    caption = choose_column("caption", spec.caption, CAPTION_COLUMNS, present, url)
+    caption = choose_column("caption", spec.caption, _CAPTION_COLUMNS, present, url)
     check_texts(caption, kinds, url)
     ranges = [RowRange()]
     if url.endswith(".parquet"):

@@ -31,9 +31,9 @@ from tamis.pool.source import (
     SampleFiles,
     SampleReader,
     Shard,
+    own_texts,
     read_json,
-    set_caption,
-    set_identity,
+    rows_of,
     too_many_bytes,
 )
 from tamis.remote import unreached
@@ -79,10 +79,10 @@ class TarShard(Shard):
 
     def _samples(self) -> Iterator[Sample]:
         for key, files, cut in self._groups():
-            sample = self._sample(key, files)
-            if cut and sample.status in ("image_missing", "caption_missing"):
-                sample.status, sample.reason = "shard_cut", _CUT
-            yield sample
+            for sample in self._rows(key, files):
+                if cut and sample.status in ("image_missing", "caption_missing"):
+                    sample.status, sample.reason = "shard_cut", _CUT
+                yield sample
 
     def _groups(self) -> Iterator[tuple[str, dict[str, _File], bool]]:
         """Yields the key and the members of each sample, and whether the tar ends inside it."""
@@ -109,7 +109,7 @@ class TarShard(Shard):
         if group:
             yield key, group, False
 
-    def _sample(self, key: str, files: dict[str, _File]) -> Sample:
+    def _rows(self, key: str, files: dict[str, _File], only: str | None = None) -> Iterator[Sample]:
         sample = Sample(
             uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
         )
@@ -134,11 +134,8 @@ class TarShard(Shard):
             raw, where = meta.get(caption.removeprefix("json:")), f"json field {caption.removeprefix('json:')!r}"
         else:
             raw, where = (files[caption].data if caption in files else None), f".{caption} member"
-        set_caption(sample, raw, where, _absent(caption, _names(files), _names(meta)) if raw is None else None)
-        if not isinstance(raw, bytes):
-            raw = None if sample.shown_caption is None else sample.shown_caption.encode()
-        set_identity(sample, meta, image, raw, self.spec.fields)
-        return sample
+        absent = _absent(caption, _names(files), _names(meta)) if raw is None else None
+        return rows_of(sample, raw, where, meta, self.spec, image=image, absent=absent, only=only)
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
         by_ext = {member.ext: member for member in reversed(members)}
@@ -151,7 +148,9 @@ class TarShard(Shard):
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         return _Through(self) if self.is_compressed() else _Ranges(self, keep_open)
 
-    def assembled(self, members: Sequence[Member], data: Sequence[bytes | Problem]) -> SampleFiles | Problem:
+    def assembled(
+        self, members: Sequence[Member], data: Sequence[bytes | Problem], caption: str | None
+    ) -> SampleFiles | Problem:
         """Returns the sample whose members were read again, or the problem of the first unreadable one."""
         parts, files = cast(dict[str, bytes], {}), cast(dict[str, _File], {})
         for member, one in zip(members, data, strict=True):
@@ -160,7 +159,9 @@ class TarShard(Shard):
             parts[member.ext] = one
             known = one if member.size <= self._limit(member.ext) else None
             files[member.ext] = _File("", member.ext, member.offset, member.size, known)
-        return SampleFiles(self._sample("", files), parts)
+        sample, ext = next(self._rows("", files, caption)), _caption(self.spec)
+        own_texts(parts, sample, self.spec, "txt" if ext.startswith("json:") else ext)
+        return SampleFiles(sample, parts)
 
     def _limit(self, ext: str) -> int:
         """Returns the most bytes to read of a member."""
@@ -393,11 +394,16 @@ class _Ranges:
         if keep_open and not is_remote(shard.url):
             self._file = open(shard.url, "rb", buffering=0)  # noqa: SIM115  # `close` does
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
+    def read(
+        self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
+    ) -> list[SampleFiles | Problem]:
         ranges = [(member.offset, member.size) for some in members for member in some]
         data = read_ranges(self._shard.url, ranges, self._file)
         following = (Problem("cut", str(one)) if isinstance(one, OSError) else one for one in data)
-        return [self._shard.assembled(some, [next(following) for _ in some]) for some in members]
+        return [
+            self._shard.assembled(some, [next(following) for _ in some], caption)
+            for some, caption in zip(members, captions, strict=True)
+        ]
 
     def close(self) -> None:
         if self._file is not None:
@@ -416,12 +422,20 @@ class _Through:
         self._passed = -1  # offset of the last member that was read
         self._end = sys.maxsize  # nothing can be read from this offset on
         self._problem = Problem("cut", "")  # why
+        self._last: dict[int, bytes] = {}  # members of the last row, by offset
 
-    def read(self, rows: Sequence[int], members: Sequence[Sequence[Member]]) -> list[SampleFiles | Problem]:
+    def read(
+        self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
+    ) -> list[SampleFiles | Problem]:
         with self._lock:
-            data = self._fetch({member.offset for some in members for member in some if member.offset < self._end})
+            wanted = {member.offset for some in members for member in some if member.offset < self._end}
+            data = {offset: self._last[offset] for offset in wanted & set(self._last)}
+            data |= self._fetch(wanted - set(data))
+            last = {member.offset for member in members[-1]}  # the next row may be another caption of this sample
+            self._last = {offset: one for offset, one in data.items() if offset in last}
         return [
-            self._shard.assembled(some, [data.get(member.offset, self._problem) for member in some]) for some in members
+            self._shard.assembled(some, [data.get(member.offset, self._problem) for member in some], caption)
+            for some, caption in zip(members, captions, strict=True)
         ]
 
     def close(self) -> None:

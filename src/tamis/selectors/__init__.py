@@ -43,7 +43,7 @@ SELECTORS = Register(
     _wrong,
 )
 
-#: All by name, those of other packages included; and the class of one name.
+#: Every selector by name, including other packages'; and one selector by its name.
 selectors, selector_class = SELECTORS.all, SELECTORS.named
 
 #: Names re-exported from `tamis.selectors.outcome` for selector authors.

@@ -45,7 +45,7 @@ _STRIDE, _LARGE = 10, 2_000
 class ClipCov:
     """Keeps the pairs that together preserve the cross-covariance of images and captions, class by latent class.
 
-    A pair is worth what it adds to those already chosen: it is near many pairs of its class, its caption is near its
+    A pair is worth what it adds to the chosen pairs: it is near many pairs of its class, its caption is near its
     image and its class's name, and it is unlike what is chosen. The greedy choice in each class is exact, classes are
     merged by gain, and double greedy drops what does not help.
 
@@ -228,7 +228,7 @@ def classes_of(
     """Returns the class of each candidate, -1 if it has none or lacks a vector, and the classes' names.
 
     A number is named with the fewest digits that identify it (1000001, 0.1). `needed` are columns of vectors, `listed`
-    all names in the order of their classes (None: those in the column, sorted); another name raises RunError.
+    all names in the order of their classes (None: the names in the column, sorted); another name raises RunError.
     """
     codes, values = group_codes(table, column)
     for name in needed:
@@ -383,7 +383,7 @@ class _Work:
     def _picks(
         self, order: Rows, starts: Rows, count: int, floor: float, each: int = 1
     ) -> dict[int, tuple[Picks, Float64s]]:
-        """Returns each class's choices with gains from `floor` on, and their modular gains. A row stands for `each`."""
+        """Returns each class's choices with gains >= `floor` and their modular gains. A row counts `each` times."""
 
         def work(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[Picks, Float64s]:
             modular = clipcov.modular_gains(

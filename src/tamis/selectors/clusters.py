@@ -104,7 +104,7 @@ class Clusters:
     Attributes:
         centroids: (k, d) float32 unit rows.
         label: (rows,) the cluster of each row of the table, -1 if it is not a candidate or has no embedding.
-        cosine: (rows,) with the cluster's centroid, NaN where there is none.
+        cosine: (rows,) cosine of the row and its centroid, NaN for rows without a cluster.
     """
 
     centroids: Float32s
@@ -217,8 +217,8 @@ class ImageBased(ClusterStep):
         reference: embeddings of the reference images by the same model: a run folder that stores them (score a folder
             of images with --keep embeddings), or a .npy file (m, d).
         embedding: a column of stored embeddings (DataComp: l14_img).
-        clusters: of the pool, at most one per row; None: one per thousand rows. DataComp takes 100,000.
-        seed: of the clusters.
+        clusters: how many for the pool, at most one per row; None: one per thousand rows. DataComp takes 100,000.
+        seed: another seed gives other clusters.
         missing: what to do with rows without the embedding.
 
     Cost: k-means, then n k d multiplications for the pool and m k d for the references. Memory: the rows that k-means
@@ -302,8 +302,8 @@ def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Fl
         others: Mapping[str, str] = run.table().about(embedding).get("models") or {}
         if models and others and not {*models.values()} & {*others.values()}:  # weights: one model may have many paths
             raise RecipeError(
-                f"image_based: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} those of "
-                "the pool: embed both with one model"
+                f"image_based: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} the "
+                "pool's: embed both with one model"
             )
         for shard in run.shards:
             yield run.embedding(run.vectors.get(embedding, embedding), shard)
@@ -334,7 +334,7 @@ def cluster(
         clusters: how many; None: one per thousand rows.
         embedding: which embeddings: the name of their folder, or its part before the fingerprint.
         seed: another seed gives other clusters.
-        iterations: of k-means.
+        iterations: how often k-means moves the centres.
         partial: cluster the finished shards of an incomplete run.
 
     Returns:

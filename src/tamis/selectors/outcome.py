@@ -77,7 +77,7 @@ def check_columns(steps: Iterable[Step], table: Table) -> None:
 
 
 def _check(steps: Iterable[Step], method: str, *arguments: Table) -> None:
-    """Calls an optional method of steps, and of those inside groups."""
+    """Calls an optional method of steps, also of steps inside groups."""
     for step in steps:
         getattr(step, method, lambda *_: None)(*arguments)
         for part in getattr(step, "parts", ()):
@@ -147,7 +147,7 @@ class Drops:
         cuts: Iterable[Cut] = (),
         counted: str | None = None,
     ) -> int:
-        """Drops those of the rows that no reason dropped yet, and returns their number.
+        """Drops the rows that no earlier reason dropped, and returns their number.
 
         Args:
             rows: (rows,) bool; rows that are already dropped are ignored.
@@ -220,7 +220,7 @@ def verdict(
         cut, facts: see `Selection`.
         what: the column that rows lack; by default `step.score`.
         score: the expression over numbers that decided; None if there is none.
-        ends: of the threshold on that score; both None if there is none.
+        ends: limits of the threshold on that score; (None, None) if there is none.
 
     Raises:
         RecipeError: rows lack a value, and the step says `missing: error`.

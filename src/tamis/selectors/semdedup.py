@@ -20,7 +20,7 @@ from tamis.store.table import Table
 #: Groups whose members are listed in the facts, the largest first.
 _EXAMPLES = 24
 
-#: Replaces the cosine of equal rows: above every threshold, also that of epsilon 0.
+#: Replaces the cosine of equal rows. It is above every threshold, even for epsilon 0.
 _COPY = np.nextafter(np.float32(1), np.float32(2))
 
 
@@ -40,7 +40,7 @@ class SemDeDup(ClusterStep):
             "easy", the nearest, or "random".
         embedding: a column of stored embeddings.
         also: further epsilons whose kept shares the facts report, from the same pass.
-        seed: of the clusters and of "random".
+        seed: for the clusters and for "random".
         missing: what to do with rows without the embedding.
 
     Cost: k-means, then n_k^2 d / 2 multiplications for a cluster of n_k rows (docs/performance.md). Memory: the

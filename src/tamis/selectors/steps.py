@@ -312,7 +312,7 @@ class TopN(_Top):
 
 @dataclass(frozen=True, kw_only=True)
 class Equals:
-    """Keeps rows whose column is one value, or one of several: words (`top_language: en`) or numbers.
+    """Keeps rows whose column has one of some values: words (`top_language: en`) or numbers.
 
     Attributes:
         score: the name of one column.

@@ -42,7 +42,9 @@ SHARDS = "shards.parquet"
 SIGNAL, FEATURE = "signal.json", "feature.json"
 
 #: Pool settings that decide which rows there are: they cannot change in a run.
-_DECISIVE = ("kind", "caption", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency")
+_DECISIVE = (
+    *("kind", "caption", "captions", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency"),
+)
 
 #: Files of a run that a pool's glob might list.
 _LISTABLE = ("run.json", SHARDS, "index/0.parquet", "scores/a/0.parquet")
@@ -241,6 +243,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     """
     spec = asdict(pool.spec) | {"kind": pool.kind} | ({} if fields is None else {"fields": tuple(fields)})
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
+    if spec["captions"] is None:  # left out, so that fingerprints of older runs stay
+        del spec["captions"]
     shards = {shard.name: shard.url for shard in pool.shards}
     sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # not all: a report may be being written
     sweep(run / "failures")
@@ -248,16 +252,16 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     facts: dict[str, Any] = before or {"format": FORMAT, "tamis": __version__, "created": time.time()}
     if before is not None:
         for key in _DECISIVE:
-            if (was := before["pool"].get(key)) != spec[key]:
+            if (was := before["pool"].get(key)) != (now := spec.get(key)):
                 raise RunError(
-                    f"{run} was made with the pool setting {key} = {was!r}, now it is {spec[key]!r}, which "
+                    f"{run} was made with the pool setting {key} = {was!r}, now it is {now!r}, which "
                     "would change its rows. Use another run folder, or the old setting"
                 )
         listed = read_shards(run, before, just_begun=True)
         spec |= _merged_paths(before, listed, pool)
         shards = _still_there(run, listed, shards) | shards
     shards = dict(sorted(shards.items()))
-    found = fingerprint({"pool": {key: spec[key] for key in _DECISIVE}, "shards": shards})
+    found = fingerprint({"pool": {key: spec[key] for key in _DECISIVE if key in spec}, "shards": shards})
     facts = with_hash({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards, listed)})
     if before != facts:
         write_json(run / "run.json", facts)

@@ -43,11 +43,11 @@ log = logging.getLogger(__name__)
 _AHEAD = 64  # parts of a run at a URL that are downloaded together
 
 #: Settings of a pool that are options of `tamis score`.
-_OPTIONS = ("format", "caption", "image", "max_pixels", "transparency")
+_OPTIONS = ("format", "caption", "captions", "image", "max_pixels", "transparency")
 
 #: Columns of the index that recipes may use like scores: numbers and words. The pool's json fields are words too.
 INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
-INDEX_WORDS = ("status", "key")
+INDEX_WORDS = ("status", "key", "image_xxh3")
 
 
 @dataclass(frozen=True)
@@ -401,7 +401,10 @@ class Run:
                 path, list(dict.fromkeys(inner for inner, _ in columns.values())), self.owner(shard)
             )
             for name, (inner, column) in columns.items():
-                cells = parts.of_kind(path, inner, part.column(inner), column.kind)
+                cells = part.column(inner)
+                if cells.type == pa.uint64():  # image_xxh3: as float32, different images would be one
+                    cells = cells.cast(pa.string())
+                cells = parts.of_kind(path, inner, cells, column.kind)
                 values[name] = parts.numbers(cells) if column.kind == "number" else cells.combine_chunks()
         return values
 

@@ -391,7 +391,8 @@ class _Stream:
                     if reader.sequential and before is not None:
                         wait([before])  # it started earlier, so this cannot deadlock
                     rows = [entry.row - source.span.start for entry in entries]
-                    answer = reader.read(rows, [entry.members for entry in entries])
+                    captions = [entry.facts["caption"] for entry in entries]
+                    answer = reader.read(rows, [entry.members for entry in entries], captions)
                 source.failures = 0
                 for entry, found in zip(entries, answer, strict=True):
                     self._compare(entry, shard, found)

@@ -1,0 +1,154 @@
+"""Croissant metadata of an export: its files with hashes, the pool and recipe it comes from, and the funnel.
+
+Source: the Croissant 1.1 specification, docs.mlcommons.org/croissant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import mimetypes
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tamis.exporters.exporter import Exporter
+from tamis.storage import write_json
+from tamis.store import Run
+from tamis.store.subset import Subset
+
+_TERMS = (
+    "citeAs column equivalentProperty extract field fileObject fileProperty fileSet format includes "
+    "isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace samplingRate "
+    "separator source subField transform"
+)
+
+_CONTEXT = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "sc": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "dct": "http://purl.org/dc/terms/",
+    **{term: f"cr:{term}" for term in _TERMS.split()},
+    "conformsTo": "dct:conformsTo",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "tamis": {"@id": "https://schema.org/tamis", "@type": "@json"},
+}
+
+_PARQUET = "application/x-parquet"
+
+_HASHED_AT_ONCE = 4  # files; hashing releases the GIL
+
+
+def croissant_path(out: Path) -> Path:
+    """Returns where the metadata of an export is: next to it, because readers take every file in a folder of shards."""
+    return out.with_name(f"{out.name}.croissant.json")
+
+
+def is_croissant(path: Path) -> bool:
+    """Whether a file is Croissant metadata that we wrote."""
+    return bool(_earlier(path))
+
+
+def _earlier(path: Path) -> dict[str, Any]:
+    """Returns the metadata that we wrote to a path; {} if there is none."""
+    try:
+        facts = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    ours = isinstance(facts, dict) and {"@context", "distribution", "tamis"} <= facts.keys()
+    return facts if ours else {}
+
+
+def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
+    """Writes the metadata of an export. Keys that someone added to an earlier file (license, citeAs) are kept.
+
+    Cost: reads the export once, for its SHA-256 hashes.
+    """
+    path, run = croissant_path(out), subset.run
+    # Hidden files are temporary, or belong to one loader (.nv-meta).
+    found = sorted(file for file in out.rglob("*") if file.is_file()) if out.is_dir() else [out]
+    files = [file for file in found if not any(part.startswith(".") for part in file.relative_to(out).parts)]
+    with ThreadPoolExecutor(_HASHED_AT_ONCE) as threads:
+        distribution = list(threads.map(lambda file: _file_object(file, out.parent), files))
+    tables = [file for file in files if distribution[files.index(file)]["encodingFormat"] == _PARQUET]
+    if len(tables) > 1:
+        parts = f"{out.name}/*.parquet"
+        distribution.append(_named("FileSet", "parquet", "parquet") | {"encodingFormat": _PARQUET, "includes": parts})
+    settings = {name: value for name, value in dataclasses.asdict(exporter).items() if name != "croissant"}
+    steps = subset.funnel
+    facts = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.1",
+        "name": subset.name,
+        "description": f"{len(subset):,} of {subset.keep.size:,} image-text pairs, chosen by the recipe "
+        f"{subset.name!r} and written by Tamis as {exporter.name}.",
+        "dateCreated": f"{datetime.fromtimestamp(run.facts.get('created', 0), UTC):%Y-%m-%d}",  # of the run
+        "isBasedOn": run.facts["pool"]["path"],
+        "rai:dataPreprocessingProtocol": [f"{line['step']}: {line['kept']:,} of {line['before']:,}" for line in steps],
+        "distribution": distribution,
+        "recordSet": _record_sets(tables, distribution, run),
+        "tamis": {
+            "export": {"to": exporter.name, **settings},
+            "pairs": len(subset),
+            "pool": {"rows": int(subset.keep.size), "fingerprint": run.facts.get("pool_fingerprint")},
+            "recipe": dict(subset.recipe),
+            "funnel": list(steps),
+            **({"partial": dict(subset.partial)} if subset.partial else {}),
+        },
+    }
+    # JSON has no NaN and no infinity: null.
+    strict = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
+    write_json(path, _earlier(path) | strict)
+
+
+def _named(kind: str, own: str, name: str) -> dict[str, Any]:
+    return {"@type": f"cr:{kind}", "@id": quote(own), "name": name}
+
+
+def _file_object(file: Path, folder: Path) -> dict[str, Any]:
+    with open(file, "rb") as raw:
+        digest = hashlib.file_digest(raw, "sha256").hexdigest()
+    kind = _PARQUET if file.suffix == ".parquet" else mimetypes.guess_type(file.name)[0]
+    relative = file.relative_to(folder).as_posix()
+    return _named("FileObject", relative, relative) | {
+        "contentUrl": relative,
+        "contentSize": f"{file.stat().st_size} B",
+        "encodingFormat": kind or "application/octet-stream",
+        "sha256": digest,
+    }
+
+
+def _record_sets(tables: Sequence[Path], distribution: Sequence[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
+    """Returns one record set with the columns of the Parquet files; none without such files."""
+    if not tables:
+        return []
+    origin = next(one for one in reversed(distribution) if one["encodingFormat"] == _PARQUET)
+    source = {"fileObject" if origin["@type"] == "cr:FileObject" else "fileSet": {"@id": origin["@id"]}}
+    known = run.columns
+    fields = []
+    for column in pq.read_schema(tables[0]):
+        image = pa.types.is_struct(column.type)
+        kinds = {pa.types.is_floating: "sc:Float", pa.types.is_integer: "sc:Integer"}
+        kind = next((word for check, word in kinds.items() if check(column.type)), "sc:Text")
+        about = known[column.name][2].about if column.name in known else ""
+        fields.append(
+            _named("Field", f"pairs/{column.name}", f"pairs/{column.name}")
+            | ({"description": about} if about else {})
+            | {"dataType": "sc:ImageObject" if image else kind}
+            | {"source": source | {"extract": {"column": column.name}}}
+        )
+        if image:
+            fields[-1]["source"]["transform"] = {"jsonPath": "bytes"}
+    return [_named("RecordSet", "pairs", "pairs") | {"field": fields}]

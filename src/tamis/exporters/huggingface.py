@@ -1,0 +1,76 @@
+"""A subset as Parquet files of a Hugging Face dataset, with the images in them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tamis.exporters.lists import pair_columns
+from tamis.exporters.shards import ShardsExport, image_exts
+from tamis.pool import Pool
+from tamis.store.stream import KeptSample
+from tamis.store.subset import Subset
+
+#: `datasets` decodes a column as images only if its type is exactly this.
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+_METADATA = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})}
+
+# The Hub's viewer reads row groups of at most 100 MB and, for search and filters, page indexes.
+_GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFaceExport(ShardsExport):
+    """Writes Parquet files with image, uid, shard, key, caption and all scores, for `datasets.load_dataset(FOLDER)`.
+
+    Image files are stored byte for byte. A pair without an image file has null. A pair that is kept k times has k rows.
+    A file appears when it is complete, so the same command again writes the missing ones.
+
+    Attributes:
+        shard_size: pairs per file.
+    """
+
+    name: ClassVar[str] = "huggingface"
+    FILE_NAMES: ClassVar[str] = "train-{number:0{width}d}-of-{count:0{width}d}.parquet"
+
+    def write_shard(self, path: Path, name: str, samples: Iterable[KeptSample], subset: Subset, pool: Pool) -> None:
+        fields, columns = pair_columns(subset.run, captions=True)
+        schema = pa.schema([("image", _IMAGE), *fields], metadata=_METADATA)
+        with pq.ParquetWriter(path, schema, write_page_index=True) as writer:
+            for group in _row_groups(samples):
+                tables = []
+                for shard, some in itertools.groupby(group, key=lambda sample: sample.shard):
+                    pairs = list(some)
+                    rows = np.array([sample.row_in_shard for sample in pairs])
+                    images = pa.array([_image(sample, pool) for sample in pairs], _IMAGE)
+                    tables.append(pa.table({"image": images, **columns(shard, rows)}, schema=schema))
+                writer.write_table(pa.concat_tables(tables))
+
+
+def _row_groups(samples: Iterable[KeptSample]) -> Iterator[list[KeptSample]]:
+    group: list[KeptSample] = []
+    held = 0
+    for sample in samples:
+        size = sum(map(len, (sample.files or {}).values()))
+        if group and (held + size > _GROUP_BYTES or len(group) == _GROUP_ROWS):
+            yield group
+            group, held = [], 0
+        group.append(sample)
+        held += size
+    if group:
+        yield group
+
+
+def _image(sample: KeptSample, pool: Pool) -> dict[str, bytes | str] | None:
+    assert sample.files is not None, "the files were asked for, and errors raise"
+    ext = next(iter(image_exts(sample.files, pool)), None)
+    return None if ext is None else {"bytes": sample.files[ext], "path": f"{sample.key}.{ext}"}

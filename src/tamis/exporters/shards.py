@@ -1,0 +1,153 @@
+"""Exporters that copy kept samples from the pool into a folder of shards."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from abc import abstractmethod
+from collections.abc import Container, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tamis.arrays import Rows
+from tamis.errors import RunError, at_least_one
+from tamis.exporters.exporter import Exporter
+from tamis.ids import fingerprint
+from tamis.pool import Pool
+from tamis.pool.tar import TarShard
+from tamis.storage import read_json, sweep, write_json, writing
+from tamis.store import Run
+from tamis.store.stream import KeptSample, samples_of
+from tamis.store.subset import Subset
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardsExport(Exporter):
+    """An exporter of shards of samples, in the order of the pool. It reads only the bytes of kept samples.
+
+    A shard appears when it is complete, so the same command again writes the missing ones.
+    """
+
+    needs_pool: ClassVar[bool] = True
+    FILE_NAMES: ClassVar[str]  # "{number:0{width}d}.tar"; `count` is the number of shards
+    shard_size: int = 10_000
+
+    @abstractmethod
+    def write_shard(self, path: Path, name: str, samples: Iterable[KeptSample], subset: Subset, pool: Pool) -> None:
+        """Writes a shard.
+
+        Args:
+            path: the temporary file, in the folder of the export.
+            name: the name that the file gets.
+            samples: the samples of this shard, with `key` and `files`.
+            subset, pool: as `write` takes them.
+        """
+
+    def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
+        """Writes what else the format needs, once all shards exist. `sizes`: samples by file name."""
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that change the shards. A folder written with others is refused."""
+        return {"shard_size": self.shard_size}
+
+    def __post_init__(self) -> None:
+        at_least_one(shard_size=self.shard_size)
+
+    def write(self, subset: Subset, out: Path, pool: Pool) -> int:
+        """Writes the shards that are missing and returns the number of samples in all of them.
+
+        Raises:
+            RunError: the folder holds another export or a foreign shard; a shard of the pool is gone, or a sample
+                changed since it was scored.
+        """
+        if not pool.has_images:
+            raise RunError(
+                f"{pool.spec.paths[0]} is metadata without image files to copy: export npy, parquet or keys instead"
+            )
+        _check_pool(subset, pool)
+        self._begin(subset, out)
+        rows = _complete(subset)
+        firsts = range(0, rows.size, self.shard_size)
+        count, width = len(firsts), max(5, len(str(len(firsts))))
+        names = [self.FILE_NAMES.format(number=number, width=width, count=count) for number in range(count)]
+        outputs = {name: rows[first:][: self.shard_size] for name, first in zip(names, firsts, strict=True)}
+        done = _finished(out, outputs, self.FILE_NAMES.rpartition(".")[2])
+        missing = {name: own for name, own in outputs.items() if name not in done}
+        order = np.concatenate([np.empty(0, np.int64), *missing.values()])
+        # One thread reads while this one writes. A remote store still gets many requests at once.
+        with closing(samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)) as samples:
+            for name, own in missing.items():
+                with writing(out / name, durable=True) as temporary:
+                    self.write_shard(temporary, name, itertools.islice(samples, own.size), subset, pool)
+        self.finish(out, {name: rows.size for name, rows in outputs.items()}, pool)
+        return rows.size
+
+    def wrote(self, out: Path, run: Run | None) -> bool:
+        return (out / "export.json").is_file()
+
+    def _begin(self, subset: Subset, out: Path) -> None:
+        """Writes the manifest that identifies this export, and removes what a killed one left."""
+        digest = xxhash.xxh3_128()
+        for values in (subset.rows(), *subset.uids()):
+            digest.update(values.tobytes())
+        # The stamps too: a shard may be replaced by one with the same row count.
+        settings = {**self.identity(), "rows": digest.hexdigest()}
+        run = {"urls": subset.run.urls, "stamps": list(subset.run.stamps)}
+        identity = fingerprint(settings | {"run": run})
+        manifest = out / "export.json"
+        if manifest.is_file() and read_json(manifest).get("fingerprint") != identity:
+            raise RunError(f"{out} holds another export; delete it, or choose another folder")
+        sweep(out)
+        facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)}
+        write_json(manifest, {"fingerprint": identity, **facts})
+
+
+def _check_pool(subset: Subset, pool: Pool) -> None:
+    """Checks that the pool has every shard with kept rows, and warns of slow ones."""
+    shards = {shard.name: shard for shard in pool.shards}
+    kept = [name for name, _ in subset.rows_by_shard()]
+    if absent := [name for name in kept if name not in shards]:
+        raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
+    compressed = [name for name in kept if isinstance(shard := shards[name], TarShard) and shard.is_compressed()]
+    if compressed:
+        what = f"{len(compressed)} shards are compressed ({compressed[0]}, ...)"
+        log.warning("%s: each is read from its start to its last kept sample", what)
+
+
+def _complete(subset: Subset) -> Rows:
+    """Returns the kept rows of the run, without samples that the end of a truncated shard cuts off."""
+    rows, run = subset.rows(), subset.run
+    if not run.statuses["shard_cut"]:
+        return rows
+    statuses = [
+        run.index(shard, ["status"])["status"].take(pa.array(inside)).cast(pa.string()).combine_chunks()
+        for shard, inside in subset.rows_by_shard()
+    ]
+    complete = pc.not_equal(pa.chunked_array(statuses, pa.string()), "shard_cut").to_numpy()
+    log.warning("%d kept samples are left out: their shards end in the middle of them", np.count_nonzero(~complete))
+    found: Rows = rows[complete]
+    return found
+
+
+def _finished(folder: Path, planned: Container[str], ending: str) -> set[str]:
+    """Returns the names of the shards that are there; a foreign one is an error, because training would read it too."""
+    shards = [path for path in sorted(folder.glob(f"*.{ending}")) if not path.name.startswith(".")]
+    if foreign := [path for path in shards if path.name not in planned]:
+        raise RunError(f"{foreign[0]} is not a shard of this export: move it elsewhere, or choose another folder")
+    return {path.name for path in shards}
+
+
+def image_exts(exts: Iterable[str], pool: Pool) -> list[str]:
+    """Returns which of a sample's extensions are images, the one that the pool reads first."""
+    if pool.kind == "table":  # their files are the image, txt and json
+        return sorted(set(exts) - {"txt", "json"})
+    return [ext for ext in dict.fromkeys(map(str.lower, pool.spec.image_extensions)) if ext in set(exts)]
