@@ -1,8 +1,8 @@
 """Opens files at URLs, retries requests, and explains their errors.
 
 Every request is made by `ask` or `retried`. They retry transient errors (5xx, reset, time-out, truncated body) after
-increasing pauses. Permanent ones (missing file, no access, expired signature) raise at once. The libraries' own retries are off:
-retries of retries take minutes, and botocore does not notice a truncated body.
+increasing pauses. Permanent ones (missing file, no access, expired signature) raise at once. The libraries' own retries
+are off: retries of retries take minutes, and botocore does not notice a truncated body.
 
 Secrets in URLs (passwords, and what follows "?") stay in this process's memory. Run folders and messages hold the URL
 without them.
