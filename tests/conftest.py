@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for `tools`
 sys.path.insert(0, str(Path(__file__).parent))
 
 import factories
+import tiny_captioners
 from command_line import Done, Tamis
 
 from tamis import cli
@@ -79,6 +80,8 @@ blip_model = model(factories.captioner_folder)
 git_model = model(factories.captioner_folder, "git")
 blip2_model = model(factories.captioner_folder, "blip-2")
 vit_gpt2_model = model(factories.captioner_folder, "vit-gpt2")  # decoded by transformers' own `generate` alone
+llava_model = model(tiny_captioners.chat_folder, "llava")
+qwen_vl_model = model(tiny_captioners.chat_folder, "qwen3_vl")
 regression_model = model(factories.regression_folder)
 sentence_model = model(factories.sentences_folder, of=["regression_model"])
 dual_model = model(factories.dual_folder, of=["regression_model"])

@@ -42,6 +42,12 @@ def decoder_logits(captioner: Any, images: Any, tokens: Any) -> Any:
         return torch.stack(steps, dim=1)
 
 
+def load_chat(folder: str) -> Any:
+    from tamis.models.chat import ChatModel
+
+    return ChatModel(folder, Device()).answer([IMAGE], ["a dog"], 2)
+
+
 def load_sentences(folder: str) -> Any:
     from tamis.models.texts.sentence import load_sentence_encoder
 
@@ -90,6 +96,8 @@ KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "git": ("git_model", load_captioner),
     "blip-2": ("blip2_model", load_captioner),
     "vision-encoder-decoder": ("vit_gpt2_model", load_captioner),
+    "llava": ("llava_model", load_chat),
+    "qwen-vl": ("qwen_vl_model", load_chat),
     "sentence encoder": ("sentence_model", load_sentences),
     "icc student": ("regression_model", load_regression),
     "bertscore": ("regression_model", load_tokens),

@@ -151,7 +151,7 @@ def test_what_cannot_be_captioned_is_an_error_before_any_work(
     for captioner, sampling, message in (
         (fast, Sampling(prompt=" ".join(WORDS[:2]), min_tokens=0, max_tokens=3), r"above the 3 tokens .* 24, got 3"),
         (fast, Sampling(max_tokens=99), "24, got 99"),
-        (plain, Sampling(prompt="a"), "blip and git"),
+        (plain, Sampling(prompt="a"), "only blip, blip-2, git do"),
         (plain, Sampling(min_tokens=1, max_tokens=1), "at least 2"),
     ):
         with pytest.raises(ModelError, match=message):

@@ -153,7 +153,7 @@ def test_the_planted_code_runs_where_transformers_is_told_to_trust_it(
 
 #: What opens a file of a model, or may run code of it, and the modules that may call it.
 OPENERS = {
-    "from_pretrained": {"models/loading.py", "models/text_to_image.py"},
+    "from_pretrained": {"models/chat.py", "models/loading.py", "models/text_to_image.py"},
     "from_single_file": set(),
     "load_lora_weights": set(),
     "torch.load": {"models/convert.py"},
@@ -162,7 +162,7 @@ OPENERS = {
     "pickle.load": set(),
     "joblib.load": set(),
     "transformers.pipeline": set(),
-    "apply_chat_template": set(),  # chat templates are no part of a model's hash
+    "apply_chat_template": {"models/chat.py"},  # of no other model is the template part of the hash
     "snapshot_download": {"models/reference.py"},
     "hf_hub_download": set(),
     "spacy.load": {"models/texts/language.py"},

@@ -66,7 +66,7 @@ def says(body: Mapping[str, Any]) -> str | list[dict[str, float]]:
     prompt = prompt_of(body)
     if "only words" in prompt:
         return "I cannot say"
-    words = ("fit each", "precisely", "language", "beyond")
+    words = ("fit each", "precisely", "Rate only", "beyond")
     tens = 2 + next((place for place, word in enumerate(words) if word in prompt), 7)
     return [{str(tens): 1.0}, {"0": 0.5, "9": 0.5}, {"\n": 1.0}]
 

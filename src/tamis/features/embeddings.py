@@ -27,6 +27,8 @@ Fit = Literal["model", "crop"]
 class ModelPixels(Node):
     """Images resized for a model: n arrays (side, side, 3) of uint8, None if one does not decode.
 
+    For a vision-language model they stay as decoded: its own processor resizes them.
+
     Attributes:
         model: the model whose preprocessing (resize, crop) to apply. Two models with equal preprocessing do not share
             the result; the work is small compared with decoding.
@@ -49,6 +51,12 @@ class ModelPixels(Node):
         return {"images": self.of}
 
     def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.captioner import takes_decoded_images
+
+        if takes_decoded_images(self.model):
+            if self.fit == "crop":
+                raise ModelError(f"{self.model} resizes images by its own processor, and fit: crop has no effect on it")
+            return lambda *, images: images
         preprocess = load_preprocess(self.model)
         if self.fit == "crop":
             preprocess = preprocess.cropping()

@@ -25,10 +25,12 @@ from tamis.pool.texts import read_captions_file
 class GeneratedCaptions(Node):
     """Captions of each image, drawn by nucleus sampling: n lists of texts, None if an image does not decode.
 
+    The list is empty if the model's own processor refuses the image.
+
     A caption depends only on the image, the pair's uid and these settings.
 
     Attributes:
-        model: a BLIP, GIT or other image-to-text checkpoint.
+        model: a BLIP, GIT, BLIP-2 or vision-language checkpoint.
         sampling: number of captions, and how to draw them.
         of: which images: as decoded, or with their text painted over.
         fit: how to resize images for the model; see `ModelPixels`.

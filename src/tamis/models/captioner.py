@@ -1,7 +1,7 @@
 """Image captioners: repeatable nucleus sampling, or beam search.
 
-BLIP and GIT are sampled by our own loop (`decoder`). Every other image-to-text model of transformers is sampled by its
-own `generate`: slower, but repeatable by the same random numbers.
+BLIP and GIT are sampled by our own loop (`decoder`), the other `ARCHITECTURES` by transformers' own `generate`: slower,
+but repeatable by the same random numbers. Models that take an instruction are in `chat`.
 
 To add an architecture, add a line to `ARCHITECTURES`, a tiny checkpoint to `tests/factories.py: captioner_folder`, and
 its fixture to `EXAMPLES` in `tests/models/test_captioners.py`.
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
+from tamis.models.chat import KINDS, ChatModel, load_chat, not_known
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
-from tamis.models.nucleus import Sampling, draw, random_numbers
+from tamis.models.nucleus import Sampling, drawn_token
 from tamis.models.packed import for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
@@ -70,7 +71,7 @@ class Architecture:
     parts: Callable[[Any], Parts] | None = None
 
 
-#: `model_type` in a checkpoint's config.json -> architecture. Other model types get the defaults.
+#: `model_type` in a checkpoint's config.json -> architecture.
 ARCHITECTURES: Mapping[str, Architecture] = {
     # Li et al. 2022: a BERT whose layers attend to the image.
     "blip": Architecture(loader="BlipForConditionalGeneration", prompt=_blip_prompt, parts=blip_parts),
@@ -83,12 +84,28 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
+def architecture_of(model: str) -> Architecture:
+    """Returns the architecture of a checkpoint; ModelError if it has none here."""
+    kind = model_type(model) or ""
+    if kind in KINDS and kind not in ARCHITECTURES:
+        raise ModelError(f"{model} is a {kind!r} model, which captions by sampling but has no beam search here")
+    if kind not in ARCHITECTURES:
+        raise ModelError(not_known(model, kind, ARCHITECTURES))
+    return ARCHITECTURES[kind]
+
+
+def takes_decoded_images(model: str) -> bool:
+    """Whether a captioner's own processor resizes its images, so that nothing may be resized before."""
+    kind = model_type(model)
+    return kind in KINDS and kind not in ARCHITECTURES
+
+
 class Captioner:
     """A captioner's network, tokenizer and preprocessing, on its device. `name` is the model as the user wrote it."""
 
     def __init__(self, model: ModelRef, device: Device) -> None:
         """Loads a checkpoint; ModelError if it is missing or damaged, or does not caption images."""
-        self.architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
+        self.architecture = architecture_of(model)
         import torch
         import transformers
 
@@ -112,6 +129,25 @@ class Captioner:
         stack = torch.from_numpy(np.stack(images)).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
         return stack.float().mul_(self.preprocess.scale).sub_(self._mean).div_(self._std).to(self.dtype)
 
+    def inputs(self, images: Sequence[Pixels], prompt: str) -> dict[str, torch.Tensor]:
+        """Returns what `generate` takes of n resized images and a prompt for all of them."""
+        import torch
+
+        inputs = {"pixel_values": self.pixels(images)}
+        if tokens := self.prompt_tokens(prompt):
+            inputs["input_ids"] = torch.tensor([tokens] * len(images), device=self.device)
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        return inputs
+
+    def prompt_tokens(self, prompt: str) -> list[int]:
+        """Returns the `input_ids` of a prompt; none without one."""
+        encode = self.architecture.prompt
+        return encode(prompt, self.model.config, self.tokenizer) if prompt and encode else []
+
+    def said(self, prompt: str) -> str:
+        """Returns a prompt as it stands in captions: the tokenizer may lower-case it."""
+        return self.texts([word_tokens(prompt, self.tokenizer)])[0] if prompt else ""
+
     def texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
         """Decodes tokens and leaves out special tokens."""
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
@@ -122,11 +158,15 @@ class SamplingCaptioner(Captioner):
 
     def check(self, sampling: Sampling) -> None:
         """Raises ModelError if the model takes no prompt, or not this many tokens."""
-        if sampling.prompt:
-            fast = " and ".join(kind for kind, one in ARCHITECTURES.items() if one.parts)
-            raise ModelError(f"{self.name} takes no prompt when sampled, only {fast} models do: remove the prompt")
-        if sampling.max_tokens < 2:
-            raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
+        check_prompt(self, sampling.prompt)
+        if sampling.max_tokens < (least := self._before(sampling) + 1):
+            raise ModelError(
+                f"max_tokens must be at least {least} (the start token, the prompt and another), got "
+                f"{sampling.max_tokens}"
+            )
+
+    def _before(self, sampling: Sampling) -> int:
+        return 1 + len(word_tokens(sampling.prompt, self.tokenizer))
 
     def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
         """Draws `sampling.captions` captions, without the prompt, for each of n resized images (uint8).
@@ -136,39 +176,37 @@ class SamplingCaptioner(Captioner):
         import torch
 
         captions: list[list[str]] = []
-        at_once = max(1, self.batch // sampling.captions)
+        at_once, before, said = (
+            max(1, self.batch // sampling.captions),
+            self._before(sampling),
+            self.said(sampling.prompt),
+        )
         for start in range(0, len(images), at_once):
-            pixels = self.pixels(images[start : start + at_once]).repeat_interleave(sampling.captions, 0)
+            inputs = self.inputs(images[start : start + at_once], sampling.prompt)
             with torch.inference_mode():
                 rows = self.model.generate(
-                    pixel_values=pixels,
+                    **{name: value.repeat_interleave(sampling.captions, 0) for name, value in inputs.items()},
                     do_sample=False,
                     num_beams=1,
                     # Not min_length, which would also count BLIP-2's image tokens before the text.
-                    min_new_tokens=max(0, sampling.min_tokens - 1),
-                    max_new_tokens=sampling.max_tokens - 1,
+                    min_new_tokens=max(0, sampling.min_tokens - before),
+                    max_new_tokens=sampling.max_tokens - before,
                     repetition_penalty=sampling.repetition_penalty,
-                    logits_processor=[_drawn_token(uids[start : start + at_once], sampling)],
+                    logits_processor=[drawn_token(uids[start : start + at_once], sampling)],
                 )
-            captions += _grouped(self.texts(rows), sampling.captions)
+            texts = [text.removeprefix(said).strip() for text in self.texts(rows)]
+            captions += _grouped(texts, sampling.captions)
         return captions
 
 
-def _drawn_token(uids: NDArray[np.uint64], sampling: Sampling) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Returns a logits processor that draws a token and rules out all others, so greedy `generate` takes it."""
-    import torch
-
-    high, low = np.repeat(uids, sampling.captions, axis=0).T
-    rows = np.arange(len(high))
-
-    def process(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        numbers = random_numbers(high, low, rows % sampling.captions, step=tokens.shape[1], seed=sampling.seed)
-        chosen = draw(scores.float(), rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
-        only = torch.full_like(scores, -torch.inf)
-        only[torch.arange(len(scores)), torch.from_numpy(chosen)] = 0
-        return only
-
-    return process
+def check_prompt(captioner: Captioner, prompt: str) -> None:
+    """Raises ModelError if a captioner takes no prompt."""
+    if prompt and captioner.architecture.prompt is None:
+        kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
+        raise ModelError(
+            f"{captioner.name} is a {captioner.model.config.model_type!r} model, which takes no prompt here: only "
+            f"{kinds} do. Remove the prompt"
+        )
 
 
 def _grouped(texts: list[str], count: int) -> list[list[str]]:
@@ -226,25 +264,16 @@ class BeamCaptioner(Captioner):
 
     def check(self, prompt: str, max_tokens: int) -> None:
         """Raises ModelError if the model takes no prompt, or not this many tokens."""
+        check_prompt(self, prompt)
         config = self.model.config
-        if prompt and self.architecture.prompt is None:
-            kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
-            raise ModelError(
-                f"{self.name} is a {config.model_type!r} model, which takes no prompt here: only {kinds} do. "
-                "Remove the prompt"
-            )
         text = config.get_text_config(decoder=True)
         positions = int(getattr(text, "max_position_embeddings", 0) or 10**9)
-        start = len(self._prompt(prompt)) if prompt else self.architecture.start(config)
+        start = len(self.prompt_tokens(prompt)) if prompt else self.architecture.start(config)
         if start + max_tokens > positions:
             raise ModelError(
                 f"{self.name} has room for {positions} tokens, and captions begin with {start}: max_tokens must be at "
                 f"most {positions - start}, got {max_tokens}"
             )
-
-    def _prompt(self, prompt: str) -> list[int]:
-        encode = self.architecture.prompt
-        return encode(prompt, self.model.config, self.tokenizer) if prompt and encode else []
 
     def __call__(self, images: Sequence[Pixels], *, prompt: str, beams: int, max_tokens: int) -> list[list[str]]:
         """Returns the `beams` likeliest captions, best first, for each of n images (uint8, any size).
@@ -254,29 +283,26 @@ class BeamCaptioner(Captioner):
         import torch
 
         at_once = max(1, self.batch // beams)
-        tokens = self._prompt(prompt)
-        # Encoded and decoded, because the tokenizer may lower-case it.
-        prefix = self.texts([word_tokens(prompt, self.tokenizer)])[0] if prompt else ""
+        said = self.said(prompt)
         captions: list[list[str]] = []
         for start in range(0, len(images), at_once):
-            resized = [self.preprocess.resize(image) for image in images[start : start + at_once]]
-            inputs = {"pixel_values": self.pixels(resized)}
-            if tokens:
-                inputs["input_ids"] = torch.tensor([tokens] * len(resized), device=self.device)
-                inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            inputs = self.inputs([self.preprocess.resize(image) for image in images[start : start + at_once]], prompt)
             with torch.inference_mode():
                 rows = self.model.generate(
                     **inputs, do_sample=False, num_beams=beams, num_return_sequences=beams, max_new_tokens=max_tokens
                 )
-            captions += _grouped([text.removeprefix(prefix).strip() for text in self.texts(rows)], beams)
+            captions += _grouped([text.removeprefix(said).strip() for text in self.texts(rows)], beams)
         return captions
 
 
 @loaded_once(keep=2)
-def load_captioner(model: ModelRef, device: Device) -> SamplingCaptioner:
+def _load(model: ModelRef, device: Device) -> SamplingCaptioner:
+    return (FastCaptioner if architecture_of(model).parts else SamplingCaptioner)(model, device)
+
+
+def load_captioner(model: str, device: Device) -> SamplingCaptioner | ChatModel:
     """Loads a captioner for sampling; ModelError if it is missing, damaged, or not a captioner."""
-    architecture = ARCHITECTURES.get(model_type(model) or "", Architecture())
-    return (FastCaptioner if architecture.parts else SamplingCaptioner)(model, device)
+    return load_chat(model, device) if takes_decoded_images(model) else _load(model, device)
 
 
 load_beam_captioner = loaded_once(keep=1)(BeamCaptioner)

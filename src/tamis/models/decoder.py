@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.models.nucleus import Sampling, draw, random_numbers
+from tamis.models.nucleus import Sampling, draw, penalise, random_numbers
 from tamis.models.packed import Linear
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ class CaptionDecoder:
             for length in range(len(prompt), sampling.max_tokens):
                 logits = self.head(hidden).float()
                 firsts = np.unique(rows, return_index=True)[1]
-                _penalise(logits, tokens[alive[firsts], :length], sampling.repetition_penalty)
+                said = torch.from_numpy(tokens[alive[firsts], :length]).to(logits.device)
+                penalise(logits, said, sampling.repetition_penalty)
                 if length < sampling.min_tokens:
                     logits[:, self.end] = -math.inf
                 high, low = uids[alive // count].T
@@ -273,13 +274,3 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torc
     # On a CPU and a few rows, torch's fused attention takes twice as long as its three steps one by one.
     weights: torch.Tensor = (query * query.shape[-1] ** -0.5 @ key.transpose(-1, -2)).softmax(-1)
     return weights @ value
-
-
-def _penalise(logits: torch.Tensor, generated: NDArray[np.int64], factor: float) -> None:
-    """Makes the tokens that a row already has, (m, length), less likely, as `generate` does."""
-    import torch
-
-    if factor != 1.0:
-        before = torch.from_numpy(generated).to(logits.device)
-        values = logits.gather(1, before)
-        logits.scatter_(1, before, torch.where(values < 0, values * factor, values / factor))

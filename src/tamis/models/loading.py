@@ -31,7 +31,7 @@ _UNKNOWN = re.compile(r"nrecognized (configuration|model)|does not recognize thi
 
 #: Settings that count something, and their limit: a larger number, from a damaged file, would fill the memory.
 _COUNTS = re.compile(
-    r"(layers?|depths?|blocks?|layers_per_block|heads?|head_dim|channels|positions|position_embeddings|num_labels"
+    r"(?<!vision_feature_)(layers?|depths?|blocks?|layers_per_block|heads?|head_dim|channels|positions|position_embeddings|num_labels"
     r"|(hidden|intermediate|vocab|patch|image)_size|projection_dim)$"
 )
 _MOST = 1 << 24

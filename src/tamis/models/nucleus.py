@@ -44,7 +44,8 @@ class Sampling:
         top_k: draw only from the k likeliest tokens; 0 for no limit.
         min_tokens, max_tokens: length in tokens, including the start token and the prompt, as in `generate`.
         repetition_penalty: above 1 makes words that the caption already has less likely (Keskar et al. 2019).
-        prompt: what every caption begins with ("a photo of"); it is removed afterwards.
+        prompt: what every caption begins with ("a photo of"); it is removed afterwards. For a vision-language model
+            (docs/models.md): the instruction, which has no part in the length; "" for the default of its type.
         seed: another seed gives other captions.
 
     Raises:
@@ -207,3 +208,37 @@ def _sorted_draw(masses: NDArray[np.float64], number: float, top_p: float) -> in
     sums = np.cumsum(masses[order])
     size = int(np.searchsorted(sums, top_p * sums[-1])) + 1
     return int(order[min(np.searchsorted(sums[:size], number * sums[size - 1], side="right"), size - 1)])
+
+
+def drawn_token(
+    uids: NDArray[np.uint64], sampling: Sampling, skip: int = 0, *, penalty: float = 1.0
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Returns a logits processor that draws a token and rules out all others, for the `generate` of transformers.
+
+    `skip` tokens stand before the caption: they have no part in the numbers of the draw, nor in the `penalty` of words
+    already said. Rows are `sampling.captions` of each pair.
+    """
+    import torch
+
+    high, low = np.repeat(uids, sampling.captions, axis=0).T
+    rows = np.arange(len(high))
+
+    def process(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        numbers = random_numbers(high, low, rows % sampling.captions, step=tokens.shape[1] - skip, seed=sampling.seed)
+        scores = scores.float()
+        penalise(scores, tokens[:, skip:], penalty)
+        chosen = draw(scores, rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
+        only = torch.full_like(scores, -torch.inf)
+        only[torch.arange(len(scores)), torch.from_numpy(chosen).to(only.device)] = 0
+        return only
+
+    return process
+
+
+def penalise(logits: torch.Tensor, before: torch.Tensor, factor: float) -> None:
+    """Makes the tokens that a row already has, (m, length), less likely, as `generate` does."""
+    import torch
+
+    if factor != 1.0:
+        values = logits.gather(1, before)
+        logits.scatter_(1, before, torch.where(values < 0, values * factor, values / factor))

@@ -22,7 +22,7 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 #: In pixels. No model takes larger images, and a larger number in a damaged file would fill the memory.
-_LARGEST_SIDE = 8192
+LARGEST_SIDE = 8192
 
 #: `model_type` of the image towers that take only one size.
 _OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model", "vit")
@@ -126,8 +126,8 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
         std=tuple(std),
     )
     sides = [side for side in (made.shorter, *(made.size or ()), *(made.crop or ())) if side is not None]
-    if not all(type(side) is int and 1 <= side <= _LARGEST_SIDE for side in sides):
-        raise ModelError(f"{model}: images would become {brief(sides)} pixels; 1 to {_LARGEST_SIDE:,} are possible")
+    if not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in sides):
+        raise ModelError(f"{model}: images would become {brief(sides)} pixels; 1 to {LARGEST_SIDE:,} are possible")
     numbers = (made.scale, *made.mean, *made.std)
     if len(numbers) != 7 or not all(isinstance(one, int | float) for one in numbers) or 0 in (made.scale, *made.std):
         raise ModelError(

@@ -132,7 +132,7 @@ COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/st
 
 #: Words in a model's id that suggest its job, the most specific first: "blip2-opt" and "vit-gpt2-captioning" caption.
 _WORDS: Mapping[Job, str] = {
-    "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b",
+    "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b|florence|paligemma|idefics|smolvlm|internvl|kosmos",
     "text-to-image": r"diffusion|\bsd|\bflux",
     "sentence encoder": r"minilm|sentence|sbert|mpnet",
     "image-text": r"clip|siglip",
@@ -204,9 +204,9 @@ def _warn_of_folder(reference: str) -> None:
 
 # ---- the hub
 
-#: The files that we download from a hub repository: no pickles, no code, and no chat templates, which we never apply.
+#: The files that we download from a hub repository: no pickles and no code. Chat templates (.jinja) run in a sandbox.
 PATTERNS = (
-    *("*.json", "*.safetensors", "*.txt", "*.model"),
+    *("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"),
     *("tokenizer.model.*", "bpe.codes", "*.tokenizer", "*.tiktoken", "*.spm"),  # vocabularies
 )
 
@@ -423,6 +423,11 @@ def _parts(folder: Path) -> list[Path] | None:
 
 
 def _counts(file: Path) -> bool:
+    """Whether a file is part of a model. A chat template is of models that answer; others may have one too."""
+    if file.suffix == ".jinja":
+        config = file.with_name("config.json")
+        if not (config.is_file() and b"ForConditionalGeneration" in config.read_bytes()):
+            return False
     return file.is_file() and any(file.match(pattern) for pattern in PATTERNS)
 
 

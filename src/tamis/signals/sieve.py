@@ -61,6 +61,7 @@ _NOTHING = re.compile(r"[\W_]*")
 #: Reasons for a missing score.
 NOTHING_REMAINS = "nothing remains of the caption without phrases like 'a photo of'"
 NO_WORDS = "the caption holds no letter and no digit"
+NO_CAPTION = "the captioner generated no words for the image"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +73,8 @@ class Sieve(Signal):
     clean pairs do not read.
 
     Attributes:
-        captioner: a BLIP, GIT or other image-to-text checkpoint, or a server with such a model:
-            `{url: ..., model: ...}`, with the settings of `tamis.models.server.Server`.
+        captioner: a BLIP, GIT, BLIP-2 or vision-language checkpoint (docs/models.md lists the types), or a server with
+            such a model: `{url: ..., model: ...}`, with the settings of `tamis.models.server.Server`.
         sampling: number of captions per image, and how to draw them; more captions never lower the score.
         encoder: embeds the texts: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
         medium: phrases to remove from both sides first: "paper", "released" or "released-long" (the authors' lists),
@@ -83,11 +84,11 @@ class Sieve(Signal):
             the captioner's settings are an error. See `GivenCaptions`.
         mask_text: caption the images after painting over their written text (the paper: section 2, concurrent work).
         fit: how to resize images for the captioner: "model", by its preprocessing, or "crop", as CLIP and the released
-            code do.
+            code do (not for vision-language models).
 
     Emits:
-        sieve: the largest cosine, in [-1, 1]. NaN if the image does not decode (unless `captions_from` is set), there
-            is no caption, or nothing is left of it without medium phrases.
+        sieve: the largest cosine, in [-1, 1]. NaN if the image does not decode (unless `captions_from` is set) or the
+            captioner's processor refuses it, there is no caption, or nothing is left of it without medium phrases.
         sieve_mean: the mean cosine.
         sieve_caption: the nearest generated caption.
 
@@ -196,7 +197,7 @@ def alignment(
             continue
         kept = [k for k, other in enumerate(some) if other]
         if not kept:
-            reasons[n] = "the captioner generated no words for the image"
+            reasons[n] = NO_CAPTION if some else "the captioner's own processor refuses the image"
             continue
         cosines = np.stack([vectors[some[k]] for k in kept]) @ vectors[text]
         best[n], mean[n] = cosines.max(), cosines.sum() / len(some)

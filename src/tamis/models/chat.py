@@ -1,0 +1,313 @@
+"""Vision-language models that answer an instruction about an image, each with its own processor.
+
+To add a type, add a line to `KINDS` and a tiny checkpoint to `CHAT` in `tests/factories.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tamis.arrays import Pixels
+from tamis.data import Device, ModelRef
+from tamis.errors import ModelError, TamisError, first_line
+from tamis.models.device import dtype_of, use_threads
+from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type, one_sentence, settings_in
+from tamis.models.nucleus import Sampling, drawn_token
+from tamis.models.preprocess import LARGEST_SIDE
+from tamis.models.reference import object_in, resolve
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How a type of model is asked about an image.
+
+    Attributes:
+        processor: its class in transformers.
+        default: the instruction where the settings name none.
+        plain: the prompt, with {} for the instruction; None: the checkpoint's chat template makes it.
+        equal: whether the prompts of a batch must have the same length.
+    """
+
+    processor: str
+    default: str = "Describe this image in one short sentence."
+    plain: str | None = None
+    equal: bool = False
+
+
+#: `model_type` in a checkpoint's config.json -> how it is asked.
+KINDS: Mapping[str, Kind] = {
+    "blip-2": Kind(processor="Blip2Processor", default="", plain="{}"),
+    "florence2": Kind(processor="Florence2Processor", default="<CAPTION>", plain="{}"),
+    "gemma3": Kind(processor="Gemma3Processor"),
+    "idefics3": Kind(processor="Idefics3Processor"),
+    "internvl": Kind(processor="InternVLProcessor"),
+    # In transformers 5.24 its later tokens are wrong next to a shorter or longer prompt, on either side of padding.
+    "kosmos-2": Kind(processor="Kosmos2Processor", default="An image of", plain="{}", equal=True),
+    "llava": Kind(processor="LlavaProcessor"),
+    "llava_next": Kind(processor="LlavaNextProcessor"),
+    "paligemma": Kind(processor="PaliGemmaProcessor", default="caption en", plain="<image>{}"),
+    "qwen2_vl": Kind(processor="Qwen2VLProcessor"),
+    "qwen2_5_vl": Kind(processor="Qwen2_5_VLProcessor"),
+    "qwen3_vl": Kind(processor="Qwen3VLProcessor"),
+    # Not SmolVLMProcessor, which needs a package for videos and makes the same tensors of an image.
+    "smolvlm": Kind(processor="Idefics3Processor"),
+}
+
+#: Settings of a checkpoint's generation_config.json that we keep; all others (sampling, beams, penalties) are ours.
+_MARKS = (
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
+    *("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
+)
+
+
+def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
+    """Returns a model's processor of images and texts, without a video processor, which would need torchvision."""
+    import transformers
+
+    cls: Any = getattr(transformers, kind.processor)
+    path = folder / "processor_config.json"
+    own = object_in(path) if path.is_file() else {}
+    tokenizer = load_tokenizer_in(folder, network=network)
+    with one_sentence("the image processor", folder):
+        auto: Any = transformers.AutoImageProcessor
+        images = auto.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
+        _check_sizes(folder, {**images.to_dict(), "own": own}, areas=kind.processor.startswith("Qwen"))
+
+    class Still(cls):  # type: ignore[misc]
+        def __init__(self, **settings: Any) -> None:
+            video = {"video_processor": None} if "video_processor" in parameters else {}
+            cls.__init__(self, **settings, **video)
+
+        @classmethod
+        def get_attributes(cls) -> list[str]:
+            return ["image_processor", "tokenizer"]
+
+    parameters = inspect.signature(cls.__init__).parameters
+    settings = {name: value for name, value in own.items() if name in parameters}
+    # Older LLaVA folders lack these; without them, the processor fails at the first batch.
+    vision, asked = getattr(network.config, "vision_config", None), getattr(network.config, "model_type", "")
+    if asked.startswith("llava"):
+        found = {
+            "patch_size": getattr(vision, "patch_size", None),
+            "vision_feature_select_strategy": getattr(network.config, "vision_feature_select_strategy", None),
+            "num_additional_image_tokens": int("clip" in getattr(vision, "model_type", "")),
+        }
+        settings |= {name: value for name, value in found.items() if settings.get(name) is None}
+    parts = {"image_processor": images, "tokenizer": tokenizer, "chat_template": _template(folder, own, tokenizer)}
+    with one_sentence("the processor", folder):
+        processor = Still(**settings | {name: part for name, part in parts.items() if name in parameters})
+    # The other side gives other logits: by 1 to 3 where it was tried.
+    tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.model_max_length = int(1e30)  # the network's positions are the limit; see `_batches`
+    return processor
+
+
+def _check_sizes(folder: Path, settings: Mapping[str, Any], *, areas: bool) -> None:
+    """Rejects sizes and counts that would fill the memory; `areas`: edges are numbers of pixels, as Qwen-VL's."""
+    edge = LARGEST_SIDE**2 if areas else LARGEST_SIDE
+    for name, value in settings_in(settings):
+        most = edge if name.endswith("_edge") else LARGEST_SIDE
+        counts = name.endswith(("_edge", "height", "width", "_size", "_tokens", "_patches", "seq_len", "seq_length"))
+        if counts and type(value) is int and not 0 <= value <= most:
+            raise ModelError(f"{folder}: {name} of its processor is {value:,}, and must be 0 to {most:,}")
+
+
+def _template(folder: Path, own: Mapping[str, Any], tokenizer: Any) -> Any:
+    """Returns the chat template of a folder, None without one, from the first place where transformers looks."""
+    old, new = folder / "chat_template.json", folder / "chat_template.jinja"
+    if own.get("chat_template"):
+        return own["chat_template"]
+    if old.is_file():
+        return object_in(old).get("chat_template")
+    return new.read_text(encoding="utf-8") if new.is_file() else tokenizer.chat_template
+
+
+class ChatModel:
+    """A vision-language model on its device: it captions images by sampling, and answers prompts about them.
+
+    Images have any size. One that the model's processor refuses (Qwen-VL: a side more than 200 times the other), or
+    whose prompt is too long for the model, has no caption, no answer, and logits of NaN.
+    """
+
+    def __init__(self, model: ModelRef, device: Device) -> None:
+        """Loads a checkpoint and tries it on one image; ModelError if it is damaged, or not of a type in `KINDS`."""
+        import torch
+        import transformers
+
+        kind = model_type(model) or ""
+        if kind not in KINDS:
+            raise ModelError(not_known(model, kind))
+        self.kind, self.name, self.batch = KINDS[kind], model, device.batch_size
+        self.device, self.dtype = torch.device(device.kind), dtype_of(device)
+        use_threads(device)
+        path = resolve(model).path
+        cls: Any = transformers.AutoModelForImageTextToText
+        network = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
+        for part in network.modules():  # of some, an inner model generates
+            if (found := getattr(part, "generation_config", None)) is not None:
+                ours: Any = transformers.GenerationConfig
+                part.generation_config = ours(**{name: getattr(found, name, None) for name in _MARKS})
+        self.model, self.processor = network, load_processor(self.kind, path, network)
+        self.tokenizer = self.processor.tokenizer
+        text = network.config.get_text_config(decoder=True)
+        self._positions = int(getattr(text, "max_position_embeddings", None) or 10**9)
+        if self.kind.plain is None and not self.processor.chat_template:
+            raise ModelError(
+                f"{path} has no chat template, in chat_template.jinja, chat_template.json or the tokenizer's"
+            )
+        with one_sentence("a first image", model):
+            inputs = self._inputs([_GREY], [self.kind.default])
+            self._vocabulary = self._logits(inputs).shape[1]
+
+    def check(self, sampling: Sampling) -> None:
+        """Raises ModelError if the model does not take this prompt, or not this many tokens."""
+        if sampling.max_tokens < 2:
+            raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
+        with one_sentence(f"the prompt {sampling.prompt!r}", self.name):
+            length = self._length(self._inputs([_GREY], [sampling.prompt or self.kind.default]), sampling.max_tokens)
+        if length > self._positions:
+            raise ModelError(
+                f"{self.name} has room for {self._positions} tokens, and image, prompt and caption need {length}: "
+                "make the prompt shorter, or lower max_tokens"
+            )
+
+    def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
+        """Draws `sampling.captions` captions for each of n images (uint8, any size); none for a refused image.
+
+        They depend only on the image, its pair's uid (`uids`: (n, 2) halves) and the settings.
+        """
+        captions: list[list[str]] = [[] for _ in images]
+        count, prompt = sampling.captions, sampling.prompt or self.kind.default
+        for rows, inputs in self._batches(images, [prompt] * len(images), sampling.max_tokens - 1, count):
+            skip = self._skip(inputs)
+            texts = self._texts(
+                inputs,
+                do_sample=True,  # else several sequences are refused
+                num_return_sequences=count,
+                min_new_tokens=max(0, sampling.min_tokens - 1),
+                max_new_tokens=sampling.max_tokens - 1,
+                logits_processor=[drawn_token(uids[rows], sampling, skip, penalty=sampling.repetition_penalty)],
+            )
+            for place, row in enumerate(rows):
+                captions[row] = texts[place * count : (place + 1) * count]
+        return captions
+
+    def next_logits(self, images: Sequence[Pixels], prompts: Sequence[str]) -> NDArray[np.float32]:
+        """Returns the logits of each answer's first token: (n, vocabulary), NaN for a refused image."""
+        logits = np.full((len(images), self._vocabulary), np.nan, np.float32)
+        for rows, inputs in self._batches(images, [self.plain(text) for text in prompts], 1):
+            logits[rows] = self._logits(inputs)
+        return logits
+
+    def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[str | None]:
+        """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`; None if refused."""
+        answers: list[str | None] = [None] * len(images)
+        for rows, inputs in self._batches(images, [self.plain(text) for text in prompts], max_tokens):
+            for row, text in zip(rows, self._texts(inputs, max_new_tokens=max_tokens), strict=True):
+                answers[row] = text
+        return answers
+
+    def plain(self, text: str) -> str:
+        """Returns a text in which no characters stand for an image or the end of a turn: captions may hold them."""
+        marks = {*self.tokenizer.all_special_tokens, getattr(self.processor, "image_token", None), "<image>"} - {None}
+        for mark in sorted(map(str, marks), key=len, reverse=True):
+            text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
+        return text
+
+    def _batches(
+        self, images: Sequence[Pixels], prompts: Sequence[str], new: int, count: int = 1
+    ) -> Iterator[tuple[list[int], dict[str, Any]]]:
+        """Yields rows and inputs of batches with room for `new` tokens; refused rows are in none."""
+        size = max(1, self.batch // count)
+        waiting = [list(range(start, min(start + size, len(images)))) for start in range(0, len(images), size)]
+        while waiting:
+            rows = waiting.pop(0)
+            try:
+                if self.kind.equal and len({prompts[row] for row in rows}) > 1:
+                    raise ValueError("prompts of different lengths")
+                inputs = self._inputs([images[row] for row in rows], [prompts[row] for row in rows])
+                if self._length(inputs, new) > self._positions:
+                    raise ValueError(f"more than {self._positions} tokens")
+            except (MemoryError, TamisError):
+                raise
+            except Exception as error:  # of a processor: many kinds, most of them ValueError
+                if len(rows) == 1:
+                    log.info("%s refuses an image or its prompt: %s", self.name, first_line(error))
+                waiting[:0] = [[row] for row in rows] if len(rows) > 1 else []
+                continue
+            yield rows, inputs
+
+    def _inputs(self, images: Sequence[Pixels], prompts: Sequence[str]) -> dict[str, Any]:
+        texts, settings = [self._text(prompt) for prompt in prompts], {}
+        if self.kind.plain is None:  # a template may write the first token, which the tokenizer would write again
+            begun = self.tokenizer.bos_token is not None and texts[0].startswith(self.tokenizer.bos_token)
+            settings["add_special_tokens"] = not begun
+        pictures = [[Image.fromarray(image)] for image in images]  # a list for each text: some kinds take nothing else
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
+            made = self.processor(images=pictures, text=texts, padding=True, return_tensors="pt", **settings)
+        # PaliGemma's processor makes labels too, for training.
+        return {
+            name: value.to(self.device, self.dtype if value.is_floating_point() else None)
+            for name, value in made.items()
+            if name != "labels"
+        }
+
+    def _text(self, prompt: str) -> str:
+        if self.kind.plain is not None:
+            return self.kind.plain.replace("{}", prompt)
+        content = [{"type": "image"}, {"type": "text", "text": prompt}]
+        text: str = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}],
+            chat_template=self.processor.chat_template, add_generation_prompt=True, tokenize=False,
+        )  # fmt: skip
+        return text
+
+    def _skip(self, inputs: Mapping[str, Any]) -> int:
+        """Returns the number of tokens before the first new one."""
+        return 1 if self.model.config.is_encoder_decoder else int(inputs["input_ids"].shape[1])
+
+    def _length(self, inputs: Mapping[str, Any], new: int) -> int:
+        """Returns the positions that a prompt and `new` tokens take, in the decoder or the encoder."""
+        return max(int(inputs["input_ids"].shape[1]), self._skip(inputs) + new)
+
+    def _generate(self, inputs: Mapping[str, Any], **settings: Any) -> Any:
+        import torch
+
+        with torch.inference_mode():
+            return self.model.generate(**inputs, **{"do_sample": False, "num_beams": 1} | settings)
+
+    def _texts(self, inputs: Mapping[str, Any], **settings: Any) -> list[str]:
+        rows = self._generate(inputs, **settings)[:, self._skip(inputs) :]
+        return [text.strip() for text in self.tokenizer.batch_decode(rows, skip_special_tokens=True)]
+
+    def _logits(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
+        made = self._generate(inputs, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
+        logits: NDArray[np.float32] = made.logits[0].float().cpu().numpy()
+        return logits
+
+
+#: The image that a model is tried on.
+_GREY = np.full((48, 64, 3), 128, np.uint8)
+
+
+def not_known(model: str, kind: str, others: Iterable[str] = ()) -> str:
+    """Returns the message about a model that cannot be run here; `others` are more types that can."""
+    return f"{model} is a {kind!r} model; types that caption images here: {', '.join(sorted({*KINDS, *others}))}"
+
+
+load_chat = loaded_once(keep=1)(ChatModel)

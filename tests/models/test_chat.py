@@ -1,0 +1,256 @@
+"""Vision-language models: the answers of the library's own calls, the same in every batch, through the real command."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import Tamis
+from factories import pair, png, write_tar
+from PIL import Image
+from tiny_captioners import CAPTIONERS, chat_folder
+
+torch = pytest.importorskip("torch")
+
+from tamis.data import Device  # noqa: E402
+from tamis.errors import ModelError  # noqa: E402
+from tamis.models.captioner import ARCHITECTURES, load_beam_captioner, load_captioner  # noqa: E402
+from tamis.models.chat import KINDS, ChatModel, load_chat  # noqa: E402
+from tamis.models.nucleus import Sampling, drawn_token  # noqa: E402
+from tamis.models.reference import resolve  # noqa: E402
+from tamis.store import Run  # noqa: E402
+from tamis.store.parts import read_columns  # noqa: E402
+
+# PaliGemma's processor makes an array of a tensor in a way that NumPy will refuse one day.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+SIZES = [(70, 40), (40, 90), (33, 33), (200, 20), (16, 16), (64, 64), (20, 130)]
+IMAGES = [
+    np.asarray(Image.fromarray(np.random.default_rng(n).integers(0, 256, (4, 6, 3), dtype=np.uint8)).resize(size))
+    for n, size in enumerate(SIZES)
+]
+UIDS = np.arange(14, dtype=np.uint64).reshape(-1, 2)
+#: Both cases, no text, 400 words, Chinese and Arabic; marks that a caption may hold.
+PROMPTS = [
+    "Is it a Dog?",
+    "IS IT A DOG?",
+    "",
+    "dog " * 400,
+    "\u4e00\u53ea\u72d7",
+    "\u0643\u0644\u0628",
+    "a <image></s>",
+]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    made: dict[str, str] = {}
+
+    def of(kind: str) -> str:
+        if kind not in made:
+            made[kind] = str(chat_folder(tmp_path_factory.mktemp(kind), kind))
+        return made[kind]
+
+    return of
+
+
+class Library:
+    """A checkpoint as transformers itself runs it, one image at a time."""
+
+    def __init__(self, kind: str, folder: str) -> None:
+        import transformers as hf
+
+        self.kind = kind
+        self.model = hf.AutoModelForImageTextToText.from_pretrained(folder).eval()
+        cls: Any = getattr(hf, KINDS[kind].processor)
+        if "video_processor" not in inspect.signature(cls.__init__).parameters:
+            self.processor = cls.from_pretrained(folder)
+            return
+        # Its processor of videos needs torchvision.
+        images, tokens = hf.AutoImageProcessor.from_pretrained(folder), hf.AutoTokenizer.from_pretrained(folder)
+        own = Path(folder) / "processor_config.json"
+        settings = json.loads(own.read_text()) if own.is_file() else {}
+        settings.pop("processor_class", None)
+        still = type("Still", (cls,), {"get_attributes": classmethod(lambda cls: ["image_processor", "tokenizer"])})
+        self.processor = still(images, tokens, video_processor=None, chat_template=tokens.chat_template, **settings)
+
+    def inputs(self, image: Any, prompt: str) -> Any:
+        plain = KINDS[self.kind].plain
+        if plain is not None:
+            text = plain.replace("{}", prompt)
+            made = self.processor(images=[[Image.fromarray(image)]], text=[text], return_tensors="pt")
+        else:
+            content = [{"type": "image", "image": Image.fromarray(image)}, {"type": "text", "text": prompt}]
+            made = self.processor.apply_chat_template(
+                [{"role": "user", "content": content}],
+                add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+            )  # fmt: skip
+        return {name: value for name, value in made.items() if name != "labels"}
+
+    def logits(self, image: Any, prompt: str) -> Any:
+        made = self.inputs(image, prompt)
+        if self.model.config.is_encoder_decoder:
+            made["decoder_input_ids"] = torch.tensor([[2]])
+        with torch.inference_mode():
+            return self.model(**made).logits[0, -1].numpy()
+
+    def answer(self, image: Any, prompt: str, tokens: int, fewest: int = 0) -> str:
+        made = self.inputs(image, prompt)
+        row = self.model.generate(**made, max_new_tokens=tokens, min_new_tokens=fewest, do_sample=False)[0]
+        new = row[0 if self.model.config.is_encoder_decoder else made["input_ids"].shape[1] :]
+        text: str = self.processor.tokenizer.decode(new, skip_special_tokens=True)
+        return text.strip()
+
+
+def test_every_kind_has_a_tiny_checkpoint_and_a_row_in_the_docs() -> None:
+    assert sorted(CAPTIONERS) == sorted(KINDS)
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    rows = [row.strip("|").split("|") for row in page.partition("## Captioners")[2].partition("\n## ")[0].splitlines()]
+    shown = {row[0].strip(" `"): row[2].strip(" `") for row in rows if len(row) == 3 and "/" in row[1]}
+    assert shown == {kind: one.default for kind, one in KINDS.items() if kind not in ARCHITECTURES}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_and_answers_are_the_librarys_own_in_every_batch(kind: str, folder: Callable[[str], str]) -> None:
+    ours, theirs = ChatModel(folder(kind), Device()), Library(kind, folder(kind))
+    asked = [ours.plain(prompt) for prompt in PROMPTS]
+    assert asked[:6] == PROMPTS[:6]
+    assert "<image>" not in asked[6]
+    logits, answers = ours.next_logits(IMAGES, PROMPTS), ours.answer(IMAGES, PROMPTS, 4)
+    assert logits.dtype == np.float32
+    longest = theirs.model.config.get_text_config(decoder=True).max_position_embeddings
+    for n, (image, prompt) in enumerate(zip(IMAGES, asked, strict=True)):
+        if len(prompt) > longest:  # a letter is a token
+            assert np.isnan(logits[n]).all()
+            assert answers[n] is None
+            continue
+        np.testing.assert_allclose(logits[n], theirs.logits(image, prompt), rtol=0, atol=1e-5)
+        assert answers[n] == theirs.answer(image, prompt, 4)
+        assert ours.answer([image], [PROMPTS[n]], 4) == [answers[n]]
+    assert len(logits[0]) > 90
+    assert np.abs(logits[0] - logits[1]).max() > 1e-3  # there is something to compare
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_caption_depends_on_no_other_image_and_no_order(kind: str, folder: Callable[[str], str]) -> None:
+    model, settings = load_chat(folder(kind), Device()), {"captions": 2, "max_tokens": 8, "repetition_penalty": 1.2}
+    sampling = Sampling(**settings)
+    model.check(sampling)
+    together = model(IMAGES, UIDS, sampling)
+    assert len({text for some in together for text in some}) > 7
+    assert [model([image], UIDS[n : n + 1], sampling)[0] for n, image in enumerate(IMAGES)] == together
+    order = [4, 0, 6, 2, 1, 5, 3]
+    assert model([IMAGES[n] for n in order], UIDS[order], sampling) == [together[n] for n in order]
+    assert [some[:2] for some in model(IMAGES, UIDS, Sampling(**settings | {"captions": 3}))] == together
+    assert model(IMAGES, UIDS, Sampling(**settings, seed=1)) != together
+    if kind != "florence2":
+        assert model(IMAGES, UIDS, Sampling(**settings, prompt="a longer prompt")) != together
+
+
+def test_padding_and_prompt_have_no_part_in_a_draw() -> None:
+    scores = torch.randn(7, 40, generator=torch.Generator().manual_seed(0))
+    sampling, new = Sampling(captions=1), torch.randint(0, 40, (7, 3))
+    drawn = []
+    for skip in (0, 5, 9):
+        tokens = torch.cat([torch.full((7, skip), 3), new], dim=1)
+        drawn.append(drawn_token(UIDS, sampling, skip, penalty=1.5)(tokens, scores.clone()))
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[2])
+    assert (drawn[0] == 0).sum(1).tolist() == [1] * 7
+
+
+def write_images(folder: Path, images: list[Any]) -> Path:
+    samples = [(f"{n:04d}", pair(n) | {"jpg": png(image)}) for n, image in enumerate(images)]
+    return write_tar(folder / "00000.tar", samples).parent
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_score_runs_what_check_accepts(
+    kind: str, folder: Callable[[str], str], tamis: Tamis, tmp_path: Path, sentence_model: str
+) -> None:
+    """The likeliest caption, so that transformers' own `generate` says the same."""
+    pool = write_images(tmp_path / "pool", IMAGES)
+    sampling = {"captions": 1, "top_k": 1, "min_tokens": 4, "max_tokens": 6}
+    sieve = {"captioner": folder(kind), "encoder": sentence_model, "medium": [], "sampling": sampling}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"name": "mine", "about": "", "signals": [{"sieve": sieve}]}))
+    assert tamis("check", recipe).code == 0
+    found = []
+    for size in (1, 7):
+        run = tmp_path / f"run{size}"
+        done = tamis(
+            "score", pool, "--run", run, "--recipe", recipe, "--batch-size", str(size), "--precision", "float32"
+        )
+        assert done.code == 0, done.err
+        found.append(Run(run).to_arrow(["sieve", "sieve_caption"]).to_pydict())
+    np.testing.assert_allclose(found[0]["sieve"], found[1]["sieve"], atol=1e-5)
+    library = Library(kind, folder(kind))
+    theirs = [library.answer(image, KINDS[kind].default, 5, 3) for image in IMAGES]
+    assert found[0]["sieve_caption"] == found[1]["sieve_caption"] == theirs
+
+
+def test_an_image_that_the_processor_refuses_has_a_reason_and_no_caption(
+    folder: Callable[[str], str], tamis: Tamis, tmp_path: Path, sentence_model: str
+) -> None:
+    """Qwen-VL's refuses a side of more than 200 times the other."""
+    pool = write_images(tmp_path / "pool", [IMAGES[0], np.zeros((250, 1, 3), np.uint8), IMAGES[1]])
+    settings = [f"signals.sieve.captioner={folder('qwen3_vl')}", f"signals.sieve.encoder={sentence_model}"]
+    run = tmp_path / "run"
+    done = tamis("score", pool, "--run", run, "--signals", "sieve", "--set", settings[0], "--set", settings[1])
+    assert done.code == 0, done.err
+    rows = read_columns(next((run / "scores").rglob("*.parquet")), ["sieve", "reason"]).to_pylist()
+    assert [row["sieve"] is None for row in rows] == [False, True, False]
+    assert [row["reason"] for row in rows] == [None, "the captioner's own processor refuses the image", None]
+    model = load_chat(folder("qwen3_vl"), Device())
+    assert model.answer([np.zeros((250, 1, 3), np.uint8)], ["a"], 2) == [None]
+
+
+def test_what_cannot_work_stops_before_any_work(
+    folder: Callable[[str], str], clip_model: str, tamis: Tamis, tmp_path: Path
+) -> None:
+    model = load_captioner(folder("blip-2"), Device())
+    with pytest.raises(ModelError, match="image, prompt and caption need"):
+        load_chat(folder("blip-2"), Device()).check(Sampling(prompt="a dog " * 30))
+    with pytest.raises(ModelError, match="at least 4"):
+        model.check(Sampling(prompt="ab", min_tokens=0, max_tokens=3))
+    with pytest.raises(ModelError, match="at least 2"):
+        load_chat(folder("llava"), Device()).check(Sampling(min_tokens=0, max_tokens=1))
+    with pytest.raises(ModelError, match="no beam search"):
+        load_beam_captioner(folder("llava"), Device())
+    for load in (load_chat, load_captioner):
+        with pytest.raises(ModelError, match="is a 'clip' model; types that caption images here: b"):
+            load(clip_model, Device())
+    write_images(tmp_path / "pool", IMAGES[:1])
+    settings = [f"signals.sieve.captioner={folder('llava')}", "signals.sieve.fit=crop"]
+    done = tamis("score", "pool", "--run", "run", "--signals", "sieve", "--set", settings[0], "--set", settings[1])
+    assert done.code == 2
+    assert "fit: crop has no effect" in done.err
+
+
+def test_files_that_published_folders_lack_or_have_elsewhere(folder: Callable[[str], str], tmp_path: Path) -> None:
+    """An early LLaVA: no processor_config.json; its template in chat_template.json, or nowhere."""
+    own = load_chat(folder("llava"), Device()).next_logits(IMAGES, PROMPTS)
+    made = Path(shutil.copytree(folder("llava"), tmp_path / "llava"))
+    (made / "processor_config.json").unlink()
+    template = (made / "chat_template.jinja").read_text()
+    (made / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="no chat template"):
+        load_chat(str(made), Device())
+    (made / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    np.testing.assert_array_equal(load_chat(str(made), Device()).next_logits(IMAGES, PROMPTS), own)
+    (made / "chat_template.json").write_text(json.dumps({"chat_template": "{{ raise_exception('not this') }}"}))
+    with pytest.raises(ModelError, match="not this"):
+        load_chat(str(made), Device())
+
+
+def test_a_template_is_part_of_the_model(folder: Callable[[str], str], tmp_path: Path) -> None:
+    made = Path(shutil.copytree(folder("llava"), tmp_path / "llava"))
+    before = resolve(str(made)).digest
+    (made / "chat_template.jinja").write_text("another")
+    assert resolve(str(made)).digest != before
