@@ -128,11 +128,13 @@ def test_logits_and_answers_are_the_librarys_own_in_every_batch(kind: str, folde
     for n, (image, prompt) in enumerate(zip(IMAGES, asked, strict=True)):
         if len(prompt) > longest:  # a letter is a token
             assert np.isnan(logits[n]).all()
-            assert answers[n] is None
+            assert answers[n].refused
             continue
         np.testing.assert_allclose(logits[n], theirs.logits(image, prompt), rtol=0, atol=1e-5)
-        assert answers[n] == theirs.answer(image, prompt, 4)
-        assert ours.answer([image], [PROMPTS[n]], 4) == [answers[n]]
+        assert answers[n].text == theirs.answer(image, prompt, 4)
+        assert [one.text for one in ours.answer([image], [PROMPTS[n]], 4)] == [answers[n].text]
+        first, shares = answers[n].tokens[0][1], torch.tensor(logits[n]).softmax(-1).numpy()  # of the 20 likeliest
+        np.testing.assert_allclose([*first.values()], np.sort(shares)[::-1][: len(first)], rtol=0, atol=1e-5)
     assert len(logits[0]) > 90
     assert np.abs(logits[0] - logits[1]).max() > 1e-3  # there is something to compare
 
@@ -206,9 +208,10 @@ def test_an_image_that_the_processor_refuses_has_a_reason_and_no_caption(
     assert done.code == 0, done.err
     rows = read_columns(next((run / "scores").rglob("*.parquet")), ["sieve", "reason"]).to_pylist()
     assert [row["sieve"] is None for row in rows] == [False, True, False]
-    assert [row["reason"] for row in rows] == [None, "the captioner's own processor refuses the image", None]
+    assert [row["reason"] for row in rows] == [None, "the captioner's processor or server refuses the image", None]
     model = load_chat(folder("qwen3_vl"), Device())
-    assert model.answer([np.zeros((250, 1, 3), np.uint8)], ["a"], 2) == [None]
+    (answer,) = model.answer([np.zeros((250, 1, 3), np.uint8)], ["a"], 2)
+    assert "refuses the image" in answer.refused
 
 
 def test_what_cannot_work_stops_before_any_work(

@@ -25,6 +25,7 @@ from tamis.models.server import ChatClient, Question, Server, data_url
 from tamis.pool.images import decode
 from tamis.recipe import load
 from tamis.store import Run
+from tamis.store.parts import read_columns
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("quick")
@@ -136,8 +137,12 @@ def test_an_image_that_the_server_refuses_or_fails_at_is_null_with_a_reason(
     assert [row for row, texts in enumerate(found) if not texts] == [3, 9, 21]
     assert (found[3], found[9], found[21]) == ([], [], None)
     assert np.flatnonzero(np.isnan(scores)).tolist() == [3, 9, 21]
-    reasons = run.reasons("sieve") if hasattr(run, "reasons") else None
-    assert reasons is None or "refused" in reasons[3]
+    (group,) = run.scores.values()
+    tables = [read_columns(group.folder / f"{shard}.parquet", ["reason"]) for shard in run.shards]
+    reasons = [reason for table in tables for reason in table["reason"].to_pylist()]
+    assert {row: reason for row, reason in enumerate(reasons[:21]) if reason} == dict.fromkeys(
+        (3, 9), "the captioner's processor or server refuses the image"
+    )
 
 
 def test_a_run_that_was_killed_asks_for_its_missing_shards_only(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,19 @@ import numpy as np
 import pytest
 import xxhash
 from chat_server import ChatServer, prompt_of
-from factories import pair, score, write_tar
+from factories import pair, score, score_batch, write_tar
+from PIL import Image
 from s3_fixtures import quick
 
 import tamis
+from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, RecipeError
 from tamis.graph import Identities
 from tamis.recipe import load
-from tamis.signals.judge import Judge, expected_number, written_number
+from tamis.signals.judge import Judge, expected_number, read_aspects, written_number
+from tamis.store.parts import read_columns
+from tamis.testing import pairs
 
 __all__ = ["quick"]
 
@@ -61,6 +67,77 @@ def test_a_number_in_words(text: str, number: float | None) -> None:
     assert written_number(text) == number
 
 
+def library_answer(folder: str, image: Pixels, prompt: str) -> tuple[str, list[dict[str, float]]]:
+    """A LLaVA's answer by the library alone: its text, and the likeliest tokens at each place, its own first."""
+    import torch
+    from transformers import LlavaForConditionalGeneration, LlavaProcessor
+
+    processor, model = LlavaProcessor.from_pretrained(folder), LlavaForConditionalGeneration.from_pretrained(folder)
+    content = [{"type": "image", "image": Image.fromarray(image)}, {"type": "text", "text": prompt}]
+    made = processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+    )  # fmt: skip
+    done = model.generate(**made, max_new_tokens=16, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    words, tokens = processor.tokenizer.convert_ids_to_tokens, []
+    for logits in done.logits:
+        shares, ids = torch.softmax(logits[0].double(), -1).topk(20)
+        tokens.append(dict(zip(words(ids.tolist()), shares.tolist(), strict=True)))
+    text = processor.tokenizer.decode(done.sequences[0, made["input_ids"].shape[1] :], skip_special_tokens=True)
+    return text.strip(), tokens
+
+
+DIGITS = "0123456789"
+
+
+def by_all_ways(tokens: list[dict[str, float]]) -> float | None:
+    """The expected number by going through every way to write one of up to three digits, a token each."""
+    start = next((n for n, step in enumerate(tokens) if next(iter(step)) in DIGITS), None)
+    if start is None:
+        return None
+    steps = tokens[start : start + 3]
+    size = next((n for n, step in enumerate(steps) if n and next(iter(step)) not in DIGITS), len(steps) - 1) + 1
+    shares: dict[str, float] = {}
+    for number in (str(n) for n in range(1000)):
+        for text in {number, number.zfill(2), number.zfill(3)}:
+            # Up to 10 a number may go on; it ends where no digit follows, or where it cannot go on.
+            goes_on = all(int(text[:n]) <= 10 for n in range(1, len(text)))
+            if len(text) <= size and int(text) <= 100 and goes_on:
+                share = math.prod(steps[place].get(digit, 0.0) for place, digit in enumerate(text))
+                if len(text) < size and int(text) <= 10:
+                    share *= 1 - sum(steps[len(text)].get(digit, 0.0) for digit in DIGITS)
+                shares[text] = share
+    return sum(int(text) * share for text, share in shares.items()) / sum(shares.values())
+
+
+def test_a_checkpoint_judges_as_the_librarys_own_calls_say(llava_model: str) -> None:
+    texts = ["a Dog", "A DOG", "dog " * 100, "\u4e00\u53ea\u72d7", "\u0643\u0644\u0628", "a <image></s>", "{aspect} 5"]
+    samples = [dataclasses.replace(pairs.good_pairs()[0], caption=text) for text in texts]
+    expected, written = Judge(model=llava_model), Judge(model=llava_model, number="written")
+    found, alone = score_batch(expected, samples), [score_batch(expected, [sample]) for sample in samples]
+    words, known, some = score_batch(written, samples), read_aspects(None), 0
+    for row, (sample, text) in enumerate(zip(samples, texts, strict=True)):
+        for name in NAMES:
+            assert sample.pixels is not None
+            plain = text.replace("<image>", "< image>").replace("</s>", "< /s>")
+            answer, tokens = library_answer(llava_model, sample.pixels, known.question(name, plain))
+            value = by_all_ways(tokens)
+            some += value is not None
+            for ours in (found[f"judge_{name}"][row], alone[row][f"judge_{name}"][0]):
+                np.testing.assert_allclose(ours, np.nan if value is None else value, rtol=1e-5)
+            number = written_number(answer)
+            np.testing.assert_equal(words[f"judge_{name}"][row], np.float32(np.nan if number is None else number))
+            if value is None:
+                assert f"{name}: the model answered {answer!r}" in found["reason"][row]
+    assert some > 7
+
+
+def test_a_checkpoint_that_cannot_answer_is_said_before_work(clip_model: str, blip_model: str) -> None:
+    for model in (clip_model, blip_model):
+        with pytest.raises(ModelError, match="types that caption images here"):
+            Judge(model=model).load(Device())
+
+
 def says(body: Mapping[str, Any]) -> str | list[dict[str, float]]:
     """What a model of the tests says: some number for each aspect, words for a caption of "only words"."""
     prompt = prompt_of(body)
@@ -76,12 +153,9 @@ def judge(server: ChatServer, **settings: Any) -> dict[str, Any]:
 
 
 def reasons(run: tamis.Run) -> list[str | None]:
-    import pyarrow.parquet as pq
-
     (folder,) = (group.folder for group in run.scores.values())
-    return [
-        reason for shard in run.shards for reason in pq.read_table(folder / f"{shard}.parquet")["reason"].to_pylist()
-    ]
+    tables = [read_columns(folder / f"{shard}.parquet", ["reason"]) for shard in run.shards]
+    return [reason for table in tables for reason in table["reason"].to_pylist()]
 
 
 @pytest.fixture
@@ -107,13 +181,13 @@ def test_a_server_judges_pairs_by_the_four_aspects(small: Path, tmp_path: Path, 
         np.testing.assert_allclose(found[name], [10 * tens + 4.5] * 2 + [np.nan] * 3)
     np.testing.assert_allclose(written.to_numpy("judge_caption_text_quality"), [40] * 2 + [np.nan] * 3)
     assert {name for name in written.score_names() if name.startswith("judge")} == {"judge_caption_text_quality"}
-    first, second, talks, broken, empty = reasons(run)
-    assert (first, second, broken, empty) == (None,) * 4
+    first, second, talks, *_ = reasons(run)
+    assert (first, second) == (None, None)
     assert talks == "; ".join(f"{name}: the model answered 'I cannot say'" for name in NAMES)
     assert len(asked) == 12 + 3
     assert all(body["temperature"] == 0 and body["max_tokens"] == 16 for body in asked)
     assert [body.get("top_logprobs") for body in asked] == [20] * 12 + [None] * 3
-    assert sum("\n----\nA {aspect} of {caption} {} 图像 صورة\n----\nRate how" in prompt_of(body) for body in asked) == 4
+    assert sum("\n----\nA {aspect} of {caption} {} 图像 صورة\n----\nRate " in prompt_of(body) for body in asked) == 5
 
 
 def test_aspects_of_ones_own(small: Path, tmp_path: Path, quick: None) -> None:

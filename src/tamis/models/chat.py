@@ -25,6 +25,7 @@ from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, mod
 from tamis.models.nucleus import Sampling, drawn_token
 from tamis.models.preprocess import LARGEST_SIDE
 from tamis.models.reference import object_in, resolve
+from tamis.models.server import LIKELIEST, Answer
 
 log = logging.getLogger(__name__)
 
@@ -213,13 +214,27 @@ class ChatModel:
             logits[rows] = self._logits(inputs)
         return logits
 
-    def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[str | None]:
-        """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`; None if refused."""
-        answers: list[str | None] = [None] * len(images)
+    def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[Answer]:
+        """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`."""
+        answers = [Answer(refused="the model's processor refuses the image, or its prompt is too long")] * len(images)
         for rows, inputs in self._batches(images, [self.plain(text) for text in prompts], max_tokens):
-            for row, text in zip(rows, self._texts(inputs, max_new_tokens=max_tokens), strict=True):
-                answers[row] = text
+            likeliest: list[tuple[Any, Any]] = []  # of each step: probabilities and ids, (n, 20)
+
+            def note(tokens: Any, scores: Any, noted: list[tuple[Any, Any]] = likeliest) -> Any:
+                noted.append(scores.float().softmax(-1).topk(min(LIKELIEST, scores.shape[1])))
+                return scores
+
+            made = self._generate(inputs, max_new_tokens=max_tokens, logits_processor=[note])[:, self._skip(inputs) :]
+            texts = self.tokenizer.batch_decode(made, skip_special_tokens=True)
+            for place, row in enumerate(rows):
+                steps = [(values[place].tolist(), self._words(ids[place])) for values, ids in likeliest]
+                chosen = zip(self._words(made[place]), steps, strict=True)
+                tokens = [(word, dict(zip(words, shares, strict=True))) for word, (shares, words) in chosen]
+                answers[row] = Answer(texts[place].strip(), tokens)
         return answers
+
+    def _words(self, ids: Any) -> list[str]:
+        return [str(word) for word in self.tokenizer.convert_ids_to_tokens(ids.tolist())]
 
     def plain(self, text: str) -> str:
         """Returns a text in which no characters stand for an image or the end of a turn: captions may hold them."""

@@ -23,7 +23,7 @@ from tamis.remote import LONGEST_PAUSE, RemoteError, keep_secrets, public, redac
 _MOST_BYTES = 4 << 20
 
 _CONNECT = 20.0  # seconds to wait for a connection
-_LIKELIEST = 20  # tokens whose probabilities we ask for: the protocol's limit
+LIKELIEST = 20  # tokens per step whose probabilities are read: the protocol's limit
 _ORIENTATION = 0x0112  # the EXIF tag
 _WORDS = 300  # characters of a server's answer in a message
 
@@ -217,7 +217,7 @@ class ChatClient:
             **dict(question.sampling),
         }
         if question.probabilities:
-            body |= {"logprobs": True, "top_logprobs": _LIKELIEST}
+            body |= {"logprobs": True, "top_logprobs": LIKELIEST}
         answer: Answer = self._send("POST", "/chat/completions", body, _answer_in)
         return answer
 

@@ -16,6 +16,7 @@ from tamis.arrays import Pixels
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Sample, Samples, Signal
 from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message
 from tamis.features.sources import Captions, DecodedImages
+from tamis.models.nucleus import Sampling
 from tamis.models.server import Answer, ChatClient, Question, Server
 
 #: The best number.
@@ -127,7 +128,7 @@ class Judge(Signal):
 
     def load(self, device: Device) -> Callable[..., Any]:
         known = read_aspects(self.aspects_from)
-        names, ask = self._names(known), self._asking(device)
+        names, ask = self._names(known), self._asking(known, device)
 
         def score(
             *, images: Sequence[Pixels | None], captions: Sequence[str | None], samples: Sequence[Sample] = ()
@@ -160,13 +161,22 @@ class Judge(Signal):
             return written_number(answer.text)
         return expected_number(answer.tokens or ())
 
-    def _asking(self, device: Device) -> Callable[[Sequence[Question]], Sequence[Answer]]:
+    def _asking(self, known: Aspects, device: Device) -> Callable[[Sequence[Question]], Sequence[Answer]]:
         """Returns the function from questions to answers; ModelError if the model cannot answer."""
         if isinstance(self.model, Server):
             client = ChatClient(self.model)
             client.check(probabilities=self.number == "expected")
             return client.ask
-        raise NotImplementedError
+        from tamis.models.chat import load_chat
+
+        model = load_chat(self.model, device)
+        for name in self._names(known):
+            model.check(Sampling(prompt=known.question(name, ""), min_tokens=0, max_tokens=self.max_tokens + 1))
+
+        def ask(questions: Sequence[Question]) -> list[Answer]:
+            return model.answer([one.pixels for one in questions], [one.prompt for one in questions], self.max_tokens)
+
+        return ask
 
 
 def written_number(text: str) -> float | None:

@@ -155,10 +155,6 @@ class Sieve(Signal):
                 for n, (caption, texts) in enumerate(zip(captions, generated, strict=True)):
                     if caption is not None and not texts:
                         columns["reason"][n] = "captions_from has no caption of this pair"
-            elif isinstance(self.captioner, Server):
-                for n, texts in enumerate(generated):
-                    if texts == [] and columns["reason"][n]:
-                        columns["reason"][n] = "the server refused the image, or answered without words"
             return columns
 
         return score
@@ -197,7 +193,7 @@ def alignment(
             continue
         kept = [k for k, other in enumerate(some) if other]
         if not kept:
-            reasons[n] = NO_CAPTION if some else "the captioner's own processor refuses the image"
+            reasons[n] = NO_CAPTION if some else "the captioner's processor or server refuses the image"
             continue
         cosines = np.stack([vectors[some[k]] for k in kept]) @ vectors[text]
         best[n], mean[n] = cosines.max(), cosines.sum() / len(some)
