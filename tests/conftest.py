@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import factories
 import tiny_captioners
+import tiny_encoders
+import tiny_towers
 from command_line import Done, Tamis
 
 from tamis import cli
@@ -38,6 +40,8 @@ os.fsync = lambda fd: None
 settings.register_profile("tamis", deadline=None, max_examples=50)
 settings.load_profile("tamis")
 
+#: The encoder of sentences that the library runs.
+T5 = "sentence-transformers/sentence-t5-base"
 
 #: The files that take longest, from the longest on. They are begun with: one that begins last is run alone.
 LONG = (
@@ -77,6 +81,7 @@ clip_model = model(factories.clip_folder)
 siglip_model = model(factories.siglip_folder)
 epochs_model = model(factories.epochs_folder)
 blip_model = model(factories.captioner_folder)
+itm_model = model(tiny_towers.blip)
 git_model = model(factories.captioner_folder, "git")
 blip2_model = model(factories.captioner_folder, "blip-2")
 vit_gpt2_model = model(factories.captioner_folder, "vit-gpt2")  # decoded by transformers' own `generate` alone
@@ -84,6 +89,7 @@ llava_model = model(tiny_captioners.chat_folder, "llava")
 qwen_vl_model = model(tiny_captioners.chat_folder, "qwen3_vl")
 regression_model = model(factories.regression_folder)
 sentence_model = model(factories.sentences_folder, of=["regression_model"])
+sentence_t5_model = model(tiny_encoders.encoder_folder, T5, package="sentence_transformers")
 dual_model = model(factories.dual_folder, of=["regression_model"])
 diffusion_model = model(factories.diffusion_folder, package="diffusers")
 llama_model = model(factories.language_model_folder)

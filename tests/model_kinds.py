@@ -99,6 +99,7 @@ KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "llava": ("llava_model", load_chat),
     "qwen-vl": ("qwen_vl_model", load_chat),
     "sentence encoder": ("sentence_model", load_sentences),
+    "sentence encoder of the library": ("sentence_t5_model", load_sentences),
     "icc student": ("regression_model", load_regression),
     "bertscore": ("regression_model", load_tokens),
     "teacher's language model": ("llama_model", load_reader),

@@ -60,11 +60,16 @@ from tamis.testing import check_exporter, check_selector, check_signal, pairs
 CLASSES = Path(tempfile.mkdtemp()) / "classes.txt"
 CLASSES.write_text("dog\ncat\nboat\nhouse, home\ntree\n")
 
+#: A head on the embeddings of the small checkpoints.
+HEAD = CLASSES.with_name("head.npz")
+np.savez(HEAD, weight=np.linspace(-1, 1, 24, dtype=np.float32)[None], bias=np.zeros(1, np.float32))
+
 #: Settings with which each signal can be made here; CLIP is a fixture in place of the reference.
 SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "caption_length": [{}],
     "image_size": [{}, {"of": "stored"}],
     "image_hash": [{}],
+    "image_quality": [{}],
     "language": [{}],
     "class_mentions": [{}],
     "class_similarity": [{"encoder": "clip_model"}],
@@ -75,6 +80,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "clip": [{"model": "clip_model"}, {"model": "siglip_model"}],
     "text_area": [{}],
+    "head": [{"weights": str(HEAD), "of": "clip_model"}],
     # The text of small pictures is found without making them larger; `text_area` does make them so.
     "tmars": [
         {"model": "clip_model", "boxes": TextBoxes(side=160)},
@@ -103,6 +109,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "sba": [{"bridge": "sba_model", "beams": 2, "max_tokens": 6}],
     "pac": [{"model": "clip_model"}],
+    "itm": [{"model": "itm_model"}],
     "clip_stroop": [{"model": "clip_model"}, {"model": "siglip_model", "prompts": ("a [*]",)}],
     "ave_clip": [
         {"model": "clip_model", "text_to_image": "diffusion_model", "pictures": 2, "drawing": Drawing(steps=2)}
@@ -112,21 +119,20 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
 
 #: How far two runs of one signal over other batches may lie apart: 0 unless a network computes it.
 TOLERANCE = {
-    **dict.fromkeys(("icc", "clip_stroop"), 1e-4),
-    **dict.fromkeys(("clip", "class_similarity", "zero_shot_class", "sieve", "c_ssft"), 2e-3),
+    **dict.fromkeys(("icc", "clip_stroop", "itm"), 1e-4),
+    **dict.fromkeys(("clip", "class_similarity", "zero_shot_class", "sieve", "c_ssft", "head"), 2e-3),
     **dict.fromkeys(("c_rho", "pac", "judge"), 4e-3),
     **dict.fromkeys(("text_area", "tmars", "vba", "ave_clip"), 0.01),
 }
 
 #: What a signal, or one column of it, looks at: with the image broken, or the caption missing, it must be missing.
 LOOKS_AT = {
-    **{key: {"image"} for key in ("image_size", "text_area", "image_hash", "zero_shot_class")},
+    **{key: {"image"} for key in ("image_size", "text_area", "image_hash", "image_quality", "zero_shot_class", "head")},
     **{key: {"image"} for key in ("n_text_boxes", "image_text")},
     **{key: {"caption"} for key in ("caption_length", "language", "class_mentions", "class_similarity", "icc", "vba")},
     **{key: {"caption"} for key in ("sba", "clip_stroop", "ave_clip", "complexity_action")},
-    **{
-        key: {"image", "caption"} for key in ("clip", "tmars", "text_match", "sieve", "judge", "c_ssft", "c_rho", "pac")
-    },
+    **{key: {"image", "caption"} for key in ("clip", "tmars", "text_match", "sieve", "c_ssft", "c_rho", "pac", "itm")},
+    "judge": {"image", "caption"},
 }
 
 #: Embeddings of reference images.

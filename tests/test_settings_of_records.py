@@ -56,7 +56,7 @@ def test_a_word_that_is_none_of_a_settings_words_is_an_error_in_python_too() -> 
         settings = needed(cls)
         for word in get_args(get_type_hints(cls)[name]):
             assert getattr(cls(**(settings | {name: word})), name) == word
-        with pytest.raises(ValueError, match=f"unknown {name} 'nonesuch'; known: "):
+        with pytest.raises(ValueError, match=f"unknown {name} 'nonesuch'.*; known: "):
             cls(**(settings | {name: "nonesuch"}))
 
 

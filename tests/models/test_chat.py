@@ -204,8 +204,22 @@ def test_an_image_that_the_processor_refuses_has_a_reason_and_no_caption(
     pool = write_images(tmp_path / "pool", [IMAGES[0], np.zeros((250, 1, 3), np.uint8), IMAGES[1]])
     settings = [f"signals.sieve.captioner={folder('qwen3_vl')}", f"signals.sieve.encoder={sentence_model}"]
     run = tmp_path / "run"
-    done = tamis("score", pool, "--run", run, "--signals", "sieve", "--set", settings[0], "--set", settings[1])
+    done = tamis(
+        "score",
+        pool,
+        "--run",
+        run,
+        "--signals",
+        "sieve",
+        "--keep",
+        "captions",
+        "--set",
+        settings[0],
+        "--set",
+        settings[1],
+    )
     assert done.code == 0, done.err
+    assert [len(texts or ()) for texts in Run(run).texts_of("generated_captions", "00000")] == [8, 0, 8]
     rows = read_columns(next((run / "scores").rglob("*.parquet")), ["sieve", "reason"]).to_pylist()
     assert [row["sieve"] is None for row in rows] == [False, True, False]
     assert [row["reason"] for row in rows] == [None, "the captioner's processor or server refuses the image", None]
@@ -250,6 +264,32 @@ def test_files_that_published_folders_lack_or_have_elsewhere(folder: Callable[[s
     (made / "chat_template.json").write_text(json.dumps({"chat_template": "{{ raise_exception('not this') }}"}))
     with pytest.raises(ModelError, match="not this"):
         load_chat(str(made), Device())
+
+
+def test_the_settings_of_a_published_generation_config_change_nothing_but_the_end(
+    folder: Callable[[str], str], tmp_path: Path
+) -> None:
+    made = Path(shutil.copytree(folder("qwen3_vl"), tmp_path / "qwen"))
+    own = load_chat(str(made), Device()).answer(IMAGES, PROMPTS, 6)
+    path = made / "generation_config.json"
+    settings = {"do_sample": True, "temperature": 0.1, "top_k": 1, "repetition_penalty": 1.5, "num_beams": 3}
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings | {"no_repeat_ngram_size": 1}))
+    model = load_chat(str(made), Device())
+    assert model.answer(IMAGES, PROMPTS, 6) == own
+    first = model.tokenizer(str(own[0])[0], add_special_tokens=False)["input_ids"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [2, *first]}))
+    assert str(load_chat(str(made), Device()).answer(IMAGES, PROMPTS, 6)[0]) == str(own[0])[0]
+
+
+def test_a_folder_that_transformers_saves_today_is_read_alike(folder: Callable[[str], str], tmp_path: Path) -> None:
+    """Its processor_config.json holds the settings of the image processor too."""
+    for kind in ("llava", "gemma3", "idefics3", "paligemma", "florence2"):
+        made = Path(shutil.copytree(folder(kind), tmp_path / kind))
+        (made / "preprocessor_config.json").unlink()
+        Library(kind, folder(kind)).processor.save_pretrained(made)
+        assert not (made / "preprocessor_config.json").exists()
+        found, own = (load_chat(one, Device()).next_logits(IMAGES, PROMPTS) for one in (str(made), folder(kind)))
+        np.testing.assert_array_equal(found, own)
 
 
 def test_a_template_is_part_of_the_model(folder: Callable[[str], str], tmp_path: Path) -> None:

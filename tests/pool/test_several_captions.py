@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import tarfile
 import warnings
@@ -27,6 +28,7 @@ from tamis.errors import PoolError, RecipeError, RunError
 from tamis.ids import SUBSET_DTYPE, content_uid, fingerprint, format_uid, parse_uid
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.source import MOST_CAPTIONS
+from tamis.run import shard as reading
 from tamis.store import Run
 from tamis.store.stream import samples_of
 
@@ -205,7 +207,7 @@ def test_a_thousand_captions_of_an_image_and_one_more_and_the_same_twice(tmp_pat
     found = index_rows(run)
     assert len(found) == MOST_CAPTIONS + 1 + 3
     assert len({row["key"] for row in found}) == len(found)
-    assert found[MOST_CAPTIONS]["reason"].endswith("1,001 captions, more than the limit of 1,000")
+    assert found[MOST_CAPTIONS]["reason"].endswith("holds more captions than the limit of 1,000")
     uids = run.to_arrow()["uid"].to_pylist()
     assert (uids[-3] == uids[-1], len(set(uids))) == (True, len(uids) - 1)
     back = list(samples_of(run, fields=("caption", "files")))
@@ -216,6 +218,19 @@ def test_a_thousand_captions_of_an_image_and_one_more_and_the_same_twice(tmp_pat
     assert package.export(package.select(run, {"select": []}), "webdataset", tmp_path / "out") == len(found)
     with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
         assert len(set(tar.getnames())) == 3 * len(found)
+
+
+def test_a_table_of_a_row_per_caption_is_the_same_pool_as_one_of_lists(tmp_path: Path) -> None:
+    """The same uids, and the same step finds the best caption of each image."""
+    lists = score(pool_of(tmp_path, "jsonl", captions="each"), tmp_path / "lists", "caption_length")
+    texts = [(seed, text) for seed, some in enumerate((DOGS, CATS)) for text in some]
+    lines = [json.dumps({"image": f"{seed}.jpg", "caption": text}) for seed, text in texts]
+    (tmp_path / "pool" / "flat.jsonl").write_text("\n".join(lines))
+    flat = score(tmp_path / "pool" / "flat.jsonl", tmp_path / "flat", "caption_length")
+    step = {"top_n": {"score": "characters", "n": 1, "per": "image_xxh3", "missing": "drop"}}
+    kept = [package.select(run, {"select": [step]}) for run in (lists, flat)]
+    assert [run.to_arrow()["uid"].to_pylist()[:5] for run in (lists, flat)] == 2 * [flat.to_arrow()["uid"].to_pylist()]
+    assert [subset.rows().tolist() for subset in kept] == [[1, 3], [1, 3]]
 
 
 def test_what_is_no_text_in_a_list_is_a_row_with_a_reason(tmp_path: Path) -> None:
@@ -237,6 +252,27 @@ def test_what_is_no_text_in_a_list_is_a_row_with_a_reason(tmp_path: Path) -> Non
     assert rows("first") == [("dogs", None), ("a dog", None), ("a cat", None), thing, number]
 
 
+def test_an_image_is_decoded_once_and_each_of_its_captions_is_told_that_it_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[str] = []
+    fill = reading.fill_pixels
+    monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (keys.append(sample.key), fill(sample, **how)))
+    broken = image_bytes(5)[:300]
+    files = [{"jpg": image, "txt": b"a\nb\nc"} for image in (image_bytes(1), broken, image_bytes(2))]
+    write_tar(tmp_path / "pool" / "0.tar", [(str(number), one) for number, one in enumerate(files)])
+    spec = PoolSpec(path=str(tmp_path / "pool"), captions="each")
+    for size in (2, 64):
+        keys.clear()
+        run = score(spec, tmp_path / f"run{size}", "image_hash", "image_size", batch_size=size)
+        assert sorted({*keys, "2-2"}) == ["0-0", "1-0", "1-1", "1-2", "2-0", "2-2"]  # 2-2 may be in the next group
+        rows = index_rows(run)
+        assert [row["status"] for row in rows] == ["ok"] * 3 + ["image_broken"] * 3 + ["ok"] * 3
+        assert [row["width"] for row in rows] == [48] * 3 + [None] * 3 + [48] * 3
+        hashes = list(run["image_hash"])
+        assert hashes[0] == hashes[1] == hashes[2] != hashes[6] == hashes[7] == hashes[8]
+
+
 REFUSED: Sequence[tuple[dict[str, Any], str]] = [
     ({"captions": "best"}, r"captions: each.*'- top_n: \{score: clip, n: 1, per: image_xxh3, missing: drop\}'"),
     ({"captions": "longst"}, "'longst'.*longest"),
@@ -254,9 +290,13 @@ def test_words_that_are_none_are_refused_and_best_shows_its_step(
     Path("r.yaml").write_text(yaml.safe_dump(recipe))
     with pytest.raises(RecipeError, match=message):
         package.plan(recipe=recipe)
-    for words in (["check", "r.yaml"], ["score", "pool", "--run", "run", "--captions", settings["captions"]]):
-        if isinstance(words[-1], str):
-            assert tamis(*words).code == 2
+    commands = [["check", "r.yaml"]]
+    if isinstance(word := settings["captions"], str):
+        commands.append(["score", "pool", "--run", "run", "--captions", word, "--signals", "caption_length"])
+    for words in commands:
+        done = tamis(*words)
+        assert done.code == 2
+        assert re.search(message, done.err)
     assert not Path("run").exists()
 
 

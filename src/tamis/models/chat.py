@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -170,16 +171,27 @@ class ChatModel:
             raise ModelError(
                 f"{path} has no chat template, in chat_template.jinja, chat_template.json or the tokenizer's"
             )
-        with one_sentence("a first image", model):
-            inputs = self._inputs([_GREY], [self.kind.default])
-            self._vocabulary = self._logits(inputs).shape[1]
+        # Text that stands for an image or for the end of a turn.
+        marks = {"<image>", getattr(self.processor, "image_token", None), *self.tokenizer.all_special_tokens}
+        longest_first = sorted((str(mark) for mark in marks if mark), key=len, reverse=True)
+        self._marks = re.compile("|".join(re.escape(mark) for mark in longest_first if len(mark) > 1))
+        with one_sentence("the model", model):
+            self._vocabulary = self._logits(self._first(self.kind.default)).shape[1]
+
+    def _first(self, prompt: str) -> dict[str, Any]:
+        """Returns the inputs of a grey image; ModelError if the processor does not take the prompt."""
+        try:
+            return self._inputs([np.full((48, 64, 3), 128, np.uint8)], [prompt])
+        except (MemoryError, TamisError):
+            raise
+        except Exception as error:
+            raise ModelError(f"{self.name} does not take the prompt {prompt!r}: {first_line(error)}") from error
 
     def check(self, sampling: Sampling) -> None:
         """Raises ModelError if the model does not take this prompt, or not this many tokens."""
         if sampling.max_tokens < 2:
             raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
-        with one_sentence(f"the prompt {sampling.prompt!r}", self.name):
-            length = self._length(self._inputs([_GREY], [sampling.prompt or self.kind.default]), sampling.max_tokens)
+        length = self._length(self._first(sampling.prompt or self.kind.default), sampling.max_tokens)
         if length > self._positions:
             raise ModelError(
                 f"{self.name} has room for {self._positions} tokens, and image, prompt and caption need {length}: "
@@ -237,11 +249,8 @@ class ChatModel:
         return [str(word) for word in self.tokenizer.convert_ids_to_tokens(ids.tolist())]
 
     def plain(self, text: str) -> str:
-        """Returns a text in which no characters stand for an image or the end of a turn: captions may hold them."""
-        marks = {*self.tokenizer.all_special_tokens, getattr(self.processor, "image_token", None), "<image>"} - {None}
-        for mark in sorted(map(str, marks), key=len, reverse=True):
-            text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
-        return text
+        """Returns a text whose characters stand for nothing else: a caption may hold the mark of a turn's end."""
+        return self._marks.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
 
     def _batches(
         self, images: Sequence[Pixels], prompts: Sequence[str], new: int, count: int = 1
@@ -314,10 +323,6 @@ class ChatModel:
         made = self._generate(inputs, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
         logits: NDArray[np.float32] = made.logits[0].float().cpu().numpy()
         return logits
-
-
-#: The image that a model is tried on.
-_GREY = np.full((48, 64, 3), 128, np.uint8)
 
 
 def not_known(model: str, kind: str, others: Iterable[str] = ()) -> str:

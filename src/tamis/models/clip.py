@@ -1,4 +1,4 @@
-"""CLIP and SigLIP towers: images and token ids to embeddings.
+"""Image-text towers (CLIP, SigLIP and others of `KINDS`): images and token ids to embeddings.
 
 Three things make it fast: each distinct caption is embedded once; captions run in batches of similar length (a causal
 text tower never sees what follows the end token, so padding changes nothing); images are normalised on the device.
@@ -6,7 +6,8 @@ text tower never sees what follows the end token, so padding changes nothing); i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of
-from tamis.models.loading import by_length, load_tokenizer_in, loaded_once, model_type, padded
+from tamis.models.loading import SHIFTED, by_length, load_tokenizer_in, loaded_once, model_type, padded
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import object_in, resolve
@@ -24,8 +25,46 @@ from tamis.models.reference import object_in, resolve
 #: `model_type` of an image tower with a separate text encoder, which `tamis train clip` can save.
 DUAL = "vision-text-dual-encoder"
 
-#: Each `model_type` that we load.
-KINDS = ("clip", "siglip", DUAL)
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How checkpoints of one `model_type` take texts and images. Each embeds by transformers' `get_*_features`.
+
+    Texts are padded on the right. `masked`: the text tower reads both ways, so padding is masked. `full`: it was
+    trained on texts padded to full length, without a mask. `longest`: tokens of a text in training, if its positions
+    allow more. `patches`: images keep their shape, and the tower takes patches. `width`: the setting with the size of
+    an embedding; None: the width of the image tower. Lower case: the tokenizer's, or `reference.needs_lower_case`.
+    """
+
+    masked: bool = False
+    full: bool = False
+    longest: int | None = None
+    patches: bool = False
+    width: str | None = "projection_dim"
+
+
+#: Each `model_type` that we load. How images are prepared depends on the image processor: see `preprocess`.
+KINDS: Mapping[str, Kind] = {
+    "clip": Kind(),
+    "clipseg": Kind(),
+    "metaclip_2": Kind(),
+    "siglip": Kind(full=True, width=None),  # SigLIP 2 at a fixed size is one too
+    "siglip2": Kind(full=True, width=None, patches=True),  # NaFlex
+    "align": Kind(masked=True, longest=64),
+    "altclip": Kind(masked=True, longest=77),
+    "chinese_clip": Kind(masked=True, longest=52),
+    DUAL: Kind(masked=True),
+}
+
+
+def kind_of(model: str) -> Kind:
+    """Returns how a checkpoint takes texts and images; ModelError if it is none of `KINDS`."""
+    kind = model_type(model) or ""
+    if kind in KINDS:
+        return KINDS[kind]
+    reason = f"{model} is a {kind!r} model; embeddings of images and captions take one of {', '.join(KINDS)}"
+    matches = "; the signal itm takes BLIP's and BLIP-2's retrieval checkpoints"
+    raise ModelError(reason + (matches if kind in ("blip", "blip-2") else ""))
 
 
 class Clip:
@@ -33,9 +72,7 @@ class Clip:
 
     def __init__(self, model: ModelRef, device: Device) -> None:
         """Loads a checkpoint; ModelError if it is missing or has another `model_type`."""
-        kind = model_type(model)
-        if kind not in KINDS:
-            raise ModelError(f"{model} is a {kind!r} model; clip takes {' or '.join(KINDS)} checkpoints")
+        self._kind = kind_of(model)
         import torch
         from transformers import AutoModel
 
@@ -44,29 +81,54 @@ class Clip:
         self.device, self.dtype = device.kind, dtype_of(device)
         self._model = load_for_inference(AutoModel, path, model, device, expected="a whole CLIP or SigLIP")
         config, preprocess = self._model.config, load_preprocess(model)
+        if self._kind.patches != (preprocess.patch is not None):
+            raise ModelError(
+                f"{model}: its preprocessor_config.json belongs to another model: only NaFlex takes patches"
+            )
         check_side(preprocess, config.vision_config, model)
         scale = torch.tensor([preprocess.scale] * 3) / torch.tensor(preprocess.std)
         shift = torch.tensor(preprocess.mean) / torch.tensor(preprocess.std)
         self._scale, self._shift = (one.view(1, 3, 1, 1).to(self.device) for one in (scale, shift))
         self._pad = load_tokenizer_in(path, network=self._model).pad_token_id
-        # SigLIP was trained on texts padded to full length, and its tower attends to the padding.
-        self._fixed_length = context_length(model) if kind == "siglip" else None
-        self._masked = kind == DUAL  # its text tower is not causal, so padding must be masked
-        projected = 0 if kind == "siglip" else getattr(config, "projection_dim", 0)
+        self._patch, self._most = preprocess.patch, preprocess.patches
+        self._fixed_length = context_length(model) if self._kind.full else None
+        projected = getattr(config, self._kind.width, 0) if self._kind.width else 0
         self.size: int = int(projected or config.vision_config.hidden_size)
 
     def images(self, images: Sequence[Pixels]) -> NDArray[np.float32]:
-        """Embeds n arrays (side, side, 3) of uint8, resized as the checkpoint says: (n, d), not normalised."""
+        """Embeds n arrays (height, width, 3) of uint8, resized as the checkpoint says: (n, d), not normalised."""
         torch = self._torch
         parts = []
         with torch.inference_mode():
             for start in range(0, len(images), self._batch):
-                stack = torch.from_numpy(np.stack(images[start : start + self._batch]))
-                pixels = stack.to(self.device, non_blocking=True).permute(0, 3, 1, 2).float()  # (b, 3, h, w)
-                pixels = pixels.mul_(self._scale).sub_(self._shift).to(self.dtype)
-                features = self._model.get_image_features(pixel_values=pixels)
-                parts.append(pooled(features).float().cpu().numpy())
+                batch = images[start : start + self._batch]
+                if self._kind.patches:
+                    inputs = self._patches(batch)
+                else:
+                    stack = torch.from_numpy(np.stack(batch))
+                    pixels = stack.to(self.device, non_blocking=True).permute(0, 3, 1, 2).float()  # (b, 3, h, w)
+                    inputs = {"pixel_values": pixels.mul_(self._scale).sub_(self._shift).to(self.dtype)}
+                parts.append(pooled(self._model.get_image_features(**inputs)).float().cpu().numpy())
         return np.concatenate(parts) if parts else np.empty((0, self.size), np.float32)
+
+    def _patches(self, images: Sequence[Pixels]) -> dict[str, Any]:
+        """Cuts n images into patches, with zeros up to the largest number: every batch has the same shape."""
+        torch, side, most = self._torch, self._patch or 1, self._most or 1
+        shapes = [(image.shape[0] // side, image.shape[1] // side) for image in images]
+        stack = np.zeros((len(images), most, side * side, 3), np.uint8)
+        mask = np.zeros((len(images), most), np.int32)
+        for row, (image, (high, wide)) in enumerate(zip(images, shapes, strict=True)):
+            cut = image.reshape(high, side, wide, side, 3).swapaxes(1, 2)
+            stack[row, : high * wide] = cut.reshape(high * wide, side * side, 3)
+            mask[row, : high * wide] = 1
+        present = torch.from_numpy(mask).to(self.device)
+        pixels = torch.from_numpy(stack).to(self.device).float()
+        pixels = pixels.mul_(self._scale.view(3)).sub_(self._shift.view(3)).mul_(present[:, :, None, None])
+        return {
+            "pixel_values": pixels.flatten(2).to(self.dtype),
+            "pixel_attention_mask": present,
+            "spatial_shapes": torch.tensor(shapes, device=self.device),
+        }
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """Embeds n lists of token ids from `load_tokenizer`: (n, d), not normalised."""
@@ -75,7 +137,7 @@ class Clip:
             distinct = dict.fromkeys(tuple(ids) for ids in tokens)
             for chunk in by_length(sorted(distinct, key=len), self._batch):
                 ids, mask = padded(chunk, self._pad, self.device, length=self._fixed_length)
-                masked = {"attention_mask": mask} if self._masked else {}
+                masked = {"attention_mask": mask} if self._kind.masked else {}
                 features = pooled(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
                 rows.update(zip(chunk, features, strict=True))
         return np.stack([rows[tuple(ids)] for ids in tokens]) if tokens else np.empty((0, self.size), np.float32)
@@ -91,14 +153,14 @@ load_clip = loaded_once(keep=4)(Clip)
 
 def context_length(model: str) -> int:
     """Returns how many tokens a checkpoint's text tower takes."""
-    path = resolve(model).path / "config.json"
-    config = object_in(path)
-    text = config.get("text_config") or {}
-    default = 64 if config.get("model_type") == "siglip" else 77
-    most = text.get("max_position_embeddings", default) if isinstance(text, dict) else None
+    kind, path = kind_of(model), resolve(model).path / "config.json"
+    text = object_in(path).get("text_config") or {}
+    most = text.get("max_position_embeddings", 64 if kind.full else 77) if isinstance(text, dict) else None
     if type(most) is not int or most < 1:
         raise ModelError(f"{path} is damaged: text_config.max_position_embeddings is not a number of tokens")
-    return most
+    if text.get("model_type") in SHIFTED:  # positions are counted from the padding token's number plus 1
+        most -= int(text.get("pad_token_id") or 0 if "pad_token_id" in text else 1) + 1
+    return min(most, kind.longest or most)
 
 
 def load_tokenizer(model: str) -> Callable[[Sequence[str]], list[list[int]]]:

@@ -1,6 +1,6 @@
 """Converts checkpoints to folders of safetensors that transformers, and so every signal, can load.
 
-It reads three layouts: open_clip, BLIP's own .pth files, and pickled weights of transformers.
+It reads four layouts: open_clip, BLIP's own .pth files, pickled weights of transformers, and heads on embeddings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CLIP = "openai/clip-vit-base-patch32"
 
 @dataclass(frozen=True)
 class Converted:
-    """The source's layout ("BLIP", "open_clip", "transformers"), the number of parameters, and notes for the user."""
+    """The layout of the source ("BLIP", "open_clip", "transformers", "a head"), the number of parameters, and notes."""
 
     kind: str
     parameters: int
@@ -61,6 +61,8 @@ def convert(
     The settings are the options of `tamis convert`. After an error, no folder is left.
     """
     require("torch", "transformers", "safetensors", extra="clip")
+    from safetensors.torch import save_file
+
     check_new_folder(out)
     files = _files_of(source)
     folder, kind, tensors = files[0].parent, "transformers", Tensors()
@@ -75,6 +77,9 @@ def convert(
     with new_folder(out) as temporary:
         if kind == "transformers":
             made = _repack(files, temporary, source)
+        elif kind == "a head":
+            save_file({name: one.contiguous() for name, one in tensors.items()}, temporary / "model.safetensors")
+            made = Converted(kind, sum(one.numel() for one in tensors.values()))
         else:
             file = config or folder / "open_clip_config.json"
             facts = object_in(file) if config or file.is_file() else {}

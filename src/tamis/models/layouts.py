@@ -100,11 +100,13 @@ class Conversion(NamedTuple):
 
 
 def layout_of(tensors: Mapping[str, Any], file: str) -> str:
-    """Returns "BLIP" or "open_clip"."""
+    """Returns "BLIP", "open_clip", or "a head": linear layers on an embedding."""
     if "visual_encoder.cls_token" in tensors:
         return "BLIP"
     if any(name.startswith("visual.") for name in tensors):
         return "open_clip"
+    if all(name.endswith(("weight", "bias")) and one.ndim <= 2 for name, one in tensors.items()) and len(tensors) < 40:
+        return "a head"
     some = ", ".join(sorted(tensors)[:3])
     raise ModelError(
         f"{file} has neither BLIP's nor open_clip's layout (for transformers' own, name the folder): {some}"

@@ -147,7 +147,7 @@ def load_whole(
     `model` and `expected` ("a causal language model") are for messages. `unneeded` names weights that may be missing.
     """
     config = object_in(path / "config.json")
-    _check_config(path / "config.json", config)
+    check_config(path / "config.json")
     wrong = f"{model} is a {config.get('model_type') or config.get('_class_name')!r} model and not {expected}"
     try:
         # The libraries only log missing weights and draw them at random, so we check the report.
@@ -172,9 +172,9 @@ def load_whole(
     return network.eval()
 
 
-def _check_config(path: Path, config: Mapping[str, Any]) -> None:
+def check_config(path: Path) -> None:
     """Rejects impossible counts, and settings that make the libraries load weights or code from elsewhere."""
-    for key, value in settings_in(config):
+    for key, value in settings_in(object_in(path)):
         if type(value) is int and _COUNTS.search(key) and not 0 <= value <= _MOST:
             raise ModelError(f"{path} has {key} = {value}, which is not between 0 and {_MOST:,}")
         code = key.endswith(("attn_implementation", "experts_implementation")) and "/" in str(value)
@@ -240,7 +240,7 @@ def is_pooler(name: str) -> bool:
 # ---- texts as token ids
 
 #: The first token's position in these models is the id of the padding token plus 1.
-_SHIFTED = ("roberta", "xlm-roberta", "camembert")
+SHIFTED = ("roberta", "xlm-roberta", "camembert", "altclip_text_model")
 
 
 def by_length(texts: Sequence[tuple[int, ...]], batch: int) -> Iterator[list[tuple[int, ...]]]:
@@ -278,7 +278,7 @@ def padded(
 def longest_text(config: Any, tokenizer: Any) -> int:
     """Returns an encoder's limit in tokens, including special tokens; 512 if neither file has one."""
     positions = int(getattr(config, "max_position_embeddings", 0) or 0)
-    if positions and config.model_type in _SHIFTED:  # RoBERTa cannot use two of its 514 positions
+    if positions and config.model_type in SHIFTED:  # RoBERTa cannot use two of its 514 positions
         positions -= int(config.pad_token_id) + 1
     # A tokenizer without a limit has 10**30 here.
     return min((most for most in (positions, int(tokenizer.model_max_length)) if 0 < most < 10**9), default=512)

@@ -5,6 +5,7 @@ Values stay uint8 until they reach the model's device, which rescales them: that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, brief
-from tamis.models.loading import one_sentence
+from tamis.models.loading import model_type, one_sentence
 from tamis.models.reference import object_in, resolve
 
 #: CLIP and BLIP were trained with these.
@@ -25,7 +26,16 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 LARGEST_SIDE = 8192
 
 #: `model_type` of the image towers that take only one size.
-_OF_ONE_SIZE = ("clip_vision_model", "siglip_vision_model", "blip_vision_model", "vit")
+_OF_ONE_SIZE = (
+    *("clip_vision_model", "metaclip_2_vision_model", "altclip_vision_model", "chinese_clip_vision_model"),
+    *("siglip_vision_model", "blip_vision_model", "vit"),
+)
+
+#: Image processors that `Preprocess` expresses, by the beginnings of their names.
+_PROCESSORS = ("CLIP", "ChineseCLIP", "Siglip", "ViT", "Blip", "Bit", "Convnext", "EfficientNet")
+
+#: `model_type` -> why its images cannot be prepared.
+_REFUSED = {"tipsv2": "it prepares images by torchvision only", "videoprism": "it takes videos"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +44,7 @@ class Preprocess:
 
     Resize the shorter side to `shorter`, or squash the image to `size`; then crop the centre to `crop`. Sizes are
     (width, height); None skips a step. Values become (value * scale - mean) / std. `resample` is Pillow's filter.
+    With `patch`, an image is resized in its shape to at most `patches` squares of `patch` pixels instead (NaFlex).
     """
 
     shorter: int | None
@@ -43,6 +54,8 @@ class Preprocess:
     scale: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    patch: int | None = None
+    patches: int | None = None
 
     def cropping(self) -> Preprocess:
         """Returns preprocessing that crops the centre, as CLIP does, instead of squashing the image."""
@@ -53,7 +66,9 @@ class Preprocess:
     def resize(self, pixels: Pixels) -> Pixels:
         """Returns (height, width, 3) uint8: one image resized and cropped."""
         width, height = target = pixels.shape[1], pixels.shape[0]
-        if self.size is not None:
+        if self.patch is not None and self.patches is not None:
+            target = _sides_of_patches(width, height, self.patch, self.patches)
+        elif self.size is not None:
             target = self.size
         elif self.shorter is not None:
             # int, not round, as in torchvision and so in OpenAI's code.
@@ -76,8 +91,25 @@ class Preprocess:
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), np.float32)
 
 
+def _sides_of_patches(width: int, height: int, patch: int, most: int) -> tuple[int, int]:
+    """Returns width and height in whole patches, at most `most` of them, by the library's search for the scale."""
+    low, high = 1e-6, 100.0
+    grid = (1, 1)
+    while high - low >= 1e-5:
+        scale = (low + high) / 2
+        tried = tuple(max(1, math.ceil(side * scale / patch)) for side in (width, height))
+        if tried[0] * tried[1] <= most:
+            low, grid = scale, (tried[0], tried[1])
+        else:
+            high = scale
+    return grid[0] * patch, grid[1] * patch
+
+
 def load_preprocess(model: str) -> Preprocess:
     """Returns a checkpoint's preprocessing; ModelError if it is missing or not supported."""
+    kind = model_type(model)
+    if kind in _REFUSED:
+        raise ModelError(f"{model} is a {kind!r} model, which is not supported: {_REFUSED[kind]}")
     path = resolve(model).path / "preprocessor_config.json"
     if not path.is_file():
         path = path.with_name("processor_config.json")
@@ -90,6 +122,13 @@ def load_preprocess(model: str) -> Preprocess:
 
 def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
     """Raises ModelError unless images get the size that an image tower's configuration expects."""
+    if preprocess.patch is not None:
+        if preprocess.patch != tower.patch_size:
+            raise ModelError(
+                f"{model}: its preprocessor_config.json makes patches of {preprocess.patch} pixels, but the image "
+                f"tower in its config.json takes {tower.patch_size}"
+            )
+        return
     size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
     one_size = getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int)
     if size is None or (one_size and size != (side, side)):
@@ -103,9 +142,14 @@ def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
 def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     """Reads the settings of a Hugging Face image processor: resize, centre crop, rescale and normalise."""
     kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "CLIPImageProcessor")))
-    clip = kind.startswith("CLIP")
-    if not kind.startswith(("CLIP", "Siglip", "ViT", "Blip", "Bit", "Convnext")) or kind.startswith("Siglip2"):
+    clip = kind.startswith(("CLIP", "ChineseCLIP"))
+    if not kind.startswith(_PROCESSORS):
         raise ModelError(f"{model}: its image processor, {kind}, is not supported; use a CLIP or SigLIP model")
+    if kind.startswith("EfficientNet") and (config.get("include_top", True) or config.get("do_normalize", True)):
+        raise ModelError(
+            f"{model}: of {kind}, only ALIGN's settings (include_top and do_normalize false) are supported"
+        )
+    naflex = kind.startswith("Siglip2")
     squash = {"height": 224, "width": 224}
     size = config.get("size", {"shortest_edge": 224} if clip else squash)
     if isinstance(size, int):
@@ -113,19 +157,25 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     crop = config.get("crop_size", squash)
     if isinstance(crop, int):
         crop = {"height": crop, "width": crop}
-    resize, normalise = config.get("do_resize", True), config.get("do_normalize", True)
+    resize, normalise = config.get("do_resize", True) and not naflex, config.get("do_normalize", True)
     mean = config.get("image_mean", CLIP_MEAN if clip else (0.5, 0.5, 0.5)) if normalise else (0.0, 0.0, 0.0)
     std = config.get("image_std", CLIP_STD if clip else (0.5, 0.5, 0.5)) if normalise else (1.0, 1.0, 1.0)
+    if config.get("rescale_offset") is True:  # EfficientNet's values begin at -1
+        mean = [one + 1 for one in mean]
+    resample = Image.Resampling.BILINEAR if kind.startswith(("Siglip2", "ViT")) else Image.Resampling.BICUBIC
     made = Preprocess(
         shorter=size.get("shortest_edge") if resize else None,
         size=(size["width"], size["height"]) if resize and "height" in size else None,
-        crop=(crop["width"], crop["height"]) if config.get("do_center_crop", clip) else None,
-        resample=Image.Resampling(config.get("resample", Image.Resampling.BICUBIC)),
+        crop=(crop["width"], crop["height"]) if config.get("do_center_crop", clip) and not naflex else None,
+        resample=Image.Resampling(config.get("resample", resample)),
         scale=config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0,
         mean=tuple(mean),
         std=tuple(std),
+        patch=config.get("patch_size", 16) if naflex else None,
+        patches=config.get("max_num_patches", 256) if naflex else None,
     )
-    sides = [side for side in (made.shorter, *(made.size or ()), *(made.crop or ())) if side is not None]
+    sides = [made.shorter, *(made.size or ()), *(made.crop or ()), made.patch, made.patches]
+    sides = [side for side in sides if side is not None]
     if not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in sides):
         raise ModelError(f"{model}: images would become {brief(sides)} pixels; 1 to {LARGEST_SIDE:,} are possible")
     numbers = (made.scale, *made.mean, *made.std)

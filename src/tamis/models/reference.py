@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 #: What a model is for. A built-in model can stand in for a missing one that does the same job.
 Job = Literal[
     "image-text",
+    "image-text match",
     "captioner",
     "text-to-image",
     "language model",
@@ -132,10 +133,11 @@ COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/st
 
 #: Words in a model's id that suggest its job, the most specific first: "blip2-opt" and "vit-gpt2-captioning" caption.
 _WORDS: Mapping[Job, str] = {
+    "image-text match": r"\bitm\b",
     "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b|florence|paligemma|idefics|smolvlm|internvl|kosmos",
     "text-to-image": r"diffusion|\bsd|\bflux",
     "sentence encoder": r"minilm|sentence|sbert|mpnet",
-    "image-text": r"clip|siglip",
+    "image-text": r"clip|siglip|\balign\b",
     "language model": r"gpt|llama|mistral|mixtral|qwen|pythia|gemma|falcon|bloom|\bopt\b|\bphi\b",
 }
 
@@ -364,7 +366,20 @@ def digest_of(path: Path) -> str:
         total.update(bytes.fromhex(file_digest(file)))
     if path.is_dir() and any(needs_lower_case(part) for part in _parts(path) or ()):
         total.update(b"texts in lower case")  # changes the digest: scores from before lower-casing are stale
+    if path.is_dir() and prompts_in(path)[1]:
+        total.update(b"default prompt")  # likewise: scores from before prompts
     return total.hexdigest()
+
+
+def prompts_in(folder: Path) -> tuple[dict[str, str], str | None]:
+    """Returns the prompts of a sentence-transformers folder by name, and the name of its default if it has one."""
+    path = folder / "config_sentence_transformers.json"
+    config = object_in(path) if path.is_file() else {}
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    known = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
+    if not known or not (default is None or (isinstance(default, str) and default in prompts)):
+        raise ModelError(f"{path} is damaged: prompts must be texts by name, and default_prompt_name one of them")
+    return prompts, default
 
 
 def needs_lower_case(folder: Path) -> bool:

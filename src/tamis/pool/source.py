@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import logging
 import re
@@ -31,6 +32,8 @@ CAPTIONS, MOST_CAPTIONS = ("first", "longest", "each"), 1_000
 #: The field that holds a sample's own uid under `captions: each`, where each row has another.
 SAMPLE_UID = "sample_uid"
 
+_LINE = re.compile(rb"[^\r\n]+")
+
 # The texts of a shard may take this many bytes, plus more for each row: its index is built in memory.
 _TEXTS, _TEXTS_PER_ROW = 128 << 20, 16 << 10
 
@@ -54,7 +57,7 @@ class PoolSpec:
     Attributes:
         path: a folder, a file, a glob, a brace range or an fsspec URL; or several of these. Signs in a local path, or
             in its leading folders, are taken literally if that path exists.
-        format: "auto" finds out whether the pool is WebDataset tars, tables or DataComp metadata.
+        format: "auto" finds out whether the pool is WebDataset tars, tables (Lance too) or DataComp metadata.
         caption: which text is the caption. For tars a member's extension ("txt") or a field of the sample's json
             ("json:long_caption"); for tables a column. None: "txt", or the first column of a usual name.
         captions: where an image has several captions (a list, or lines of a member): "first" or "longest" (in
@@ -301,7 +304,7 @@ def rows_of(
     """
     each, values = spec.captions == "each", _chosen(value, spec.captions)
     if len(values) > MOST_CAPTIONS:
-        absent = f"the {where} holds {len(values):,} captions, more than the limit of {MOST_CAPTIONS:,}"
+        absent = f"the {where} holds more captions than the limit of {MOST_CAPTIONS:,}"
         values = [None]
     if each and only is not None:
         values = [one for one in values if isinstance(one, str | bytes) and _as_shown(one) == only] or values
@@ -333,17 +336,25 @@ def json_bytes(value: Any) -> bytes:
 
 def _chosen(value: Any, how: str | None) -> list[Any]:
     """Returns the captions to use, at least one: those with text of a list, of a JSON list, or of a file's lines."""
-    if how is None:
+    found = _json_list(value) if isinstance(value, str) else value
+    if how is None or not isinstance(found, list | bytes):
         return [value]
-    found = value.splitlines() if isinstance(value, bytes) else _json_list(value) if isinstance(value, str) else value
-    if not isinstance(found, list):
-        return [value]
-    texts = [one for one in found if isinstance(one, str | bytes) and one.strip()]
-    if not texts:
-        return [value] if isinstance(value, bytes) else found[:1] or [None]
+    # Lines one by one: a file of 16 MiB may have as many.
+    entries = found if isinstance(found, list) else (line.group() for line in _LINE.finditer(found))
+    full = (one for one in entries if one is not None and not (isinstance(one, str | bytes) and not one.strip()))
     if how == "each":  # what is no text is a row with a reason
-        return [one for one in found if one is not None and (not isinstance(one, str | bytes) or one.strip())]
-    return texts[:1] if how == "first" else [max(texts, key=lambda one: len(_as_shown(one)))]
+        chosen = list(itertools.islice(full, MOST_CAPTIONS + 1))
+        if not any(isinstance(one, str | bytes) for one in chosen):
+            chosen = chosen[:1]
+    else:
+        texts = (one for one in full if isinstance(one, str | bytes))
+        chosen = list(itertools.islice(texts, 1) if how == "first" else _longest(texts))
+    return chosen or ((found[:1] or [None]) if isinstance(found, list) else [value])
+
+
+def _longest(texts: Iterator[str | bytes]) -> list[str | bytes]:
+    longest = max(texts, key=lambda one: len(_as_shown(one)), default=None)
+    return [] if longest is None else [longest]
 
 
 def _json_list(text: str) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -303,12 +303,24 @@ class BatchReader:
             for sample in some:
                 fill_pixels(sample, max_pixels=spec.max_pixels, **how)
 
+        repeats = [(one, next_) for one, next_ in pairwise(samples) if next_.image is one.image is not None]
+        skipped = {id(sample) for _, sample in repeats}
+        own = [sample for sample in samples if id(sample) not in skipped]
         with undisturbed(spec.max_pixels):
-            if threads is None or len(samples) == 1:
-                fill(samples)
+            if threads is None or len(own) == 1:
+                fill(own)
             else:
-                count = min(self.decoders, len(samples))
-                list(threads.map(fill, [samples[first::count] for first in range(count)]))
+                count = min(self.decoders, len(own))
+                list(threads.map(fill, [own[first::count] for first in range(count)]))
+            for one, sample in repeats:  # other captions of its image
+                sample.pixels, sample.hidden, sample.width, sample.height = (
+                    one.pixels,
+                    one.hidden,
+                    one.width,
+                    one.height,
+                )
+                if not sample.width:
+                    fill([sample])  # it fails again, and marks this sample too
 
     def as_indexed(self, *, decodes: bool) -> Iterator[list[Sample]]:
         """Yields batches from the file; raises ShardError at a sample that is not in its row of the index."""

@@ -7,7 +7,7 @@ import re
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
+from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.errors import RecipeError, check_words, nearest, unknown_message, without_effect
 from tamis.features.embeddings import ImageEmbedding
 from tamis.math.similarity import nearest_of, unit_rows
@@ -146,6 +146,8 @@ class ClassSimilarity(CaptionSignal):
         encoder: embeds both: a sentence-transformers, CLIP or BLIP retrieval checkpoint. CiT keeps captions with a
             cosine of at least 0.55 (YFCC15M) or 0.7 (YFCC100M) under a SimCSE encoder. Every encoder has its own scale:
             look at the histogram, or keep a top share.
+        encoder_prompt: text before each text for the encoder, such as "query: " for E5; None: what the encoder's folder
+            names as its default; "": none.
         classes: a built-in list: "imagenet".
         classes_from: a text file instead, one class per line.
         templates: sentences around the names; CiT takes the bare "name".
@@ -173,6 +175,7 @@ class ClassSimilarity(CaptionSignal):
         Column("nearest_class", "text", "neither", kind="word", about="the nearest class name"),
     )
     encoder: ModelRef = "minilm"
+    encoder_prompt: str | None = field(default=None, metadata=LATER)
     classes: str = "imagenet"
     classes_from: OptionalFileRef = None
     templates: str | tuple[str, ...] = "name"
@@ -185,8 +188,9 @@ class ClassSimilarity(CaptionSignal):
         from tamis.models.texts.sentence import load_sentence_encoder
 
         names = class_names(self.classes_from or self.classes)
-        encode = load_sentence_encoder(self.encoder, device)
-        classes = class_vectors(self.encoder, names, templates_of(self.templates), device)  # (K, d)
+        encode = load_sentence_encoder(self.encoder, device, self.encoder_prompt)
+        templates = templates_of(self.templates)
+        classes = class_vectors(self.encoder, names, templates, device, self.encoder_prompt)  # (K, d)
 
         def nearest(texts: Sequence[str]) -> list[tuple[float, str]]:
             return [(float(row.max()), names[int(row.argmax())]) for row in encode(texts) @ classes.T]  # (K,) each
@@ -409,7 +413,7 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def class_vectors(
-    model: str, names: tuple[str, ...], templates: tuple[str, ...], device: Device
+    model: str, names: tuple[str, ...], templates: tuple[str, ...], device: Device, prompt: str | None = None
 ) -> NDArray[np.float32]:
     """Returns (K, d) float32 unit rows: the embedding of each of K classes, the mean of its sentences' unit rows.
 
@@ -417,7 +421,7 @@ def class_vectors(
     """
     from tamis.models.texts.sentence import load_sentence_encoder
 
-    encode = load_sentence_encoder(model, device)
+    encode = load_sentence_encoder(model, device, prompt)
     sentences = [template.replace("{}", name) for name in names for template in templates]
     rows = encode(sentences).reshape(len(names), len(templates), -1)  # (K, templates, d)
     return unit_rows(rows.mean(1))

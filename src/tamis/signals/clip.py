@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tamis.arrays import Floats
+from tamis.arrays import Floats, Pixels
 from tamis.data import Column, Device, FileRef, ModelRef, Node, Signal
 from tamis.errors import ModelError, at_least_one
-from tamis.features.embeddings import AlikeImageEmbedding, ImageEmbedding, PromptedTextEmbedding, TextEmbedding
+from tamis.features.embeddings import (
+    AlikeImageEmbedding,
+    ImageEmbedding,
+    ModelPixels,
+    PromptedTextEmbedding,
+    TextEmbedding,
+)
+from tamis.features.sources import Captions, of_present
 from tamis.math.similarity import rowwise_dot
 
 
@@ -44,6 +51,46 @@ class ClipScore(Signal):
 
     def load(self, device: Device) -> Callable[..., Any]:
         return lambda *, image, text: {"clip": rowwise_dot(image, text)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Itm(Signal):
+    """Scores a pair by the probability that its image and caption match, from a network that reads both together.
+
+    High: the caption describes the image, in its details too: the network attends from words to patches, which a
+    cosine cannot. Most good pairs score near 1, so it separates better at the low end than at the top.
+
+    Attributes:
+        model: a retrieval checkpoint of BLIP or BLIP-2, with the head `itm_head`.
+
+    Emits:
+        itm: probability, in [0, 1]. NaN if the image does not decode or there is no caption.
+
+    Cost: a pass of the image tower and of the text tower for each pair; nothing is shared with other signals.
+
+    Source: Li et al. 2022, "BLIP: bootstrapping language-image pre-training" (arXiv 2201.12086), section 3.2 (the
+        matching loss; its CapFilt filters captions by this head).
+    """
+
+    name = "itm"
+    version = 1
+    columns = (Column("itm", "probability", "high", about="probability that image and caption match"),)
+    model: ModelRef
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"pixels": ModelPixels(model=self.model), "captions": Captions()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        from tamis.models.match import load_matcher
+
+        matcher = load_matcher(self.model, device)
+
+        def score(*, pixels: Sequence[Pixels | None], captions: Sequence[str | None]) -> dict[str, Floats]:
+            pairs = zip(pixels, captions, strict=True)
+            whole = [None if image is None or text is None else (image, text) for image, text in pairs]
+            return {"itm": of_present(whole, lambda some: matcher(*zip(*some, strict=True)))}
+
+        return score
 
 
 @dataclass(frozen=True, kw_only=True)

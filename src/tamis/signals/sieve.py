@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
+from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.errors import unknown_message, without_effect
 from tamis.features.embeddings import Fit
 from tamis.features.generated import GeneratedCaptions, GivenCaptions, ServedCaptions
@@ -77,6 +77,8 @@ class Sieve(Signal):
             such a model: `{url: ..., model: ...}`, with the settings of `tamis.models.server.Server`.
         sampling: number of captions per image, and how to draw them; more captions never lower the score.
         encoder: embeds the texts: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
+        encoder_prompt: text before each text for the encoder, such as "query: " for E5; None: what the encoder's folder
+            names as its default; "": none.
         medium: phrases to remove from both sides first: "paper", "released" or "released-long" (the authors' lists),
             "tamis" (ours: plurals, articles, more media), or your own list; an empty list removes nothing. The report
             counts what was removed.
@@ -111,6 +113,7 @@ class Sieve(Signal):
     captioner: OptionalModelRef | Server = "Salesforce/blip-image-captioning-base"
     sampling: Sampling = Sampling()
     encoder: ModelRef = "minilm"
+    encoder_prompt: str | None = field(default=None, metadata=LATER)
     medium: str | tuple[str, ...] = "paper"
     captions_from: OptionalFileRef = None
     mask_text: bool = False
@@ -146,7 +149,7 @@ class Sieve(Signal):
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.texts.sentence import load_sentence_encoder
 
-        encode = load_sentence_encoder(self.encoder, device)
+        encode = load_sentence_encoder(self.encoder, device, self.encoder_prompt)
         phrases = MEDIUM_PHRASES[self.medium] if isinstance(self.medium, str) else self.medium
 
         def score(*, captions: Sequence[str | None], generated: Sequence[list[str] | None]) -> dict[str, Any]:

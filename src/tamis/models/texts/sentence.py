@@ -1,7 +1,7 @@
 """Text encoders: unit vectors of sentences, whose cosine measures similarity, and vectors of tokens for BERTScore.
 
 Three types of checkpoint encode sentences: sentence-transformers folders (`modules.json`), the text tower of CLIP or
-SigLIP, and the text tower of a BLIP retrieval model.
+SigLIP, and the text tower of a BLIP retrieval model. The library itself runs folders with modules that we do not know.
 """
 
 from __future__ import annotations
@@ -19,23 +19,32 @@ from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, require
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip, load_tokenizer
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (
     by_length,
+    check_config,
+    check_tokens,
     is_pooler,
     load_tokenizer_in,
+    load_whole,
     loaded_once,
     longest_text,
     model_type,
+    one_sentence,
     padded,
+    quiet,
     transformer_folder,
 )
 from tamis.models.packed import load_for_inference
-from tamis.models.reference import modules_in, object_in, resolve, shapes_in
+from tamis.models.reference import modules_in, object_in, prompts_in, resolve, shapes_in
 
 _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval
 
-#: Supported modules of sentence-transformers, in their order.
+#: The modules of sentence-transformers that we run ourselves, in their order.
 _MODULES = re.compile("Transformer Pooling( Dense)*( Normalize)?")
+
+#: Encoders with a decoder next to them, which `AutoModel` would load too.
+_WITH_DECODER = ("t5", "mt5", "umt5")
 
 #: n texts -> (n, d) float32 unit rows; NaN for a zero vector.
 SentenceEncoder = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -52,21 +61,15 @@ class SentenceTransformer:
 
         self._device, self._batch = device.kind, device.batch_size
         path = resolve(model).path
-        steps = [(kind.rpartition(".")[2], place) for kind, place in modules_in(path)]
-        kinds = [kind for kind, _ in steps]
-        if not _MODULES.fullmatch(" ".join(kinds)):
-            raise ModelError(
-                f"{model}: its modules are {', '.join(kinds)}; supported are Transformer, Pooling, then Dense layers "
-                "and Normalize"
-            )
+        steps = modules_in(path)
         (_, folder), (_, pooling) = steps[:2]
         self._model = load_for_inference(
             AutoModel, folder, model, device, expected="a text encoder", unneeded=is_pooler
         )
         self._tokenizer = load_tokenizer_in(folder, network=self._model)
         self._length = _max_tokens(path, self._tokenizer, self._model.config)
-        self._pooling = _pooling(object_in(pooling / "config.json"), model)
-        self._dense = [_dense(folder, self._device) for kind, folder in steps if kind == "Dense"]
+        self._pooling = _pooling(pooling)[0]
+        self._dense = [_dense(folder, self._device) for kind, folder in steps if kind.endswith(".Dense")]
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import torch
@@ -81,15 +84,82 @@ class SentenceTransformer:
             for chunk in by_length([tuple(rows[n]) for n in order], self._batch):
                 ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
                 states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (b, length, d)
-                weights = mask[:, :, None].float()
-                mean = self._pooling == "mean"
-                pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9) if mean else states[:, 0]
+                pooled = _pooled(states, mask, self._pooling)
                 for dense in self._dense:
                     pooled = dense(pooled)
                 parts.append(pooled.cpu().numpy())
         vectors = unit_rows(np.concatenate(parts))
         place = {distinct[n]: row for row, n in enumerate(order)}
         return vectors[[place[text] for text in texts]]
+
+
+def _pooled(states: Any, mask: Any, mode: str) -> Any:
+    """Returns one of n texts' (n, length, d) states each, or their mean: (n, d)."""
+    if mode == "mean":
+        weights = mask[:, :, None].float()
+        return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+    return states[:, 0] if mode == "cls" else states[range(len(states)), mask.sum(1) - 1]
+
+
+def _is_ours(steps: Sequence[tuple[str, Path]], prompt: str) -> bool:
+    """Whether `SentenceTransformer` can run the modules of a folder with a prompt."""
+    kinds = [kind.rpartition(".")[2] for kind, _ in steps]
+    if not _MODULES.fullmatch(" ".join(kinds)):
+        return False
+    config = object_in(steps[0][1] / "config.json")
+    if config.get("model_type") in _WITH_DECODER or config.get("is_encoder_decoder") is True:
+        return False
+    mode, includes_prompt = _pooling(steps[1][1])
+    if mode not in ("mean", "cls", "lasttoken") or (prompt and not includes_prompt):
+        return False
+    layers = [object_in(folder / "config.json") for kind, folder in steps if kind.endswith(".Dense")]
+    named = [str(layer.get("activation_function", "torch.nn.Identity")) for layer in layers]
+    other = any(name.startswith("torch.nn.") and not name.endswith((".Tanh", ".Identity")) for name in named)
+    return not other and not any(layer.get("use_residual") for layer in layers)
+
+
+def _library_encoder(model: str, path: Path, device: Device, prompt: str) -> SentenceEncoder:
+    """Loads a folder with sentence-transformers itself; its own modules alone, and no code or pickle of the folder."""
+    require("sentence_transformers", extra="sentence")
+    from sentence_transformers import SentenceTransformer as Library
+
+    own = path / "config_sentence_transformers.json"
+    kind = object_in(own).get("model_type", "SentenceTransformer") if own.is_file() else "SentenceTransformer"
+    steps = modules_in(path)
+    inner = [name for name, _ in steps if name.endswith((".Router", ".Asym"))]
+    if kind != "SentenceTransformer" or inner:
+        raise ModelError(f"{model} is a {inner[0] if inner else kind} of sentence-transformers: not one vector a text")
+    for _, folder in steps:
+        if (folder / "pytorch_model.bin").is_file() and not (folder / "model.safetensors").is_file():
+            raise ModelError(f"{folder} holds pickled weights: run `tamis convert {model} OUT`, and name OUT")
+        for file in (folder / "config.json", folder / "sentence_bert_config.json"):
+            if file.is_file():
+                check_config(file)
+    use_threads(device)
+    with one_sentence("the sentence encoder", path), quiet():
+        network = Library(
+            str(path), device=device.kind, trust_remote_code=False, local_files_only=True,
+            model_kwargs={"dtype": dtype_of(device), "use_safetensors": True},
+        ).eval()  # fmt: skip
+        inside = getattr(network, "transformers_model", None)
+        if inside is not None:  # the library draws missing weights at random; and it does not mind too long texts
+            load_whole(type(inside), steps[0][1], model, expected="a text encoder", unneeded=is_pooler)
+            check_tokens(network.tokenizer, inside, steps[0][1])
+            longest = longest_text(inside.config, network.tokenizer)
+            network.max_seq_length = min(network.max_seq_length or longest, longest)
+        network.encode(["a dog", ""], prompt=prompt, show_progress_bar=False)  # a fault of its files shows here
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return np.empty((0, 0), np.float32)
+        options: dict[str, Any] = {"batch_size": device.batch_size, "show_progress_bar": False}
+        rows = network.encode(distinct, prompt=prompt, convert_to_tensor=True, **options)
+        vectors = unit_rows(rows.float().cpu().numpy())
+        place = {text: row for row, text in enumerate(distinct)}
+        return vectors[[place[text] for text in texts]]
+
+    return encode
 
 
 def _blip_encoder(model: str, device: Device) -> SentenceEncoder:
@@ -117,22 +187,49 @@ def _blip_encoder(model: str, device: Device) -> SentenceEncoder:
 
 
 @loaded_once(keep=4)
-def load_sentence_encoder(model: ModelRef, device: Device) -> SentenceEncoder:
-    """Loads a sentence encoder; ModelError if it is missing, damaged, or not a sentence encoder."""
+def load_sentence_encoder(model: ModelRef, device: Device, prompt: str | None = None) -> SentenceEncoder:
+    """Loads a sentence encoder; ModelError if it is missing, damaged, or not a sentence encoder.
+
+    `prompt` is put before each text; None: the default of the model's folder, or none.
+    """
     require("torch", "transformers", extra="sentence")
     path = resolve(model).path
     if (path / "modules.json").is_file():
-        return SentenceTransformer(model, device)
+        start, steps = _default_prompt(path, model) if prompt is None else prompt, modules_in(path)
+        if foreign := [kind for kind, _ in steps if not kind.startswith("sentence_transformers.")]:
+            raise ModelError(f"{model}: its module {foreign[0]} is code of its own, which is never run")
+        if not _is_ours(steps, start):
+            return _library_encoder(model, path, device, start)
+        return _prompted(SentenceTransformer(model, device), start)
     kind = model_type(model)
     if kind in KINDS:  # the text tower (SIEVE's Table 4)
         clip, tokenize = load_clip(model, device), load_tokenizer(model)
-        return lambda texts: unit_rows(clip.texts(tokenize(texts)))
+        return _prompted(lambda texts: unit_rows(clip.texts(tokenize(texts))), prompt or "")
     if kind == "blip":
-        return _blip_encoder(model, device)
+        return _prompted(_blip_encoder(model, device), prompt or "")
     raise ModelError(
         f"{model} is not a sentence encoder: name a sentence-transformers folder (with modules.json), or a CLIP, "
         "SigLIP or BLIP retrieval checkpoint"
     )
+
+
+def _prompted(encode: SentenceEncoder, prompt: str) -> SentenceEncoder:
+    return (lambda texts: encode([prompt + text for text in texts])) if prompt else encode
+
+
+def _default_prompt(path: Path, model: str) -> str:
+    """Returns the prompt that a folder names as its default, else "".
+
+    ModelError if the folder has several and no default, as E5's "query: " and "passage: ": then the user must choose.
+    """
+    prompts, default = prompts_in(path)
+    if default is None and len({text for text in prompts.values() if text}) > 1:
+        some = ", ".join(f"{text!r} ({name})" for name, text in list(prompts.items())[:8] if text)
+        raise ModelError(
+            f"{model} was trained on texts with prompts, and names none as its default: set encoder_prompt to {some}, "
+            'or to "" for none'
+        )
+    return prompts.get(default or "", "")
 
 
 def _max_tokens(path: Path, tokenizer: Any, config: Any) -> int:
@@ -145,13 +242,16 @@ def _max_tokens(path: Path, tokenizer: Any, config: Any) -> int:
     return min(limit, most) if limit else most
 
 
-def _pooling(config: dict[str, Any], model: str) -> str:
+def _pooling(folder: Path) -> tuple[str, bool]:
+    """Returns the mode of a pooling, several joined by "+", and whether it pools the prompt's tokens too."""
+    config = object_in(folder / "config.json")
     named = config.get("pooling_mode")  # sentence-transformers 6; earlier versions have a switch for each
-    modes = [named] if named else [key.removeprefix("pooling_mode_") for key, on in config.items() if on is True]
-    modes = [{"mean_tokens": "mean", "cls_token": "cls"}.get(mode, mode) for mode in modes if mode != "include_prompt"]
-    if modes in (["mean"], ["cls"]):
-        return str(modes[0])
-    raise ModelError(f"{model}: its pooling is {', '.join(map(str, modes)) or 'none'}; supported are mean and cls")
+    switches = [key.removeprefix("pooling_mode_") for key, on in config.items() if on is True]
+    modes = switches if named is None else named if isinstance(named, list) else [named]
+    names = [str(mode).removesuffix("_tokens").removesuffix("_token") for mode in modes if mode != "include_prompt"]
+    if not names:
+        raise ModelError(f"{folder / 'config.json'} is damaged: it names no pooling")
+    return "+".join(names), config.get("include_prompt") is not False
 
 
 def _dense(folder: Path, device: str) -> Callable[[Any], Any]:
@@ -165,7 +265,7 @@ def _dense(folder: Path, device: str) -> Callable[[Any], Any]:
         raise ModelError(f"{path} does not hold the layer that {folder / 'config.json'} describes")
     name = str(config.get("activation_function", "Identity")).rpartition(".")[2]
     if name not in ("Tanh", "Identity"):
-        raise ModelError(f"{folder}: a dense layer with {name} is not supported, only Tanh and none")
+        raise ModelError(f"{folder}: a dense layer with {name} is not supported, only activations of torch.nn")
     layer = torch.nn.Linear(shapes["weight"][1], shapes["weight"][0], bias=bool(bias))
     layer.load_state_dict({key.removeprefix("linear."): value for key, value in load_file(path).items()})
     return torch.nn.Sequential(layer, getattr(torch.nn, name)()).to(device)

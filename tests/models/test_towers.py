@@ -1,0 +1,213 @@
+"""Image-text towers of every kind: the embeddings of the library's own call, through the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import Tamis
+from factories import pair, png, write_tar
+from kinds import ENCODERS, MATCHERS, TOWERS, Known, table
+from PIL import Image
+
+torch = pytest.importorskip("torch")
+
+import tiny_encoders  # noqa: E402
+import tiny_towers  # noqa: E402
+
+from tamis.models.clip import KINDS  # noqa: E402
+from tamis.store import Run  # noqa: E402
+
+SIZES = [(70, 40), (40, 90), (33, 33), (200, 20), (16, 16), (64, 64), (20, 130)]
+IMAGES = [
+    np.asarray(Image.fromarray(np.random.default_rng(n).integers(0, 256, (4, 6, 3), dtype=np.uint8)).resize(size))
+    for n, size in enumerate(SIZES)
+]
+#: Both cases, no caption, 400 words, Chinese and Arabic.
+CAPTIONS = [
+    "a Red dog",
+    "A RED DOG",
+    "",
+    "dog " * 400,
+    "\u4e00\u53ea\u72d7",
+    "\u0643\u0644\u0628",
+    "two cat, one boat?",
+]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    made: dict[str, str] = {}
+
+    def of(checkpoint: str) -> str:
+        if checkpoint not in made:
+            torch.manual_seed(0)
+            make = {**tiny_towers.TOWERS, **tiny_towers.MATCHERS}[checkpoint]
+            made[checkpoint] = str(make(tmp_path_factory.mktemp("towers") / "tiny"))
+        return made[checkpoint]
+
+    return of
+
+
+def write_images(to: Path) -> Path:
+    names = [f"{n}" for n in range(len(IMAGES))]
+    rows = zip(names, IMAGES, CAPTIONS, strict=True)
+    samples = [
+        (name, pair(n) | {"jpg": png(image), "txt": text.encode()}) for n, (name, image, text) in enumerate(rows)
+    ]
+    write_tar(to / "0.tar", samples)
+    return to
+
+
+def unit(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
+    return torch.nn.functional.normalize(torch.cat(list(rows)), dim=-1).numpy()  # type: ignore[no-any-return]
+
+
+def library_embeddings(kind: str, folder: str) -> tuple[Any, Any]:
+    """The library's own processor and features, one image and one text at a time, as its documentation calls them."""
+    import transformers as hf
+
+    processor = hf.AutoProcessor.from_pretrained(folder)
+    cls: Any = hf.AutoModel if kind.startswith("vision-") else hf.AutoModelForZeroShotImageClassification
+    model = cls.from_pretrained(folder).eval()
+    full: dict[str, Any] = {"padding": "max_length", "truncation": True}
+    lengths = {"siglip": full | {"max_length": 16}, "siglip2": full | {"max_length": 64}, "align": full}
+    lengths["chinese_clip"] = {"padding": True, "truncation": True, "max_length": 52}
+    length = lengths.get(kind, {"padding": True, "truncation": True})
+    gemma = type(processor.tokenizer).__name__ == "GemmaTokenizer"
+    texts = [text.lower() if gemma else text for text in CAPTIONS if text]
+    images, words = [], []
+    with torch.no_grad():
+        for image in IMAGES:  # the processor itself ignores the number of patches in the folder
+            inputs = processor.image_processor(images=Image.fromarray(image), return_tensors="pt")
+            images.append(model.get_image_features(**inputs).pooler_output)
+        for text in texts:
+            inputs = processor(text=[text], return_tensors="pt", **length)
+            words.append(model.get_text_features(**inputs).pooler_output)
+    return unit(images), unit(words)
+
+
+@pytest.mark.parametrize("row", TOWERS, ids=lambda row: row.checkpoint)
+def test_embeddings_are_the_librarys_own(
+    row: Known, folder: Callable[[str], str], tamis: Tamis, tmp_path: Path
+) -> None:
+    pool, model = write_images(tmp_path / "pool"), folder(row.checkpoint)
+    assert json.loads((Path(model) / "config.json").read_text())["model_type"] == row.kind
+    images, texts = library_embeddings(row.kind, model)
+    texts = np.insert(texts, CAPTIONS.index(""), np.nan, axis=0)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"name": "mine", "about": "", "signals": [{"clip": {"model": model}}]}))
+    assert tamis("check", recipe).code == 0
+    for size in (1, 7):
+        run = tmp_path / f"run{size}"
+        settings = ["--keep", "embeddings", "--precision", "float32", "--batch-size", size, "--workers", 1]
+        done = tamis(
+            "score", pool, "--run", run, "--signals", "clip", "--set", f"signals.clip.model={model}", *settings
+        )
+        assert done.code == 0, done.err
+        scored = Run(run)
+        for name, expected in (("image_embedding", images), ("text_embedding", texts)):
+            stored = np.asarray(scored.embedding(name, "0"), np.float32)
+            away = np.abs(stored - expected) - np.abs(expected) * 2**-11  # of which rounding to float16 may take
+            assert (np.isnan(away) == np.isnan(expected)).all()
+            assert np.nanmax(away) < 1e-5
+        cosine = scored.to_numpy("clip")
+        np.testing.assert_allclose(cosine, (images * texts).sum(1), rtol=0, atol=2e-3)
+        assert np.flatnonzero(np.isnan(cosine)).tolist() == [CAPTIONS.index("")]
+    # There is something to compare: other images and other words give other embeddings.
+    assert (images[0] * images[1]).sum() < 0.999
+    assert (texts[0] * texts[4]).sum() < 0.999
+
+
+def library_matches(kind: str, folder: str, texts: Sequence[str]) -> list[float]:
+    """The library's own probability of each pair, as its documentation computes it."""
+    import transformers as hf
+
+    name = "BlipForImageTextRetrieval" if kind == "blip" else "Blip2ForImageTextRetrieval"
+    model, processor = getattr(hf, name).from_pretrained(folder).eval(), hf.AutoProcessor.from_pretrained(folder)
+    head = {"use_itm_head" if kind == "blip" else "use_image_text_matching_head": True}
+    longest = 35 if kind == "blip" else 32
+    found = []
+    for image, text in zip(IMAGES, texts, strict=True):
+        # BLIP-2's processor would cut the places of the image with a long text: a text is cut before.
+        tokens = processor.tokenizer(text, truncation=True, max_length=longest)["input_ids"]
+        words = processor.tokenizer.decode(tokens, skip_special_tokens=True)
+        inputs = processor(images=Image.fromarray(image), text=words, return_tensors="pt")
+        assert inputs["input_ids"].shape[1] == len(tokens) + (0 if kind == "blip" else 4)
+        with torch.no_grad():
+            output = model(**inputs, **head)
+        scores = output.itm_score if kind == "blip" else output.logits_per_image
+        found.append(float(scores.softmax(-1)[0, 1]))
+    return found
+
+
+@pytest.mark.parametrize("row", MATCHERS, ids=lambda row: row.kind)
+def test_probabilities_of_a_match_are_the_librarys_own(
+    row: Known, folder: Callable[[str], str], tamis: Tamis, tmp_path: Path
+) -> None:
+    pool, model = write_images(tmp_path / "pool"), folder(row.checkpoint)
+    expected = np.array(library_matches(row.kind, model, CAPTIONS))
+    expected[CAPTIONS.index("")] = np.nan
+    settings = ["--set", f"signals.itm.model={model}", "--precision", "float32", "--workers", 1]
+    for size in (1, 7):
+        run = tmp_path / f"run{size}"
+        done = tamis("score", pool, "--run", run, "--signals", "itm", *settings, "--batch-size", size)
+        assert done.code == 0, done.err
+        np.testing.assert_allclose(Run(run).to_numpy("itm"), expected, rtol=0, atol=1e-5)
+    # There is something to compare: the same caption in two cases, with other images; and other words.
+    assert abs(expected[0] - expected[1]) > 1e-3
+    assert abs(expected[4] - expected[5]) > 1e-3
+
+
+def test_what_cannot_work_is_refused_by_name_before_any_work(
+    folder: Callable[[str], str], blip_model: str, clip_model: str, tamis: Tamis, tmp_path: Path
+) -> None:
+    pool = write_images(tmp_path / "pool")
+    other = {"tipsv2": "torchvision", "videoprism": "takes videos", "flava": "take one of clip, clipseg"}
+    cases = [
+        ("clip", folder(MATCHERS[0].checkpoint), "the signal itm takes"),
+        ("itm", blip_model, "no weights for itm"),
+    ]
+    cases.append(("itm", clip_model, "is a 'clip' model"))
+    for kind, words in other.items():
+        model = tmp_path / kind
+        shutil.copytree(clip_model, model)
+        (model / "config.json").write_text(json.dumps({"model_type": kind}))
+        cases.append(("clip", str(model), words))
+    for signal, model, words in cases:
+        run = tmp_path / "run"
+        done = tamis("score", pool, "--run", run, "--signals", signal, "--set", f"signals.{signal}.model={model}")
+        assert done.code != 0
+        assert model in done.err
+        assert words in done.err
+        assert not list(run.glob("scores/*/*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("heading", "rows", "library"),
+    [
+        ("Image-text models", TOWERS, "transformers"),
+        ("Models that match image and caption", MATCHERS, "transformers"),
+        ("Sentence encoders", ENCODERS, "sentence-transformers"),
+    ],
+)
+def test_the_tables_in_the_docs_are_what_was_tried(heading: str, rows: tuple[Known, ...], library: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    text = page.read_text()
+    before, _, rest = text.partition(f"# {heading}\n")
+    start = rest.index("| `model_type`")
+    end = start + rest[start:].index("\n\n")
+    written = f"{before}# {heading}\n{rest[:start]}{table(rows, library)}{rest[end:]}"
+    if os.environ.get("TAMIS_WRITE"):
+        page.write_text(written)
+    assert written == text, "if this is right, TAMIS_WRITE=1 updates it"
+    assert {row.checkpoint for row in TOWERS} == set(tiny_towers.TOWERS)
+    assert {row.checkpoint for row in MATCHERS} == set(tiny_towers.MATCHERS)
+    assert {row.kind for row in TOWERS} == set(KINDS)
+    assert {row.checkpoint for row in ENCODERS} == {name for name in tiny_encoders.ENCODERS if "/" in name}
