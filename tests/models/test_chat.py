@@ -276,9 +276,9 @@ def test_the_settings_of_a_published_generation_config_change_nothing_but_the_en
     path.write_text(json.dumps(json.loads(path.read_text()) | settings | {"no_repeat_ngram_size": 1}))
     model = load_chat(str(made), Device())
     assert model.answer(IMAGES, PROMPTS, 6) == own
-    first = model.tokenizer(str(own[0])[0], add_special_tokens=False)["input_ids"]
+    first = model.tokenizer(own[0].text[0], add_special_tokens=False)["input_ids"]
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [2, *first]}))
-    assert str(load_chat(str(made), Device()).answer(IMAGES, PROMPTS, 6)[0]) == str(own[0])[0]
+    assert load_chat(str(made), Device()).answer(IMAGES, PROMPTS, 6)[0].text == own[0].text[0]
 
 
 def test_a_folder_that_transformers_saves_today_is_read_alike(folder: Callable[[str], str], tmp_path: Path) -> None:
