@@ -67,6 +67,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "caption_length": [{}],
     "image_size": [{}, {"of": "stored"}],
     "image_hash": [{}],
+    "image_quality": [{}],
     "language": [{}],
     "class_mentions": [{}],
     "class_similarity": [{"encoder": "clip_model"}],
@@ -123,7 +124,7 @@ TOLERANCE = {
 
 #: What a signal, or one column of it, looks at: with the image broken, or the caption missing, it must be missing.
 LOOKS_AT = {
-    **{key: {"image"} for key in ("image_size", "text_area", "image_hash", "zero_shot_class", "head")},
+    **{key: {"image"} for key in ("image_size", "text_area", "image_hash", "image_quality", "zero_shot_class", "head")},
     **{key: {"image"} for key in ("n_text_boxes", "image_text")},
     **{key: {"caption"} for key in ("caption_length", "language", "class_mentions", "class_similarity", "icc", "vba")},
     **{key: {"caption"} for key in ("sba", "clip_stroop", "ave_clip", "complexity_action")},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,33 +102,43 @@ QWEN = {
 }  # fmt: skip
 
 
-def _qwen(folder: Path, kind: str, cls: str, config: str, patch: int, **vision: Any) -> None:
+QWEN3 = {"num_position_embeddings": 36}
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+
+
+def _qwen(folder: Path, kind: str, patch: int, more: Mapping[str, Any] | None = None, **vision: Any) -> None:
     import transformers as hf
 
     tokenizer = letters(QWEN, begins=True, chat_template=chat("<|vision_start|><|image_pad|><|vision_end|>"))
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
-    text = TEXT | IDS | {"vocab_size": len(tokenizer), "rope_parameters": rope}
+    text = TEXT | IDS | {"vocab_size": len(tokenizer), "rope_parameters": rope} | dict(more or {})
     vision |= {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "patch_size": patch}
     tokens = {f"{name}_id": tokenizer.convert_tokens_to_ids(sign) for name, sign in QWEN.items()}
-    made = getattr(hf, config)(text_config=text, vision_config=vision | {"out_hidden_size": 32}, **tokens)
+    made = getattr(hf, f"{kind}Config")(text_config=text, vision_config=vision | {"out_hidden_size": 32}, **tokens)
     images = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": f"{kind}Processor"}
     images |= {"patch_size": patch, "merge_size": 2, "temporal_patch_size": 2}
     images |= {"size": {"shortest_edge": (2 * patch) ** 2, "longest_edge": (6 * patch) ** 2}}
-    save(folder, cls, made, tokenizer, images)
+    save(folder, f"{kind}ForConditionalGeneration", made, tokenizer, images)
 
 
 def qwen2_vl(folder: Path) -> None:
-    _qwen(folder, "Qwen2VL", "Qwen2VLForConditionalGeneration", "Qwen2VLConfig", 14, embed_dim=32, mlp_ratio=2)
+    _qwen(folder, "Qwen2VL", 14, embed_dim=32, mlp_ratio=2)
 
 
 def qwen2_5_vl(folder: Path) -> None:
-    vision = {"fullatt_block_indexes": [1], "window_size": 56}
-    _qwen(folder, "Qwen2_5_VL", "Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLConfig", 14, **vision)
+    _qwen(folder, "Qwen2_5_VL", 14, fullatt_block_indexes=[1], window_size=56)
 
 
-def qwen3_vl(folder: Path) -> None:
-    vision = {"deepstack_visual_indexes": [0], "num_position_embeddings": 36}
-    _qwen(folder, "Qwen3VL", "Qwen3VLForConditionalGeneration", "Qwen3VLConfig", 16, **vision)
+def qwen3_vl(folder: Path, kind: str = "Qwen3VL") -> None:
+    _qwen(folder, kind, 16, MOE if kind.endswith("Moe") else None, **QWEN3, deepstack_visual_indexes=[0])
+
+
+def qwen3_5(folder: Path, kind: str = "Qwen3_5") -> None:
+    """A layer with linear attention and one with full attention."""
+    sizes = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
+    sizes |= {"linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"]}
+    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
+    _qwen(folder, kind, 16, sizes | {"rope_parameters": rope} | (MOE if kind.endswith("Moe") else {}), **QWEN3)
 
 
 def _llava(folder: Path, kind: str, images: dict[str, Any], **more: Any) -> None:
@@ -152,6 +163,23 @@ def llava_next(folder: Path) -> None:
     grid = [[32, 64], [64, 32], [64, 64]]
     images = CLIP | {"image_processor_type": "LlavaNextImageProcessor", "image_grid_pinpoints": grid}
     _llava(folder, "LlavaNext", images, image_grid_pinpoints=grid)
+
+
+def llava_onevision(folder: Path) -> None:
+    import transformers as hf
+
+    named = {"image_token": "<image>", "video_token": "<video>"}
+    tokenizer = letters(named, begins=True, chat_template=chat("<image>\n"))
+    index = {f"{name}_index": tokenizer.convert_tokens_to_ids(sign) for name, sign in named.items()}
+    grid, strategy = [[32, 64], [64, 32], [64, 64]], {"vision_feature_select_strategy": "full"}
+    config = hf.LlavaOnevisionConfig(
+        vision_config={"model_type": "siglip_vision_model", **VISION, "vision_use_head": False},
+        text_config={"model_type": "qwen2", **TEXT, **IDS, "vocab_size": len(tokenizer)},
+        image_grid_pinpoints=grid, vision_feature_layer=-1, tie_word_embeddings=False, **index, **strategy,
+    )  # fmt: skip
+    images = {"image_processor_type": "LlavaOnevisionImageProcessor", "size": SQUARE, "image_grid_pinpoints": grid}
+    own = {"num_image_tokens": 16, "processor_class": "LlavaOnevisionProcessor", **strategy}
+    save(folder, "LlavaOnevisionForConditionalGeneration", config, tokenizer, images, own)
 
 
 def paligemma(folder: Path) -> None:
@@ -191,6 +219,23 @@ def florence2(folder: Path) -> None:
     images = CLIP | {"size": SQUARE, "do_center_crop": False, "image_seq_length": 17}
     images |= {"processor_class": "Florence2Processor"}
     save(folder, "Florence2ForConditionalGeneration", config, tokenizer, images)
+
+
+def idefics2(folder: Path) -> None:
+    import transformers as hf
+
+    signs = ["<fake_token_around_image>", "<image>", "<end_of_utterance>"]
+    named = {f"s{n}_token": sign for n, sign in enumerate(signs)}
+    tokenizer = letters(named, begins=True, chat_template=chat("<image>"))
+    latents = {"resampler_n_latents": 4, "resampler_depth": 1, "resampler_n_heads": 4, "resampler_head_dim": 8}
+    config = hf.Idefics2Config(
+        vision_config=VISION, perceiver_config=latents | {"num_key_value_heads": 2}, tie_word_embeddings=False,
+        text_config={"model_type": "mistral", **TEXT, **IDS, "vocab_size": len(tokenizer)},
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+    )  # fmt: skip
+    images = {"image_processor_type": "Idefics2ImageProcessor", "size": {"shortest_edge": 16, "longest_edge": 32}}
+    own = {"image_seq_len": 4, "processor_class": "Idefics2Processor"}
+    save(folder, "Idefics2ForConditionalGeneration", config, tokenizer, images | {"do_image_splitting": False}, own)
 
 
 def _idefics(folder: Path, kind: str) -> None:
@@ -253,6 +298,27 @@ def gemma3(folder: Path) -> None:
     save(folder, "Gemma3ForConditionalGeneration", config, tokenizer, images, own)
 
 
+def gemma4(folder: Path) -> None:
+    import transformers as hf
+
+    signs = {"boi": "<|image>", "eoi": "<image|>", "image": "<|image|>"}
+    signs |= {"audio": "<|audio|>", "boa": "<|audio>", "eoa": "<audio|>"}
+    named = {f"{name}_token": sign for name, sign in signs.items()}
+    tokenizer = letters(named, begins=True, chat_template=chat("<|image|>"))
+    known = len(tokenizer) + 1  # its processor adds a mark for videos
+    text = TEXT | IDS | {"vocab_size": known, "vocab_size_per_layer_input": known, "hidden_size_per_layer_input": 0}
+    text |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64, "global_head_dim": 8}
+    vision = SIZE | {"patch_size": 4, "num_key_value_heads": 4, "head_dim": 8, "pooling_kernel_size": 2}
+    config = hf.Gemma4Config(
+        text_config=text | {"num_global_key_value_heads": 2}, audio_config=None, tie_word_embeddings=False,
+        vision_config=vision | {"position_embedding_size": 64, "default_output_length": 16},
+        image_token_id=tokenizer.convert_tokens_to_ids("<|image|>"),
+    )  # fmt: skip
+    images = {"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "max_soft_tokens": 70}
+    own = {"image_seq_length": 70, "processor_class": "Gemma4Processor"}
+    save(folder, "Gemma4ForConditionalGeneration", config, tokenizer, images | {"pooling_kernel_size": 2}, own)
+
+
 def blip2(folder: Path) -> None:
     import transformers as hf
 
@@ -290,15 +356,21 @@ CAPTIONERS: Mapping[str, Callable[[Path], None]] = {
     "blip-2": blip2,
     "florence2": florence2,
     "gemma3": gemma3,
+    "gemma4": gemma4,
+    "idefics2": idefics2,
     "idefics3": idefics3,
     "internvl": internvl,
     "kosmos-2": kosmos2,
     "llava": llava,
     "llava_next": llava_next,
+    "llava_onevision": llava_onevision,
     "paligemma": paligemma,
     "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
     "qwen3_vl": qwen3_vl,
+    "qwen3_vl_moe": partial(qwen3_vl, kind="Qwen3VLMoe"),
+    "qwen3_5": qwen3_5,
+    "qwen3_5_moe": partial(qwen3_5, kind="Qwen3_5Moe"),
     "smolvlm": smolvlm,
 }
 

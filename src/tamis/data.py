@@ -58,6 +58,7 @@ class Sample:
             the pixels.
         hidden: (height, width) opacity of an image that is a single colour once transparency is ignored, e.g. black
             line art on a transparent background; None for other images, and if the pool setting puts images on white.
+        transparent: mean transparency of the stored image, in [0, 1].
         width, height: size of the stored image after EXIF rotation; 0 if unknown.
         original_width, original_height: from the sample's json; 0 if it has none.
         given: other values that came with the sample (precomputed scores, embeddings, json fields).
@@ -72,6 +73,7 @@ class Sample:
     image: bytes | None = None
     pixels: Pixels | None = None
     hidden: Pixels | None = None
+    transparent: float = 0.0
     width: int = 0
     height: int = 0
     original_width: int = 0

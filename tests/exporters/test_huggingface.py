@@ -44,11 +44,12 @@ def test_load_dataset_shows_the_images_and_has_their_bytes(
     out = tmp_path / "out"
     assert tamis.export(subset, "huggingface", out, shard_size=5) == 8
     names = [f"train-0000{number}-of-00002.parquet" for number in range(2)]
-    assert sorted(path.name for path in out.iterdir()) == ["export.json", *names]
+    assert sorted(path.name for path in out.iterdir()) == ["_export.json", *names]
     shown = load(out, tmp_path / "cache")
     assert shown.features["image"] == datasets.Image()
     assert shown[0]["image"].size == next(iter(load(out, tmp_path / "cache", streaming=True)))["image"].size
     assert shown[5]["image"].mode == "RGB"
+    assert pq.read_table(out).num_rows == 8
     plain = shown.cast_column("image", datasets.Image(decode=False))
     images = [pair(row)["jpg"] for row in (0, 2, 2, 3, 4)] + [image_bytes(7, format="PNG"), None, b"no image"]
     assert [row["image"] and row["image"]["bytes"] for row in plain] == images
@@ -85,4 +86,4 @@ def test_it_is_a_pool_again_with_the_same_uids_and_an_export_goes_on(subset: tam
     assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
     again = tamis.score(out, run=tmp_path / "again", signals=["caption_length"], quiet=True)
     assert again.table().uids(np.arange(8))[1].tolist() == subset.uids()[1].tolist()
-    assert json.loads(whole["export.json"])["samples"] == 8
+    assert json.loads(whole["_export.json"])["samples"] == 8

@@ -40,6 +40,7 @@ class HuggingFaceExport(ShardsExport):
     """
 
     name: ClassVar[str] = "huggingface"
+    MANIFEST: ClassVar[str] = "_export.json"  # readers of a folder of Parquet files skip names like this
     FILE_NAMES: ClassVar[str] = "train-{number:0{width}d}-of-{count:0{width}d}.parquet"
 
     def write_shard(self, path: Path, name: str, samples: Iterable[KeptSample], subset: Subset, pool: Pool) -> None:

@@ -38,6 +38,7 @@ class ShardsExport(Exporter):
     """
 
     needs_pool: ClassVar[bool] = True
+    MANIFEST: ClassVar[str] = "export.json"
     FILE_NAMES: ClassVar[str]  # "{number:0{width}d}.tar"; `count` is the number of shards
     shard_size: int = 10_000
 
@@ -92,7 +93,7 @@ class ShardsExport(Exporter):
         return rows.size
 
     def wrote(self, out: Path, run: Run | None) -> bool:
-        return (out / "export.json").is_file()
+        return (out / self.MANIFEST).is_file()
 
     def _begin(self, subset: Subset, out: Path) -> None:
         """Writes the manifest that identifies this export, and removes what a killed one left."""
@@ -103,7 +104,7 @@ class ShardsExport(Exporter):
         settings = {**self.identity(), "rows": digest.hexdigest()}
         run = {"urls": subset.run.urls, "stamps": list(subset.run.stamps)}
         identity = fingerprint(settings | {"run": run})
-        manifest = out / "export.json"
+        manifest = out / self.MANIFEST
         if manifest.is_file() and read_json(manifest).get("fingerprint") != identity:
             raise RunError(f"{out} holds another export; delete it, or choose another folder")
         sweep(out)

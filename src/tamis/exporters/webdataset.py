@@ -96,12 +96,13 @@ def _write_energon(out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
             offsets.append(tar.offset)  # where the last sample ends
         with writing(out / f"{name}.idx") as temporary:
             temporary.write_bytes(struct.pack(f"<{len(offsets)}Q", *offsets))
-    caption = "txt" if pool.kind == "table" else (pool.spec.caption or "txt")
+    caption = "txt" if pool.kind == "table" else pool.spec.caption or "txt"
     field = caption.removeprefix("json:")
-    fields = {
-        "image": ",".join(image_exts(exts, pool)) or "jpg",
-        "caption": caption.lower() if field == caption else f"json[{field}]",
-    }
+    if field != caption:  # the one of several captions that a row has is a file
+        caption = f"json[{field}]" if pool.spec.captions is None else "txt"
+    else:
+        caption = caption.lower()
+    fields = {"image": ",".join(image_exts(exts, pool)) or "jpg", "caption": caption}
     kind = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
     parts = {"train": list(sizes), "val": [], "test": []}
     for file, content in {  # JSON is YAML

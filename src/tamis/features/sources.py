@@ -84,6 +84,17 @@ class HiddenContents(_SampleFeature):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Transparencies(_SampleFeature):
+    """The mean transparency of each image, in [0, 1]: 0 for files without an alpha channel."""
+
+    name: ClassVar[str] = "transparencies"
+    version: ClassVar[int] = 1
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return lambda *, samples: [sample.transparent for sample in samples]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dimensions(_SampleFeature):
     """Width and height of each image of a batch in pixels: (n, 2) int64, 0 if unknown.
 

@@ -52,16 +52,22 @@ KINDS: Mapping[str, Kind] = {
     "blip-2": Kind(processor="Blip2Processor", default="", plain="{}"),
     "florence2": Kind(processor="Florence2Processor", default="<CAPTION>", plain="{}"),
     "gemma3": Kind(processor="Gemma3Processor"),
+    "gemma4": Kind(processor="Gemma4Processor"),
+    "idefics2": Kind(processor="Idefics2Processor"),
     "idefics3": Kind(processor="Idefics3Processor"),
     "internvl": Kind(processor="InternVLProcessor"),
     # In transformers 5.24 its later tokens are wrong next to a shorter or longer prompt, on either side of padding.
     "kosmos-2": Kind(processor="Kosmos2Processor", default="An image of", plain="{}", equal=True),
     "llava": Kind(processor="LlavaProcessor"),
     "llava_next": Kind(processor="LlavaNextProcessor"),
+    "llava_onevision": Kind(processor="LlavaOnevisionProcessor"),
     "paligemma": Kind(processor="PaliGemmaProcessor", default="caption en", plain="<image>{}"),
     "qwen2_vl": Kind(processor="Qwen2VLProcessor"),
     "qwen2_5_vl": Kind(processor="Qwen2_5_VLProcessor"),
     "qwen3_vl": Kind(processor="Qwen3VLProcessor"),
+    "qwen3_vl_moe": Kind(processor="Qwen3VLProcessor"),
+    "qwen3_5": Kind(processor="Qwen3VLProcessor"),
+    "qwen3_5_moe": Kind(processor="Qwen3VLProcessor"),
     # Not SmolVLMProcessor, which needs a package for videos and makes the same tensors of an image.
     "smolvlm": Kind(processor="Idefics3Processor"),
 }
@@ -71,6 +77,10 @@ _MARKS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
     *("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
 )
+
+
+#: Parts of a processor that read videos and sounds.
+_NOT_IMAGES = ("video_processor", "feature_extractor")
 
 
 def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
@@ -88,12 +98,15 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
 
     class Still(cls):  # type: ignore[misc]
         def __init__(self, **settings: Any) -> None:
-            video = {"video_processor": None} if "video_processor" in parameters else {}
-            cls.__init__(self, **settings, **video)
+            cls.__init__(self, **settings, **{name: None for name in _NOT_IMAGES if name in parameters})
 
         @classmethod
-        def get_attributes(cls) -> list[str]:
-            return ["image_processor", "tokenizer"]
+        def get_attributes(_) -> list[str]:  # the library reads them off the signature above
+            names: list[str] = cls.get_attributes()
+            return names
+
+        def check_argument_for_proper_class(self, name: str, part: Any) -> Any:
+            return None if part is None else super().check_argument_for_proper_class(name, part)
 
     parameters = inspect.signature(cls.__init__).parameters
     settings = {name: value for name, value in own.items() if name in parameters}
@@ -283,6 +296,7 @@ class ChatModel:
         text: str = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}],
             chat_template=self.processor.chat_template, add_generation_prompt=True, tokenize=False,
+            enable_thinking=False,  # of those that would think aloud first, such as Qwen3.5
         )  # fmt: skip
         return text
 

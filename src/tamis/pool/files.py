@@ -103,14 +103,14 @@ def _is_pool_file(path: str, endings: Sequence[str]) -> bool:
 
 def _local(path: str, endings: Sequence[str]) -> list[str]:
     path = os.path.expanduser(path)
-    if os.path.isdir(path):
+    if os.path.isdir(path) and not path.endswith(".lance"):
         return sorted(entry.path for entry in os.scandir(path) if _is_pool_file(entry.path, endings))
     if os.path.exists(path):
         return [path]
     end = literal_end(path)
     if any(sign in path[end:] for sign in _MAGIC):
         hits = glob.glob(glob.escape(path[:end]) + path[end:], recursive=True)
-        return sorted(hit for hit in hits if os.path.isfile(hit))
+        return sorted(hit for hit in hits if os.path.isfile(hit) != hit.endswith(".lance"))
     return []
 
 
@@ -121,6 +121,8 @@ def _remote(path: str, endings: Sequence[str]) -> list[str]:
         if any(sign in url for sign in _MAGIC):
             return _globbed(url)
         # A web server would send a file of gigabytes when asked for its listing.
+        if url.endswith(".lance"):
+            return [url]
         folder = not url.endswith(tuple(endings)) and ask(path, lambda fs, inner: fs.isdir(inner))
         if folder or ask(path, lambda fs, inner: fs.info(inner))["type"] == "directory":
             return sorted(hit for hit in _entries(path) if _is_pool_file(hit, endings))
@@ -204,6 +206,9 @@ def stamp(path: str) -> str:
     if is_remote(path):
         return version_of(ask(path, lambda fs, inner: fs.info(inner)))
     facts = os.stat(path)
+    if path.endswith(".lance"):  # a folder: each version of a Lance dataset adds a manifest
+        entries = (entry for entry in os.scandir(f"{path}/_versions") if entry.name.endswith(".manifest"))
+        facts = max((entry.stat() for entry in entries), key=lambda one: one.st_mtime_ns, default=facts)
     return f"{facts.st_size}:{facts.st_mtime_ns}"
 
 

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -91,7 +91,7 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
     Raises:
         SampleError: with status image_broken, image_too_large or image_refused, and a reason.
     """
-    return _upright(data, max_pixels, transparency)[0]
+    return _upright(data, max_pixels, transparency).pixels
 
 
 def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> tuple[int, int]:
@@ -106,14 +106,23 @@ def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "
     return width, height
 
 
-def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> tuple[Pixels, Pixels | None]:
-    """Returns the pixels of an image, and its alpha channel if it shows something only there."""
+class _Decoded(NamedTuple):
+    """An image, upright: its pixels, its alpha channel if it shows something only there, its mean transparency."""
+
+    pixels: Pixels
+    hidden: Pixels | None
+    transparent: float
+
+
+def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> _Decoded:
     with _loaded(data, max_pixels) as image:
-        hidden = _hidden(image) if transparency == "drop" else None
+        hidden, transparent = _alpha(image)
+        hidden = hidden if transparency == "drop" else None
         pixels, turn = _rgb(image, transparency), _TURNS.get(_orientation(image))
-    if turn is None:
-        return pixels, hidden
-    return np.ascontiguousarray(turn(pixels)), None if hidden is None else np.ascontiguousarray(turn(hidden))
+    if turn is not None:
+        pixels = np.ascontiguousarray(turn(pixels))
+        hidden = None if hidden is None else np.ascontiguousarray(turn(hidden))
+    return _Decoded(pixels, hidden, transparent)
 
 
 @contextmanager
@@ -223,13 +232,14 @@ def _opaque(image: Image.Image, transparency: Transparency) -> Image.Image:
     return image.convert("RGB")
 
 
-def _hidden(image: Image.Image) -> Pixels | None:
-    """Returns the alpha channel of an image that is a single colour once transparency is ignored, else None."""
+def _alpha(image: Image.Image) -> tuple[Pixels | None, float]:
+    """Returns the alpha channel if the image is a single colour without it, else None; and the mean transparency."""
     if not _has_transparency(image):
-        return None
+        return None, 0.0
     full = image if image.mode in ("RGBA", "LA") else image.convert("RGBA")
     *colours, opacity = [int(high - low) for low, high in np.asarray(full.getextrema())]
-    return np.asarray(full.getchannel("A")) if max(colours) <= _ONE_COLOUR < opacity else None
+    alpha = np.asarray(full.getchannel("A"))
+    return alpha if max(colours) <= _ONE_COLOUR < opacity else None, 1 - float(alpha.mean()) / 255
 
 
 def is_image(data: bytes) -> bool:
@@ -291,7 +301,7 @@ def fill_pixels(
         return  # the reader has marked it: there is no image member
     try:
         if keeps_pixels:
-            sample.pixels, sample.hidden = _upright(sample.image, max_pixels, transparency)
+            sample.pixels, sample.hidden, sample.transparent = _upright(sample.image, max_pixels, transparency)
             sample.height, sample.width = sample.pixels.shape[:2]
         else:
             sample.width, sample.height = decoded_size(sample.image, max_pixels=max_pixels, transparency=transparency)

@@ -19,7 +19,9 @@ from tamis.pool.tar import TarShard
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
-_LONGEST_FIRST = sorted(TARS + TABLES, key=len, reverse=True)
+_TABLES = (*TABLES, ".lance")
+
+_LONGEST_FIRST = sorted(TARS + _TABLES, key=len, reverse=True)
 
 
 def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] | None = None) -> Pool:
@@ -49,7 +51,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
                 f"the field {field!r} has the name of a column of the index, which it would hide; leave it out of "
                 "'fields'"
             )
-    endings = {"auto": TARS + TABLES, "webdataset": TARS, "table": TABLES, "datacomp": (".parquet",)}[spec.format]
+    endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",)}[spec.format]
     found = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings)))
     urls, kind = _kind_of(found, spec)
     named = {name for path in spec.paths for name in expand_braces(path)}
@@ -83,10 +85,10 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
                 "out; 'image_extensions' says which members are images"
             )
         return tars, "webdataset"
-    tables = [url for url in urls if url.endswith(TABLES)]
+    tables = [url for url in urls if url.endswith(_TABLES)]
     if not tables:
         raise PoolError(
-            f"{urls[0]!r} is not a pool file: expected tars ({', '.join(TARS)}) or tables ({', '.join(TABLES)})"
+            f"{urls[0]!r} is not a pool file: expected tars ({', '.join(TARS)}) or tables ({', '.join(_TABLES)})"
         )
     if spec.format == "datacomp":
         return tables, "datacomp"

@@ -1,4 +1,4 @@
-"""Columns and rows of tables: Parquet, CSV, TSV, JSON lines."""
+"""Columns and rows of tables: Parquet, CSV, TSV, JSON lines, Lance."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from tamis.errors import PoolError, UnreachedError, nearest
 from tamis.pool.files import open_file, stamp
+from tamis.pool.lance import is_lance, lance_batches, lance_schema
 from tamis.pool.source import MAX_TEXT_BYTES, json_type_name
 from tamis.remote import is_transient
 
@@ -40,7 +41,11 @@ LONGEST_LINE = 2 * MAX_TEXT_BYTES
 def table_rows(
     url: str, columns: Sequence[str], first: int = 0, rows: int | None = None, batch: int = BATCH
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields rows as {column: value}; all arguments but `url` count for Parquet only, other files are read whole."""
+    """Yields rows as {column: value}; CSV, TSV and JSON lines are read whole, whatever the other arguments are."""
+    if is_lance(url):
+        for part in lance_batches(url, columns, first, rows, batch):
+            yield from _cells(part)
+        return
     if url.endswith(".parquet"):
         yield from _parquet_rows(url, columns, first, rows, batch)
         return
@@ -121,6 +126,8 @@ def _json_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
 def column_kinds(url: str) -> dict[str, str]:
     """Returns what each column holds, judging by the start of the file: `TEXT`, `TEXTS`, or something else."""
     try:
+        if is_lance(url):
+            return {column.name: _arrow_kind(column.type) for column in lance_schema(url)}
         with open_file(url) as raw:
             if url.endswith(".parquet"):
                 return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}

@@ -57,7 +57,7 @@ class PoolSpec:
     Attributes:
         path: a folder, a file, a glob, a brace range or an fsspec URL; or several of these. Signs in a local path, or
             in its leading folders, are taken literally if that path exists.
-        format: "auto" finds out whether the pool is WebDataset tars, tables or DataComp metadata.
+        format: "auto" finds out whether the pool is WebDataset tars, tables (Lance too) or DataComp metadata.
         caption: which text is the caption. For tars a member's extension ("txt") or a field of the sample's json
             ("json:long_caption"); for tables a column. None: "txt", or the first column of a usual name.
         captions: where an image has several captions (a list, or lines of a member): "first" or "longest" (in

@@ -1,4 +1,4 @@
-"""Tables of image and caption: Parquet, CSV, TSV and JSON lines; images as paths, bytes, or Hugging Face structs."""
+"""Tables of image and caption (Parquet, CSV, TSV, JSON lines, Lance); images as paths, bytes or Hub structs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tamis.data import Member, Sample
 from tamis.errors import SampleError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, read_head
 from tamis.pool.images import is_image
+from tamis.pool.lance import fragment_rows, is_lance
 from tamis.pool.rows import (
     BATCH,
     CAPTION_COLUMNS,
@@ -93,10 +94,11 @@ class TableShard(Shard):
     def _samples(self) -> Iterator[Sample]:
         return (sample for number, row in self.rows() for sample in self.samples_in(number, row))
 
-    def rows(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yields the rows of this shard with their numbers: in Parquet from `first` on, in other files all."""
-        first = first if self.url.endswith(".parquet") else 0
+    def rows(self, first: int = 0, most: int | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yields rows of this shard with their numbers: of Parquet and Lance `most` from `first` on, of others all."""
+        first = first if self.url.endswith((".parquet", ".lance")) else 0
         left = None if self.range.rows is None else self.range.rows - first
+        left = most if left is None or (most is not None and most < left) else left
         try:
             yield from enumerate(
                 table_rows(self.url, self.columns(), self.range.first + first, left, self.batch), first
@@ -106,7 +108,7 @@ class TableShard(Shard):
             raise kind(f"{self.url}: cannot be read further: {error}") from error
 
     def columns(self) -> list[str]:
-        """Returns the columns to read from a Parquet file."""
+        """Returns the columns to read from Parquet or Lance."""
         images = [] if self.image is None else [self.image]
         return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
 
@@ -160,6 +162,8 @@ class TableShard(Shard):
         return members[0] if members and self.image is not None else None
 
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
+        if is_lance(self.url):
+            return _ByRun(self, whole)
         return _ByRow(self, whole) if whole or self._holds_images() else _ByPath(self)
 
     def _holds_images(self) -> bool:
@@ -253,12 +257,17 @@ class _ByRow:
         for number, cells in itertools.chain(here, self._rows):
             if number == row:
                 self._next, self._cells = row + 1, cells
-                found = self._shard.again(row, cells, members, caption, whole=self._whole)
-                if self._whole and isinstance(found, SampleFiles):
-                    self._warn_of_no_image(row, found)
-                return found
+                return self._again(row, cells, members, caption)
         self.close()
         return self._shard.no_row(row)
+
+    def _again(
+        self, row: int, cells: Mapping[str, Any], members: Sequence[Member], caption: str | None
+    ) -> SampleFiles | Problem:
+        found = self._shard.again(row, cells, members, caption, whole=self._whole)
+        if self._whole and isinstance(found, SampleFiles):
+            self._warn_of_no_image(row, found)
+        return found
 
     def _warn_of_no_image(self, row: int, found: SampleFiles) -> None:
         if self._warned or found.sample.image is None or found.files.keys() > {"txt", "json"}:
@@ -268,6 +277,25 @@ class _ByRow:
             "%s: the column %r does not hold an image in row %d (and maybe others), so none is copied",
             *(self._shard.url, self._shard.image, self._shard.range.first + row),
         )
+
+
+class _ByRun(_ByRow):
+    """Reads rows of a Lance dataset in any order, neighbours with one scan."""
+
+    sequential = False
+
+    def read(
+        self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
+    ) -> list[SampleFiles | Problem]:
+        places = [_table_row(*which) for which in zip(rows, members, captions, strict=True)]
+        held: dict[int, Mapping[str, Any]] = {}
+        for _, run in itertools.groupby(enumerate(sorted(set(places))), key=lambda place: place[1] - place[0]):
+            numbers = [row for _, row in run]
+            held |= self._shard.rows(numbers[0], len(numbers))
+        return [
+            self._again(row, held[row], some, caption) if row in held else self._shard.no_row(row)
+            for row, some, caption in zip(places, members, captions, strict=True)
+        ]
 
 
 def _table_row(row: int, members: Sequence[Member], caption: str | None) -> int:
@@ -312,18 +340,21 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     caption = choose_column("caption", spec.caption, _CAPTION_COLUMNS, present, url)
     check_texts(caption, kinds, url)
     ranges = [RowRange()]
-    if url.endswith(".parquet"):
+    if url.endswith((".parquet", ".lance")):
         try:
-            with open_file(url) as raw:
-                facts = pq.ParquetFile(raw).metadata
-                sizes = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
+            ranges = row_ranges(fragment_rows(url) if is_lance(url) else _group_rows(url))
         except OSError as error:
             raise unopened(url, "a table", error) from error
-        ranges = row_ranges(sizes)
     return [
         TableShard(name=piece_name(stem, ranges, part), url=url, spec=spec, image=image, caption=caption, range=part)
         for part in ranges
     ]
+
+
+def _group_rows(url: str) -> list[int]:
+    with open_file(url) as raw:
+        facts = pq.ParquetFile(raw).metadata
+        return [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
 
 
 def piece_name(stem: str, ranges: Sequence[RowRange], part: RowRange) -> str:

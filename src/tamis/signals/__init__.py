@@ -23,6 +23,7 @@ SIGNALS = Register(
         "caption_length": "basic:CaptionLength",
         "image_size": "basic:ImageSize",
         "image_hash": "image_hash:ImageHash",
+        "image_quality": "image_quality:ImageQuality",
         "language": "basic:Language",
         "class_mentions": "classes:ClassMentions",
         "class_similarity": "classes:ClassSimilarity",

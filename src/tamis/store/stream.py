@@ -117,7 +117,7 @@ def samples_of(
     in whole row groups. For random orders use uncompressed tars.
 
     Several processes can share the work by slices of one order, `order=order[rank::world]`: a stream depends only on
-    its order. For pools on a store the processes must be spawned, not forked.
+    its order. For pools on a store and Lance datasets the processes must be spawned, not forked.
 
     Memory: at most `ahead` bytes of files, and the same again of pixels, unless two samples exceed that. In addition
     about 100 bytes (and the caption) for each different row, up to 512 MiB, 1 byte for every row of the run and 8 for
