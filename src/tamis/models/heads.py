@@ -24,14 +24,8 @@ from tamis.models.ocr import load_network
 from tamis.models.reference import resolve, shapes_in
 
 #: What is between two layers. "auto": what the file says, else what its names say; see `functions_between`.
-Activation = Literal["auto", "none", "relu", "silu", "tanh"]
-
-_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "none": lambda x: x,
-    "relu": lambda x: np.maximum(x, 0),
-    "silu": lambda x: x * sigmoid(x),
-    "tanh": np.tanh,
-}
+Activation = Literal["auto", "none", "relu", "tanh"]
+_FUNCTIONS: Mapping[str, Any] = {"none": lambda x: x, "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}
 
 _PARTS = {"weight": "weight", "coef_": "weight", "kernel": "kernel", "kernel:0": "kernel"}  # torch, scikit-learn, Keras
 _PARTS |= {"bias": "bias", "intercept_": "bias", "bias:0": "bias"}
@@ -43,6 +37,9 @@ _LARGEST = 1 << 30  # bytes of an unpacked npz
 
 #: A function of (n, d) rows to (n, k); ModelError if it takes another d.
 Network = Callable[[Float32s], Float32s]
+
+#: Name, weight (outputs, inputs) and bias (outputs,).
+Layer = tuple[str, Float32s, Float32s]
 
 
 def load_head(weights: str, activation: Activation, device: Device) -> tuple[Network, str | None]:
@@ -58,10 +55,8 @@ def load_head(weights: str, activation: Activation, device: Device) -> tuple[Net
     between = [*functions_between(layers, named, path), _FUNCTIONS["none"]]
 
     def network(rows: Float32s) -> Float32s:
-        if rows.shape[1] != layers[0][1].shape[1]:
-            raise ModelError(
-                f"{path} takes embeddings of {layers[0][1].shape[1]} numbers, and these have {rows.shape[1]}"
-            )
+        if rows.shape[1] != (width := layers[0][1].shape[1]):
+            raise ModelError(f"{path} takes embeddings of {width} numbers, and these have {rows.shape[1]}")
         for (_, weight, bias), function in zip(layers, between, strict=True):
             rows = function(rows @ weight.T + bias)
         return rows
@@ -87,9 +82,7 @@ def _onnx(path: Path, device: Device) -> Network:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the arrays of a safetensors or npz file, and the texts next to them."""
     if path.suffix not in (".safetensors", ".npz"):
-        raise ModelError(
-            f"{path} is no safetensors, npz or ONNX file: `tamis convert` reads .pth; export others to ONNX"
-        )
+        raise ModelError(f"{path} is no safetensors, npz or ONNX file: `tamis convert` reads .pth; export others")
     with one_sentence("the head", path):
         if path.suffix == ".npz":
             if sum(file.file_size for file in zipfile.ZipFile(path).infolist()) > _LARGEST:
@@ -105,41 +98,31 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
             return {name: file.get_tensor(name).float().numpy() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
-def linear_layers(tensors: Mapping[str, Any], path: Path) -> list[tuple[str, Float32s, Float32s]]:
-    """Returns name, weight (outputs, inputs) and bias (outputs,) of each layer in order, else ModelError."""
+def linear_layers(tensors: Mapping[str, Any], path: Path) -> list[Layer]:
+    """Returns the layers of a head in their order; ModelError if the tensors are anything else."""
     parts: dict[str, dict[str, Any]] = {}
     for tensor in tensors:
         name, _, part = tensor.replace("/", ".").rpartition(".")
         if part not in _PARTS:
-            raise ModelError(
-                f"{path} holds {brief(tensor)}, which is no part of a linear layer: export the head to ONNX"
-            )
+            raise ModelError(f"{path} holds {brief(tensor)}, no part of a linear layer: export the head to ONNX")
         parts.setdefault(name, {})[_PARTS[part]] = np.asarray(tensors[tensor], np.float32)
-    layers: list[tuple[str, Float32s, Float32s]] = []
-    for name in sorted(parts, key=_natural):
+    layers: list[Layer] = []
+    numbered = {name: [int(one) if one.isdecimal() else one for one in re.split(r"(\d+)", name)] for name in parts}
+    for name in sorted(parts, key=numbered.__getitem__):  # "layers.10" comes after "layers.9"
         found = parts[name]
         weight = found["kernel"].T if "kernel" in found else np.atleast_2d(found.get("weight", np.empty(0)))
         bias = found.get("bias", np.zeros(len(weight), np.float32)).reshape(-1)
         inputs = len(layers[-1][2]) if layers else weight.shape[-1]
         if weight.ndim != 2 or weight.shape[1] != inputs or not inputs or bias.shape != weight.shape[:1]:
-            raise ModelError(
-                f"{path}: {name or 'its tensor'} is {weight.shape}, no linear layer of {inputs} inputs: it is no stack "
-                "of linear layers. Export the head to ONNX"
-            )
+            wrong = f"{path}: {name or 'its tensor'} is {weight.shape}, no linear layer of {inputs} inputs"
+            raise ModelError(f"{wrong}: it is no stack of layers. Export the head to ONNX")
         layers.append((name, weight, bias))
     if not layers:
         raise ModelError(f"{path} holds no layer")
     return layers
 
 
-def _natural(name: str) -> list[Any]:
-    """Sorts "layers.10" after "layers.9"."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-
-
-def functions_between(
-    layers: Sequence[tuple[str, Float32s, Float32s]], activation: str, path: Path
-) -> list[Callable[[Any], Any]]:
+def functions_between(layers: Sequence[Layer], activation: str, path: Path) -> list[Callable[[Any], Any]]:
     """Returns the function after each layer but the last.
 
     With "auto" it is ReLU, but nothing in the improved aesthetic predictor, and nothing between layers whose numbers
@@ -156,8 +139,3 @@ def functions_between(
     if follows and all(follows):
         raise ModelError(f"{path} does not say what is between its layers: set activation to {', '.join(_FUNCTIONS)}")
     return [_FUNCTIONS["none" if one else "relu"] for one in follows]
-
-
-def sigmoid(x: Any) -> Any:
-    """Returns 1 / (1 + exp(-x)), without overflow."""
-    return 0.5 * (1 + np.tanh(0.5 * x))
