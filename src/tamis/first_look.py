@@ -25,7 +25,7 @@ from tamis.graph import Identities
 from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
-from tamis.pool.source import PoolSpec
+from tamis.pool.source import SAMPLE_UID, PoolSpec
 from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.formats import status_words
 from tamis.run.fill import fill
@@ -223,5 +223,5 @@ def _pool_options(pool: PoolSpec) -> list[str]:
     values = [(name, getattr(pool, name)) for name in names]
     usual = PoolSpec(path=pool.path)
     options = [(name, str(value)) for name, value in values if value != getattr(usual, name)]
-    options += [("field", name) for name in pool.fields]
+    options += [("field", name) for name in pool.fields if name != SAMPLE_UID or pool.captions != "each"]
     return [word for name, value in options for word in (f"--{name.replace('_', '-')}", value)]

@@ -61,7 +61,7 @@ class ModelPixels(Node):
         if self.fit == "crop":
             preprocess = preprocess.cropping()
 
-        return lambda *, images: [None if image is None else preprocess.resize(image) for image in images]
+        return lambda *, images: each_present(images, lambda present: map(preprocess.resize, present))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,18 +19,24 @@ T = TypeVar("T")
 def of_present(
     items: Sequence[Any], compute: Callable[[Any], Floats], shape: tuple[int, ...] = (), dtype: Any = np.float32
 ) -> Floats:
-    """Applies a function to all items except None, at once; returns (n, *shape), NaN for None."""
+    """Applies a function to all items except None, at once; returns (n, *shape), NaN for None.
+
+    An item that occurs several times (the pixels of an image with several captions) is computed once.
+    """
     results = np.full((len(items), *shape), np.nan, dtype)
     present = [n for n, item in enumerate(items) if item is not None]
     if present:
-        results[present] = compute([items[n] for n in present])
+        own = {id(items[n]): items[n] for n in present}
+        places = {key: place for place, key in enumerate(own)}
+        results[present] = np.asarray(compute(list(own.values())))[[places[id(items[n])] for n in present]]
     return results
 
 
 def each_present(items: Sequence[Any], compute: Callable[[list[Any]], Iterable[T]]) -> list[T | None]:
-    """Applies a function to all items except None, at once; returns n results, None for None."""
-    results = iter(compute([item for item in items if item is not None]))
-    return [None if item is None else next(results) for item in items]
+    """Applies a function to all items except None, at once, and once to each; returns n results, None for None."""
+    own = {id(item): item for item in items if item is not None}
+    results = dict(zip(own, compute(list(own.values())), strict=True))
+    return [None if item is None else results[id(item)] for item in items]
 
 
 def of_distinct(texts: Sequence[str | None], compute: Callable[[list[str]], Iterable[T]], missing: T) -> list[T]:

@@ -323,10 +323,8 @@ def own_texts(files: dict[str, bytes], row: Sample, spec: PoolSpec, ext: str) ->
     """Replaces a sample's texts by those of one row: its caption in `ext`, and with `captions: each` its uid."""
     if spec.captions is not None and row.shown_caption is not None:
         files[ext] = row.shown_caption.encode()
-    meta = read_json(row, files.get("json")) if spec.captions == "each" else {}
-    if given := parse_uid(meta.get("uid")):
-        meta |= {"uid": format_uid(*row.uid), SAMPLE_UID: format_uid(*given)}
-        files["json"] = json_bytes(meta)
+    if spec.captions == "each" and "json" in files and (given := row.given.get(SAMPLE_UID)):
+        files["json"] = json_bytes(read_json(row, files["json"]) | {"uid": format_uid(*row.uid), SAMPLE_UID: given})
 
 
 def json_bytes(value: Any) -> bytes:

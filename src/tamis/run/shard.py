@@ -265,6 +265,7 @@ class BatchReader:
     def __init__(self, plan: Plan, task: Task, index: Path, decoders: int, kept: Unfinished) -> None:
         self.plan, self.shard, self.index, self.decoders, self.kept = plan, task.shard, index, decoders, kept
         self.ending: ShardError | None = None
+        self._before: list[Sample] = []  # the last of the group before
 
     def from_file(self, *, decodes: bool, keeps_pixels: bool = True) -> Iterator[list[Sample]]:
         """Yields batches of samples; with `keeps_pixels` False, only sizes and errors of images matter."""
@@ -303,11 +304,14 @@ class BatchReader:
             for sample in some:
                 fill_pixels(sample, max_pixels=spec.max_pixels, **how)
 
-        repeats = [(one, next_) for one, next_ in pairwise(samples) if next_.image is one.image is not None]
+        repeats = [
+            (one, next_) for one, next_ in pairwise([*self._before, *samples]) if next_.image is one.image is not None
+        ]
+        self._before = samples[-1:]
         skipped = {id(sample) for _, sample in repeats}
         own = [sample for sample in samples if id(sample) not in skipped]
         with undisturbed(spec.max_pixels):
-            if threads is None or len(own) == 1:
+            if threads is None or len(own) <= 1:
                 fill(own)
             else:
                 count = min(self.decoders, len(own))
