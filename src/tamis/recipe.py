@@ -422,6 +422,9 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
     """
     settings = {name: _subrecord(cls, name, value, where) for name, value in settings.items()}
     _check_keys(cls, settings, where, extra)
+    one_of = getattr(cls, "ONE_OF", ())
+    if one_of and not settings.keys() & {*one_of}:
+        raise RecipeError(f"{where}: the setting {one_of[0]!r} is missing{_for_example(cls, one_of[0])}")
     try:
         return _validator(cls).validate_python(settings)
     except pydantic.ValidationError as error:
