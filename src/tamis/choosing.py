@@ -94,9 +94,9 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     """
     columns: dict[str, str] = {}
     for label, signal in recipe.signals:
-        wanted = json.loads(json.dumps(settings(signal)))
+        wanted = json.loads(json.dumps(settings(signal, execution=False)))
         groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
-        same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
+        same = [group for group in groups if _made(group.facts.get("settings") or {}) == _made(wanted)]
         for column in signal.columns:
             names = {column.name, f"{label or signal.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)
             for name in names if groups else ():
@@ -114,6 +114,11 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
                         recipe.name, signal.name, asked, str(run.path), stored,
                     )  # fmt: skip
     return columns
+
+
+def _made(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings without those that are None, which runs from before a setting lack."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:
@@ -222,6 +227,7 @@ def _maker(column: str) -> tuple[str, Signal] | None:
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
+    required += getattr(cls, "ONE_OF", ())[:1]
     values = {setting: next(iter(usual(cls.name, setting)), setting.upper()) for setting in required}
     try:
         return column.rpartition(".")[0], signal_from({cls.name: values})[1]

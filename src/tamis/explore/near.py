@@ -100,6 +100,10 @@ class Near:
     def _embedded(self, name: str, kind: type[TextEmbedding | ImageEmbedding], source: Node, one: Any) -> Float32s:
         """Embeds one text or image with the model that made the stored embeddings."""
         about = self._run.table().about(name)
+        if "model" not in about["settings"]:
+            raise RecipeError(
+                f"the run's {name} were made elsewhere, by a model that is not known here: search by a pair instead"
+            )
         node = kind(model=about["settings"]["model"])
         with self._guard:
             if self._executor is None:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from tamis.arrays import Floats
-from tamis.data import Device, ModelRef, Node
+from tamis.data import Device, FileRef, ModelRef, Node, Samples
 from tamis.errors import ModelError, check_words
 from tamis.features.sources import Captions, DecodedImages, each_present, of_present
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
+from tamis.pool.vectors import Side, load_vectors
 
 #: How images are made to fit a model; see `ModelPixels`.
 Fit = Literal["model", "crop"]
@@ -176,6 +178,41 @@ class PromptedTextEmbedding(_Embedding):
             return embed_present(prompted, lambda texts: clip.texts(tokenize(texts)), clip.size)
 
         return embed
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenVectors(Node):
+    """Embeddings made elsewhere: (n, d) float16 unit rows, NaN for a pair without a usable vector.
+
+    They are called as those of a model are, `image_embedding` or `text_embedding`, so steps read them alike.
+
+    Attributes:
+        file: Parquet with `uid` or `key`, and `image` and `text` (or one of them) as lists of numbers, 4 GiB as
+            float16 at most; or a folder with image.npy and text.npy, (m, d) floats and memory-mapped, and uid.npy,
+            uid.txt or key.txt. Pairs with the same key in several shards share their vectors.
+        side: "image" or "text".
+    """
+
+    version: ClassVar[int] = 1
+    host: ClassVar[bool] = True
+    in_index: ClassVar[bool] = True
+    stored_as: ClassVar[str] = "embeddings"
+    file: FileRef
+    side: Side = "image"
+
+    def __post_init__(self) -> None:
+        check_words(self)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # each side has its own
+        return f"{self.side}_embedding"
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        vectors = load_vectors(Path(self.file).expanduser())
+        return lambda *, samples: vectors.rows(self.side, samples)
 
 
 def embed_present(items: Sequence[Any], embed: Callable[[Any], Floats], size: int) -> Floats:

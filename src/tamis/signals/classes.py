@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Floats
 from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.errors import RecipeError, check_words, nearest, unknown_message, without_effect
-from tamis.features.embeddings import ImageEmbedding
+from tamis.features.embeddings import GivenVectors, ImageEmbedding
 from tamis.math.similarity import nearest_of, unit_rows
 from tamis.pool.datacomp import GivenEmbedding
 from tamis.signals.basic import CaptionSignal
@@ -219,6 +219,7 @@ class ZeroShotClass(Signal):
         templates: sentences around the names: "photo", "scenes", "name", or a list such as ["a photo of a {}."].
         embedding: "image_embedding", from `model`; or DataComp's published "b32_img" or "l14_img", for metadata without
             images. Then only the text tower of `model` runs, and it must match the embeddings.
+        embeddings_from: image embeddings made elsewhere by `model`, likewise. See `GivenVectors`.
 
     Emits:
         zero_shot_class: the name of the class. None if the image does not decode, or has no embedding.
@@ -256,15 +257,20 @@ class ZeroShotClass(Signal):
     classes_from: OptionalFileRef = None
     templates: str | tuple[str, ...] = "photo"
     embedding: Literal["image_embedding", "b32_img", "l14_img"] = "image_embedding"
+    embeddings_from: OptionalFileRef = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_classes(self)
         templates_of(self.templates)
         check_words(self)
+        if self.embeddings_from is not None:
+            without_effect(self, "embedding", because="embeddings_from reads image embeddings from a file")
 
     def needs(self) -> Mapping[str, Node]:
         if self.embedding in _GIVEN:
             return {"images": GivenEmbedding(array=self.embedding, size=_GIVEN[self.embedding])}
+        if self.embeddings_from is not None:
+            return {"images": GivenVectors(file=self.embeddings_from)}
         return {"images": ImageEmbedding(model=self.model)}
 
     def load(self, device: Device) -> Callable[..., Any]:

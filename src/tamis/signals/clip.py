@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
-from tamis.data import Column, Device, FileRef, ModelRef, Node, Signal
+from tamis.data import (
+    LATER,
+    Column,
+    Device,
+    FileRef,
+    ModelRef,
+    Node,
+    OptionalFileRef,
+    OptionalModelRef,
+    Signal,
+)
 from tamis.errors import ModelError, at_least_one
 from tamis.features.embeddings import (
     AlikeImageEmbedding,
+    GivenVectors,
     ImageEmbedding,
     ModelPixels,
     PromptedTextEmbedding,
@@ -22,6 +33,18 @@ from tamis.features.embeddings import (
 )
 from tamis.features.sources import Captions, of_present
 from tamis.math.similarity import rowwise_dot
+from tamis.pool.vectors import SIDES
+
+#: Reasons for a missing score by whether the vectors of image and caption are missing.
+_LACKING = {
+    (lacks_image, lacks_text): which and f"embeddings_from has no usable vector of the pair's {which}"
+    for lacks_image, lacks_text, which in (
+        (False, False, None),
+        (True, False, "image"),
+        (False, True, "caption"),
+        (True, True, "image and caption"),
+    )
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +56,12 @@ class ClipScore(Signal):
 
     Attributes:
         model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name.
+        embeddings_from: embeddings made elsewhere, instead of a model: Parquet or a folder of arrays. With
+            `--keep embeddings` the run stores them, for every step that reads embeddings. See `GivenVectors`.
 
     Emits:
         clip: cosine, in [-1, 1]; between 0.1 and 0.4 in practice for OpenAI's models. NaN if the image does not decode
-            or there is no caption.
+            or there is no caption; with `embeddings_from`, if it lacks a vector of the pair.
 
     Cost: 75 ms per pair with ViT-B/32, float32, two CPU cores; docs/performance.md.
     """
@@ -44,13 +69,29 @@ class ClipScore(Signal):
     name = "clip"
     version = 1
     columns = (Column("clip", "cosine", "high", about="cosine of image and caption embedding"),)
-    model: ModelRef
+    ONE_OF: ClassVar[tuple[str, ...]] = ("model", "embeddings_from")
+    model: OptionalModelRef = None
+    embeddings_from: OptionalFileRef = field(default=None, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if (self.model is None) == (self.embeddings_from is None):
+            raise ValueError("set model, a checkpoint, or embeddings_from, a file of embeddings: one of the two")
 
     def needs(self) -> Mapping[str, Node]:
-        return {"image": ImageEmbedding(model=self.model), "text": TextEmbedding(model=self.model)}
+        if self.model is not None:
+            return {"image": ImageEmbedding(model=self.model), "text": TextEmbedding(model=self.model)}
+        assert self.embeddings_from is not None
+        return {side: GivenVectors(file=self.embeddings_from, side=side) for side in SIDES}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        return lambda *, image, text: {"clip": rowwise_dot(image, text)}
+        def score(*, image: Floats, text: Floats) -> dict[str, Any]:
+            columns: dict[str, Any] = {"clip": rowwise_dot(image, text)}
+            if self.embeddings_from is not None:
+                lacks = np.stack([np.isnan(rows).any(1) for rows in (image, text)], axis=1).tolist()
+                columns["reason"] = [_LACKING[tuple(one)] for one in lacks]
+            return columns
+
+        return score
 
 
 @dataclass(frozen=True, kw_only=True)
