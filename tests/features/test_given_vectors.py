@@ -178,11 +178,14 @@ def test_vectors_need_no_images_and_no_text_side(pool: Path, tmp_path: Path, cli
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
     classes = {"model": clip_model, "classes_from": str(tmp_path / "classes.txt")}
     signals.append({"zero_shot_class": classes | {"embeddings_from": str(tmp_path / "image.parquet")}})
-    run = score(captions, tmp_path / "run", *signals, keep=["embeddings"])
+    np.savez(tmp_path / "head.npz", coef_=np.ones((1, 24), np.float32), intercept_=np.zeros(1, np.float32))
+    head = {"weights": str(tmp_path / "head.npz"), "embeddings_from": str(tmp_path / "image.parquet")}
+    run = score(captions, tmp_path / "run", *signals, {"head": head}, keep=["embeddings"])
     stored = np.concatenate([run.embedding("image_embedding", shard) for shard in run.shards])
     np.testing.assert_array_equal(stored, unit_rows(image).astype(np.float16))
     assert np.isnan(run.to_numpy("clip")).all()
     assert not np.isnan(run.to_numpy("class_cosine")).any()
+    np.testing.assert_allclose(run.to_numpy("head"), stored.astype(np.float32).sum(1), atol=1e-5)
 
 
 def test_scores_by_a_model_keep_their_fingerprints(clip_model: str) -> None:
