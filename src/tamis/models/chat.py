@@ -1,13 +1,12 @@
 """Vision-language models that answer an instruction about an image, each with its own processor.
 
-To add a type, add a line to `KINDS` and a tiny checkpoint to `CHAT` in `tests/factories.py`.
+To add a type, add a line to `KINDS`, a tiny checkpoint to `tests/tiny_captioners.py` and its name to docs/models.md.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, mod
 from tamis.models.nucleus import Sampling, drawn_token
 from tamis.models.preprocess import LARGEST_SIDE
 from tamis.models.reference import object_in, resolve
+from tamis.models.server import LIKELIEST, Answer
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,6 @@ _MARKS = (
     *("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
 )
 
-
 #: Parts of a processor that read videos and sounds.
 _NOT_IMAGES = ("video_processor", "feature_extractor")
 
@@ -119,8 +118,8 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
             "num_additional_image_tokens": int("clip" in getattr(vision, "model_type", "")),
         }
         settings |= {name: value for name, value in found.items() if settings.get(name) is None}
-    parts = {"image_processor": images, "tokenizer": tokenizer, "chat_template": _template(folder, own, tokenizer)}
     with one_sentence("the processor", folder):
+        parts = {"image_processor": images, "tokenizer": tokenizer, "chat_template": _template(folder, own, tokenizer)}
         processor = Still(**settings | {name: part for name, part in parts.items() if name in parameters})
     # The other side gives other logits: by 1 to 3 where it was tried.
     tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
@@ -143,11 +142,9 @@ def _check_sizes(folder: Path, settings: Mapping[str, Any], *, areas: bool) -> N
 def _template(folder: Path, own: Mapping[str, Any], tokenizer: Any) -> Any:
     """Returns the chat template of a folder, None without one, from the first place where transformers looks."""
     old, new = folder / "chat_template.json", folder / "chat_template.jinja"
-    if own.get("chat_template"):
-        return own["chat_template"]
-    if old.is_file():
-        return object_in(old).get("chat_template")
-    return new.read_text(encoding="utf-8") if new.is_file() else tokenizer.chat_template
+    found = own.get("chat_template") or (object_in(old).get("chat_template") if old.is_file() else None)
+    found = found or (new.read_text(encoding="utf-8") if new.is_file() else tokenizer.chat_template)
+    return found.get("default") if isinstance(found, dict) else found  # several, by name
 
 
 class ChatModel:
@@ -171,22 +168,26 @@ class ChatModel:
         path = resolve(model).path
         cls: Any = transformers.AutoModelForImageTextToText
         network = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
-        for part in network.modules():  # of some, an inner model generates
-            if (found := getattr(part, "generation_config", None)) is not None:
-                ours: Any = transformers.GenerationConfig
-                part.generation_config = ours(**{name: getattr(found, name, None) for name in _MARKS})
         self.model, self.processor = network, load_processor(self.kind, path, network)
         self.tokenizer = self.processor.tokenizer
+        for part in network.modules():  # of some, an inner model generates
+            if (found := getattr(part, "generation_config", None)) is not None:
+                kept: dict[str, Any] = {name: getattr(found, name, None) for name in _MARKS}
+                if kept["pad_token_id"] is None:  # else the library warns at each batch
+                    kept["pad_token_id"] = self.tokenizer.pad_token_id
+                ours: Any = transformers.GenerationConfig
+                part.generation_config = ours(**kept)
         text = network.config.get_text_config(decoder=True)
         self._positions = int(getattr(text, "max_position_embeddings", None) or 10**9)
         if self.kind.plain is None and not self.processor.chat_template:
             raise ModelError(
-                f"{path} has no chat template, in chat_template.jinja, chat_template.json or the tokenizer's"
+                f"{path} has no chat template, which says how the model is asked about an image: copy the model's "
+                "chat_template.jinja into it"
             )
         # Text that stands for an image or for the end of a turn.
-        marks = {"<image>", getattr(self.processor, "image_token", None), *self.tokenizer.all_special_tokens}
-        longest_first = sorted((str(mark) for mark in marks if mark), key=len, reverse=True)
-        self._marks = re.compile("|".join(re.escape(mark) for mark in longest_first if len(mark) > 1))
+        added = (str(token) for token in self.tokenizer.added_tokens_decoder.values() if token.special)
+        marks = {"<image>", *self.tokenizer.all_special_tokens, *added}
+        self._marks = sorted((mark for mark in marks if len(mark) > 1), key=len, reverse=True)
         with one_sentence("the model", model):
             self._vocabulary = self._logits(self._first(self.kind.default)).shape[1]
 
@@ -238,17 +239,34 @@ class ChatModel:
             logits[rows] = self._logits(inputs)
         return logits
 
-    def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[str | None]:
-        """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`; None if refused."""
-        answers: list[str | None] = [None] * len(images)
+    def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[Answer]:
+        """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`."""
+        answers = [Answer(refused="the model's processor refuses the image, or its prompt is too long")] * len(images)
         for rows, inputs in self._batches(images, [self.plain(text) for text in prompts], max_tokens):
-            for row, text in zip(rows, self._texts(inputs, max_new_tokens=max_tokens), strict=True):
-                answers[row] = text
+            likeliest: list[tuple[Any, Any]] = []  # of each step: probabilities and ids, (n, 20)
+
+            def note(tokens: Any, scores: Any, noted: list[tuple[Any, Any]] = likeliest) -> Any:
+                noted.append(scores.float().softmax(-1).topk(min(LIKELIEST, scores.shape[1])))
+                return scores
+
+            made = self._generate(inputs, max_new_tokens=max_tokens, logits_processor=[note])[:, self._skip(inputs) :]
+            texts = self.tokenizer.batch_decode(made, skip_special_tokens=True)
+            for place, row in enumerate(rows):
+                steps = [(values[place].tolist(), self._words(ids[place])) for values, ids in likeliest]
+                chosen = zip(self._words(made[place]), steps, strict=True)
+                tokens = [(word, dict(zip(words, shares, strict=True))) for word, (shares, words) in chosen]
+                answers[row] = Answer(texts[place].strip(), tokens)
         return answers
+
+    def _words(self, ids: Any) -> list[str]:
+        return [str(word) for word in self.tokenizer.convert_ids_to_tokens(ids.tolist())]
 
     def plain(self, text: str) -> str:
         """Returns a text whose characters stand for nothing else: a caption may hold the mark of a turn's end."""
-        return self._marks.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
+        for mark in self._marks:
+            if mark in text:
+                text = text.replace(mark, f"{mark[0]} {mark[1:]}")
+        return text
 
     def _batches(
         self, images: Sequence[Pixels], prompts: Sequence[str], new: int, count: int = 1
