@@ -9,12 +9,13 @@ import dataclasses
 import inspect
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from chat_server import ChatServer, caption_of
 
 from tamis.data import Device, Samples, Signal
 from tamis.exporters import (
@@ -30,6 +31,7 @@ from tamis.exporters import (
 from tamis.features.text import RecognisedText, TextBoxes
 from tamis.graph import Executor
 from tamis.models.nucleus import Sampling
+from tamis.models.server import Server
 from tamis.models.text_to_image import Drawing
 from tamis.selectors import (
     SELECTORS,
@@ -90,6 +92,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
         # Seed 0 draws two captions whose similarities tie to 3e-8 in this tiny encoder: rounding says which is nearest.
         {"captioner": "git_model", "encoder": "clip_model", "sampling": Sampling(seed=1)},
     ],
+    "judge": [{"model": "llava_model"}, {"model": "served_model", "number": "written"}],
     "c_ssft": [{"folder": "epochs_model", "epochs": 2}],
     "c_rho": [{"clean": "clip_model", "pool": "siglip_model"}],
     "icc": [{"model": "regression_model"}, {"model": "norms"}],
@@ -118,7 +121,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
 TOLERANCE = {
     **dict.fromkeys(("icc", "clip_stroop", "itm"), 1e-4),
     **dict.fromkeys(("clip", "class_similarity", "zero_shot_class", "sieve", "c_ssft", "head"), 2e-3),
-    **dict.fromkeys(("c_rho", "pac"), 4e-3),
+    **dict.fromkeys(("c_rho", "pac", "judge"), 4e-3),
     **dict.fromkeys(("text_area", "tmars", "vba", "ave_clip"), 0.01),
 }
 
@@ -129,6 +132,7 @@ LOOKS_AT = {
     **{key: {"caption"} for key in ("caption_length", "language", "class_mentions", "class_similarity", "icc", "vba")},
     **{key: {"caption"} for key in ("sba", "clip_stroop", "ave_clip", "complexity_action")},
     **{key: {"image", "caption"} for key in ("clip", "tmars", "text_match", "sieve", "c_ssft", "c_rho", "pac", "itm")},
+    "judge": {"image", "caption"},
 }
 
 #: Embeddings of reference images.
@@ -254,6 +258,13 @@ def test_docstrings_say_what_a_class_does_and_what_its_settings_mean(register: M
 
 
 # ---- signals
+
+
+@pytest.fixture(scope="module")
+def served_model() -> Iterator[Server]:
+    """A model behind a server, which says a number that depends on image and caption."""
+    with ChatServer(lambda body: f"{len(caption_of(body)) % 50 + 20}/100") as server:
+        yield Server(url=server.url, model="tiny")
 
 
 @pytest.fixture

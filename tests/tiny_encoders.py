@@ -77,7 +77,7 @@ def qwen3_embedding(folder: Path) -> None:
 def bert(folder: Path, pooling: str = "mean_tokens", prompts: Mapping[str, str] | None = None, **more: Any) -> None:
     import transformers as hf
 
-    words = tokenizer("<s> $A </s>", lower=True)
+    words = more.pop("words", None) or tokenizer("<s> $A </s>", lower=True)
     save(folder, hf.BertModel(hf.BertConfig(**SIZE)), words, pooling, dict(prompts or {}), **more)
 
 

@@ -94,7 +94,7 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     """
     columns: dict[str, str] = {}
     for label, signal in recipe.signals:
-        wanted = json.loads(json.dumps(settings(signal)))
+        wanted = json.loads(json.dumps(settings(signal, execution=False)))
         groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
         same = [group for group in groups if _made(group.facts.get("settings") or {}) == _made(wanted)]
         for column in signal.columns:

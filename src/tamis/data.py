@@ -259,17 +259,27 @@ _hints: Callable[[type[Any]], dict[str, Any]] = cache(partial(get_type_hints, in
 def references(node: Node, to: Literal["model", "file", "parser"]) -> dict[str, str]:
     """Returns {setting: reference} of a node's settings that name models, files or spaCy pipelines and are not None."""
     hints = _hints(type(node))
-    named = [name for name in settings(node) if _Contents(to) in get_args(hints[name])[1:]]
-    return {name: getattr(node, name) for name in named if getattr(node, name) is not None}
+    kinds = {name: (hints[name], *get_args(hints[name])) for name in settings(node)}  # a union's, too
+    marked = [name for name, some in kinds.items() if any(_Contents(to) in _metadata(one) for one in some)]
+    return {name: value for name in marked if isinstance(value := getattr(node, name), str)}
 
 
-def settings(node: Any) -> dict[str, Any]:
-    """Returns the settings of a node (a dataclass) as JSON and recipes hold them, with records as nested mappings."""
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    return getattr(hint, "__metadata__", ())
+
+
+def settings(node: Any, *, execution: bool = True) -> dict[str, Any]:
+    """Returns the settings of a node (a dataclass) as JSON and recipes hold them, with records as nested mappings.
+
+    With `execution` False it leaves out settings that change no result: those that a record lists as `execution`.
+    """
     plain: dict[str, Any] = {}
     for setting in dataclasses.fields(node):
+        if not execution and setting.name in getattr(node, "execution", ()):
+            continue
         value = getattr(node, setting.name)
         if dataclasses.is_dataclass(value):
-            value = settings(value)
+            value = settings(value, execution=execution)
         plain[setting.name] = list(value) if isinstance(value, tuple) else value
     return plain
 

@@ -79,7 +79,7 @@ class Identities:
         later = {one.name for one in fields(cast(Any, node)) if one.metadata and getattr(node, one.name) is None}
         facts["settings"] = {
             name: value
-            for name, value in settings(node).items()
+            for name, value in settings(node, execution=False).items()
             if name not in {*models, *files, *parsers, *later}
             and not isinstance(getattr(node, name), Node)  # see "needs"
         }

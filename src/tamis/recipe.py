@@ -46,6 +46,8 @@ _DEEPEST = 20  # levels of --set: no recipe has more
 #: Validates values against the types of a record's fields. Cached, because building one is slow.
 _validator: Callable[[type[Any]], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)  # type: ignore[assignment]
 
+_WITH_URLS = ("pool", "run", "signals")  # keys whose URLs may hold secrets
+
 _GROUPS = ("all_of", "any_of", "none_of")
 
 PathLike = str | os.PathLike[str]
@@ -290,14 +292,16 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         selects="select" in data,
         exports=written,
         report=_path(data.get("report")),
-        text={key: _shown(value) if key in ("pool", "run") else json_ready(value) for key, value in data.items()},
+        text={
+            key: _shown(json_ready(value)) if key in _WITH_URLS else json_ready(value) for key, value in data.items()
+        },
     )
 
 
 def _shown(value: Any) -> Any:
-    """Returns a recipe's pool or run without the secrets of URLs, to save it."""
+    """Returns a recipe's pool, run or signals without the secrets of URLs, to save it."""
     if isinstance(value, dict):
-        return {key: _shown(inner) if key == "path" else inner for key, inner in value.items()}
+        return {key: _shown(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_shown(one) for one in value]
     return keep_secrets(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
@@ -456,10 +460,14 @@ def _for_example(cls: type[Any], setting: str) -> str:
 
 
 def _subrecord(cls: type[Any], name: str, value: Any, where: str) -> Any:
-    """Builds a nested settings record whose class depends on its content."""
-    choose = getattr(hints_of(cls).get(name), "class_of", None)
-    if choose is None or not isinstance(value, Mapping):
+    """Builds a nested settings record whose class depends on its content, or that is one of several kinds of value."""
+    hint = hints_of(cls).get(name)
+    choose = getattr(hint, "class_of", None)
+    if not isinstance(value, Mapping):
         return value
+    if choose is None:
+        records = [one for one in get_args(hint) if dataclasses.is_dataclass(one)]
+        return build(records[0], value, f"{where}, {name}") if len(records) == 1 else value  # type: ignore[arg-type]
     with _at(f"{where}, {name}"):
         kind = choose(value)
     return value if kind is hints_of(cls)[name] else build(kind, value, f"{where}, {name}")

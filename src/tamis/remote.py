@@ -1,8 +1,8 @@
 """Opens files at URLs, retries requests, and explains their errors.
 
-Every request is made by `ask`. It retries transient errors (5xx, reset, time-out, truncated body) after increasing
-pauses. Permanent ones (missing file, no access, expired signature) raise at once. The libraries' own retries are off:
-retries of retries take minutes, and botocore does not notice a truncated body.
+Every request is made by `ask` or `retried`. They retry transient errors (5xx, reset, time-out, truncated body) after
+increasing pauses. Permanent ones (missing file, no access, expired signature) raise at once. The libraries' own retries
+are off: retries of retries take minutes, and botocore does not notice a truncated body.
 
 Secrets in URLs (passwords, and what follows "?") stay in this process's memory. Run folders and messages hold the URL
 without them.
@@ -41,7 +41,7 @@ _SETTINGS = {
     "stall": (60, 0.01),  # seconds without data after which an attempt fails
     "lease": (120, 2),  # seconds without renewal after which another machine may take over a claim
 }
-_LONGEST_PAUSE = 30.0  # seconds; a server's Retry-After cannot exceed it
+LONGEST_PAUSE = 30.0  # seconds; a server's Retry-After cannot exceed it
 _CONNECT = 20.0  # seconds to wait for a connection
 _SLOWEST = 20 << 10  # bytes per second: an attempt may take stall + size / _SLOWEST seconds
 _BLOCK = 8 << 20  # bytes per request when a file is read from its start
@@ -183,7 +183,7 @@ def _explained(error: Exception) -> RemoteError:
     failure = RemoteError(shown or (f"no answer in time ({what})" if isinstance(error, TimeoutError) else what))
     failure.transient = True
     if after.isascii() and after.isdigit():  # else it is a date
-        failure.after = min(float(after), _LONGEST_PAUSE)
+        failure.after = min(float(after), LONGEST_PAUSE)
     return failure
 
 
@@ -193,10 +193,15 @@ def _explained(error: Exception) -> RemoteError:
 def ask(url: str, request: Callable[[Any, str], T]) -> T:
     """Calls `request(file system, path in it)` for a URL, and retries transient errors."""
     fs, inner = store_of(url)
+    return retried(url, lambda: request(fs, inner))
+
+
+def retried(url: str, request: Callable[[], T]) -> T:
+    """Calls `request()`, which sends a request to a URL, and retries transient errors; raises RemoteError."""
     tries, wait = setting("tries"), setting("wait")
     for tried in itertools.count(1):
         try:
-            return request(fs, inner)
+            return request()
         except ImportError:
             raise
         except Exception as error:  # every file system has its own errors
@@ -205,11 +210,11 @@ def ask(url: str, request: Callable[[Any, str], T]) -> T:
         if not failure.transient:
             raise failure
         if tried >= tries:
-            last = RemoteError(f"{tried} tries failed, the last with {failure}")
+            last = type(failure)(f"{tried} tries failed, the last with {failure}")
             last.transient = True
             raise last
         # Random (half to all of it), so that a hundred workers do not retry at once.
-        pause = min(_LONGEST_PAUSE, wait * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
+        pause = min(LONGEST_PAUSE, wait * 2.0 ** (tried - 1)) * random.uniform(0.5, 1)
         pause = max(failure.after, pause)
         # Stores often fail one request in a hundred; only repeated failures are worth a warning.
         level = logging.WARNING if tried >= 3 else logging.INFO
@@ -220,7 +225,7 @@ def ask(url: str, request: Callable[[Any, str], T]) -> T:
 
 def store_of(url: str) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, with our time limits, and the URL's path in it."""
-    full, stall = _with_secrets(url), setting("stall")
+    full, stall = with_secrets(url), setting("stall")
     if full.startswith(("http://", "https://")) and "::" not in full:
         from tamis.web import web
 
@@ -357,7 +362,7 @@ def keep_secrets(url: str, expand: Callable[[str], Sequence[str]]) -> str:
     return known
 
 
-def _with_secrets(url: str) -> str:
+def with_secrets(url: str) -> str:
     """Returns a URL with the secrets kept for it or for a folder above it."""
     root = url
     while root not in _SECRETS and root.count("/") > 2:

@@ -147,11 +147,13 @@ def test_logits_and_answers_are_the_librarys_own_in_every_batch(
     for n, (image, prompt) in enumerate(zip(IMAGES, asked, strict=True)):
         if len(prompt) > longest:  # a letter is a token
             assert np.isnan(logits[n]).all()
-            assert answers[n] is None
+            assert answers[n].refused
             continue
         np.testing.assert_allclose(logits[n], library.logits(image, prompt), rtol=0, atol=1e-5)
-        assert answers[n] == library.answer(image, prompt, 4)
-        assert ours.answer([image], [PROMPTS[n]], 4) == [answers[n]]
+        assert answers[n].text == library.answer(image, prompt, 4)
+        assert [one.text for one in ours.answer([image], [PROMPTS[n]], 4)] == [answers[n].text]
+        first, shares = answers[n].tokens[0][1], torch.tensor(logits[n]).softmax(-1).numpy()  # of the 20 likeliest
+        np.testing.assert_allclose([*first.values()], np.sort(shares)[::-1][: len(first)], rtol=0, atol=1e-5)
     assert len(logits[0]) > 90
     assert np.abs(logits[0] - logits[1]).max() > 1e-3  # there is something to compare
 
@@ -254,9 +256,10 @@ def test_an_image_that_the_processor_refuses_has_a_reason_and_no_caption(
     assert [len(texts or ()) for texts in Run(run).texts_of("generated_captions", "00000")] == [8, 0, 8]
     rows = read_columns(next((run / "scores").rglob("*.parquet")), ["sieve", "reason"]).to_pylist()
     assert [row["sieve"] is None for row in rows] == [False, True, False]
-    assert [row["reason"] for row in rows] == [None, "the captioner's own processor refuses the image", None]
+    assert [row["reason"] for row in rows] == [None, "the captioner's processor or server refuses the image", None]
     model = load_chat(folder("qwen3_vl"), Device())
-    assert model.answer([np.zeros((250, 1, 3), np.uint8)], ["a"], 2) == [None]
+    (answer,) = model.answer([np.zeros((250, 1, 3), np.uint8)], ["a"], 2)
+    assert "refuses the image" in answer.refused
 
 
 def test_what_cannot_work_stops_before_any_work(
@@ -312,9 +315,9 @@ def test_the_settings_of_a_published_generation_config_change_nothing_but_the_en
     path.write_text(json.dumps(json.loads(path.read_text()) | settings | {"no_repeat_ngram_size": 1}))
     model = load_chat(str(made), Device())
     assert model.answer(IMAGES, PROMPTS, 6) == own
-    first = model.tokenizer(str(own[0])[0], add_special_tokens=False)["input_ids"]
+    first = model.tokenizer(own[0].text[0], add_special_tokens=False)["input_ids"]
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [2, *first]}))
-    assert str(load_chat(str(made), Device()).answer(IMAGES, PROMPTS, 6)[0]) == str(own[0])[0]
+    assert load_chat(str(made), Device()).answer(IMAGES, PROMPTS, 6)[0].text == own[0].text[0]
 
 
 def test_a_folder_that_transformers_saves_today_is_read_alike(folder: Callable[[str], str], tmp_path: Path) -> None:

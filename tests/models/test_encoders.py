@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_encoders import E5, ENCODERS, bert, encoder_folder
+from tiny_encoders import E5, ENCODERS, bert, encoder_folder, tokenizer
 
 import tamis
 from tamis.data import Device
@@ -72,6 +72,29 @@ def test_a_folder_that_the_library_saved_today_encodes_alike(kind: str, encoder:
     assert "pooling_mode_" not in (tmp_path / "model" / "1_Pooling" / "config.json").read_text()
     found, wanted = (load_sentence_encoder(str(path), Device())(TEXTS) for path in (tmp_path / "model", encoder(kind)))
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", ["default", "max"])
+def test_texts_longer_than_the_network_are_cut_though_the_folder_allows_them(
+    kind: str, encoder: Any, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(encoder(kind), tmp_path / "model")
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
+    tokens = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokens | {"model_max_length": 128}))
+    network = library.SentenceTransformer(str(folder), device="cpu")
+    network.max_seq_length = 64
+    wanted = network.encode(TEXTS, normalize_embeddings=True, prompt="")
+    np.testing.assert_allclose(load_sentence_encoder(str(folder), Device(), "")(TEXTS), wanted, atol=1e-5)
+
+
+def test_folders_of_the_library_without_a_network_at_their_root_are_complete(encoder: Any) -> None:
+    assert all(reference.complete(encoder(kind)) for kind in ENCODERS)
+
+
+def test_a_text_of_no_tokens_has_a_vector(tmp_path: Path) -> None:
+    bert(tmp_path, words=tokenizer("$A"))
+    assert np.isfinite(load_sentence_encoder(str(tmp_path), Device())(["", "a dog"])).all()
 
 
 def test_prompts_need_a_choice_where_the_folder_names_no_default(encoder: Any, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ ROWS = torch.nn.functional.normalize(torch.randn(7, 24, generator=torch.Generato
 
 
 def outputs(path: Path, activation: Any = "auto") -> Any:
-    return load_head(str(path), activation, Device()).for_width(24)(ROWS.numpy())
+    return load_head(str(path), activation, Device())[0](ROWS.numpy())
 
 
 @pytest.mark.parametrize("make", [aesthetic, nsfw])
@@ -60,6 +60,9 @@ def test_a_published_head_from_its_pth_to_scores(
     with pytest.raises(ModelError, match="tamis convert"):
         load_head(str(tmp_path / "head.pth"), "auto", Device())
     assert tamis("convert", tmp_path / "head.pth", tmp_path / "head").code == 0
+    torch.save(torch.nn.LayerNorm(24).state_dict(), tmp_path / "norm.pth")
+    assert "no linear layer" in tamis("convert", tmp_path / "norm.pth", tmp_path / "norm").err
+    assert not (tmp_path / "norm").exists()
     with torch.no_grad():
         np.testing.assert_allclose(outputs(tmp_path / "head"), head["layers"](ROWS), atol=1e-5)
     signal = Head(weights=str(tmp_path / "head"), of=clip_model)
@@ -80,7 +83,7 @@ def test_by_hand(tmp_path: Path) -> None:
     np.savez(tmp_path / "head.npz", **{name: np.array(one, np.float32) for name, one in arrays.items()})
     rows = np.array([[3, 4]], np.float32)
     for activation, wanted in (("auto", 15), ("relu", 15), ("none", 10)):
-        assert load_head(str(tmp_path / "head.npz"), activation, Device()).for_width(2)(rows).tolist() == [[wanted]]
+        assert load_head(str(tmp_path / "head.npz"), activation, Device())[0](rows).tolist() == [[wanted]]
     values = np.log(np.array([[1, 2, 5], [800, 1, 1]]))
     np.testing.assert_allclose(output_of(values, "softmax", 2), [5 / 8, 1 / 802], rtol=1e-6)
     np.testing.assert_allclose(output_of(values, "sigmoid", 1), [2 / 3, 1 / 2], rtol=1e-6)
@@ -147,7 +150,7 @@ def test_onnx(rows: int, tmp_path: Path) -> None:
     with torch.no_grad():
         np.testing.assert_allclose(outputs(path), head["layers"](ROWS), atol=1e-5)
     with pytest.raises(ModelError, match="does not take embeddings of 25 numbers"):
-        load_head(str(path), "auto", Device()).for_width(25)
+        load_head(str(path), "auto", Device())[0](np.zeros((2, 25), np.float32))
     with pytest.raises(ModelError, match="leave out activation: relu"):
         load_head(str(path), "relu", Device())
 
@@ -180,7 +183,7 @@ def test_a_head_of_another_model_stops_before_work(clip_model: str, pool: Path, 
     save_file(layers(Linear(24, 4), Linear(4, 1)).state_dict(), path)
     refused("set activation to none, relu")
     save_file(layers(Linear(24, 4), ReLU(), Linear(5, 1)).state_dict(), path)
-    refused(r"layers\.2 takes 5 numbers and layers\.0 gives 4")
+    refused(r"layers\.2 is \(1, 5\), no linear layer of 4 inputs")
     save_file(torch.nn.BatchNorm1d(24).state_dict(), path)
     refused("no part of a linear layer: export the head to ONNX")
     save_file(layers(Linear(24, 1)).state_dict(), path, {"model": "openai/clip-vit-large-patch14"})

@@ -11,11 +11,12 @@ import numpy as np
 
 from tamis.arrays import Pixels
 from tamis.data import Device, FileRef, ModelRef, Node, Sample, Samples
-from tamis.errors import at_least_one, check_words
+from tamis.errors import at_least_one, check_words, without_effect
 from tamis.features.embeddings import Fit, ModelPixels
 from tamis.features.sources import Captions, DecodedImages, of_distinct
-from tamis.ids import format_uid
+from tamis.ids import format_uid, uniforms
 from tamis.models.nucleus import Sampling
+from tamis.models.server import ChatClient, Question, Server
 from tamis.models.text_to_image import Drawing, load_text_to_image
 from tamis.pool.texts import read_captions_file
 
@@ -66,6 +67,62 @@ class GeneratedCaptions(Node):
             return [None if image is None else next(texts) for image in pixels]
 
         return captions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedCaptions(Node):
+    """Captions of each image by a model behind a server: n lists of texts, None if an image does not decode.
+
+    Each caption is one request, whose seed depends only on the pair's uid and the caption's number: with a server that
+    honours seeds, captions depend neither on other requests nor on their order. An image that the server refuses gets
+    no captions.
+
+    Attributes:
+        server: where the model is, and how it is asked.
+        sampling: number of captions and how to draw them: `top_p`, `max_tokens` and `seed`.
+        of: which images: as decoded, or with their text painted over.
+
+    Cost: `sampling.captions` requests per image.
+    """
+
+    name: ClassVar[str] = "served_captions"
+    version: ClassVar[int] = 1
+    stored_as: ClassVar[str] = "captions"
+    host: ClassVar[bool] = True
+    server: Server
+    sampling: Sampling = Sampling()
+    of: Node = DecodedImages()
+
+    def __post_init__(self) -> None:
+        outside = "the chat protocol of a server has no such setting (the prompt belongs in captioner)"
+        without_effect(self.sampling, "top_k", "min_tokens", "repetition_penalty", "prompt", because=outside)
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"samples": Samples(), "images": self.of}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        client, own = ChatClient(self.server), self.of == DecodedImages()
+        client.check()
+
+        def captions(*, samples: Sequence[Sample], images: Sequence[Pixels | None]) -> list[list[str] | None]:
+            present = [(sample, image) for sample, image in zip(samples, images, strict=True) if image is not None]
+            questions = [
+                self._question(sample.image if own else None, image, sample.uid, number)
+                for sample, image in present
+                for number in range(self.sampling.captions)
+            ]
+            answers = iter(client.ask(questions))
+            texts = [[next(answers).text for _ in range(self.sampling.captions)] for _ in present]
+            found = iter([[text for text in some if text] for some in texts])
+            return [None if image is None else next(found) for image in images]
+
+        return captions
+
+    def _question(self, file: bytes | None, image: Pixels, uid: tuple[int, int], number: int) -> Question:
+        high, low = (np.array([half], np.uint64) for half in uid)
+        seed = int(uniforms(high, low, seed=self.sampling.seed, counters=[np.array([number])])[0] * 2**31)
+        sampling = {"temperature": self.server.temperature, "top_p": self.sampling.top_p, "seed": seed}
+        return Question(file, image, self.server.prompt, self.sampling.max_tokens, tuple(sampling.items()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, mod
 from tamis.models.nucleus import Sampling, drawn_token
 from tamis.models.preprocess import LARGEST_SIDE
 from tamis.models.reference import object_in, resolve
+from tamis.models.server import LIKELIEST, Answer
 
 log = logging.getLogger(__name__)
 
@@ -235,20 +236,36 @@ class ChatModel:
     def next_logits(self, images: Sequence[Pixels], prompts: Sequence[str]) -> NDArray[np.float32]:
         """Returns the logits of each answer's first token: (n, vocabulary), NaN for a refused image."""
         logits = np.full((len(images), self._vocabulary), np.nan, np.float32)
-        for rows, found in self._each(
-            images, list(map(self.plain, prompts)), 1, lambda _, inputs: self._logits(inputs)
-        ):
+        plain = [self.plain(text) for text in prompts]
+        for rows, found in self._each(images, plain, 1, lambda _, inputs: self._logits(inputs)):
             logits[rows] = found
         return logits
 
-    def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[str | None]:
-        """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`; None if refused."""
-        answers: list[str | None] = [None] * len(images)
-        plain, settings = [self.plain(text) for text in prompts], {"max_new_tokens": max_tokens}
-        for rows, texts in self._each(images, plain, max_tokens, lambda _, inputs: self._texts(inputs, **settings)):
-            for row, text in zip(rows, texts, strict=True):
-                answers[row] = text
+    def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[Answer]:
+        """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`."""
+        answers = [Answer(refused="the model's processor refuses the image, or its prompt is too long")] * len(images)
+
+        def say(_: list[int], inputs: dict[str, Any]) -> tuple[Any, list[tuple[Any, Any]]]:
+            likeliest: list[tuple[Any, Any]] = []  # of each step: probabilities and ids, (n, 20)
+
+            def note(tokens: Any, scores: Any) -> Any:
+                likeliest.append(scores.float().softmax(-1).topk(min(LIKELIEST, scores.shape[1])))
+                return scores
+
+            made = self._generate(inputs, max_new_tokens=max_tokens, logits_processor=[note])
+            return made[:, self._skip(inputs) :], likeliest
+
+        for rows, (made, likeliest) in self._each(images, [self.plain(text) for text in prompts], max_tokens, say):
+            texts = self.tokenizer.batch_decode(made, skip_special_tokens=True)
+            for place, row in enumerate(rows):
+                steps = [(values[place].tolist(), self._words(ids[place])) for values, ids in likeliest]
+                chosen = zip(self._words(made[place]), steps, strict=True)
+                tokens = [(word, dict(zip(words, shares, strict=True))) for word, (shares, words) in chosen]
+                answers[row] = Answer(texts[place].strip(), tokens)
         return answers
+
+    def _words(self, ids: Any) -> list[str]:
+        return [str(word) for word in self.tokenizer.convert_ids_to_tokens(ids.tolist())]
 
     def plain(self, text: str) -> str:
         """Returns a text whose characters stand for nothing else: a caption may hold the mark of a turn's end."""

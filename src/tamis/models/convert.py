@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import ModelError, require
+from tamis.models.heads import linear_layers
 from tamis.models.layouts import Activation, Conversion, Tensors, from_blip, from_open_clip, layout_of
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
 from tamis.models.reference import PATTERNS, PICKLES, cached, complete, is_hub_id, object_in, resolve, with_pickles
@@ -78,6 +79,7 @@ def convert(
         if kind == "transformers":
             made = _repack(files, temporary, source)
         elif kind == "a head":
+            linear_layers({name: one.float().numpy() for name, one in tensors.items()}, files[0])  # checks them
             save_file({name: one.contiguous() for name, one in tensors.items()}, temporary / "model.safetensors")
             made = Converted(kind, sum(one.numel() for one in tensors.values()))
         else:

@@ -136,7 +136,7 @@ _WORDS: Mapping[Job, str] = {
     "image-text match": r"\bitm\b",
     "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b|florence|paligemma|idefics|smolvlm|internvl|kosmos",
     "text-to-image": r"diffusion|\bsd|\bflux",
-    "sentence encoder": r"minilm|sentence|sbert|mpnet",
+    "sentence encoder": r"minilm|sentence|sbert|mpnet|embedding|\be5\b|labse",
     "image-text": r"clip|siglip|\balign\b",
     "language model": r"gpt|llama|mistral|mixtral|qwen|pythia|gemma|falcon|bloom|\bopt\b|\bphi\b",
 }
@@ -342,7 +342,7 @@ _OBJECTS = (
 def complete(folder: Path) -> bool:
     """Whether a folder holds an intact configuration and every safetensors file that it names, intact."""
     pipeline = (folder / "model_index.json").is_file()
-    if not pipeline and not (folder / "config.json").is_file():
+    if not pipeline and not any((folder / name).is_file() for name in ("config.json", "modules.json")):
         return False
     try:
         loaded_files(folder)

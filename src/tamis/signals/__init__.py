@@ -35,6 +35,7 @@ SIGNALS = Register(
         "tmars": "written_text:Tmars",
         "text_match": "written_text:TextMatch",
         "sieve": "sieve:Sieve",
+        "judge": "judge:Judge",
         "c_ssft": "clip:CSsft",
         "c_rho": "clip:CRho",
         "icc": "concreteness:Icc",

@@ -15,10 +15,11 @@ from tamis.arrays import Floats
 from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.errors import unknown_message, without_effect
 from tamis.features.embeddings import Fit
-from tamis.features.generated import GeneratedCaptions, GivenCaptions
+from tamis.features.generated import GeneratedCaptions, GivenCaptions, ServedCaptions
 from tamis.features.sources import Captions, DecodedImages
 from tamis.features.text import MaskedImages
 from tamis.models.nucleus import Sampling
+from tamis.models.server import Server
 
 _MEDIA = ("image", "photo", "photograph", "picture", "pic", "snapshot", "illustration", "drawing", "painting", "sketch")
 _STOCK = ("image", "photo", "photograph", "picture", "illustration", "vector")
@@ -72,7 +73,8 @@ class Sieve(Signal):
     clean pairs do not read.
 
     Attributes:
-        captioner: a BLIP, GIT, BLIP-2 or vision-language checkpoint; docs/models.md lists the types.
+        captioner: a BLIP, GIT, BLIP-2 or vision-language checkpoint (docs/models.md lists the types), or a server with
+            such a model: `{url: ..., model: ...}`, with the settings of `tamis.models.server.Server`.
         sampling: number of captions per image, and how to draw them; more captions never lower the score.
         encoder: embeds the texts: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
         encoder_prompt: text before each text for the encoder, such as "query: " for E5; None: what the encoder's folder
@@ -108,7 +110,7 @@ class Sieve(Signal):
         Column("sieve_mean", "cosine", "high", about="mean cosine of the caption with generated ones"),
         Column("sieve_caption", "text", "neither", kind="word", about="the nearest generated caption"),
     )
-    captioner: OptionalModelRef = "Salesforce/blip-image-captioning-base"
+    captioner: OptionalModelRef | Server = "Salesforce/blip-image-captioning-base"
     sampling: Sampling = Sampling()
     encoder: ModelRef = "minilm"
     encoder_prompt: str | None = field(default=None, metadata=LATER)
@@ -131,16 +133,15 @@ class Sieve(Signal):
             raise ValueError(f"{message}; write your own phrases as a list")
         self._generated()  # checks its settings
 
-    def _generated(self) -> GeneratedCaptions | GivenCaptions:
+    def _generated(self) -> GeneratedCaptions | GivenCaptions | ServedCaptions:
         if self.captioner is None:
             assert self.captions_from is not None
             return GivenCaptions(file=self.captions_from)
-        return GeneratedCaptions(
-            model=self.captioner,
-            sampling=self.sampling,
-            of=MaskedImages() if self.mask_text else DecodedImages(),
-            fit=self.fit,
-        )
+        of = MaskedImages() if self.mask_text else DecodedImages()
+        if isinstance(self.captioner, Server):
+            without_effect(self, "fit", because="the server resizes images for its model")
+            return ServedCaptions(server=self.captioner, sampling=self.sampling, of=of)
+        return GeneratedCaptions(model=self.captioner, sampling=self.sampling, of=of, fit=self.fit)
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions(), "generated": self._generated()}
@@ -195,7 +196,7 @@ def alignment(
             continue
         kept = [k for k, other in enumerate(some) if other]
         if not kept:
-            reasons[n] = NO_CAPTION if some else "the captioner's own processor refuses the image"
+            reasons[n] = NO_CAPTION if some else "the captioner's processor or server refuses the image"
             continue
         cosines = np.stack([vectors[some[k]] for k in kept]) @ vectors[text]
         best[n], mean[n] = cosines.max(), cosines.sum() / len(some)

@@ -81,7 +81,8 @@ class SentenceTransformer:
         order = sorted(range(len(distinct)), key=lambda n: len(rows[n]))
         parts = []
         with torch.inference_mode():
-            for chunk in by_length([tuple(rows[n]) for n in order], self._batch):
+            empty = (self._tokenizer.pad_token_id or 0,)  # for a text of no tokens
+            for chunk in by_length([tuple(rows[n]) or empty for n in order], self._batch):
                 ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
                 states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (b, length, d)
                 pooled = _pooled(states, mask, self._pooling)

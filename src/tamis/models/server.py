@@ -1,0 +1,307 @@
+"""Vision-language models behind a server that speaks the OpenAI chat protocol: vLLM, SGLang, Ollama and others."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import os
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from tamis.arrays import Pixels
+from tamis.errors import ModelError, UnreachedError, at_least_one, brief, require, unknown_message
+from tamis.remote import LONGEST_PAUSE, RemoteError, keep_secrets, public, redacted, retried, with_secrets
+
+#: Own bytes of an image that are sent as they are; more are encoded again.
+_MOST_BYTES = 4 << 20
+
+_CONNECT = 20.0  # seconds to wait for a connection
+LIKELIEST = 20  # tokens per step whose probabilities are read: the protocol's limit
+_ORIENTATION = 0x0112  # the EXIF tag
+_WORDS = 300  # characters of a server's answer in a message
+
+#: Statuses that concern one request; others, except for the transient ones, concern all.
+_REFUSED = (400, 413, 415, 422)
+_TRANSIENT = (408, 409, 425, 429)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A vision-language model behind a server that speaks the OpenAI chat protocol (vLLM, SGLang, Ollama).
+
+    Images are sent as data URLs: the sample's own bytes if they are an upright JPEG or PNG without transparency, of at
+    most 4 MiB and `side` pixels; all others as a JPEG of quality 95, reduced to `side` if they are larger. Scores
+    depend on the model's name, not on the URL: if other weights get the same name, use another run.
+
+    Attributes:
+        url: where the server is, such as http://localhost:8000/v1; /v1 may be left out. It is not part of the
+            fingerprint, because servers move. Neither are the last three settings.
+        model: the model's name on the server.
+        prompt: the instruction for a caption.
+        temperature: of sampling, at least 0.
+        side: pixels of an image's longer side; larger images are reduced.
+        requests: number of requests at once, in each worker.
+        timeout: seconds without data after which a request is sent again.
+        key_from: the environment variable with the API key; "" for none. The key is neither stored nor shown.
+    """
+
+    execution: ClassVar[tuple[str, ...]] = ("url", "requests", "timeout", "key_from")
+    url: str
+    model: str
+    prompt: str = "Describe this image in one short sentence."
+    temperature: float = 1.0
+    side: int = 1024
+    requests: int = 16
+    timeout: float = 300.0
+    key_from: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url must begin with http:// or https://, got {brief(public(self.url))}")
+        object.__setattr__(self, "url", keep_secrets(self.url, lambda url: [url]))
+        at_least_one(side=self.side, requests=self.requests)
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        if not 0 < self.timeout < math.inf:
+            raise ValueError(f"timeout must be above 0 seconds, got {self.timeout}")
+        if not self.model or not self.prompt.strip():
+            raise ValueError("model and prompt must not be empty")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request: an image as bytes of its file (None: not known) and pixels, the prompt, and the sampling."""
+
+    file: bytes | None
+    pixels: Pixels
+    prompt: str
+    max_tokens: int
+    sampling: tuple[tuple[str, float], ...] = ()  # seed, temperature, top_p
+    probabilities: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered.
+
+    Attributes:
+        text: "" if it was refused.
+        tokens: each token of the answer with the probabilities of the likeliest ones at its place; None if not known.
+        refused: why this request got no answer; "" if it has one.
+    """
+
+    text: str = ""
+    tokens: Sequence[tuple[str, dict[str, float]]] | None = None
+    refused: str = ""
+
+
+class _RefusedError(RemoteError):
+    """A status that another try would get again."""
+
+    status = 0
+
+
+class _FailedError(RemoteError):
+    """The server failed at one request (5xx), or its answer has another form."""
+
+
+class ChatClient:
+    """Asks a server many questions at once. Threads may share it."""
+
+    def __init__(self, server: Server) -> None:
+        """Connects to a server; ModelError if a setting of this machine is missing."""
+        require("httpx2", extra="server")
+        import httpx2
+
+        self.server, self._key = server, ""
+        if server.key_from:
+            self._key = os.environ.get(server.key_from, "").strip()
+            if not self._key:
+                raise ModelError(
+                    f"{server.url}: the environment variable {server.key_from}, which key_from names, is not set: "
+                    "export it where the workers run"
+                )
+        self._url = httpx2.URL(with_secrets(server.url))
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        timeout, limits = (
+            httpx2.Timeout(server.timeout, connect=_CONNECT),
+            httpx2.Limits(max_connections=server.requests),
+        )
+        try:
+            self._client = httpx2.Client(headers=headers, timeout=timeout, limits=limits)
+        except UnicodeEncodeError as error:
+            raise ModelError(f"the key in {server.key_from} holds characters that no HTTP header can") from error
+        weakref.finalize(self, self._client.close)
+
+    def check(self, *, probabilities: bool = False) -> None:
+        """Raises ModelError unless the server has the model, and it takes an image (and gives `probabilities`)."""
+        try:
+            listed = self._send("GET", "/models")
+            names = [str(one.get("id")) for one in listed.get("data") or [] if isinstance(one, dict)]
+        except _RefusedError as error:
+            if error.status in (401, 403):
+                raise self._useless(error) from None
+            names = []  # some servers have no list
+        except _FailedError:
+            names = []
+        except RemoteError as error:
+            raise self._useless(error) from None
+        if names and self.server.model not in {*names, *(name.removesuffix(":latest") for name in names)}:  # Ollama's
+            raise ModelError(f"{self.server.url} has {unknown_message('model', self.server.model, names)}")
+        answer = self._probe(probabilities)
+        if probabilities and answer.tokens is None:
+            raise ModelError(
+                f"{self.server.url} gives no probabilities of tokens (logprobs) for {self.server.model}: set number: "
+                "written, or use a server that does, such as vLLM"
+            )
+
+    def _probe(self, probabilities: bool = False) -> Answer:
+        """Asks about a grey image; ModelError if there is no answer."""
+        grey = np.full((64, 64, 3), 128, np.uint8)
+        try:
+            return self._answer(Question(None, grey, "What is this?", 4, probabilities=probabilities))
+        except RemoteError as error:
+            raise self._useless(error) from None
+
+    def _useless(self, error: Exception) -> ModelError:
+        advice = "is it running, and is the URL right?"
+        if isinstance(error, _RefusedError):
+            advice = "does the model take images, and does the key fit?"
+        return ModelError(
+            f"{self.server.url} does not answer for the model {self.server.model!r} ({error}): {advice} What is done "
+            "stays done: repeat the command"
+        )
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """Returns the answers in the order of the questions.
+
+        Raises ModelError if the server is gone, UnreachedError if it works but did not answer one of the questions.
+        """
+        with ThreadPoolExecutor(self.server.requests, "tamis-ask") as threads:
+            waiting = [threads.submit(self._asked, question) for question in questions]
+            try:
+                return [one.result() for one in waiting]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _asked(self, question: Question) -> Answer:
+        try:
+            return self._answer(question)
+        except _RefusedError as error:
+            if error.status in _REFUSED:
+                return Answer(refused=f"the server refused it ({error})")
+            raise self._useless(error) from None
+        except RemoteError as error:
+            self._probe()  # is it this pair, or the server?
+            if isinstance(error, _FailedError):
+                return Answer(refused=f"the server failed at it ({error})")
+            raise UnreachedError(f"{self.server.url} did not answer a request ({error})") from None
+
+    def _answer(self, question: Question) -> Answer:
+        content = [
+            {"type": "image_url", "image_url": {"url": data_url(question.file, question.pixels, self.server.side)}},
+            {"type": "text", "text": question.prompt},
+        ]
+        body: dict[str, Any] = {
+            "model": self.server.model,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": question.max_tokens,
+            **dict(question.sampling),
+        }
+        if question.probabilities:
+            body |= {"logprobs": True, "top_logprobs": LIKELIEST}
+        answer: Answer = self._send("POST", "/chat/completions", body, _answer_in)
+        return answer
+
+    def _send(self, method: str, path: str, body: Any = None, read: Any = dict) -> Any:
+        """Returns what `read` makes of a JSON answer. Raises _RefusedError, or RemoteError after the last try."""
+        root = self._url.path.rstrip("/") or "/v1"
+        url = self._url.copy_with(path=root + path)
+
+        def request() -> Any:
+            try:
+                response = self._client.request(method, url, json=body)
+            except Exception as error:  # httpx2 has many kinds
+                raise _failure(f"{type(error).__name__}: {error}") from None
+            status = response.status_code
+            if status == 200:
+                try:
+                    return read(response.json())
+                except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                    reason = f"an answer of another form: {self._words(response)}"
+                    raise _failure(reason, _FailedError) from None
+            words = self._words(response)
+            said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+            if status in _TRANSIENT or status >= 500:
+                kind = _FailedError if status >= 500 else RemoteError
+                raise _failure(said, kind, response.headers.get("Retry-After", ""))
+            refused = _RefusedError(said)
+            refused.status = status
+            raise refused
+
+        return retried(str(url), request)
+
+    def _words(self, response: Any) -> str:
+        """Returns what a server says of an error, without our key."""
+        try:
+            found = response.json()
+            found = found.get("error", found)
+            text = str(found.get("message", found) if isinstance(found, dict) else found)
+        except (ValueError, AttributeError):
+            text = response.text
+        text = redacted(" ".join(text.split()))
+        return (text.replace(self._key, "***") if self._key else text)[:_WORDS]
+
+
+def _failure(reason: str, kind: type[RemoteError] = RemoteError, after: str = "") -> RemoteError:
+    """Returns an error after which a request is sent again; `after` is the server's Retry-After."""
+    failure = kind(redacted(reason))
+    failure.transient = True
+    if after.isascii() and after.isdigit():  # else it is a date
+        failure.after = min(float(after), LONGEST_PAUSE)
+    return failure
+
+
+def _answer_in(data: Any) -> Answer:
+    choice = data["choices"][0]
+    text = (choice["message"]["content"] or "").encode("utf-8", "replace").decode().strip()
+    steps = (choice.get("logprobs") or {}).get("content")
+    return Answer(text, [_token_in(step) for step in steps] if steps else None)
+
+
+def _token_in(step: Any) -> tuple[str, dict[str, float]]:
+    likeliest: dict[str, float] = {}
+    for one in step["top_logprobs"]:
+        likeliest[one["token"]] = likeliest.get(one["token"], 0.0) + math.exp(one["logprob"])
+    return step["token"], likeliest
+
+
+def data_url(file: bytes | None, pixels: Pixels, side: int) -> str:
+    """Returns an image as a data URL: its own bytes if every server reads them as our pixels, else a JPEG."""
+    small = file is not None and len(file) <= _MOST_BYTES and max(pixels.shape) <= side
+    kind = _own_kind(file) if file is not None and small else None
+    if kind is None or file is None:
+        image, data = Image.fromarray(pixels), io.BytesIO()
+        image.thumbnail((side, side), Image.Resampling.BICUBIC)
+        image.save(data, "JPEG", quality=95, subsampling=0)
+        kind, file = "jpeg", data.getvalue()
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
+
+
+def _own_kind(file: bytes) -> str | None:
+    """Returns "jpeg" or "png" for a file to send unchanged. Not WebP, which llama.cpp, and so some Ollama, refuses."""
+    try:
+        image = Image.open(io.BytesIO(file), formats=("JPEG", "PNG"))
+        upright = image.getexif().get(_ORIENTATION, 1) == 1
+    except Exception:  # of Pillow's readers
+        return None
+    plain = image.mode in ("RGB", "L") and "transparency" not in image.info and getattr(image, "n_frames", 1) == 1
+    return image.format.lower() if upright and plain and image.format in ("JPEG", "PNG") else None

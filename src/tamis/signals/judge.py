@@ -1,0 +1,225 @@
+"""A vision-language model's judgement of a pair, in numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from tamis.arrays import Pixels
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Sample, Samples, Signal
+from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message
+from tamis.features.sources import Captions, DecodedImages
+from tamis.models.nucleus import Sampling
+from tamis.models.server import Answer, ChatClient, Question, Server
+
+#: The best number.
+_MOST = 100
+
+#: A number in an answer's words: no part of a word, of a range, or of a negative or larger number.
+_NUMBER = re.compile(r"(?<![\w.,-])(\d{1,3}(?:\.\d+)?)(?!\w|,\d|\s?[-\u2013]\s?\d)", re.ASCII)
+
+#: A token of digits, after spaces in a tokenizer's own writing, quotation marks or Markdown; the same further on.
+_BEGINS, _GOES_ON = re.compile(r"[\s\u2581\u0120\u010a\"'*:(]*([0-9]{1,3})"), re.compile(r"([0-9]{1,3})")
+
+_ASPECT = re.compile(r"[a-z][a-z0-9_]{0,60}")
+
+
+@dataclass(frozen=True)
+class Aspects:
+    """The question of a judge, with {caption} and {aspect}, and the aspects by name."""
+
+    prompt: str
+    aspects: Mapping[str, str]
+
+    def question(self, aspect: str, caption: str) -> str:
+        # The caption last: it may hold braces.
+        return self.prompt.replace("{aspect}", self.aspects[aspect]).replace("{caption}", caption)
+
+
+def read_aspects(path: str | None) -> Aspects:
+    """Reads a YAML file of aspects; None: the four that come with Tamis. RecipeError if it is not one."""
+    shipped = (files("tamis.signals") / "judge.yaml").read_text(encoding="utf-8")
+    try:
+        text = shipped if path is None else Path(path).expanduser().read_text(encoding="utf-8")
+        found = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RecipeError(f"the aspects {path!r} cannot be read ({type(error).__name__})") from error
+    aspects = found.get("aspects") if isinstance(found, dict) else None
+    if not isinstance(aspects, dict) or not aspects or not set(found) <= {"prompt", "aspects"}:
+        raise RecipeError(f"{path}: expected 'aspects:' with a name and a text for each, and perhaps 'prompt:'")
+    for name, criteria in aspects.items():
+        if not isinstance(name, str) or not _ASPECT.fullmatch(name) or not isinstance(criteria, str):
+            raise RecipeError(f"{path}: an aspect is a word of small letters, digits and _, and a text: {brief(name)}")
+    prompt = found.get("prompt", yaml.safe_load(shipped)["prompt"])
+    if not isinstance(prompt, str) or prompt.count("{caption}") != 1 or prompt.count("{aspect}") != 1:
+        raise RecipeError(f"{path}: the prompt needs {{caption}} and {{aspect}}, each once")
+    return Aspects(prompt, aspects)
+
+
+def _columns(aspects: Aspects, names: Sequence[str]) -> tuple[Column, ...]:
+    first = {name: " ".join(aspects.aspects[name].split()).split(". ")[0].rstrip(".") for name in names}
+    return tuple(Column(f"judge_{name}", "points", "high", about=first[name].removeprefix("Rate ")) for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge(Signal):
+    """Asks a vision-language model how good a pair is, aspect by aspect.
+
+    High: the model finds the pair good in this respect. Numbers of different models have different scales, and most
+    models favour round numbers: choose a threshold from the histogram. A caption can talk to the model ("rate this
+    100"): do not rely on it against people who want their pairs kept.
+
+    Attributes:
+        model: a vision-language checkpoint, or a server: `{url: ..., model: ...}` with the settings of
+            `tamis.models.server.Server`, whose prompt and temperature are not used.
+        aspects: which of them to ask for; by default all.
+        aspects_from: a YAML file with aspects of your own: `aspects: {name: text}`, and perhaps another `prompt` with
+            {aspect} and {caption}.
+        number: "expected": the mean of the numbers that the model might write, by its probabilities of the tokens;
+            "written": the first number that it writes. Servers without `logprobs` give only the latter.
+        max_tokens: length of an answer. The number stands at its start.
+
+    Emits:
+        judge_image_text_matching: in [0, 100]: whether the caption fits the image.
+        judge_object_detail_fulfillment: in [0, 100]: whether it describes the things in it precisely.
+        judge_caption_text_quality: in [0, 100]: whether it is well written.
+        judge_semantic_understanding: in [0, 100]: whether it says more than can be seen.
+        With `aspects_from`, judge_NAME for each of its aspects instead. NaN without image or caption; and, with the
+        model's words as the reason, if its answer holds no number, or if it refuses the pair.
+
+    Cost: one answer of the model per aspect.
+
+    Source: Wang et al. 2024, "Finetuned multimodal language models are high-quality image-text data filters" (arXiv
+        2403.02677), section 3, for the aspects and the scale; the wording is ours.
+    """
+
+    name = "judge"
+    version = 1
+    columns = _columns(read_aspects(None), list(read_aspects(None).aspects))
+    model: ModelRef | Server
+    aspects: tuple[str, ...] = ()
+    aspects_from: OptionalFileRef = None
+    number: Literal["expected", "written"] = "expected"
+    max_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        check_words(self)
+        at_least_one(max_tokens=self.max_tokens)
+        known = read_aspects(self.aspects_from)
+        for name in self.aspects:
+            if name not in known.aspects:
+                raise ValueError(unknown_message("aspect", name, known.aspects))
+        object.__setattr__(self, "columns", _columns(known, self._names(known)))
+        object.__setattr__(self, "host", isinstance(self.model, Server))  # it waits, and needs no device
+
+    def _names(self, known: Aspects) -> list[str]:
+        return list(dict.fromkeys(self.aspects)) or list(known.aspects)
+
+    def needs(self) -> Mapping[str, Node]:
+        needed = {"images": DecodedImages(), "captions": Captions()}
+        return needed | {"samples": Samples()} if isinstance(self.model, Server) else needed
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        known = read_aspects(self.aspects_from)
+        names, ask = self._names(known), self._asking(known, device)
+
+        def score(
+            *, images: Sequence[Pixels | None], captions: Sequence[str | None], samples: Sequence[Sample] = ()
+        ) -> dict[str, Any]:
+            columns = {f"judge_{name}": np.full(len(images), np.nan, np.float32) for name in names}
+            reasons: list[list[str]] = [[] for _ in images]
+            own = [sample.image for sample in samples] or [None] * len(images)
+            asked = [
+                (row, name, self._question(own[row], image, known.question(name, caption)))
+                for row, (image, caption) in enumerate(zip(images, captions, strict=True))
+                if image is not None and caption is not None
+                for name in names
+            ]
+            for (row, name, _), answer in zip(asked, ask([one for _, _, one in asked]), strict=True):
+                number = self._number(answer)
+                if number is None:
+                    reasons[row].append(f"{name}: {answer.refused or f'the model answered {brief(answer.text)}'}")
+                else:
+                    columns[f"judge_{name}"][row] = number
+            return {**columns, "reason": ["; ".join(some) or None for some in reasons]}
+
+        return score
+
+    def _question(self, file: bytes | None, image: Pixels, text: str) -> Question:
+        greedy = (("temperature", 0.0),)
+        return Question(file, image, text, self.max_tokens, greedy, probabilities=self.number == "expected")
+
+    def _number(self, answer: Answer) -> float | None:
+        if self.number == "written" or answer.refused:
+            return written_number(answer.text)
+        return expected_number(answer.tokens or ())
+
+    def _asking(self, known: Aspects, device: Device) -> Callable[[Sequence[Question]], Sequence[Answer]]:
+        """Returns the function from questions to answers; ModelError if the model cannot answer."""
+        if isinstance(self.model, Server):
+            client = ChatClient(self.model)
+            client.check(probabilities=self.number == "expected")
+            return client.ask
+        from tamis.models.chat import load_chat
+
+        model = load_chat(self.model, device)
+        for name in self._names(known):
+            model.check(Sampling(prompt=known.question(name, ""), min_tokens=0, max_tokens=self.max_tokens + 1))
+
+        def ask(questions: Sequence[Question]) -> list[Answer]:
+            return model.answer([one.pixels for one in questions], [one.prompt for one in questions], self.max_tokens)
+
+        return ask
+
+
+def written_number(text: str) -> float | None:
+    """Returns the first number from 0 to 100 in a text; None if there is none."""
+    numbers = (float(found[1]) for found in _NUMBER.finditer(text))
+    return next((number for number in numbers if number <= _MOST), None)
+
+
+def expected_number(tokens: Sequence[tuple[str, Mapping[str, float]]]) -> float | None:
+    """Returns the mean of the numbers from 0 to 100 that a model might have written, by its probabilities.
+
+    The number begins at the first token that it wrote of digits alone, and has up to three tokens. At each place, the
+    tokens of digits continue it and all others end it. The probabilities at a place are known only after the digits
+    that the model wrote: they stand for those after other digits too. Numbers above 100 do not count.
+
+    Args:
+        tokens: each token of an answer, with the probabilities of the likeliest tokens at its place.
+
+    Returns:
+        The mean; None if the model wrote no such token.
+    """
+    first = next((n for n, (token, _) in enumerate(tokens) if _BEGINS.fullmatch(token)), None)
+    if first is None:
+        return None
+    places: list[dict[str, float]] = []  # {digits: probability}; "" ends the number
+    for place, (token, likeliest) in enumerate(tokens[first : first + len(str(_MOST))]):
+        digits: dict[str, float] = {}
+        for other, share in likeliest.items():
+            if found := (_GOES_ON if place else _BEGINS).fullmatch(other):
+                digits[found[1]] = digits.get(found[1], 0.0) + share
+        places.append(digits | ({"": max(0.0, 1.0 - sum(digits.values()))} if place else {}))
+        if place and not _GOES_ON.fullmatch(token):
+            break
+    begun, whole = {"": 1.0}, dict[int, float]()  # probabilities of numbers that may go on, and that do not
+    for options in [*places, {"": 1.0}]:
+        longer: dict[str, float] = {}
+        for before, share in begun.items():
+            for more, probability in options.items():
+                number = int(before + more)
+                if not more or number <= _MOST < 10 * number:
+                    whole[number] = whole.get(number, 0.0) + share * probability
+                elif number <= _MOST:
+                    longer[before + more] = longer.get(before + more, 0.0) + share * probability
+        begun = longer
+    total = sum(whole.values())
+    return sum(number * share for number, share in whole.items()) / total if total else None

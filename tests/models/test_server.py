@@ -1,0 +1,317 @@
+"""Models behind a server: captions by the chat protocol, and what happens when the server misbehaves."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chat_server import ChatServer, file_of, pixels_of
+from factories import image_bytes, pair, parts_of, png, score, write_pool, write_tar
+from faulty_server import Answer, Request
+from PIL import Image
+from processes import command, die_at_file
+
+import tamis
+from tamis.data import Device
+from tamis.errors import ModelError, RecipeError
+from tamis.graph import Identities
+from tamis.models.server import ChatClient, Question, Server, data_url
+from tamis.pool.images import decode
+from tamis.recipe import load
+from tamis.store import Run
+from tamis.store.parts import read_columns
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def captions(run: Run) -> list[list[str] | None]:
+    (name,) = run.texts
+    return [texts for shard in run.shards for texts in run.texts_of(name, shard) or []]
+
+
+def made(run: Path) -> dict[str, bytes]:
+    """The parts but for the index, which says where the pool is."""
+    return {name: data for name, data in parts_of(run).items() if not name.startswith("index/")}
+
+
+def sieve(server: ChatServer, encoder: str, count: int = 2, **settings: Any) -> dict[str, Any]:
+    captioner = {"url": server.url, "model": "tiny"} | settings
+    return {"sieve": {"captioner": captioner, "encoder": encoder, "sampling": {"captions": count}}}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory, clip_model: str) -> Run:
+    """A run over what `pool` is, by a server that does what it should."""
+    folder = tmp_path_factory.mktemp("good")
+    with pytest.MonkeyPatch.context() as patch, ChatServer() as server:
+        patch.delenv("HTTP_PROXY", raising=False)
+        return score(write_pool(folder / "pool"), folder / "run", sieve(server, clip_model), keep=["captions"])
+
+
+def test_captions_are_what_the_server_says_of_each_image_and_seed(
+    good: Run, pool: Path, tmp_path: Path, clip_model: str
+) -> None:
+    found = captions(good)
+    assert len(found) == 21
+    assert all(texts is not None and len(texts) == 2 and texts[0] != texts[1] for texts in found)
+    with ChatServer() as server:
+        settings = sieve(server, clip_model, 3, requests=1, timeout=50)
+        more = captions(score(pool, tmp_path / "run", settings, keep=["captions"], batch_size=4))
+        asked = server.asked
+    assert server.most == 1
+    assert [texts[:2] for texts in more if texts] == found  # another number of requests, batch size and captions
+    assert {(body["top_p"], body["temperature"], body["max_tokens"]) for body in asked} == {(0.9, 1.0, 20)}
+    assert len({body["seed"] for body in asked}) == len(asked) == 63
+    assert sorted({file_of(body) for body in asked}) == sorted(
+        pair(shard * 1000 + row)["jpg"] for shard in range(3) for row in range(7)
+    )
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"rate": 0.25, "faults": ("500", "503", "reset", "truncated", "lost")},
+        {"rate": 0.2, "faults": ("trickle",)},
+        {"first": ["", "", "stalled", "silent"]},
+    ],
+    ids=["cut", "slow", "hanging"],
+)
+def test_a_server_that_fails_now_and_then_changes_no_part(
+    faults: dict[str, Any], good: Run, pool: Path, tmp_path: Path, clip_model: str
+) -> None:
+    timeout = 1.0 if "first" in faults else 30.0
+    with ChatServer(**faults) as server:
+        run = score(pool, tmp_path / "run", sieve(server, clip_model, timeout=timeout), keep=["captions"])
+    assert sum(server.faults.values()) >= 2
+    assert made(run.path) == made(good.path)
+
+
+def test_too_many_requests_and_answers_of_another_form_are_asked_again(
+    good: Run, pool: Path, tmp_path: Path, clip_model: str
+) -> None:
+    with ChatServer() as server:
+        answer, odd = server.answer, [
+            Answer(429, b'{"error": "slow down"}', {"Retry-After": "0"}),
+            Answer(429, b"", {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}),
+            Answer(200, b"{"),
+            Answer(200, b'{"choices": []}'),
+            Answer(200, b'{"choices": [{"message": {"content": 3}}]}'),
+            Answer(200, b"\xff"),
+        ]  # fmt: skip
+
+        def odd_first(request: Request) -> Answer:
+            greeting = not request.body or b"What is this?" in request.body
+            return odd.pop() if odd and not greeting else answer(request)
+
+        server.answer = odd_first
+        run = score(pool, tmp_path / "run", sieve(server, clip_model), keep=["captions"])
+    assert odd == []
+    assert len(server.asked) == 42 + 6
+    assert made(run.path) == made(good.path)
+
+
+def test_an_image_that_the_server_refuses_or_fails_at_is_null_with_a_reason(
+    pool: Path, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
+    write_tar(pool / "00003.tar", [("broken", pair(900) | {"jpg": b"no image"}), ("good", pair(901))])
+    refused, failed = pair(3)["jpg"], pair(1002)["jpg"]
+    with ChatServer(refuses=lambda body: file_of(body) == refused) as server:
+        answer = server.answer
+
+        def fails(request: Request) -> Answer:
+            if request.body and file_of(json.loads(request.body)) == failed:
+                return Answer(500, b"the model fell over")
+            return answer(request)
+
+        server.answer = fails
+        run = score(pool, tmp_path / "run", sieve(server, clip_model), keep=["captions"])
+    found, scores = captions(run), run.to_numpy("sieve")
+    assert [row for row, texts in enumerate(found) if not texts] == [3, 9, 21]
+    assert (found[3], found[9], found[21]) == ([], [], None)
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [3, 9, 21]
+    (group,) = run.scores.values()
+    tables = [read_columns(group.folder / f"{shard}.parquet", ["reason"]) for shard in run.shards]
+    reasons = [reason for table in tables for reason in table["reason"].to_pylist()]
+    assert {row: reason for row, reason in enumerate(reasons[:21]) if reason} == dict.fromkeys(
+        (3, 9), "the captioner's processor or server refuses the image"
+    )
+
+
+def test_a_run_that_was_killed_asks_for_its_missing_shards_only(
+    good: Run, pool: Path, tmp_path: Path, clip_model: str
+) -> None:
+    with ChatServer() as server:
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(json.dumps({"signals": [sieve(server, clip_model)], "keep": ["captions"]}))
+        arguments = ["score", str(pool), "--recipe", recipe, "--run", tmp_path / "run", "-q", "--workers", "1"]
+        killed = command(*arguments, before=partial(die_at_file, 9))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        left = parts_of(tmp_path / "run")
+        missing = [shard for shard in range(3) if not any("captions/" in one and f"{shard:05d}" in one for one in left)]
+        assert 0 < len(missing) < 3
+        server.requests.clear()
+        done = command(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert len(server.asked) == 14 * len(missing)
+    assert made(tmp_path / "run") == made(good.path)
+    with ChatServer() as moved:  # finished: under another URL, nothing is asked
+        settings = sieve(moved, clip_model, requests=3, key_from="NOT_SET")
+        again = score(pool, tmp_path / "run", settings, keep=["captions"])
+        assert moved.requests == []
+    assert len(again.scores) == 1
+
+
+def test_a_server_that_is_gone_ends_the_run_and_what_is_done_stays(
+    pool: Path, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
+    with ChatServer() as server:
+        answer = server.answer
+        server.answer = lambda request: answer(request) if len(server.requests) < 20 else Answer(502, b"bad gateway")
+        settings = sieve(server, clip_model, requests=2)
+        with pytest.raises(ModelError, match=r"does not answer for the model 'tiny' \(2 tries failed, .*bad gateway"):
+            score(pool, tmp_path / "run", settings, keep=["captions"])
+        assert len(server.requests) < 40
+    with pytest.raises(ModelError, match="is it running, and is the URL right"):
+        score(pool, tmp_path / "other", settings, keep=["captions"])
+    assert len(parts_of(tmp_path / "run")) == 3
+    assert parts_of(tmp_path / "other") == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "server", "message"),
+    [
+        ({"model": "tinny"}, {}, "has unknown model 'tinny' .did you mean 'tiny'..; known: tiny"),
+        ({}, {"refuses": lambda body: True}, "this image cannot be processed.*does the model take images"),
+        ({"key_from": "SOME_KEY"}, {"key": "other"}, "HTTP 401: wrong key: Bearer \\*\\*\\*"),
+        ({"key_from": "NO_KEY"}, {}, "the environment variable NO_KEY, which key_from names, is not set"),
+    ],
+)
+def test_a_server_that_cannot_do_it_is_said_so_before_work(
+    settings: dict[str, Any],
+    server: dict[str, Any],
+    message: str,
+    pool: Path,
+    tmp_path: Path,
+    clip_model: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "s3cret")
+    with ChatServer(**server) as one:
+        with pytest.raises(ModelError, match=message) as raised:
+            score(pool, tmp_path / "run", sieve(one, clip_model, **settings))
+        assert one.asked == []
+    assert "s3cret" not in str(raised.value)
+    assert parts_of(tmp_path / "run") == {}
+
+
+def test_neither_key_nor_password_is_written_anywhere(
+    good: Run, pool: Path, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "s3cret-key")
+    with ChatServer(key="s3cret-key") as server:
+        settings = sieve(server, clip_model, key_from="SOME_KEY")
+        run = score(pool, tmp_path / "run", settings, keep=["captions"], workers=2)
+        assert made(run.path) == made(good.path)
+    with ChatServer() as server:
+        settings = sieve(server, clip_model)
+        settings["sieve"]["captioner"]["url"] = server.url.replace("://", "://me:p4ssword@") + "/v1?token=t0ken"
+        recipe = load({"signals": [settings], "select": []})
+        tamis.score(write_pool(tmp_path / "few", shards=1, rows=2), run=tmp_path / "two", recipe=recipe, quiet=True)
+        headers = server.requests[-1].headers
+        assert (headers["Authorization"][:6], server.requests[-1].path[-12:]) == ("Basic ", "?token=t0ken")
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"http://127.0.0.1" in written
+    for secret in (b"s3cret-key", b"p4ssword", b"t0ken"):
+        assert secret not in written
+    assert "p4ssword" not in str(recipe)
+
+
+def test_the_fingerprint_holds_model_prompt_and_sampling_but_not_where_the_server_is(clip_model: str) -> None:
+    def fingerprint(sampling: dict[str, Any] | None = None, **captioner: Any) -> str:
+        settings = {"url": "http://one:8000", "model": "m"} | captioner
+        recipe = load(
+            {"signals": [{"sieve": {"captioner": settings, "encoder": clip_model, "sampling": sampling or {}}}]}
+        )
+        return Identities(Device()).fingerprint(recipe.signals[0][1])
+
+    first = fingerprint()
+    assert fingerprint(url="https://two/v1", requests=2, timeout=5, key_from="K") == first
+    others = [fingerprint(**{name: value}) for name, value in {
+        "model": "n", "prompt": "What?", "temperature": 0.5, "side": 512, "sampling": {"top_p": 0.5}
+    }.items()]  # fmt: skip
+    assert len({first, *others}) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"captioner": {"url": "http://one"}}, "sieve, captioner: the setting 'model' is missing"),
+        ({"captioner": {"url": "one:80", "model": "m"}}, "url must begin with http:// or https://, got 'one:80'"),
+        ({"captioner": {"ulr": "http://one", "model": "m"}}, "unknown setting 'ulr' .did you mean 'url'"),
+        ({"captioner": {"url": "http://one", "model": "m", "requests": 0}}, "requests must be at least 1"),
+        ({"sampling": {"top_k": 3}}, "no such setting .*leave out top_k=3"),
+        ({"sampling": {"prompt": "a photo of"}}, "the prompt belongs in captioner.*leave out prompt"),
+        ({"fit": "crop"}, "leave out fit='crop'"),
+    ],
+)
+def test_a_wrong_setting_is_said_before_work(settings: dict[str, Any], message: str) -> None:
+    given = {"captioner": {"url": "http://one", "model": "m"}} | settings
+    with pytest.raises(RecipeError, match=message):
+        load({"signals": [{"sieve": given}]})
+
+
+def _turned(file: bytes) -> bytes:
+    image, out = Image.open(io.BytesIO(file)), io.BytesIO()
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(out, "JPEG", exif=exif)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        (image_bytes(1), True),
+        (image_bytes(1, format="PNG"), True),
+        (image_bytes(1, mode="L"), True),
+        (image_bytes(1, format="WEBP"), False),
+        (image_bytes(1, format="PNG", mode="RGBA"), False),
+        (image_bytes(1, format="GIF", mode="P"), False),
+        (image_bytes(1, mode="CMYK"), False),
+        (_turned(image_bytes(1)), False),
+        (image_bytes(1, size=(90, 60)), False),
+        (None, False),
+    ],
+    ids=["jpeg", "png", "grey", "webp", "transparent", "gif", "cmyk", "turned", "large", "masked"],
+)
+def test_a_servers_image_is_the_samples_file_or_a_jpeg_of_its_pixels(file: bytes | None, own: bool) -> None:
+    pixels = decode(file or image_bytes(1), max_pixels=10**6)
+    url = data_url(file, pixels, 64)
+    sent = pixels_of({"messages": [{"content": [{"image_url": {"url": url}}]}]})
+    assert (file is not None and file_of({"messages": [{"content": [{"image_url": {"url": url}}]}]}) == file) == own
+    assert url.startswith(f"data:image/{'png' if own and file and file[:4] == png(pixels)[:4] else 'jpeg'};base64,")
+    if max(pixels.shape) <= 64:
+        assert sent.shape == pixels.shape
+        assert np.abs(sent.astype(int) - pixels).mean() < 9
+    else:
+        assert sent.shape[:2] == (43, 64)
+
+
+def test_many_are_asked_at_once_and_answers_keep_their_order() -> None:
+    grey = np.full((8, 8, 3), 9, np.uint8)
+    with ChatServer(lambda body: body["messages"][0]["content"][1]["text"]) as server:
+        client = ChatClient(Server(url=server.url + "/v1/", model="tiny", requests=5))
+        prompts = [f"number {n}" for n in range(40)]
+        answers = client.ask([Question(None, grey, prompt, 9) for prompt in prompts])
+        assert [answer.text for answer in answers] == prompts
+        assert client.ask([]) == []
+    assert server.most <= 5

@@ -1,0 +1,252 @@
+"""A vision-language model's numbers: what it is asked, and how a number is read off its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from chat_server import ChatServer, prompt_of
+from factories import pair, score, score_batch, write_tar
+from PIL import Image
+from s3_fixtures import quick
+
+import tamis
+from tamis.arrays import Pixels
+from tamis.data import Device
+from tamis.errors import ModelError, RecipeError
+from tamis.graph import Identities
+from tamis.recipe import load
+from tamis.signals.judge import Judge, expected_number, read_aspects, written_number
+from tamis.store.parts import read_columns
+from tamis.testing import pairs
+
+__all__ = ["quick"]
+
+NAMES = ["image_text_matching", "object_detail_fulfillment", "caption_text_quality", "semantic_understanding"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "number"),
+    [
+        # 8 or 9, then 5 or 0: 0.3 (85 + 80) + 0.2 (95 + 90) = 49.5 + 37
+        ([("8", {"8": 0.6, "9": 0.4}), ("5", {"5": 0.5, "0": 0.5})], 86.5),
+        # Numbers of one token each; "I" is none: (0.5 x 85 + 0.3 x 90 + 0.1 x 100) / 0.9
+        ([(" 85", {" 85": 0.5, "90": 0.3, "100": 0.1, "I": 0.1}), ("\n", {"\n": 1.0})], 79.5 / 0.9),
+        # 10, or 100 with a third digit
+        ([("1", {"1": 1.0}), ("0", {"0": 1.0}), ("0", {"0": 0.25, "\n": 0.75})], 32.5),
+        # 7, or 70 with probability 0.1; what is before the number does not matter
+        ([("A", {"A": 1.0}), (":", {":": 1.0}), ("\u01207", {"\u01207": 1.0}), (".", {".": 0.9, "0": 0.1})], 13.3),
+        # 85, since 850 to 859 are too large; " 5" begins another number
+        ([("85", {"85": 1.0}), ("0", {"0": 0.5, " 5": 0.5})], 85.0),
+        # 0 and 5; the rest of the probabilities, which is not listed, ends the number
+        ([("0", {"0": 0.5}), (" ", {"5": 0.5})], 2.5),
+        ([("no", {"no": 0.9, "7": 0.1})], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_the_expected_number_by_hand(tokens: Sequence[tuple[str, Mapping[str, float]]], number: float | None) -> None:
+    assert expected_number(tokens) == pytest.approx(number)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("85", 85), ("85/100", 85), ("Score: 85%.", 85), ("**8.5**", 8.5), ("0 to 3", 0), ("100", 100)),
+        *(("From 0-100: 85", 85), ("1234 and 50", 50), ("10,000", None), ("-5", None), ("no", None), ("", None)),
+        *(("K2 is 7", 7), ("七十", None), ("٣", None), ("分数：70", 70)),
+    ],
+)
+def test_a_number_in_words(text: str, number: float | None) -> None:
+    assert written_number(text) == number
+
+
+def library_answer(folder: str, image: Pixels, prompt: str) -> tuple[str, list[dict[str, float]]]:
+    """A LLaVA's answer by the library alone: its text, and the likeliest tokens at each place, its own first."""
+    import torch
+    from transformers import LlavaForConditionalGeneration, LlavaProcessor
+
+    processor, model = LlavaProcessor.from_pretrained(folder), LlavaForConditionalGeneration.from_pretrained(folder)
+    content = [{"type": "image", "image": Image.fromarray(image)}, {"type": "text", "text": prompt}]
+    made = processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+    )  # fmt: skip
+    done = model.generate(**made, max_new_tokens=16, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    words, tokens = processor.tokenizer.convert_ids_to_tokens, []
+    for logits in done.logits:
+        shares, ids = torch.softmax(logits[0].double(), -1).topk(20)
+        tokens.append(dict(zip(words(ids.tolist()), shares.tolist(), strict=True)))
+    text = processor.tokenizer.decode(done.sequences[0, made["input_ids"].shape[1] :], skip_special_tokens=True)
+    return text.strip(), tokens
+
+
+DIGITS = "0123456789"
+
+
+def by_all_ways(tokens: list[dict[str, float]]) -> float | None:
+    """The expected number by going through every way to write one of up to three digits, a token each."""
+    start = next((n for n, step in enumerate(tokens) if next(iter(step)) in DIGITS), None)
+    if start is None:
+        return None
+    steps = tokens[start : start + 3]
+    size = next((n for n, step in enumerate(steps) if n and next(iter(step)) not in DIGITS), len(steps) - 1) + 1
+    shares: dict[str, float] = {}
+    for number in (str(n) for n in range(1000)):
+        for text in {number, number.zfill(2), number.zfill(3)}:
+            # Up to 10 a number may go on; it ends where no digit follows, or where it cannot go on.
+            goes_on = all(int(text[:n]) <= 10 for n in range(1, len(text)))
+            if len(text) <= size and int(text) <= 100 and goes_on:
+                share = math.prod(steps[place].get(digit, 0.0) for place, digit in enumerate(text))
+                if len(text) < size and int(text) <= 10:
+                    share *= 1 - sum(steps[len(text)].get(digit, 0.0) for digit in DIGITS)
+                shares[text] = share
+    return sum(int(text) * share for text, share in shares.items()) / sum(shares.values())
+
+
+def test_a_checkpoint_judges_as_the_librarys_own_calls_say(llava_model: str) -> None:
+    texts = ["a Dog", "A DOG", "dog " * 100, "\u4e00\u53ea\u72d7", "\u0643\u0644\u0628", "a <image></s>", "{aspect} 5"]
+    samples = [dataclasses.replace(pairs.good_pairs()[0], caption=text) for text in texts]
+    expected, written = Judge(model=llava_model), Judge(model=llava_model, number="written")
+    found, alone = score_batch(expected, samples), [score_batch(expected, [sample]) for sample in samples]
+    words, known, some = score_batch(written, samples), read_aspects(None), 0
+    for row, (sample, text) in enumerate(zip(samples, texts, strict=True)):
+        for name in NAMES:
+            assert sample.pixels is not None
+            plain = text.replace("<image>", "< image>").replace("</s>", "< /s>")
+            answer, tokens = library_answer(llava_model, sample.pixels, known.question(name, plain))
+            value = by_all_ways(tokens)
+            some += value is not None
+            for ours in (found[f"judge_{name}"][row], alone[row][f"judge_{name}"][0]):
+                np.testing.assert_allclose(ours, np.nan if value is None else value, rtol=1e-5)
+            number = written_number(answer)
+            np.testing.assert_equal(words[f"judge_{name}"][row], np.float32(np.nan if number is None else number))
+            if value is None:
+                assert f"{name}: the model answered {answer!r}" in found["reason"][row]
+    assert some > 7
+
+
+def test_a_checkpoint_that_cannot_answer_is_said_before_work(clip_model: str, blip_model: str) -> None:
+    for model in (clip_model, blip_model):
+        with pytest.raises(ModelError, match="types that caption images here"):
+            Judge(model=model).load(Device())
+
+
+def says(body: Mapping[str, Any]) -> str | list[dict[str, float]]:
+    """What a model of the tests says: some number for each aspect, words for a caption of "only words"."""
+    prompt = prompt_of(body)
+    if "only words" in prompt:
+        return "I cannot say"
+    words = ("fit each", "precisely", "Rate only", "beyond")
+    tens = 2 + next((place for place, word in enumerate(words) if word in prompt), 7)
+    return [{str(tens): 1.0}, {"0": 0.5, "9": 0.5}, {"\n": 1.0}]
+
+
+def judge(server: ChatServer, **settings: Any) -> dict[str, Any]:
+    return {"judge": {"model": {"url": server.url, "model": "tiny"}} | settings}
+
+
+def reasons(run: tamis.Run) -> list[str | None]:
+    (folder,) = (group.folder for group in run.scores.values())
+    tables = [read_columns(folder / f"{shard}.parquet", ["reason"]) for shard in run.shards]
+    return [reason for table in tables for reason in table["reason"].to_pylist()]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A shard of pairs: two good ones, a caption that makes the model talk, no image, no caption, odd signs."""
+    samples = {
+        "one": pair(1),
+        "two": pair(2) | {"txt": "A {aspect} of {caption} {} 图像 صورة".encode()},
+        "talks": pair(3) | {"txt": b"only words"},
+        "broken": pair(4) | {"jpg": b"no image"},
+        "empty": pair(5) | {"txt": b""},
+    }
+    return write_tar(tmp_path / "small" / "00000.tar", samples.items()).parent
+
+
+def test_a_server_judges_pairs_by_the_four_aspects(small: Path, tmp_path: Path, quick: None) -> None:
+    with ChatServer(says) as server:
+        run = score(small, tmp_path / "run", judge(server))
+        written = score(small, tmp_path / "written", judge(server, number="written", aspects=["caption_text_quality"]))
+        asked = server.asked
+    found = {name: run.to_numpy(f"judge_{name}") for name in NAMES}
+    for tens, name in enumerate(NAMES, 2):
+        np.testing.assert_allclose(found[name], [10 * tens + 4.5] * 2 + [np.nan] * 3)
+    np.testing.assert_allclose(written.to_numpy("judge_caption_text_quality"), [40] * 2 + [np.nan] * 3)
+    assert {name for name in written.score_names() if name.startswith("judge")} == {"judge_caption_text_quality"}
+    first, second, talks, *_ = reasons(run)
+    assert (first, second) == (None, None)
+    assert talks == "; ".join(f"{name}: the model answered 'I cannot say'" for name in NAMES)
+    assert len(asked) == 12 + 3
+    assert all(body["temperature"] == 0 and body["max_tokens"] == 16 for body in asked)
+    assert [body.get("top_logprobs") for body in asked] == [20] * 12 + [None] * 3
+    assert sum("\n----\nA {aspect} of {caption} {} 图像 صورة\n----\nRate " in prompt_of(body) for body in asked) == 5
+
+
+def test_aspects_of_ones_own(small: Path, tmp_path: Path, quick: None) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("prompt: '{aspect}! {caption}'\naspects: {colour: Is it red, light: How beyond dark}\n")
+    with ChatServer(lambda body: "61") as server:
+        run = score(small, tmp_path / "run", judge(server, aspects_from=str(file)))
+        assert {prompt_of(body).partition("!")[0] for body in server.asked} == {"Is it red", "How beyond dark"}
+    assert [name for name in run.score_names() if name.startswith("judge")] == ["judge_colour", "judge_light"]
+    assert run.to_numpy("judge_light")[:3].tolist() == [61] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "server", "error", "message"),
+    [
+        ({"aspects": ["matching"]}, {}, RecipeError, "unknown aspect 'matching'.*image_text_matching"),
+        ({"aspects_from": "nowhere.yaml"}, {}, RecipeError, "the aspects 'nowhere.yaml' cannot be read"),
+        ({"number": "probable"}, {}, RecipeError, "judge, number: expected 'expected' or 'written'"),
+        ({"max_tokens": 0}, {}, RecipeError, "max_tokens must be at least 1"),
+        (
+            {},
+            {"logprobs": False},
+            ModelError,
+            "gives no probabilities .* for tiny: set number: written",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_said_before_work(
+    settings: dict[str, Any], server: dict[str, Any], error: type[Exception], message: str,
+    small: Path, tmp_path: Path, quick: None,
+) -> None:  # fmt: skip
+    with ChatServer(says, **server) as one, pytest.raises(error, match=message):
+        score(small, tmp_path / "run", judge(one, **settings))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [", "- 1", "aspects: {}", "aspects: {A b: x}", "aspects: {a: 1}", "aspects: {a: x}\nprompt: '{caption}'"],
+)
+def test_a_file_that_holds_no_aspects_is_said_so(text: str, tmp_path: Path) -> None:
+    (tmp_path / "aspects.yaml").write_text(text)
+    with pytest.raises(RecipeError, match=r"aspects\.yaml"):
+        load({"signals": [{"judge": {"model": "m", "aspects_from": str(tmp_path / "aspects.yaml")}}]})
+
+
+def test_the_fingerprint_holds_what_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+
+    def fingerprint(text: str = "aspects: {a: x}", **settings: Any) -> str:
+        file.write_text(text)
+        model = {"url": "http://one", "model": "m"} | settings.pop("model", {})
+        recipe = load({"signals": [{"judge": {"model": model, "aspects_from": str(file)} | settings}]})
+        return Identities(Device()).fingerprint(recipe.signals[0][1])
+
+    same = {fingerprint(), fingerprint(model={"url": "http://two", "requests": 3})}
+    other = {fingerprint("aspects: {a: y}"), fingerprint("aspects: {a: x}\nprompt: '{aspect} {caption}'"),
+             fingerprint(model={"model": "n"}), fingerprint(number="written"), fingerprint(max_tokens=3)}  # fmt: skip
+    assert (len(same), len(same | other)) == (1, 6)
+    # Another wording gives other numbers: raise the version with it.
+    shipped = (Path(tamis.__file__).parent / "signals/judge.yaml").read_bytes()
+    assert (Judge.version, xxhash.xxh3_64_hexdigest(shipped)) == (1, "3d441b4127fe5bb5")
+    assert json.loads(json.dumps([column.name for column in Judge.columns])) == [f"judge_{name}" for name in NAMES]
