@@ -55,7 +55,7 @@ def save(folder: Path, model: Any, words: Any, pooling: str, prompts: dict[str, 
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooled))
     own = {"prompts": prompts, "default_prompt_name": more.get("default"), "similarity_fn_name": "cosine"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 60, "do_lower_case": False}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 60} | more.get("settings", {})))
     if dense:
         layer = torch.nn.Linear(32, dense)
         tensors = {f"linear.{name}": value.detach() for name, value in layer.named_parameters()}
@@ -114,6 +114,7 @@ ENCODERS: Mapping[str, tuple[Callable[[Path], None], bool]] = {
     "hkunlp/instructor-base": (lambda folder: t5(folder, include_prompt=False), True),
     "without prompt": (lambda folder: bert(folder, include_prompt=False), True),
     "max": (lambda folder: bert(folder, "max_tokens"), True),
+    "16 tokens": (lambda folder: bert(folder, settings={"processing_kwargs": {"text": {"max_length": 16}}}), True),
     "sentence-transformers/static-similarity-mrl-multilingual-v1": (static, True),
 }
 

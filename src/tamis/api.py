@@ -110,24 +110,25 @@ def _write_export(exporter: Exporter, subset: Subset, out: Path, overwrite: bool
 
 def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable[str], overwrite: bool) -> None:
     """Raises RunError if an export may not be written to a path; see `check_target` and `check_own`."""
-    from tamis.exporters.croissant import croissant_path, is_croissant
+    from tamis.exporters.croissant import croissant_path, earlier
     from tamis.store.subset import is_subset
 
     what = f"{exporter.name} export"
-    if exporter.croissant:
-        facts = croissant_path(out)
-        check_target(facts, what="Croissant description", ours=is_croissant, overwrite=True, read=read)
     if exporter.ending:
         hint = "for a CSV take to_pandas().to_csv(...) in Python" * (exporter.name == "parquet")
         check_ending(out, exporter.ending, hint=hint)
-    elif out.is_dir():
+    if not exporter.ending and out.is_dir():
         check_own(out, what=what, marks=["*"] if exporter.wrote(out, run) else [], option="OUT")
-        return
-
-    def ours(path: Path) -> bool:  # a subset is not an export, even if another package's exporter claims it
-        return not is_subset(path) and exporter.wrote(path, run)
-
-    check_target(out, what=what, ours=ours, overwrite=overwrite, read=read)
+    else:
+        # A subset is not an export, even if another package's exporter claims it.
+        ours = lambda path: not is_subset(path) and exporter.wrote(path, run)  # noqa: E731
+        check_target(out, what=what, ours=ours, overwrite=overwrite, read=read)
+    if exporter.croissant:
+        facts = croissant_path(out)
+        try:
+            check_target(facts, what="description", ours=lambda path: bool(earlier(path)), overwrite=True, read=read)
+        except RunError as error:
+            raise RunError(f"{error}. The export's setting 'croissant: false' leaves it out") from None
 
 
 def report(

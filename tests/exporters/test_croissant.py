@@ -90,7 +90,9 @@ def test_mlcroissant_reads_the_records_of_a_parquet_file(subset: tamis.Subset, t
     np.testing.assert_array_equal([row["pairs/words"] for row in rows], subset["words"])
 
 
-def test_what_a_publisher_adds_is_kept_and_another_file_is_not_replaced(subset: tamis.Subset, tmp_path: Path) -> None:
+def test_what_a_publisher_adds_is_kept_and_another_file_is_not_replaced(
+    subset: tamis.Subset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, path = tmp_path / "half.npy", tmp_path / "half.npy.croissant.json"
     tamis.export(subset, "npy", out)
     facts = described(out)
@@ -98,10 +100,14 @@ def test_what_a_publisher_adds_is_kept_and_another_file_is_not_replaced(subset: 
     tamis.export(subset, "npy", out, overwrite=True)
     assert described(out) == facts | {"license": "CC-BY-4.0"}
     path.write_text("{}")
-    with pytest.raises(RunError, match=r"half\.npy\.croissant\.json exists and was not written by tamis"):
+    with pytest.raises(RunError, match=r"half\.npy\.croissant\.json exists and was not.*croissant: false"):
         tamis.export(subset, "npy", out, overwrite=True)
     assert path.read_text() == "{}"
     tamis.export(subset, "npy", out, overwrite=True, croissant=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    tamis.export(subset, "webdataset", ".")
+    assert described(tmp_path / "here")["distribution"][0]["contentUrl"] == "here/00000.tar"
 
 
 def test_what_json_cannot_hold_is_null(subset: tamis.Subset, tmp_path: Path) -> None:

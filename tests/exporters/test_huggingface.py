@@ -13,6 +13,7 @@ import pytest
 from factories import caption, image_bytes, pair, write_tar
 
 import tamis
+from tamis.errors import RunError
 from tamis.exporters import huggingface
 from tamis.ids import format_uid
 
@@ -84,6 +85,10 @@ def test_it_is_a_pool_again_with_the_same_uids_and_an_export_goes_on(subset: tam
     (out / "train-00001-of-00003.parquet").unlink()
     assert tamis.export(subset, "huggingface", out, shard_size=3) == 8
     assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+    scored = tamis.score(tmp_path / "pool", run=subset.run.path, signals=["image_hash"], quiet=True)
+    later = tamis.Subset(run=scored, keep=subset.keep, times=subset.times)
+    with pytest.raises(RunError, match="holds another export"):  # its files have other columns
+        tamis.export(later, "huggingface", out, shard_size=3)
     again = tamis.score(out, run=tmp_path / "again", signals=["caption_length"], quiet=True)
     assert again.table().uids(np.arange(8))[1].tolist() == subset.uids()[1].tolist()
     assert json.loads(whole["_export.json"])["samples"] == 8

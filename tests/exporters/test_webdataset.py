@@ -158,6 +158,7 @@ def test_energon_gets_an_index_of_each_shard_and_keys_of_their_own(tmp_path: Pat
         places = np.frombuffer((out / f"{name}.idx").read_bytes(), "<u8").tolist()
         assert len(places) == count + 1
         assert (places[0], data[places[-1] :].strip(b"\0")) == (0, b"")
+        assert data[places[-1] - 512 : places[-1]].strip(b"\0")  # the last block of the last sample
         for start, end in itertools.pairwise(places):  # the bytes between are a tar of one sample, whole
             with tarfile.open(fileobj=io.BytesIO(data[start:end] + bytes(1024))) as tar:
                 names = tar.getnames()

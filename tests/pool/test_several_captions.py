@@ -265,6 +265,13 @@ def test_what_is_no_text_in_a_list_is_a_row_with_a_reason(tmp_path: Path) -> Non
     number, thing = ((None, f"the column 'caption' holds {what}, expected text") for what in ("a number", "an object"))
     assert rows("each") == [("dogs", None), ("a dog", None), number, number, ("a cat", None), thing, number]
     assert rows("first") == [("dogs", None), ("a dog", None), ("a cat", None), thing, number]
+    mixed = json.dumps({"captions": ["a dog", 7, ["a cat"], {"en": "a fox"}, "a \ud800"]}).encode()
+    write_tar(tmp_path / "pool" / "0.tar", [("0", {"jpg": image_bytes(0), "json": mixed})])
+    spec = PoolSpec(path=str(tmp_path / "pool"), caption="json:captions", captions="each")
+    run = score(spec, tmp_path / "run", "caption_length")
+    assert [row["status"] for row in index_rows(run)] == ["ok", *["caption_missing"] * 3, "caption_not_utf8"]
+    read_again = list(samples_of(run, order=[4, 3, 2, 1, 0], fields=("caption", "files")))  # none has changed
+    assert [one.caption for one in read_again] == [*[None] * 4, "a dog"]
 
 
 def test_an_image_is_decoded_once_and_each_of_its_captions_is_told_that_it_is_broken(

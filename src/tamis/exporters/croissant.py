@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import mimetypes
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -47,27 +48,20 @@ _CONTEXT = {
 
 _PARQUET = "application/x-parquet"
 
-_HASHED_AT_ONCE = 4  # files; hashing releases the GIL
-
 
 def croissant_path(out: Path) -> Path:
     """Returns where the metadata of an export is: next to it, because readers take every file in a folder of shards."""
+    out = Path(os.path.abspath(out))  # "." has no name
     return out.with_name(f"{out.name}.croissant.json")
 
 
-def is_croissant(path: Path) -> bool:
-    """Whether a file is Croissant metadata that we wrote."""
-    return bool(_earlier(path))
-
-
-def _earlier(path: Path) -> dict[str, Any]:
+def earlier(path: Path) -> dict[str, Any]:
     """Returns the metadata that we wrote to a path; {} if there is none."""
     try:
         facts = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    ours = isinstance(facts, dict) and {"@context", "distribution", "tamis"} <= facts.keys()
-    return facts if ours else {}
+    return facts if isinstance(facts, dict) and {"@context", "distribution", "tamis"} <= facts.keys() else {}
 
 
 def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
@@ -75,16 +69,16 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
 
     Cost: reads the export once, for its SHA-256 hashes.
     """
-    path, run = croissant_path(out), subset.run
-    # Hidden files are temporary, or belong to one loader (.nv-meta).
+    path, run, out = croissant_path(out), subset.run, Path(os.path.abspath(out))
     found = sorted(file for file in out.rglob("*") if file.is_file()) if out.is_dir() else [out]
+    # Hidden files are temporary, or belong to one loader (.nv-meta).
     files = [file for file in found if not any(part.startswith(".") for part in file.relative_to(out).parts)]
-    with ThreadPoolExecutor(_HASHED_AT_ONCE) as threads:
+    with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
         distribution = list(threads.map(lambda file: _file_object(file, out.parent), files))
-    tables = [file for file in files if distribution[files.index(file)]["encodingFormat"] == _PARQUET]
+    tables = [file for file in files if file.suffix == ".parquet"]
     if len(tables) > 1:
-        parts = f"{out.name}/*.parquet"
-        distribution.append(_named("FileSet", "parquet", "parquet") | {"encodingFormat": _PARQUET, "includes": parts})
+        parts = {"encodingFormat": _PARQUET, "includes": f"{out.name}/*.parquet"}
+        distribution.append(_named("FileSet", "parquet") | parts)
     settings = {name: value for name, value in dataclasses.asdict(exporter).items() if name != "croissant"}
     steps = subset.funnel
     facts = {
@@ -110,11 +104,11 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
     }
     # JSON has no NaN and no infinity: null.
     strict = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
-    write_json(path, _earlier(path) | strict)
+    write_json(path, earlier(path) | strict)
 
 
-def _named(kind: str, own: str, name: str) -> dict[str, Any]:
-    return {"@type": f"cr:{kind}", "@id": quote(own), "name": name}
+def _named(kind: str, name: str) -> dict[str, Any]:
+    return {"@type": f"cr:{kind}", "@id": quote(name), "name": name}
 
 
 def _file_object(file: Path, folder: Path) -> dict[str, Any]:
@@ -122,7 +116,7 @@ def _file_object(file: Path, folder: Path) -> dict[str, Any]:
         digest = hashlib.file_digest(raw, "sha256").hexdigest()
     kind = _PARQUET if file.suffix == ".parquet" else mimetypes.guess_type(file.name)[0]
     relative = file.relative_to(folder).as_posix()
-    return _named("FileObject", relative, relative) | {
+    return _named("FileObject", relative) | {
         "contentUrl": relative,
         "contentSize": f"{file.stat().st_size} B",
         "encodingFormat": kind or "application/octet-stream",
@@ -139,16 +133,14 @@ def _record_sets(tables: Sequence[Path], distribution: Sequence[dict[str, Any]],
     known = run.columns
     fields = []
     for column in pq.read_schema(tables[0]):
-        image = pa.types.is_struct(column.type)
-        kinds = {pa.types.is_floating: "sc:Float", pa.types.is_integer: "sc:Integer"}
-        kind = next((word for check, word in kinds.items() if check(column.type)), "sc:Text")
         about = known[column.name][2].about if column.name in known else ""
-        fields.append(
-            _named("Field", f"pairs/{column.name}", f"pairs/{column.name}")
-            | ({"description": about} if about else {})
-            | {"dataType": "sc:ImageObject" if image else kind}
-            | {"source": source | {"extract": {"column": column.name}}}
-        )
-        if image:
-            fields[-1]["source"]["transform"] = {"jsonPath": "bytes"}
-    return [_named("RecordSet", "pairs", "pairs") | {"field": fields}]
+        field = _named("Field", f"pairs/{column.name}") | ({"description": about} if about else {})
+        field["source"] = source | {"extract": {"column": column.name}}
+        field["dataType"] = "sc:Text"
+        if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+            field["dataType"] = "sc:Float" if pa.types.is_floating(column.type) else "sc:Integer"
+        elif pa.types.is_struct(column.type):
+            field["dataType"] = "sc:ImageObject"
+            field["source"]["transform"] = {"jsonPath": "bytes"}
+        fields.append(field)
+    return [_named("RecordSet", "pairs") | {"field": fields}]

@@ -7,14 +7,14 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.exporters.lists import pair_columns
-from tamis.exporters.shards import ShardsExport, image_exts
+from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts
 from tamis.pool import Pool
 from tamis.store.stream import KeptSample
 from tamis.store.subset import Subset
@@ -43,18 +43,27 @@ class HuggingFaceExport(ShardsExport):
     MANIFEST: ClassVar[str] = "_export.json"  # readers of a folder of Parquet files skip names like this
     FILE_NAMES: ClassVar[str] = "train-{number:0{width}d}-of-{count:0{width}d}.parquet"
 
-    def write_shard(self, path: Path, name: str, samples: Iterable[KeptSample], subset: Subset, pool: Pool) -> None:
+    def identity(self, subset: Subset) -> dict[str, Any]:
+        every = set(subset.run.shards)
+        scores = sorted(one.folder.name for one in subset.run.scores.values() if one.shards >= every)
+        return super().identity(subset) | {"scores": scores}
+
+    def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
         fields, columns = pair_columns(subset.run, captions=True)
         schema = pa.schema([("image", _IMAGE), *fields], metadata=_METADATA)
-        with pq.ParquetWriter(path, schema, write_page_index=True) as writer:
-            for group in _row_groups(samples):
-                tables = []
-                for shard, some in itertools.groupby(group, key=lambda sample: sample.shard):
-                    pairs = list(some)
-                    rows = np.array([sample.row_in_shard for sample in pairs])
-                    images = pa.array([_image(sample, pool) for sample in pairs], _IMAGE)
-                    tables.append(pa.table({"image": images, **columns(shard, rows)}, schema=schema))
-                writer.write_table(pa.concat_tables(tables))
+
+        def table(shard: str, samples: list[KeptSample]) -> pa.Table:
+            images = pa.array([_image(sample, pool) for sample in samples], _IMAGE)
+            rows = np.array([sample.row_in_shard for sample in samples])
+            return pa.table({"image": images, **columns(shard, rows)}, schema=schema)
+
+        def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
+            with pq.ParquetWriter(path, schema, write_page_index=True) as writer:
+                for group in _row_groups(samples):
+                    by_shard = itertools.groupby(group, key=lambda sample: sample.shard)
+                    writer.write_table(pa.concat_tables([table(shard, list(some)) for shard, some in by_shard]))
+
+        return write
 
 
 def _row_groups(samples: Iterable[KeptSample]) -> Iterator[list[KeptSample]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
 
+ShardWriter = Callable[[Path, str, Iterable[KeptSample]], None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardsExport(Exporter):
@@ -43,21 +45,14 @@ class ShardsExport(Exporter):
     shard_size: int = 10_000
 
     @abstractmethod
-    def write_shard(self, path: Path, name: str, samples: Iterable[KeptSample], subset: Subset, pool: Pool) -> None:
-        """Writes a shard.
-
-        Args:
-            path: the temporary file, in the folder of the export.
-            name: the name that the file gets.
-            samples: the samples of this shard, with `key` and `files`.
-            subset, pool: as `write` takes them.
-        """
+    def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
+        """Returns a function of a temporary path, the file's name, and the samples of a shard (`key` and `files`)."""
 
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
         """Writes what else the format needs, once all shards exist. `sizes`: samples by file name."""
 
-    def identity(self) -> dict[str, Any]:
-        """Returns the settings that change the shards. A folder written with others is refused."""
+    def identity(self, subset: Subset) -> dict[str, Any]:
+        """Returns what the shards depend on besides the pairs. A folder written with something else is refused."""
         return {"shard_size": self.shard_size}
 
     def __post_init__(self) -> None:
@@ -84,11 +79,12 @@ class ShardsExport(Exporter):
         done = _finished(out, outputs, self.FILE_NAMES.rpartition(".")[2])
         missing = {name: own for name, own in outputs.items() if name not in done}
         order = np.concatenate([np.empty(0, np.int64), *missing.values()])
+        write_shard = self.shard_writer(subset, pool)
         # One thread reads while this one writes. A remote store still gets many requests at once.
         with closing(samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)) as samples:
             for name, own in missing.items():
                 with writing(out / name, durable=True) as temporary:
-                    self.write_shard(temporary, name, itertools.islice(samples, own.size), subset, pool)
+                    write_shard(temporary, name, itertools.islice(samples, own.size))
         self.finish(out, {name: rows.size for name, rows in outputs.items()}, pool)
         return rows.size
 
@@ -101,7 +97,7 @@ class ShardsExport(Exporter):
         for values in (subset.rows(), *subset.uids()):
             digest.update(values.tobytes())
         # The stamps too: a shard may be replaced by one with the same row count.
-        settings = {**self.identity(), "rows": digest.hexdigest()}
+        settings = {**self.identity(subset), "rows": digest.hexdigest()}
         run = {"urls": subset.run.urls, "stamps": list(subset.run.stamps)}
         identity = fingerprint(settings | {"run": run})
         manifest = out / self.MANIFEST

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tamis.exporters.shards import ShardsExport, image_exts
+from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts
 from tamis.pool import Pool
 from tamis.storage import write_json, writing
 from tamis.store.stream import KeptSample
@@ -40,11 +40,11 @@ class WebDatasetExport(ShardsExport):
     FILE_NAMES: ClassVar[str] = "{number:0{width}d}.tar"
     energon: bool = False
 
-    def identity(self) -> dict[str, Any]:
-        return super().identity() | ({"energon": True} if self.energon else {})
+    def identity(self, subset: Subset) -> dict[str, Any]:
+        return super().identity(subset) | ({"energon": True} if self.energon else {})
 
-    def write_shard(self, path: Path, name: str, samples: Iterable[KeptSample], subset: Subset, pool: Pool) -> None:
-        _write_tar(path, samples, f"{name.removesuffix('.tar')}/" if self.energon else "")
+    def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
+        return lambda path, name, samples: _write_tar(path, samples, f"{Path(name).stem}/" if self.energon else "")
 
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
         write_json(out / "sizes.json", sizes)

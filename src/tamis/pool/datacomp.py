@@ -25,7 +25,7 @@ from tamis.data import Column, Device, Node, Sample, Samples, Signal
 from tamis.errors import PoolError, ShardError, UnreachedError
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
-from tamis.pool.source import Pool, PoolSpec, SampleReader, set_caption, set_identity
+from tamis.pool.source import Pool, PoolSpec, SampleReader, first_of, set_caption, set_identity
 from tamis.pool.table import RowRange, TableShard, piece_name, row_ranges
 from tamis.remote import is_transient, unreached
 
@@ -129,7 +129,8 @@ class DataCompShard(TableShard):
     def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         key = str(row.get("key") or row.get("uid") or f"{self.range.first + number:09d}")
         sample = Sample(uid=(0, 0), key=key)
-        set_caption(sample, row.get(self.caption), f"column {self.caption!r}")
+        where = f"column {self.caption!r}"
+        set_caption(sample, first_of(row.get(self.caption), where), where)
         url = str(row.get("url") or "").encode()
         set_identity(sample, row, url, (sample.shown_caption or "").encode(), self.spec.fields)
         sample.width, sample.height = sample.original_width, sample.original_height

@@ -289,7 +289,7 @@ def rows_of(
     *,
     image: bytes | None,
     absent: str | None = None,
-    only: str | None = None,
+    only: Sequence[str | None] = (),
 ) -> Iterator[Sample]:
     """Yields the rows of a sample: one, or with `captions: each` one for each caption.
 
@@ -300,14 +300,15 @@ def rows_of(
         spec: the pool's settings.
         image: what the uid depends on: the image's bytes.
         absent: why `value` is None.
-        only: of several rows, those with this caption; if none has it, all.
+        only: of several rows, those with these captions (None: with none); if none has them, all.
     """
-    each, values = spec.captions == "each", _chosen(value, spec.captions)
+    each = spec.captions == "each"
+    values = [first_of(value, where)] if spec.captions is None else _chosen(value, spec.captions)
     if len(values) > MOST_CAPTIONS:
         absent = f"the {where} holds more captions than the limit of {MOST_CAPTIONS:,}"
         values = [None]
-    if each and only is not None:
-        values = [one for one in values if isinstance(one, str | bytes) and _as_shown(one) == only] or values
+    if each and only:
+        values = [one for one in values if (_as_shown(one) if isinstance(one, str | bytes) else None) in only] or values
     for number, one in enumerate(values):
         row = replace(sample, key=f"{sample.key}-{number}", given={}) if each else sample
         set_caption(row, one, where, absent)
@@ -332,10 +333,10 @@ def json_bytes(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
-def _chosen(value: Any, how: str | None) -> list[Any]:
+def _chosen(value: Any, how: str) -> list[Any]:
     """Returns the captions to use, at least one: those with text of a list, of a JSON list, or of a file's lines."""
     found = _json_list(value) if isinstance(value, str) else value
-    if how is None or not isinstance(found, list | bytes):
+    if not isinstance(found, list | bytes):
         return [value]
     # Lines one by one: a file of 16 MiB may have as many.
     entries = found if isinstance(found, list) else (line.group() for line in _LINE.finditer(found))
@@ -367,7 +368,7 @@ def _json_list(text: str) -> Any:
 def set_caption(sample: Sample, value: Any, where: str, absent: str | None = None) -> None:
     """Sets the caption of a sample from a cell, field or file, or marks the sample with what is wrong."""
     try:
-        raw = text_in(value, where)
+        raw = _text(value, where)
         if raw is None:
             raise SampleError("caption_missing", absent or f"there is no text in the {where}")
     except SampleError as error:
@@ -401,9 +402,18 @@ def _as_bytes(text: str | bytes) -> bytes:
 
 def text_in(value: Any, where: str) -> str | bytes | None:
     """Returns the text in a cell or field, or the first of a list of texts; None if there is none."""
-    if isinstance(value, list):
-        _warn_of_lists(where)
-        value = value[0] if value else None
+    return _text(first_of(value, where), where)
+
+
+def first_of(value: Any, where: str) -> Any:
+    """Returns the first entry of a list, with a warning, or None if it is empty; any other value as it is."""
+    if not isinstance(value, list):
+        return value
+    _warn_of_lists(where)
+    return value[0] if value else None
+
+
+def _text(value: Any, where: str) -> str | bytes | None:
     if value is None or isinstance(value, str | bytes):
         return value
     raise SampleError("caption_missing", f"the {where} holds {json_type_name(value)}, expected text")

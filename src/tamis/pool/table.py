@@ -112,8 +112,8 @@ class TableShard(Shard):
         images = [] if self.image is None else [self.image]
         return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
 
-    def samples_in(self, number: int, row: Mapping[str, Any], only: str | None = None) -> Iterator[Sample]:
-        """Reads the image of a row and yields its samples: one for each caption to use, or `only` the one with this."""
+    def samples_in(self, number: int, row: Mapping[str, Any], only: Sequence[str | None] = ()) -> Iterator[Sample]:
+        """Reads the image of a row and yields its samples: one for each caption to use, or `only` those."""
         key = row.get("key")
         sample = Sample(uid=(0, 0), key=utf8(str(key)) if key not in (None, "") else f"{self.range.first + number:09d}")
         if problem := row.get(PROBLEM):
@@ -178,7 +178,7 @@ class TableShard(Shard):
         self, row: int, cells: Mapping[str, Any], members: Sequence[Member], caption: str | None, *, whole: bool
     ) -> SampleFiles | Problem:
         """Returns the sample of a row as it is now, with its image and, if `whole`, its caption and cells as files."""
-        sample = next(self.samples_in(row, cells, caption))
+        sample = next(self.samples_in(row, cells, [caption]))
         member = self.image_member(members)
         if member is not None and sample.image is None and (member.size or not whole):
             status = sample.status if sample.status.startswith("image") else "image_missing"

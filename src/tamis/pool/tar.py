@@ -109,7 +109,7 @@ class TarShard(Shard):
         if group:
             yield key, group, False
 
-    def _rows(self, key: str, files: dict[str, _File], only: str | None = None) -> Iterator[Sample]:
+    def _rows(self, key: str, files: dict[str, _File], only: Sequence[str | None] = ()) -> Iterator[Sample]:
         sample = Sample(
             uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
         )
@@ -159,7 +159,7 @@ class TarShard(Shard):
             parts[member.ext] = one
             known = one if member.size <= self._limit(member.ext) else None
             files[member.ext] = _File("", member.ext, member.offset, member.size, known)
-        sample, ext = next(self._rows("", files, caption)), _caption(self.spec)
+        sample, ext = next(self._rows("", files, [caption])), _caption(self.spec)
         own_texts(parts, sample, self.spec, "txt" if ext.startswith("json:") else ext)
         return SampleFiles(sample, parts)
 

@@ -46,6 +46,9 @@ _MODULES = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 #: Encoders with a decoder next to them, which `AutoModel` would load too.
 _WITH_DECODER = ("t5", "mt5", "umt5")
 
+#: How a plain transformer reads texts, in sentence_bert_config.json since version 6.
+_PLAIN = {"method": "forward", "method_output_name": "last_hidden_state"}
+
 #: n texts -> (n, d) float32 unit rows; NaN for a zero vector.
 SentenceEncoder = Callable[[Sequence[str]], NDArray[np.float32]]
 
@@ -109,6 +112,11 @@ def _is_ours(steps: Sequence[tuple[str, Path]], prompt: str) -> bool:
         return False
     config = object_in(steps[0][1] / "config.json")
     if config.get("model_type") in _WITH_DECODER or config.get("is_encoder_decoder") is True:
+        return False
+    file = steps[0][1] / "sentence_bert_config.json"
+    settings = object_in(file) if file.is_file() else {}
+    reads = settings.get("modality_config", {"text": _PLAIN})
+    if not isinstance(reads, dict) or reads.get("text") != _PLAIN or settings.get("processing_kwargs"):
         return False
     mode, includes_prompt = _pooling(steps[1][1])
     if mode not in ("mean", "cls", "lasttoken") or (prompt and not includes_prompt):
