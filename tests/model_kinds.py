@@ -21,6 +21,13 @@ def load_clip(folder: str) -> Any:
     return images @ clip.texts(load_tokenizer(folder)(["a dog"])).T
 
 
+def load_matcher(folder: str) -> Any:
+    from tamis.models.match import load_matcher
+
+    matcher = load_matcher(folder, Device())
+    return matcher([matcher.preprocess.resize(IMAGE)], ["a dog"])
+
+
 def load_captioner(folder: str) -> Any:
     from tamis.models.captioner import Captioner
 
@@ -90,6 +97,8 @@ KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "clip": ("clip_model", load_clip),
     "siglip": ("siglip_model", load_clip),
     "dual encoder": ("dual_model", load_clip),
+    "naflex": ("naflex_model", load_clip),
+    "match": ("itm_model", load_matcher),
     "clip to go on from": ("clip_model", go_on),
     "dual encoder to go on from": ("dual_model", go_on),
     "blip": ("blip_model", load_captioner),

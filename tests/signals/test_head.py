@@ -63,8 +63,10 @@ def test_a_published_head_from_its_pth_to_scores(
     torch.save(torch.nn.LayerNorm(24).state_dict(), tmp_path / "norm.pth")
     assert "no linear layer" in tamis("convert", tmp_path / "norm.pth", tmp_path / "norm").err
     assert not (tmp_path / "norm").exists()
+    save_file({f"mlp.{name}": one for name, one in head.state_dict().items()}, tmp_path / "again.safetensors")
     with torch.no_grad():
-        np.testing.assert_allclose(outputs(tmp_path / "head"), head["layers"](ROWS), atol=1e-5)
+        for path in ("head", "again.safetensors"):
+            np.testing.assert_allclose(outputs(tmp_path / path), head["layers"](ROWS), atol=1e-5)
     signal = Head(weights=str(tmp_path / "head"), of=clip_model)
     run = score(pool, tmp_path / "run", signal, keep=["embeddings"], precision="float32")
     vectors, values = (
