@@ -49,7 +49,7 @@ def read_aspects(path: str | None) -> Aspects:
     try:
         text = shipped if path is None else Path(path).expanduser().read_text(encoding="utf-8")
         found = yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise RecipeError(f"the aspects {path!r} cannot be read ({type(error).__name__})") from error
     aspects = found.get("aspects") if isinstance(found, dict) else None
     if not isinstance(aspects, dict) or not aspects or not set(found) <= {"prompt", "aspects"}:
