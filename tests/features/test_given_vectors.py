@@ -21,7 +21,7 @@ from tamis.explore.near import Near
 from tamis.graph import Identities
 from tamis.ids import SUBSET_DTYPE, format_uid
 from tamis.math.similarity import rowwise_dot, unit_rows
-from tamis.pool import PoolSpec
+from tamis.pool import PoolSpec, vectors
 from tamis.signals import ClipScore
 from tamis.signals.clip import NO_VECTOR
 from tamis.storage import write_json
@@ -164,6 +164,16 @@ def test_a_bad_file_stops_the_command_before_any_work(pool: Path, tamis: Tamis, 
     ):
         with pytest.raises(RecipeError, match=words):
             score(pool, tmp_path / "run", {"clip": settings})
+
+
+def test_parquet_that_fills_the_memory_names_the_way_out(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = pairs_of(pool, tmp_path / "first")
+    file = write(tmp_path / "vectors", "uid.parquet", pairs, *np.ones((2, len(pairs), 8), np.float32))
+    monkeypatch.setattr(vectors, "_MOST_BYTES", 500)
+    with pytest.raises(RecipeError, match="write them as a folder of image"):
+        vectors.load_vectors(file)
 
 
 def test_vectors_need_no_images_and_no_text_side(pool: Path, tmp_path: Path, clip_model: str) -> None:

@@ -22,9 +22,10 @@ import tiny_encoders  # noqa: E402
 import tiny_towers  # noqa: E402
 
 from tamis.data import Device  # noqa: E402
+from tamis.errors import ModelError  # noqa: E402
 from tamis.evaluate.zero_shot import evaluate_zero_shot  # noqa: E402
 from tamis.explore.near import Near  # noqa: E402
-from tamis.models.clip import KINDS  # noqa: E402
+from tamis.models.clip import KINDS, load_clip  # noqa: E402
 from tamis.store import Run  # noqa: E402
 
 SIZES = [(70, 40), (40, 90), (33, 33), (200, 20), (16, 16), (64, 64), (20, 130)]
@@ -240,3 +241,22 @@ def test_what_takes_a_clip_takes_images_of_any_shape(
     )
     assert done.code == 2
     assert "is a 'siglip2' model; only 'clip' and" in done.err
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "words"),
+    [
+        (tiny_towers.naflex, {"patch_size": 16}, "makes patches of 16 pixels, but the image tower in its config.json"),
+        (tiny_towers.naflex, {"max_num_patches": 10**9}, "images would become"),
+        (tiny_towers.naflex, {"image_processor_type": "SiglipImageProcessor"}, "only NaFlex takes patches"),
+        (tiny_towers.align, {"include_top": True}, "only ALIGN's settings"),
+    ],
+)
+def test_preprocessing_of_another_model_is_refused(
+    make: Callable[[Path], Path], changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    model = make(tmp_path / "tiny")
+    path = model / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ModelError, match=words):
+        load_clip(str(model), Device())
