@@ -79,6 +79,7 @@ def model(make: Callable[..., Path], *settings: Any, package: str = "", of: Sequ
 
 clip_model = model(factories.clip_folder)
 siglip_model = model(factories.siglip_folder)
+head_model = model(factories.head_folder)
 epochs_model = model(factories.epochs_folder)
 blip_model = model(factories.captioner_folder)
 itm_model = model(tiny_towers.blip)

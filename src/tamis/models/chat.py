@@ -119,7 +119,7 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
             "vision_feature_select_strategy": getattr(network.config, "vision_feature_select_strategy", None),
             "num_additional_image_tokens": int("clip" in getattr(vision, "model_type", "")),
         }
-        settings |= {name: value for name, value in found.items() if settings.get(name) is None}
+        settings |= {name: value for name, value in found.items() if name in parameters and settings.get(name) is None}
     with one_sentence("the processor", folder):
         parts = {"image_processor": images, "tokenizer": tokenizer, "chat_template": _template(folder, own, tokenizer)}
         processor = Still(**settings | {name: part for name, part in parts.items() if name in parameters})
