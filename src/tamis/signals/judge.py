@@ -14,7 +14,7 @@ import yaml
 
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Sample, Samples, Signal
-from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message
+from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message, without_effect
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.nucleus import Sampling
 from tamis.models.server import Answer, ChatClient, Question, Server
@@ -112,6 +112,8 @@ class Judge(Signal):
     def __post_init__(self) -> None:
         check_words(self)
         at_least_one(max_tokens=self.max_tokens)
+        if isinstance(self.model, Server):
+            without_effect(self.model, "prompt", "temperature", because="judge asks its own question, at temperature 0")
         known = read_aspects(self.aspects_from)
         for name in self.aspects:
             if name not in known.aspects:
