@@ -79,9 +79,11 @@ def model(make: Callable[..., Path], *settings: Any, package: str = "", of: Sequ
 
 clip_model = model(factories.clip_folder)
 siglip_model = model(factories.siglip_folder)
+head_model = model(factories.head_folder)
 epochs_model = model(factories.epochs_folder)
 blip_model = model(factories.captioner_folder)
 itm_model = model(tiny_towers.blip)
+naflex_model = model(tiny_towers.naflex)
 git_model = model(factories.captioner_folder, "git")
 blip2_model = model(factories.captioner_folder, "blip-2")
 vit_gpt2_model = model(factories.captioner_folder, "vit-gpt2")  # decoded by transformers' own `generate` alone

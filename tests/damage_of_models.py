@@ -132,6 +132,24 @@ CORRUPTIONS: Mapping[str, Mapping[str, Corruption]] = {
         "resample 99": added(resample=99),
         "scale 0": added(rescale_factor=0),
     },
+    "processor_config.json": JSON
+    | {
+        **{f"patches {value}": added(patch_size=value) for value in ("x", 0, -1, 3, 10**9, None)},
+        **{f"image tokens {value}": added(num_additional_image_tokens=value) for value in ("x", -(10**9), 10**9)},
+        "strategy x": added(vision_feature_select_strategy="x"),
+        "a template that is a number": added(chat_template=5),
+        "an audio tokenizer": added(audio_tokenizer={"audio_tokenizer_class": "AutoModel", "name": "theirs"}),
+    },
+    ".jinja": {
+        "empty": lambda content: b"",
+        "half": lambda content: content[: len(content) // 2],
+        "no text": lambda content: b"\xff\xfe\x00\x9f" * 20,
+        "no image": lambda content: b"{{ messages[0].role }}",
+        "two images": lambda content: content + content,
+        "no end": lambda content: b"{% for n in range(10 ** 12) %}x{% endfor %}",
+        "code": lambda content: b"{{ ().__class__.__base__.__subclasses__() }}",
+        "an error": lambda content: b"{{ raise_exception('theirs') }}",
+    },
     "tokenizer.json": JSON
     | {
         "an empty vocabulary": added(model={}),

@@ -214,6 +214,19 @@ def clip_folder(folder: Path, seed: int = 0, size: int = 24) -> Path:
     return _save(model, folder, "CLIPImageProcessor", size={"shortest_edge": 32}, crop_size=square)
 
 
+def head_folder(folder: Path) -> Path:
+    """Saves a random head on the embeddings of that CLIP, as `tamis convert` writes one: ReLU between two layers."""
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    sizes = {"0.weight": (8, 24), "0.bias": (8,), "2.weight": (1, 8), "2.bias": (1,)}
+    save_file(
+        {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}, folder / "model.safetensors"
+    )
+    return folder
+
+
 def epochs_folder(folder: Path, epochs: int = 2) -> Path:
     """Saves tiny random CLIP checkpoints as `epoch-1`, `epoch-2`, ...: what `tamis train c_ssft` leaves."""
     for number in range(1, epochs + 1):

@@ -21,6 +21,13 @@ def load_clip(folder: str) -> Any:
     return images @ clip.texts(load_tokenizer(folder)(["a dog"])).T
 
 
+def load_matcher(folder: str) -> Any:
+    from tamis.models.match import load_matcher
+
+    matcher = load_matcher(folder, Device())
+    return matcher([matcher.preprocess.resize(IMAGE)], ["a dog"])
+
+
 def load_captioner(folder: str) -> Any:
     from tamis.models.captioner import Captioner
 
@@ -78,6 +85,12 @@ def load_drawing(folder: str) -> Any:
     return load_text_to_image(folder, Device())(["a dog"], Drawing(steps=1))
 
 
+def load_head(folder: str) -> Any:
+    from tamis.models.heads import load_head
+
+    return load_head(folder, "auto", Device())[0](np.zeros((2, 24), np.float32))
+
+
 def go_on(folder: str) -> Any:
     """What `tamis train clip --model` begins with."""
     from tamis.train.scales import ClipTraining
@@ -90,6 +103,8 @@ KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "clip": ("clip_model", load_clip),
     "siglip": ("siglip_model", load_clip),
     "dual encoder": ("dual_model", load_clip),
+    "naflex": ("naflex_model", load_clip),
+    "match": ("itm_model", load_matcher),
     "clip to go on from": ("clip_model", go_on),
     "dual encoder to go on from": ("dual_model", go_on),
     "blip": ("blip_model", load_captioner),
@@ -100,6 +115,7 @@ KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "qwen-vl": ("qwen_vl_model", load_chat),
     "sentence encoder": ("sentence_model", load_sentences),
     "sentence encoder of the library": ("sentence_t5_model", load_sentences),
+    "head": ("head_model", load_head),
     "icc student": ("regression_model", load_regression),
     "bertscore": ("regression_model", load_tokens),
     "teacher's language model": ("llama_model", load_reader),

@@ -60,10 +60,6 @@ from tamis.testing import check_exporter, check_selector, check_signal, pairs
 CLASSES = Path(tempfile.mkdtemp()) / "classes.txt"
 CLASSES.write_text("dog\ncat\nboat\nhouse, home\ntree\n")
 
-#: A head on the embeddings of the small checkpoints.
-HEAD = CLASSES.with_name("head.npz")
-np.savez(HEAD, weight=np.linspace(-1, 1, 24, dtype=np.float32)[None], bias=np.zeros(1, np.float32))
-
 #: Settings with which each signal can be made here; CLIP is a fixture in place of the reference.
 SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "caption_length": [{}],
@@ -80,7 +76,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "clip": [{"model": "clip_model"}, {"model": "siglip_model"}],
     "text_area": [{}],
-    "head": [{"weights": str(HEAD), "of": "clip_model"}],
+    "head": [{"weights": "head_model", "of": "clip_model"}],
     # The text of small pictures is found without making them larger; `text_area` does make them so.
     "tmars": [
         {"model": "clip_model", "boxes": TextBoxes(side=160)},

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -95,6 +96,15 @@ def die_with_parent() -> None:
     threading.Thread(target=watch, name="tamis-parent", daemon=True).start()
 
 
+#: Threads of `prefetched` whose generator was closed.
+_CLOSED: WeakSet[threading.Thread] = WeakSet()
+
+
+def abandoned() -> bool:
+    """Whether this thread prefetches for a generator that was closed, so that nobody waits for its result."""
+    return threading.current_thread() in _CLOSED
+
+
 def prefetched(
     make: Callable[[], Iterator[T]], *, depth: int, weigh: Callable[[T], int] = lambda item: 0, most: int = 0
 ) -> Generator[T, None, None]:
@@ -147,6 +157,7 @@ def prefetched(
                 held -= weight
                 changed.notify_all()
     finally:
+        _CLOSED.add(thread)
         with changed:
             closed = True
             changed.notify_all()

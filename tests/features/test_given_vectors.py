@@ -21,8 +21,9 @@ from tamis.explore.near import Near
 from tamis.graph import Identities
 from tamis.ids import SUBSET_DTYPE, format_uid
 from tamis.math.similarity import rowwise_dot, unit_rows
-from tamis.pool import PoolSpec
+from tamis.pool import PoolSpec, vectors
 from tamis.signals import ClipScore
+from tamis.signals.clip import NO_VECTOR
 from tamis.storage import write_json
 from tamis.store import Run
 from tamis.store.manifest import SIGNAL, described, read_description
@@ -47,7 +48,10 @@ def write(folder: Path, form: str, pairs: Pairs, image: Any, text: Any) -> Path:
     ids = [pair[by] for pair in pairs]
     if form.endswith(".parquet"):
         kind = pa.list_(pa.float32(), 8) if by == "uid" else pa.list_(pa.float64())
-        columns = {"image": pa.array(list(image), kind), "text": pa.array(list(text), kind)}
+        columns = {  # a null is a vector that is missing
+            side: pa.array([row if row.any() else None for row in rows], kind)
+            for side, rows in (("image", image), ("text", text))
+        }
         table = pa.table({by: ids, **columns})
         if form.startswith("folder"):
             pq.write_table(table.slice(0, 5), folder / "0.parquet")
@@ -95,10 +99,7 @@ def test_vectors_made_elsewhere_are_scored_and_read_as_our_own(
     np.testing.assert_array_equal(run.to_numpy("clip"), rowwise_dot(ours["image"], ours["text"]))
     parts = [read_columns(part, ["reason"]) for part in sorted(run.scores["clip"].folder.glob("*.parquet"))]
     reasons = [reason for part in parts for reason in part["reason"].to_pylist()][::-1]
-    assert {n: reason for n, reason in enumerate(reasons) if reason} == {
-        n: f"embeddings_from has no usable vector of the pair's {which}"
-        for n, which in ((2, "image"), (3, "caption"), (4, "image"), (8, "image and caption"))
-    }
+    assert {n: reason for n, reason in enumerate(reasons) if reason} == dict.fromkeys((2, 3, 4, 8), NO_VECTOR)
     subset = library.select(run, recipe)
     assert len(subset) == len(pairs) - 1 - 3  # random vectors are far apart; three have no image
     near = Near(run)
@@ -142,7 +143,7 @@ FAULTS = {
     "damaged": "it cannot be read",
     "array": "it must be a Parquet file",
     "lists": "row 7 has 4 numbers in 'image', others have 3",
-    "texts": "the column 'image' holds lists of string, not of floats",
+    "texts": "the column 'image' holds list<.*: string>, not lists of floats",
     "columns": "it must be a Parquet file",
     "empty": "it has no rows",
 }
@@ -165,6 +166,16 @@ def test_a_bad_file_stops_the_command_before_any_work(pool: Path, tamis: Tamis, 
             score(pool, tmp_path / "run", {"clip": settings})
 
 
+def test_parquet_that_fills_the_memory_names_the_way_out(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = pairs_of(pool, tmp_path / "first")
+    file = write(tmp_path / "vectors", "uid.parquet", pairs, *np.ones((2, len(pairs), 8), np.float32))
+    monkeypatch.setattr(vectors, "_MOST_BYTES", 500)
+    with pytest.raises(RecipeError, match="write them as a folder of image"):
+        vectors.load_vectors(file)
+
+
 def test_vectors_need_no_images_and_no_text_side(pool: Path, tmp_path: Path, clip_model: str) -> None:
     """As DINO's, with which copies are found; and a pool of captions alone."""
     pairs = pairs_of(pool, tmp_path / "first")
@@ -177,11 +188,14 @@ def test_vectors_need_no_images_and_no_text_side(pool: Path, tmp_path: Path, cli
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
     classes = {"model": clip_model, "classes_from": str(tmp_path / "classes.txt")}
     signals.append({"zero_shot_class": classes | {"embeddings_from": str(tmp_path / "image.parquet")}})
-    run = score(captions, tmp_path / "run", *signals, keep=["embeddings"])
+    np.savez(tmp_path / "head.npz", coef_=np.ones((1, 24), np.float32), intercept_=np.zeros(1, np.float32))
+    head = {"weights": str(tmp_path / "head.npz"), "embeddings_from": str(tmp_path / "image.parquet")}
+    run = score(captions, tmp_path / "run", *signals, {"head": head}, keep=["embeddings"])
     stored = np.concatenate([run.embedding("image_embedding", shard) for shard in run.shards])
     np.testing.assert_array_equal(stored, unit_rows(image).astype(np.float16))
     assert np.isnan(run.to_numpy("clip")).all()
     assert not np.isnan(run.to_numpy("class_cosine")).any()
+    np.testing.assert_allclose(run.to_numpy("head"), stored.astype(np.float32).sum(1), atol=1e-5)
 
 
 def test_scores_by_a_model_keep_their_fingerprints(clip_model: str) -> None:

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
 from tamis.models.captioner import ARCHITECTURES, load_beam_captioner, load_captioner  # noqa: E402
-from tamis.models.chat import KINDS, load_chat  # noqa: E402
+from tamis.models.chat import KINDS, ChatModel, load_chat  # noqa: E402
 from tamis.models.nucleus import Sampling, drawn_token  # noqa: E402
 from tamis.models.reference import resolve  # noqa: E402
 from tamis.store import Run  # noqa: E402
@@ -171,6 +171,24 @@ def test_a_caption_depends_on_no_other_image_and_no_order(kind: str, folder: Cal
     assert model(IMAGES, UIDS, Sampling(**settings, seed=1)) != together
     if kind != "florence2":
         assert model(IMAGES, UIDS, Sampling(**settings, prompt="a longer prompt")) != together
+
+
+def test_without_memory_for_a_batch_batches_become_smaller(
+    folder: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sampling, sizes = ChatModel(folder("llava"), Device(batch_size=14)), Sampling(captions=2, max_tokens=6), []
+    own, generate = model(IMAGES, UIDS, sampling), model.model.generate
+
+    def small(**inputs: Any) -> Any:
+        sizes.append(len(inputs["input_ids"]))
+        if sizes[-1] > 2:
+            raise torch.OutOfMemoryError
+        return generate(**inputs)
+
+    monkeypatch.setattr(model.model, "generate", small)
+    assert model(IMAGES, UIDS, sampling) == own
+    assert model(IMAGES, UIDS, sampling) == own
+    assert sizes == [7, 3, *[1] * 7, *[1] * 7]
 
 
 def test_padding_and_prompt_have_no_part_in_a_draw() -> None:

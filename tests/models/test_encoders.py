@@ -143,11 +143,13 @@ def test_fingerprints_and_digests_of_before_stay(
     ("kind", "change", "message"),
     [
         ("max", {"modules.json": ("sentence_transformers.models.Pooling", "theirs.Pooling")}, "theirs.Pooling is code"),
+        ("max", {"modules.json": ("models.Pooling", "util.misc.logging")}, "logging is code of its own"),
         ("max", {"modules.json": ("models.Pooling", "models.Router")}, "Router of sentence-transformers"),
         ("max", {"config_sentence_transformers.json": ("{", '{"model_type": "SparseEncoder", ')}, "SparseEncoder"),
         ("max", {"1_Pooling/config.json": ("true", "false")}, "names no pooling"),
         (T5, {"config.json": ('"num_layers": 2', '"num_layers": 3')}, "no weights for encoder.block.2"),
         (T5, {"config.json": ("{", '{"attn_implementation": "theirs/kernel", ')}, "theirs/kernel"),
+        (T5, {"sentence_bert_config.json": ("{", '{"tokenizer_name_or_path": "/etc", ')}, "files from elsewhere"),
         (T5, {"2_Dense/model.safetensors": None}, "tamis convert"),
         (LABSE, {"2_Dense/config.json": ("torch.nn.modules.activation.Tanh", "theirs.Act")}, "Act is not supported"),
     ],

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
+import threading
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from chat_server import ChatServer, file_of, pixels_of
+from chat_server import ChatServer, file_of, pixels_of, prompt_of
 from factories import image_bytes, pair, parts_of, png, score, write_pool, write_tar
 from faulty_server import Answer, Request
 from PIL import Image
@@ -163,7 +166,7 @@ def test_a_run_that_was_killed_asks_for_its_missing_shards_only(
         assert len(server.asked) == 14 * len(missing)
     assert made(tmp_path / "run") == made(good.path)
     with ChatServer() as moved:  # finished: under another URL, nothing is asked
-        settings = sieve(moved, clip_model, requests=3, key_from="NOT_SET")
+        settings = sieve(moved, clip_model, requests=3, key_from="NOT_SET_API_KEY")
         again = score(pool, tmp_path / "run", settings, keep=["captions"])
         assert moved.requests == []
     assert len(again.scores) == 1
@@ -191,8 +194,8 @@ def test_a_server_that_is_gone_ends_the_run_and_what_is_done_stays(
     [
         ({"model": "tinny"}, {}, "has unknown model 'tinny' .did you mean 'tiny'..; known: tiny"),
         ({}, {"refuses": lambda body: True}, "this image cannot be processed.*does the model take images"),
-        ({"key_from": "SOME_KEY"}, {"key": "other"}, "HTTP 401: wrong key: Bearer \\*\\*\\*"),
-        ({"key_from": "NO_KEY"}, {}, "the environment variable NO_KEY, which key_from names, is not set"),
+        ({"key_from": "SOME_API_KEY"}, {"key": "other"}, "HTTP 401: wrong key: Bearer \\*\\*\\*"),
+        ({"key_from": "NO_API_KEY"}, {}, "the environment variable NO_API_KEY, which key_from names, is not set"),
     ],
 )
 def test_a_server_that_cannot_do_it_is_said_so_before_work(
@@ -204,7 +207,7 @@ def test_a_server_that_cannot_do_it_is_said_so_before_work(
     clip_model: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("SOME_KEY", "s3cret")
+    monkeypatch.setenv("SOME_API_KEY", "s3cret")
     with ChatServer(**server) as one:
         with pytest.raises(ModelError, match=message) as raised:
             score(pool, tmp_path / "run", sieve(one, clip_model, **settings))
@@ -216,9 +219,9 @@ def test_a_server_that_cannot_do_it_is_said_so_before_work(
 def test_neither_key_nor_password_is_written_anywhere(
     good: Run, pool: Path, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SOME_KEY", "s3cret-key")
+    monkeypatch.setenv("SOME_API_KEY", "s3cret-key")
     with ChatServer(key="s3cret-key") as server:
-        settings = sieve(server, clip_model, key_from="SOME_KEY")
+        settings = sieve(server, clip_model, key_from="SOME_API_KEY")
         run = score(pool, tmp_path / "run", settings, keep=["captions"], workers=2)
         assert made(run.path) == made(good.path)
     with ChatServer() as server:
@@ -244,7 +247,7 @@ def test_the_fingerprint_holds_model_prompt_and_sampling_but_not_where_the_serve
         return Identities(Device()).fingerprint(recipe.signals[0][1])
 
     first = fingerprint()
-    assert fingerprint(url="https://two/v1", requests=2, timeout=5, key_from="K") == first
+    assert fingerprint(url="https://two/v1", requests=2, timeout=5, key_from="AN_API_KEY") == first
     others = [fingerprint(**{name: value}) for name, value in {
         "model": "n", "prompt": "What?", "temperature": 0.5, "side": 512, "sampling": {"top_p": 0.5}
     }.items()]  # fmt: skip
@@ -257,6 +260,7 @@ def test_the_fingerprint_holds_model_prompt_and_sampling_but_not_where_the_serve
         ({"captioner": {"url": "http://one"}}, "sieve, captioner: the setting 'model' is missing"),
         ({"captioner": {"url": "one:80", "model": "m"}}, "url must begin with http:// or https://, got 'one:80'"),
         ({"captioner": {"ulr": "http://one", "model": "m"}}, "unknown setting 'ulr' .did you mean 'url'"),
+        ({"captioner": {"url": "http://one", "model": "m", "key_from": "HOME"}}, "key_from must end with _API_KEY"),
         ({"captioner": {"url": "http://one", "model": "m", "requests": 0}}, "requests must be at least 1"),
         ({"sampling": {"top_k": 3}}, "no such setting .*leave out top_k=3"),
         ({"sampling": {"prompt": "a photo of"}}, "the prompt belongs in captioner.*leave out prompt"),
@@ -304,6 +308,24 @@ def test_a_servers_image_is_the_samples_file_or_a_jpeg_of_its_pixels(file: bytes
         assert np.abs(sent.astype(int) - pixels).mean() < 9
     else:
         assert sent.shape[:2] == (43, 64)
+
+
+def test_an_interrupt_waits_for_no_answer(tmp_path: Path) -> None:
+    pool, over = write_pool(tmp_path / "pool", shards=1, rows=9), threading.Event()
+
+    def hangs(body: Mapping[str, Any]) -> str:
+        if prompt_of(body) != "What is this?":
+            os.kill(os.getpid(), signal.SIGINT)
+            over.wait(60)
+        return "7"
+
+    with ChatServer(hangs) as server:
+        judge = {"judge": {"model": {"url": server.url, "model": "tiny", "requests": 1}, "number": "written"}}
+        with pytest.raises(KeyboardInterrupt):
+            score(pool, tmp_path / "run", judge)
+        assert len(server.asked) == 1
+        over.set()
+    assert parts_of(tmp_path / "run") == {}
 
 
 def test_many_are_asked_at_once_and_answers_keep_their_order() -> None:

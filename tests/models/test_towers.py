@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Tamis
-from factories import pair, png, write_tar
+from factories import image_bytes, pair, png, score, write_tar
 from kinds import ENCODERS, MATCHERS, TOWERS, Known, table
 from PIL import Image
 
@@ -21,7 +21,11 @@ torch = pytest.importorskip("torch")
 import tiny_encoders  # noqa: E402
 import tiny_towers  # noqa: E402
 
-from tamis.models.clip import KINDS  # noqa: E402
+from tamis.data import Device  # noqa: E402
+from tamis.errors import ModelError  # noqa: E402
+from tamis.evaluate.zero_shot import evaluate_zero_shot  # noqa: E402
+from tamis.explore.near import Near  # noqa: E402
+from tamis.models.clip import KINDS, load_clip  # noqa: E402
 from tamis.store import Run  # noqa: E402
 
 SIZES = [(70, 40), (40, 90), (33, 33), (200, 20), (16, 16), (64, 64), (20, 130)]
@@ -211,3 +215,48 @@ def test_the_tables_in_the_docs_are_what_was_tried(heading: str, rows: tuple[Kno
     assert {row.checkpoint for row in MATCHERS} == set(tiny_towers.MATCHERS)
     assert {row.kind for row in TOWERS} == set(KINDS)
     assert {row.checkpoint for row in ENCODERS} == {name for name in tiny_encoders.ENCODERS if "/" in name}
+
+
+def test_what_takes_a_clip_takes_images_of_any_shape(
+    naflex_model: str, pool: Path, tamis: Tamis, tmp_path: Path
+) -> None:
+    """NaFlex's images are of many sizes; training takes only what it can save."""
+    pytest.importorskip("rapidocr")
+    (tmp_path / "classes.txt").write_text("dog\ncat\n")
+    model = {"model": naflex_model}
+    signals = [{"clip": model}, {"pac": model}, {"clip_stroop": model}, {"tmars": model}]
+    signals.append({"zero_shot_class": model | {"classes_from": str(tmp_path / "classes.txt")}})
+    run = score(pool, tmp_path / "run", *signals, keep=["embeddings"])
+    for column in ("pac", "clip_stroop", "tmars", "class_cosine"):
+        assert np.isfinite(run.to_numpy(column)).all()
+    np.testing.assert_allclose(run.to_numpy("tmars"), run.to_numpy("clip"), atol=1e-6)  # nothing is written in them
+    near = Near(run)
+    image = image_bytes(1000)  # the first image of the second shard
+    assert near.to_image(near.add_image(image))[0] == 7
+    assert len(near.to_text("a Dog")) == 21
+    measured = evaluate_zero_shot(naflex_model, "lab", Device(batch_size=3), out=tmp_path / "measured", size=4)
+    assert measured.rows()[0]["images"] == "4"
+    done = tamis(
+        "train", "c_ssft", tmp_path / "run", "--train-batch", 4, "--model", naflex_model, "--out", tmp_path / "trained"
+    )
+    assert done.code == 2
+    assert "is a 'siglip2' model; only 'clip' and" in done.err
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "words"),
+    [
+        (tiny_towers.naflex, {"patch_size": 16}, "makes patches of 16 pixels, but the image tower in its config.json"),
+        (tiny_towers.naflex, {"max_num_patches": 10**9}, "images would become"),
+        (tiny_towers.naflex, {"image_processor_type": "SiglipImageProcessor"}, "only NaFlex takes patches"),
+        (tiny_towers.align, {"include_top": True}, "only ALIGN's settings"),
+    ],
+)
+def test_preprocessing_of_another_model_is_refused(
+    make: Callable[[Path], Path], changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    model = make(tmp_path / "tiny")
+    path = model / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ModelError, match=words):
+        load_clip(str(model), Device())

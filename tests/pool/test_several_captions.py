@@ -10,6 +10,7 @@ import signal
 import tarfile
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,12 @@ def parquet(folder: Path) -> None:  # COCO's and Flickr's on the Hub
     pq.write_table(pa.table({"image": images, "captions": LISTS, "key": list("0123")}), folder / "0.parquet")
 
 
+def lance_dataset(folder: Path) -> None:
+    lance = pytest.importorskip("lance")
+    cells = [image_bytes(seed) for seed in range(4)]
+    lance.write_dataset(pa.table({"image": cells, "captions": LISTS, "key": list("0123")}), folder / "0.lance")
+
+
 def images(folder: Path) -> list[str]:
     for seed in range(4):
         (folder / f"{seed}.jpg").write_bytes(image_bytes(seed))
@@ -82,6 +89,7 @@ FORMS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "compressed": (partial(tar_of_lines, mode="w:gz"), {}),
     "json": (tar_of_json, {"caption": "json:captions"}),
     "parquet": (parquet, {}),
+    "lance": (lance_dataset, {}),
     "jsonl": (jsonl, {}),
     "csv": (flickr_csv, {"caption": "raw"}),
 }
@@ -97,8 +105,9 @@ def pool_of(folder: Path, form: str, **settings: Any) -> PoolSpec:
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_gives_the_same_rows_and_every_reader_the_rows_own_caption(form: str, tmp_path: Path) -> None:
     chosen = {"first": [DOGS[0], CATS[0]], "longest": [DOGS[1], CATS[0]], "each": [*DOGS, *CATS]}
+    spec = pool_of(tmp_path, form)
     for how, texts in chosen.items():
-        run = score(pool_of(tmp_path, form, captions=how), tmp_path / how, "caption_length", "image_size")
+        run = score(replace(spec, captions=how), tmp_path / how, "caption_length", "image_size")
         rows = index_rows(run)
         assert [row["caption"] for row in rows if row["caption_judged"]] == texts
         assert [row["status"] for row in rows][:-2] == ["ok"] * len(texts)

@@ -63,18 +63,19 @@ def test_a_published_head_from_its_pth_to_scores(
     torch.save(torch.nn.LayerNorm(24).state_dict(), tmp_path / "norm.pth")
     assert "no linear layer" in tamis("convert", tmp_path / "norm.pth", tmp_path / "norm").err
     assert not (tmp_path / "norm").exists()
+    save_file({f"mlp.{name}": one for name, one in head.state_dict().items()}, tmp_path / "again.safetensors")
     with torch.no_grad():
-        np.testing.assert_allclose(outputs(tmp_path / "head"), head["layers"](ROWS), atol=1e-5)
-    signal = Head(weights=str(tmp_path / "head"), of=clip_model)
-    run = score(pool, tmp_path / "run", signal, keep=["embeddings"], precision="float32")
-    vectors, values = (
-        np.concatenate([run.embedding("image_embedding", shard) for shard in run.shards]),
-        np.concatenate([run.table().read(n, ["head"])["head"] for n in range(3)]),
-    )
-    with torch.no_grad():
-        wanted = head["layers"](torch.from_numpy(vectors).float())[:, 0].numpy()
-    np.testing.assert_allclose(values, wanted, atol=1e-5)
-    assert np.ptp(values) > 1e-4
+        for path in ("head", "again.safetensors"):
+            np.testing.assert_allclose(outputs(tmp_path / path), head["layers"](ROWS), atol=1e-5)
+    for side in ("image", "text"):
+        signal = Head(weights=str(tmp_path / "head"), of=clip_model, embedding=f"{side}_embedding")  # type: ignore[arg-type]
+        run = score(pool, tmp_path / side, signal, keep=["embeddings"], precision="float32")
+        vectors = np.concatenate([run.embedding(f"{side}_embedding", shard) for shard in run.shards])
+        values = np.concatenate([run.table().read(n, ["head"])["head"] for n in range(3)])
+        with torch.no_grad():
+            wanted = head["layers"](torch.from_numpy(vectors).float())[:, 0].numpy()
+        np.testing.assert_allclose(values, wanted, atol=1e-5)
+        assert np.ptp(values) > 1e-4
 
 
 def test_by_hand(tmp_path: Path) -> None:

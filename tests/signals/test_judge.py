@@ -206,6 +206,7 @@ def test_aspects_of_ones_own(small: Path, tmp_path: Path, quick: None) -> None:
         ({"aspects": ["matching"]}, {}, RecipeError, "unknown aspect 'matching'.*image_text_matching"),
         ({"aspects_from": "nowhere.yaml"}, {}, RecipeError, "the aspects 'nowhere.yaml' cannot be read"),
         ({"number": "probable"}, {}, RecipeError, "judge, number: expected 'expected' or 'written'"),
+        ({"model": {"url": "http://one", "model": "m", "prompt": "What?"}}, {}, RecipeError, "leave out prompt='What"),
         ({"max_tokens": 0}, {}, RecipeError, "max_tokens must be at least 1"),
         (
             {},

@@ -12,9 +12,11 @@ from tamis.models.text_to_image import Drawing
 from tamis.signals import (
     ClassMentions,
     ClassSimilarity,
+    ClipScore,
     ClipStroop,
     CRho,
     CSsft,
+    Head,
     Sba,
     Sieve,
     Tmars,
@@ -36,6 +38,12 @@ CLASSES: dict[str, Any] = {"classes": "birds", "classes_from": "x.txt"}
         *((lambda cls=cls: cls(**CLASSES), "classes='birds'") for cls in (ClassMentions, ClassSimilarity)),
         (lambda: ZeroShotClass(model="x", **CLASSES), "classes='birds'"),
         (lambda: Sieve(fit="corp"), "'corp'"),  # misspelt, passed on; tests/test_settings_of_records.py has the others
+        (
+            lambda: ZeroShotClass(model="x", embedding="l14_img", embeddings_from="x.parquet"),
+            "embeddings_from.*embedding='l14_img'",
+        ),
+        (lambda: Head(weights="x", of="y", embeddings_from="x.parquet"), "embeddings_from"),
+        (lambda: ClipScore(model="x", embeddings_from="x.parquet"), "one of the two"),
         # out of range
         (lambda: Tmars(model="x", ring=0), "ring.* got 0"),
         (lambda: TextBoxes(threshold=50), "threshold.* got 50"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from tamis.models.reference import object_in, resolve
 from tamis.models.server import LIKELIEST, Answer
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
             "vision_feature_select_strategy": getattr(network.config, "vision_feature_select_strategy", None),
             "num_additional_image_tokens": int("clip" in getattr(vision, "model_type", "")),
         }
-        settings |= {name: value for name, value in found.items() if settings.get(name) is None}
+        settings |= {name: value for name, value in found.items() if name in parameters and settings.get(name) is None}
     with one_sentence("the processor", folder):
         parts = {"image_processor": images, "tokenizer": tokenizer, "chat_template": _template(folder, own, tokenizer)}
         processor = Still(**settings | {name: part for name, part in parts.items() if name in parameters})
@@ -125,7 +127,7 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
     tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.model_max_length = int(1e30)  # the network's positions are the limit; see `_batches`
+    tokenizer.model_max_length = int(1e30)  # the network's positions are the limit; see `_each`
     return processor
 
 
@@ -217,17 +219,16 @@ class ChatModel:
         They depend only on the image, its pair's uid (`uids`: (n, 2) halves) and the settings.
         """
         captions: list[list[str]] = [[] for _ in images]
-        count, prompt = sampling.captions, sampling.prompt or self.kind.default
-        for rows, inputs in self._batches(images, [prompt] * len(images), sampling.max_tokens - 1, count):
-            skip = self._skip(inputs)
-            texts = self._texts(
-                inputs,
-                do_sample=True,  # else several sequences are refused
-                num_return_sequences=count,
-                min_new_tokens=max(0, sampling.min_tokens - 1),
-                max_new_tokens=sampling.max_tokens - 1,
-                logits_processor=[drawn_token(uids[rows], sampling, skip, penalty=sampling.repetition_penalty)],
-            )
+        count, prompts = sampling.captions, [sampling.prompt or self.kind.default] * len(images)
+
+        new = {"min_new_tokens": max(0, sampling.min_tokens - 1), "max_new_tokens": sampling.max_tokens - 1}
+
+        def draw(rows: list[int], inputs: dict[str, Any]) -> list[str]:
+            drawn = drawn_token(uids[rows], sampling, self._skip(inputs), penalty=sampling.repetition_penalty)
+            # `do_sample`, or several sequences would be refused.
+            return self._texts(inputs, do_sample=True, num_return_sequences=count, logits_processor=[drawn], **new)
+
+        for rows, texts in self._each(images, prompts, sampling.max_tokens - 1, draw, count):
             for place, row in enumerate(rows):
                 captions[row] = texts[place * count : (place + 1) * count]
         return captions
@@ -235,21 +236,26 @@ class ChatModel:
     def next_logits(self, images: Sequence[Pixels], prompts: Sequence[str]) -> NDArray[np.float32]:
         """Returns the logits of each answer's first token: (n, vocabulary), NaN for a refused image."""
         logits = np.full((len(images), self._vocabulary), np.nan, np.float32)
-        for rows, inputs in self._batches(images, [self.plain(text) for text in prompts], 1):
-            logits[rows] = self._logits(inputs)
+        plain = [self.plain(text) for text in prompts]
+        for rows, found in self._each(images, plain, 1, lambda _, inputs: self._logits(inputs)):
+            logits[rows] = found
         return logits
 
     def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[Answer]:
         """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`."""
         answers = [Answer(refused="the model's processor refuses the image, or its prompt is too long")] * len(images)
-        for rows, inputs in self._batches(images, [self.plain(text) for text in prompts], max_tokens):
+
+        def say(_: list[int], inputs: dict[str, Any]) -> tuple[Any, list[tuple[Any, Any]]]:
             likeliest: list[tuple[Any, Any]] = []  # of each step: probabilities and ids, (n, 20)
 
-            def note(tokens: Any, scores: Any, noted: list[tuple[Any, Any]] = likeliest) -> Any:
-                noted.append(scores.float().softmax(-1).topk(min(LIKELIEST, scores.shape[1])))
+            def note(tokens: Any, scores: Any) -> Any:
+                likeliest.append(scores.float().softmax(-1).topk(min(LIKELIEST, scores.shape[1])))
                 return scores
 
-            made = self._generate(inputs, max_new_tokens=max_tokens, logits_processor=[note])[:, self._skip(inputs) :]
+            made = self._generate(inputs, max_new_tokens=max_tokens, logits_processor=[note])
+            return made[:, self._skip(inputs) :], likeliest
+
+        for rows, (made, likeliest) in self._each(images, [self.plain(text) for text in prompts], max_tokens, say):
             texts = self.tokenizer.batch_decode(made, skip_special_tokens=True)
             for place, row in enumerate(rows):
                 steps = [(values[place].tolist(), self._words(ids[place])) for values, ids in likeliest]
@@ -268,12 +274,21 @@ class ChatModel:
                 text = text.replace(mark, f"{mark[0]} {mark[1:]}")
         return text
 
-    def _batches(
-        self, images: Sequence[Pixels], prompts: Sequence[str], new: int, count: int = 1
-    ) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """Yields rows and inputs of batches with room for `new` tokens; refused rows are in none."""
-        size = max(1, self.batch // count)
-        waiting = [list(range(start, min(start + size, len(images)))) for start in range(0, len(images), size)]
+    def _each(
+        self,
+        images: Sequence[Pixels],
+        prompts: Sequence[str],
+        new: int,
+        work: Callable[[list[int], dict[str, Any]], T],
+        count: int = 1,
+    ) -> Iterator[tuple[list[int], T]]:
+        """Yields rows, and what `work` made of their inputs, batch by batch; refused rows are in none.
+
+        There is room for `new` tokens of `count` texts per row. Without memory for a batch, batches become smaller.
+        """
+        import torch
+
+        waiting = _chunks(range(len(images)), self.batch // count)
         while waiting:
             rows = waiting.pop(0)
             try:
@@ -287,9 +302,20 @@ class ChatModel:
             except Exception as error:  # of a processor: many kinds, most of them ValueError
                 if len(rows) == 1:
                     log.info("%s refuses an image or its prompt: %s", self.name, first_line(error))
-                waiting[:0] = [[row] for row in rows] if len(rows) > 1 else []
+                else:
+                    waiting[:0] = [[row] for row in rows]
                 continue
-            yield rows, inputs
+            try:
+                done = work(rows, inputs)
+            except torch.OutOfMemoryError:
+                if len(rows) == 1:
+                    raise
+                self.batch = len(rows) // 2 * count
+                waiting = _chunks([row for some in (rows, *waiting) for row in some], len(rows) // 2)
+                log.warning("%s: no memory for %d images at once, now %d", self.name, len(rows), len(rows) // 2)
+                torch.cuda.empty_cache()
+                continue
+            yield rows, done
 
     def _inputs(self, images: Sequence[Pixels], prompts: Sequence[str]) -> dict[str, Any]:
         texts, settings = [self._text(prompt) for prompt in prompts], {}
@@ -340,6 +366,10 @@ class ChatModel:
         made = self._generate(inputs, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
         logits: NDArray[np.float32] = made.logits[0].float().cpu().numpy()
         return logits
+
+
+def _chunks(rows: Sequence[int], size: int) -> list[list[int]]:
+    return [list(rows[start : start + max(1, size)]) for start in range(0, len(rows), max(1, size))]
 
 
 def not_known(model: str, kind: str, others: Iterable[str] = ()) -> str:

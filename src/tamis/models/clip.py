@@ -159,7 +159,8 @@ def context_length(model: str) -> int:
     if type(most) is not int or most < 1:
         raise ModelError(f"{path} is damaged: text_config.max_position_embeddings is not a number of tokens")
     if text.get("model_type") in SHIFTED:  # positions are counted from the padding token's number plus 1
-        most -= int(text.get("pad_token_id") or 0 if "pad_token_id" in text else 1) + 1
+        pad = text.get("pad_token_id", 1)
+        most = max(1, most - 1 - (pad if type(pad) is int else 1))
     return min(most, kind.longest or most)
 
 

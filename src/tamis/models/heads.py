@@ -130,7 +130,8 @@ def functions_between(layers: Sequence[Layer], activation: str, path: Path) -> l
     """
     if activation != "auto" and activation not in _FUNCTIONS:
         raise ModelError(f"{path}: {unknown_message('activation', activation, _FUNCTIONS)}")
-    if activation == "auto" and {name: len(bias) for name, _, bias in layers} == _AESTHETIC:
+    outputs = {re.sub(r"^.*layers\.", "layers.", name): len(bias) for name, _, bias in layers}
+    if activation == "auto" and outputs == _AESTHETIC:
         activation = "none"
     if activation != "auto":
         return [_FUNCTIONS[activation]] * (len(layers) - 1)

@@ -219,9 +219,12 @@ def load_tokenizer_in(folder: Path, *, cls: Any = None, network: Any = None) -> 
     return tokenizer
 
 
-def check_tokens(tokenizer: Any, network: Any, folder: Path) -> None:
-    """Raises ModelError unless a network has an embedding for every token: otherwise batch after batch would fail."""
-    known = getattr(network.config.get_text_config(), "vocab_size", None)
+def check_tokens(tokenizer: Any, network: Any, folder: Path, config: Any = None) -> None:
+    """Raises ModelError unless a network has an embedding for every token: otherwise batch after batch would fail.
+
+    `config`: that of the network's text side, where transformers does not know which it is.
+    """
+    known = getattr(config or network.config.get_text_config(), "vocab_size", None)
     own = set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab())  # some tokenizers add unused tokens
     numbers = [*tokenizer.convert_tokens_to_ids(list(own)), *tokenizer("a dog")["input_ids"]]
     highest = max([*numbers, tokenizer.pad_token_id or 0])

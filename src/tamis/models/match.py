@@ -12,7 +12,7 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of
-from tamis.models.loading import load_tokenizer_in, loaded_once, model_type, padded
+from tamis.models.loading import check_tokens, load_tokenizer_in, loaded_once, model_type, padded
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
@@ -40,8 +40,8 @@ class Matcher:
         config, self.preprocess = self._model.config, load_preprocess(model)
         check_side(self.preprocess, config.vision_config, model)
         self._tokenizer = load_tokenizer_in(path)
-        positions = int(getattr(config, text).max_position_embeddings)
-        self._longest = min(longest, positions, self._tokenizer.model_max_length)
+        check_tokens(self._tokenizer, self._model, path, getattr(config, text))
+        self._longest = min(longest, getattr(config, text).max_position_embeddings, self._tokenizer.model_max_length)
         # BLIP-2's network cuts as many tokens off the front of a caption as there are queries.
         two = kind == "blip-2"
         self._before = [config.image_token_index] * config.num_query_tokens if two and config.image_token_index else []

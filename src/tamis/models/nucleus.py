@@ -228,9 +228,8 @@ def drawn_token(
         scores = scores.float()
         penalise(scores, tokens[:, skip:], penalty)
         chosen = draw(scores, rows, numbers, top_p=sampling.top_p, top_k=sampling.top_k)
-        only = torch.full_like(scores, -torch.inf)
-        only[torch.arange(len(scores)), torch.from_numpy(chosen).to(only.device)] = 0
-        return only
+        place = torch.from_numpy(chosen).to(scores.device)[:, None]
+        return torch.full_like(scores, -torch.inf).scatter_(1, place, 0.0)
 
     return process
 

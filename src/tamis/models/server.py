@@ -7,9 +7,12 @@ import io
 import math
 import os
 import weakref
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +20,14 @@ from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, UnreachedError, at_least_one, brief, require, unknown_message
+from tamis.processes import abandoned
 from tamis.remote import LONGEST_PAUSE, RemoteError, keep_secrets, public, redacted, retried, with_secrets
 
 #: Own bytes of an image that are sent as they are; more are encoded again.
 _MOST_BYTES = 4 << 20
 
 _CONNECT = 20.0  # seconds to wait for a connection
+_NOTICE = 0.2  # seconds after which an interrupt is noticed
 LIKELIEST = 20  # tokens per step whose probabilities are read: the protocol's limit
 _ORIENTATION = 0x0112  # the EXIF tag
 _WORDS = 300  # characters of a server's answer in a message
@@ -49,7 +54,8 @@ class Server:
         side: pixels of an image's longer side; larger images are reduced.
         requests: number of requests at once, in each worker.
         timeout: seconds without data after which a request is sent again.
-        key_from: the environment variable with the API key; "" for none. The key is neither stored nor shown.
+        key_from: the environment variable with the API key, such as OPENAI_API_KEY; its name must end like that. "" for
+            none. The key is neither stored nor shown.
     """
 
     execution: ClassVar[tuple[str, ...]] = ("url", "requests", "timeout", "key_from")
@@ -71,6 +77,8 @@ class Server:
             raise ValueError(f"temperature must be at least 0, got {self.temperature}")
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout must be above 0 seconds, got {self.timeout}")
+        if self.key_from and not self.key_from.endswith("_API_KEY"):  # recipes of strangers must not send any variable
+            raise ValueError(f"key_from must end with _API_KEY, such as OPENAI_API_KEY, got {brief(self.key_from)}")
         if not self.model or not self.prompt.strip():
             raise ValueError("model and prompt must not be empty")
 
@@ -184,13 +192,30 @@ class ChatClient:
 
         Raises ModelError if the server is gone, UnreachedError if it works but did not answer one of the questions.
         """
-        with ThreadPoolExecutor(self.server.requests, "tamis-ask") as threads:
-            waiting = [threads.submit(self._asked, question) for question in questions]
-            try:
-                return [one.result() for one in waiting]
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
+        waiting, done, stopped = deque(enumerate(questions)), SimpleQueue[tuple[int, Answer | Exception]](), Event()
+
+        def work() -> None:
+            with suppress(IndexError):  # nothing waits
+                while not stopped.is_set():
+                    place, question = waiting.popleft()
+                    try:
+                        done.put((place, self._asked(question)))
+                    except Exception as error:
+                        done.put((place, error))
+
+        for _ in range(min(self.server.requests, len(questions))):  # daemons: no exit waits for an answer
+            Thread(target=work, name="tamis-ask", daemon=True).start()
+        answers: dict[int, Answer] = {}
+        try:
+            while len(answers) < len(questions) and not abandoned():
+                with suppress(Empty):
+                    place, answer = done.get(timeout=_NOTICE)
+                    if isinstance(answer, Exception):
+                        raise answer
+                    answers[place] = answer
+        finally:
+            stopped.set()
+        return [answers.get(place, Answer()) for place in range(len(questions))]
 
     def _asked(self, question: Question) -> Answer:
         try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Float32s, Floats, Mask, load_array
 from tamis.data import Sample
 from tamis.errors import RecipeError
-from tamis.ids import file_digest, parse_uid
+from tamis.ids import SUBSET_DTYPE, file_digest, parse_uid
 from tamis.math.similarity import unit_rows
 
 Side = Literal["image", "text"]
@@ -52,12 +52,9 @@ class Vectors:
         if twice.size:
             rows = sorted(int(self._order[twice[0] + one]) + 1 for one in (0, 1))
             raise _refused(path, f"rows {rows[0]:,} and {rows[1]:,} have the same {by}")
-        widths = {side: array.shape[1] for side, array in sides.items()}
-        if len(set(widths.values())) > 1:
-            raise _refused(
-                path, f"image has {widths['image']} dimensions and text {widths['text']}: one model makes both"
-            )
-        self.size = next(iter(widths.values()))
+        self.size, *others = [array.shape[1] for array in sides.values()]
+        if others not in ([], [self.size]):
+            raise _refused(path, f"image has {self.size} dimensions and text {others[0]}: one model makes both")
 
     def rows(self, side: Side, samples: Sequence[Sample]) -> Floats:
         """Returns (n, d) float16 unit rows; NaN for a pair without a usable vector (none, zeros, NaN or infinity)."""
@@ -88,7 +85,7 @@ def _load(path: Path, digest: str) -> Vectors:
             return _from_parquet(path, files)
         if path.is_dir():
             return _from_arrays(path)
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, TypeError, ValueError, pa.ArrowException) as error:
         raise _refused(path, f"it cannot be read ({type(error).__name__}: {error})") from error
     raise _refused(path, _FORMS)
 
@@ -102,21 +99,17 @@ def _from_arrays(path: Path) -> Vectors:
     names = [name for name in ("uid.npy", "uid.txt", "key.txt") if (path / name).is_file()]
     if not sides or len(names) != 1:
         raise _refused(path, _FORMS)
-    file, by = path / names[0], "uid" if names[0].startswith("uid") else "key"
-    if file.suffix == ".npy":
-        halves = load_array(file)
-        if halves.dtype.names != ("f0", "f1") or {halves.dtype[name].kind for name in ("f0", "f1")} != {"u"}:
-            raise _refused(
-                path, f"uid.npy holds {halves.dtype}, not the two halves of uids that `tamis export npy` writes"
-            )
-        ids = np.stack([halves["f0"], halves["f1"]], axis=1).astype(">u8").view(_UID).ravel()
+    by: Literal["uid", "key"] = "key" if names == ["key.txt"] else "uid"
+    if names == ["uid.npy"]:
+        halves = load_array(path / "uid.npy").astype(SUBSET_DTYPE, casting="equiv").view("<u8").reshape(-1, 2)
+        ids = halves.astype(">u8").view(_UID).ravel()
     else:
-        ids = _ids(path, by, file.read_text("utf-8").splitlines(), 0)
+        ids = _ids(path, by, (path / names[0]).read_text("utf-8").removesuffix("\n").split("\n"), 0)
     for side, array in sides.items():
-        if array.ndim != 2 or array.dtype.kind != "f" or len(array) != len(ids) or not array.shape[1]:
+        if array.ndim != 2 or array.dtype.kind != "f" or len(array) != len(ids):
             expected = f"floats of shape ({len(ids)}, d), a row for each of {names[0]}"
             raise _refused(path, f"{side}.npy holds {array.dtype} of shape {array.shape}, expected {expected}")
-    return Vectors(path, "uid" if by == "uid" else "key", ids, sides, unit=False)
+    return Vectors(path, by, ids, sides, unit=False)
 
 
 def _from_parquet(path: Path, files: Sequence[Path]) -> Vectors:
@@ -151,10 +144,9 @@ def _matrix(path: Path, side: Side, column: Any, width: int | None, first: int) 
     """Returns lists of numbers as (n, d) float32, NaN for null; `width` is that of earlier rows."""
     if pa.types.is_fixed_size_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        raise _refused(path, f"the column {side!r} holds {column.type}, not lists of numbers")
-    if not pa.types.is_floating(column.type.value_type):
-        raise _refused(path, f"the column {side!r} holds lists of {column.type.value_type}, not of floats")
+    lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if not lists or not pa.types.is_floating(column.type.value_type):
+        raise _refused(path, f"the column {side!r} holds {column.type}, not lists of floats")
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), -1))
     there = lengths >= 0
     width = width or (int(lengths[there][0]) if there.any() else 0)
@@ -162,8 +154,8 @@ def _matrix(path: Path, side: Side, column: Any, width: int | None, first: int) 
         raise _refused(path, f"the column {side!r} has no vector in its first {len(column):,} rows")
     wrong = np.flatnonzero(there & (lengths != width))
     if wrong.size:
-        row = first + int(wrong[0]) + 1
-        raise _refused(path, f"row {row:,} has {lengths[wrong[0]]} numbers in {side!r}, others have {width}")
+        what = f"row {first + int(wrong[0]) + 1:,} has {lengths[wrong[0]]} numbers in {side!r}"
+        raise _refused(path, f"{what}, others have {width}")
     matrix = np.full((len(column), width), np.nan, np.float32)
     matrix[there] = pc.list_flatten(column).to_numpy(zero_copy_only=False).reshape(-1, width)
     return matrix

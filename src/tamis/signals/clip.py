@@ -35,16 +35,8 @@ from tamis.features.sources import Captions, of_present
 from tamis.math.similarity import rowwise_dot
 from tamis.pool.vectors import SIDES
 
-#: Reasons for a missing score by whether the vectors of image and caption are missing.
-_LACKING = {
-    (lacks_image, lacks_text): which and f"embeddings_from has no usable vector of the pair's {which}"
-    for lacks_image, lacks_text, which in (
-        (False, False, None),
-        (True, False, "image"),
-        (False, True, "caption"),
-        (True, True, "image and caption"),
-    )
-}
+#: Reason for a missing score.
+NO_VECTOR = "embeddings_from has no usable vector of the image or of the caption"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +79,7 @@ class ClipScore(Signal):
         def score(*, image: Floats, text: Floats) -> dict[str, Any]:
             columns: dict[str, Any] = {"clip": rowwise_dot(image, text)}
             if self.embeddings_from is not None:
-                lacks = np.stack([np.isnan(rows).any(1) for rows in (image, text)], axis=1).tolist()
-                columns["reason"] = [_LACKING[tuple(one)] for one in lacks]
+                columns["reason"] = [NO_VECTOR] * len(image)  # for rows without a score
             return columns
 
         return score

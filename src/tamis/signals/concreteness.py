@@ -139,7 +139,7 @@ class Vba(CaptionSignal):
 
     Attributes:
         text_to_image: the model that draws: a pipeline of diffusers.
-        captioner: the model that reads, by beam search: BLIP, BLIP-2, GIT or another image-to-text checkpoint.
+        captioner: the model that reads, by beam search: BLIP, BLIP-2, GIT or a vision-encoder-decoder checkpoint.
         encoder: the model whose token embeddings BERTScore compares.
         layer: layer of the encoder; None: the choice of the `bert-score` package, else the last.
         beams: number of beams; the best reconstruction counts.

@@ -14,7 +14,7 @@ import yaml
 
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Sample, Samples, Signal
-from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message
+from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message, without_effect
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.nucleus import Sampling
 from tamis.models.server import Answer, ChatClient, Question, Server
@@ -49,7 +49,7 @@ def read_aspects(path: str | None) -> Aspects:
     try:
         text = shipped if path is None else Path(path).expanduser().read_text(encoding="utf-8")
         found = yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise RecipeError(f"the aspects {path!r} cannot be read ({type(error).__name__})") from error
     aspects = found.get("aspects") if isinstance(found, dict) else None
     if not isinstance(aspects, dict) or not aspects or not set(found) <= {"prompt", "aspects"}:
@@ -112,6 +112,8 @@ class Judge(Signal):
     def __post_init__(self) -> None:
         check_words(self)
         at_least_one(max_tokens=self.max_tokens)
+        if isinstance(self.model, Server):
+            without_effect(self.model, "prompt", "temperature", because="judge asks its own question, at temperature 0")
         known = read_aspects(self.aspects_from)
         for name in self.aspects:
             if name not in known.aspects:

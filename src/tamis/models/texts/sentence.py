@@ -43,6 +43,12 @@ _BLIP_LENGTH = 35  # tokens, as BLIP was trained for retrieval
 #: The modules of sentence-transformers that we run ourselves, in their order.
 _MODULES = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 
+#: The name of a class of the library, not of a module or a function in it.
+_OF_LIBRARY = re.compile(r"sentence_transformers(\.\w+)*\.[A-Z]\w*")
+
+#: Ends of settings in sentence_bert_config.json that are handed to transformers as they are.
+_ELSEWHERE = ("_args", "model_kwargs", "config_kwargs", "processor_kwargs", "_name_or_path")
+
 #: Encoders with a decoder next to them, which `AutoModel` would load too.
 _WITH_DECODER = ("t5", "mt5", "umt5")
 
@@ -141,9 +147,10 @@ def _library_encoder(model: str, path: Path, device: Device, prompt: str) -> Sen
     for _, folder in steps:
         if (folder / "pytorch_model.bin").is_file() and not (folder / "model.safetensors").is_file():
             raise ModelError(f"{folder} holds pickled weights: run `tamis convert {model} OUT`, and name OUT")
-        for file in (folder / "config.json", folder / "sentence_bert_config.json"):
-            if file.is_file():
-                check_config(file)
+        for file in (*folder.glob("config.json"), *folder.glob("sentence_*_config.json")):
+            check_config(file)
+            if asked := [key for key in object_in(file) if file.name != "config.json" and key.endswith(_ELSEWHERE)]:
+                raise ModelError(f"{file} could load files from elsewhere ({asked[0]}): remove the setting")
     use_threads(device)
     with one_sentence("the sentence encoder", path), quiet():
         network = Library(
@@ -159,14 +166,11 @@ def _library_encoder(model: str, path: Path, device: Device, prompt: str) -> Sen
         network.encode(["a dog", ""], prompt=prompt, show_progress_bar=False)  # a fault of its files shows here
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
+        if not texts:
             return np.empty((0, 0), np.float32)
         options: dict[str, Any] = {"batch_size": device.batch_size, "show_progress_bar": False}
-        rows = network.encode(distinct, prompt=prompt, convert_to_tensor=True, **options)
-        vectors = unit_rows(rows.float().cpu().numpy())
-        place = {text: row for row, text in enumerate(distinct)}
-        return vectors[[place[text] for text in texts]]
+        rows = network.encode(list(texts), prompt=prompt, convert_to_tensor=True, **options)
+        return unit_rows(rows.float().cpu().numpy())
 
     return encode
 
@@ -205,7 +209,7 @@ def load_sentence_encoder(model: ModelRef, device: Device, prompt: str | None = 
     path = resolve(model).path
     if (path / "modules.json").is_file():
         start, steps = _default_prompt(path, model) if prompt is None else prompt, modules_in(path)
-        if foreign := [kind for kind, _ in steps if not kind.startswith("sentence_transformers.")]:
+        if foreign := [kind for kind, _ in steps if not _OF_LIBRARY.fullmatch(kind)]:
             raise ModelError(f"{model}: its module {foreign[0]} is code of its own, which is never run")
         if not _is_ours(steps, start):
             return _library_encoder(model, path, device, start)
