@@ -42,6 +42,7 @@ class HuggingFaceExport(ShardsExport):
     name: ClassVar[str] = "huggingface"
     MANIFEST: ClassVar[str] = "_export.json"  # readers of a folder of Parquet files skip names like this
     FILE_NAMES: ClassVar[str] = "train-{number:0{width}d}-of-{count:0{width}d}.parquet"
+    LEAST_FILES: ClassVar[int] = 1  # without a file, `load_dataset` would read the manifest as the dataset
 
     def identity(self, subset: Subset) -> dict[str, Any]:
         every = set(subset.run.shards)
