@@ -73,6 +73,15 @@ def test_an_empty_subset_is_a_file_without_rows(subset: tamis.Subset, tmp_path: 
     assert list(load(out, tmp_path / "cache", streaming=True)) == []
 
 
+def test_the_path_of_an_image_is_a_plain_name(tmp_path: Path) -> None:
+    keys = ["../../etc/a", "b", "c\\d"]
+    write_tar(tmp_path / "pool" / "0.tar", [(key, pair(row)) for row, key in enumerate(keys)])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    tamis.export(tamis.select(run, "no-filter"), "huggingface", tmp_path / "out")
+    images = pq.read_table(tmp_path / "out")["image"].to_pylist()
+    assert [image["path"] for image in images] == ["a.jpg", "b.jpg", "d.jpg"]
+
+
 def test_row_groups_are_small_enough_for_the_viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tar(tmp_path / "pool" / "0.tar", [(f"{row}", pair(row)) for row in range(6)])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
