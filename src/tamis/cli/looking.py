@@ -124,9 +124,9 @@ def check(
 ) -> None:
     """Check a recipe without running it, or verify every byte of a run.
 
-    A recipe: whether its models and files load, if this machine has them; with --run also whether the run has the
-    columns that it reads. A run: what is damaged, left over or missing, and which command completes it. `tamis score`
-    recreates what --delete removes.
+    A recipe: with --run also whether the run has the columns that it reads. Its models are loaded if this machine has
+    them. A run: what is damaged, left over or missing, and which command completes it. `tamis score` recreates what
+    --delete removes.
 
     Exit codes of a run: 0 complete; 1 something is left to do; 2 not a run folder, or its run.json or list of
     shards is damaged, which cannot be recreated.
