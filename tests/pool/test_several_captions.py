@@ -33,7 +33,7 @@ from tamis.ids import SUBSET_DTYPE, content_uid, fingerprint, format_uid, parse_
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.source import MOST_CAPTIONS
 from tamis.run import shard as reading
-from tamis.signals import ClipScore
+from tamis.signals import ClipScore, image_quality
 from tamis.store import Run
 from tamis.store.stream import samples_of
 
@@ -304,6 +304,20 @@ def test_an_image_is_decoded_once_and_each_of_its_captions_is_told_that_it_is_br
         assert [row["width"] for row in rows] == [48] * 3 + [None] * 3 + [48] * 3
         hashes = list(run["image_hash"])
         assert hashes[0] == hashes[1] == hashes[2] != hashes[6] == hashes[7] == hashes[8]
+
+
+def test_the_captions_of_a_large_image_share_a_batch_and_its_pixels_are_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    quality = image_quality.quality
+    monkeypatch.setattr(image_quality, "quality", lambda image: (measured.append(1), quality(image))[1])
+    monkeypatch.setattr(reading, "_BATCH_BYTES", 4 * 48 * 32 * 3)  # about three images
+    files = [{"jpg": image_bytes(seed), "txt": b"a\nb\nc\nd\ne"} for seed in range(2)]
+    write_tar(tmp_path / "pool" / "0.tar", [(str(number), one) for number, one in enumerate(files)])
+    run = score(PoolSpec(path=str(tmp_path / "pool"), captions="each"), tmp_path / "run", "image_quality", workers=1)
+    assert len(measured) == 2
+    assert len(set(run["sharpness"][:5])) == len(set(run["sharpness"][5:])) == 1
 
 
 def test_each_caption_of_a_transparent_image_has_its_transparency(tmp_path: Path) -> None:

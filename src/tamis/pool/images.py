@@ -276,11 +276,16 @@ def _unidentified(data: bytes) -> SampleError:
 
 
 def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:
-    """Yields samples in small groups, each with the bytes that it will take, read and decoded."""
+    """Yields samples in small groups, each with the bytes that it will take, read and decoded.
+
+    The image of several captions in a row counts once.
+    """
     group: list[Sample] = []
     held = 0
     for sample in samples:
         data = sample.image or b""
+        if group and group[-1].image is data:
+            data = b""
         pixels = _claimed_pixels(data) if data else 0
         pixels = pixels_in(data, max_pixels=max_pixels) if pixels is None else pixels
         weight = len(data) + 3 * (pixels if pixels <= max_pixels else 0)

@@ -403,6 +403,7 @@ def _ahead(
 
 
 def _weigh(samples: list[Sample]) -> int:
-    """Returns the size of the samples' images in bytes, as read and as decoded."""
-    read = sum(len(sample.image) for sample in samples if sample.image is not None)
-    return read + sum(sample.pixels.nbytes for sample in samples if sample.pixels is not None)
+    """Returns the size of the samples' images in bytes, as read and as decoded; one of several captions counts once."""
+    read = {id(sample.image): len(sample.image) for sample in samples if sample.image is not None}
+    decoded = {id(sample.pixels): sample.pixels.nbytes for sample in samples if sample.pixels is not None}
+    return sum(read.values()) + sum(decoded.values())

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, Node, Signal
-from tamis.features.sources import DecodedImages, HiddenContents
+from tamis.features.sources import DecodedImages, HiddenContents, each_present
 from tamis.math.copies import COLOUR, LIGHT, SIDE, image_hash
 
 #: Shares of each side that are cropped before hashing.
@@ -64,12 +64,12 @@ class ImageHash(Signal):
             shown = [image if opacity is None else opacity for image, opacity in zip(images, hidden, strict=True)]
             flags = [opacity is not None for opacity in hidden]
             return {
-                "image_hash": [None if image is None else hashes_of(image) for image in shown],
+                "image_hash": each_present(shown, lambda present: map(hashes_of, present)),
                 "image_colours": [
                     None if image is None else colours_of(image, halved=flag)
                     for image, flag in zip(images, flags, strict=True)
                 ],
-                "image_lightness": [None if image is None else lightness_of(image) for image in shown],
+                "image_lightness": each_present(shown, lambda present: map(lightness_of, present)),
                 "content_hidden": np.where([image is None for image in images], np.nan, flags).astype(np.float32),
             }
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, Node, Signal
-from tamis.features.sources import DecodedImages, Transparencies
+from tamis.features.sources import DecodedImages, Transparencies, each_present
 
 #: Images are reduced to this longer side first, so that sharpness does not depend on the resolution of the file.
 LONGEST_SIDE = 512
@@ -72,9 +72,10 @@ class ImageQuality(Signal):
 
         def score(*, images: Sequence[Pixels | None], transparent: Sequence[float]) -> dict[str, Any]:
             rows = np.full((len(images), len(names)), np.nan, np.float32)
-            for row, image, share in zip(rows, images, transparent, strict=True):
-                if image is not None:
-                    row[:] = [({**quality(image), "transparent": share})[name] for name in names]
+            measured = each_present(images, lambda present: map(quality, present))
+            for row, values, share in zip(rows, measured, transparent, strict=True):
+                if values is not None:
+                    row[:] = [({**values, "transparent": share})[name] for name in names]
             return dict(zip(names, rows.T, strict=True))
 
         return score
