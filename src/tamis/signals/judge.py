@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from tamis.arrays import Pixels
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Sample, Samples, Signal
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message, without_effect
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.nucleus import Sampling
@@ -125,21 +125,17 @@ class Judge(Signal):
         return list(dict.fromkeys(self.aspects)) or list(known.aspects)
 
     def needs(self) -> Mapping[str, Node]:
-        needed = {"images": DecodedImages(), "captions": Captions()}
-        return needed | {"samples": Samples()} if isinstance(self.model, Server) else needed
+        return {"images": DecodedImages(), "captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
         known = read_aspects(self.aspects_from)
         names, ask = self._names(known), self._asking(known, device)
 
-        def score(
-            *, images: Sequence[Pixels | None], captions: Sequence[str | None], samples: Sequence[Sample] = ()
-        ) -> dict[str, Any]:
+        def score(*, images: Sequence[Pixels | None], captions: Sequence[str | None]) -> dict[str, Any]:
             columns = {f"judge_{name}": np.full(len(images), np.nan, np.float32) for name in names}
             reasons: list[list[str]] = [[] for _ in images]
-            own = [sample.image for sample in samples] or [None] * len(images)
             asked = [
-                (row, name, self._question(own[row], image, known.question(name, caption)))
+                (row, name, self._question(image, known.question(name, caption)))
                 for row, (image, caption) in enumerate(zip(images, captions, strict=True))
                 if image is not None and caption is not None
                 for name in names
@@ -154,9 +150,9 @@ class Judge(Signal):
 
         return score
 
-    def _question(self, file: bytes | None, image: Pixels, text: str) -> Question:
-        greedy = (("temperature", 0.0),)
-        return Question(file, image, text, self.max_tokens, greedy, probabilities=self.number == "expected")
+    def _question(self, image: Pixels, text: str) -> Question:
+        greedy = {"temperature": 0.0}
+        return Question(image, text, self.max_tokens, greedy, probabilities=self.number == "expected")
 
     def _number(self, answer: Answer) -> float | None:
         if self.number == "written" or answer.refused:
