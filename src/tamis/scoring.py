@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis.compute import Compute
-from tamis.data import Device, Signal
-from tamis.errors import RunError
-from tamis.graph import Identities
+from tamis.data import Device, Samples, Signal, references
+from tamis.errors import DependencyError, RunError
+from tamis.graph import Executor, Identities, topological
 from tamis.models.device import device_for
+from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, load, signal_from
 from tamis.run.plan import Plan, with_labels
@@ -81,6 +82,26 @@ def score(
         assembled, opened, path, signals=signals, recipe=chosen, keep=keep, identities=identities, grow=grow
     )
     return fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate)
+
+
+def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:
+    """Loads signals with their models, as `score` does before its first shard, and raises what it would raise.
+
+    Yields what this machine lacks and may still get: models of the hub, packages, files. Such signals are not loaded.
+    """
+    executor = Executor(device_for())
+    for signal in signals:
+        nodes = topological([signal])
+        try:
+            models = {name for node in nodes for name in references(node, "model").values()}
+            files = {name for node in nodes for name in references(node, "file").values()}
+            lacks = [name for name in sorted(models) if not is_here(name)]
+            lacks += [name for name in sorted(files) if not Path(name).expanduser().exists()]
+            if not lacks:
+                executor.try_empty(nodes, {Samples(): []})
+        except DependencyError as error:
+            lacks = [str(error)]
+        yield from (f"{signal.name}: {what}" for what in lacks)
 
 
 @dataclass(frozen=True)

@@ -281,10 +281,12 @@ def test_what_cannot_work_stops_before_any_work(
         with pytest.raises(ModelError, match="is a 'clip' model; types that caption images here: b"):
             load(clip_model, Device())
     write_images(tmp_path / "pool", IMAGES[:1])
-    settings = [f"signals.sieve.captioner={folder('llava')}", "signals.sieve.fit=crop"]
-    done = tamis("score", "pool", "--run", "run", "--signals", "sieve", "--set", settings[0], "--set", settings[1])
-    assert done.code == 2
-    assert "fit: crop has no effect" in done.err
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"signals": [{"sieve": {"captioner": folder("llava"), "fit": "crop"}}]}))
+    for words in (("check",), ("score", "pool", "--run", "run", "--recipe")):
+        done = tamis(*words, recipe)
+        assert done.code == 2
+        assert "fit: crop has no effect" in done.err
 
 
 def test_files_that_published_folders_lack_or_have_elsewhere(folder: Callable[[str], str], tmp_path: Path) -> None:

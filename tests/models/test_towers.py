@@ -185,11 +185,13 @@ def test_what_cannot_work_is_refused_by_name_before_any_work(
         (model / "config.json").write_text(json.dumps({"model_type": kind}))
         cases.append(("clip", str(model), words))
     for signal, model, words in cases:
-        run = tmp_path / "run"
-        done = tamis("score", pool, "--run", run, "--signals", signal, "--set", f"signals.{signal}.model={model}")
-        assert done.code != 0
-        assert model in done.err
-        assert words in done.err
+        run, recipe = tmp_path / "run", tmp_path / "recipe.yaml"
+        recipe.write_text(json.dumps({"signals": [{signal: {"model": model}}]}))
+        for command in (("check",), ("score", pool, "--run", run, "--recipe")):
+            done = tamis(*command, recipe)
+            assert done.code != 0
+            assert model in done.err
+            assert words in done.err
         assert not list(run.glob("scores/*/*.parquet"))
 
 

@@ -124,8 +124,9 @@ def check(
 ) -> None:
     """Check a recipe without running it, or verify every byte of a run.
 
-    A recipe: with --run also whether the run has the columns that it reads. A run: what is damaged, left over or
-    missing, and which command completes it. `tamis score` recreates what --delete removes.
+    A recipe: with --run also whether the run has the columns that it reads. Its models are loaded if this machine has
+    them. A run: what is damaged, left over or missing, and which command completes it. `tamis score` recreates what
+    --delete removes.
 
     Exit codes of a run: 0 complete; 1 something is left to do; 2 not a run folder, or its run.json or list of
     shards is damaged, which cannot be recreated.
@@ -157,6 +158,7 @@ def check(
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis import api, choosing
     from tamis.recipe import load
+    from tamis.scoring import not_here_yet
     from tamis.selectors.outcome import check_files, describe
     from tamis.store import open_run
 
@@ -173,6 +175,8 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
         print(f"  select  {describe(step)}")
     for exporter, out in chosen.exports:
         print(f"  export  {exporter.name} to {out}")
+    for what in not_here_yet(signal for _, signal in chosen.signals):
+        print(f"  not there yet: {what}")
     try:
         check_files(chosen.steps)
     except RecipeError as error:  # the user may still create the file, or name another with --set

@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.errors import ModelError, brief, first_line, install, needs_extra, require, unknown_message
+from tamis.errors import DependencyError, ModelError, brief, first_line, install, needs_extra, require, unknown_message
 from tamis.ids import file_digest
 
 log = logging.getLogger(__name__)
@@ -185,6 +185,18 @@ def resolve(reference: str) -> Model:
             "Face ids look like owner/name (lab/ is not an owner)"
         )
     return Model(path, digest_of(path))
+
+
+def is_here(reference: str) -> bool:
+    """Whether a model is on this machine, or (False) must be downloaded or installed. ModelError: there is none."""
+    known = reference in BUILT_IN or Path(reference).expanduser().exists() or reference.startswith("lab/")
+    if not known and is_hub_id(reference):
+        return cached(reference) is not None
+    try:
+        resolve(reference)
+    except DependencyError:
+        return False
+    return True
 
 
 def _built_in(name: str) -> Path:
