@@ -198,7 +198,7 @@ def test_a_server_that_is_gone_ends_the_run_and_what_is_done_stays(
     [
         ({"model": "tinny"}, {}, "has unknown model 'tinny' .did you mean 'tiny'..; known: tiny"),
         ({}, {"refuses": lambda body: True}, "this image cannot be processed.*does the model take images"),
-        ({"key_from": "SOME_API_KEY"}, {"key": "other"}, "HTTP 401: wrong key: Bearer \\*\\*\\*"),
+        ({"key_from": "SOME_API_KEY"}, {"key": "other"}, "HTTP 401: .*wrong key: Bearer \\*\\*\\*"),
         ({"key_from": "NO_API_KEY"}, {}, "the environment variable NO_API_KEY, which key_from names, is not set"),
     ],
 )

@@ -81,7 +81,7 @@ _MARKS = (
 )
 
 #: Parts of a processor that read videos and sounds.
-_NOT_IMAGES = ("video_processor", "feature_extractor")
+_NOT_IMAGES = {"video_processor", "feature_extractor"}
 
 
 def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
@@ -95,32 +95,21 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
         images = auto.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
         own, _ = cls.get_processor_dict(folder, local_files_only=True)
         _check_sizes(folder, {**images.to_dict(), "own": own}, areas=kind.processor.startswith("Qwen"))
-
-    class Still(cls):  # type: ignore[misc]
-        def __init__(self, **settings: Any) -> None:
-            cls.__init__(self, **settings, **{name: None for name in _NOT_IMAGES if name in parameters})
-
-        @classmethod
-        def get_attributes(_) -> list[str]:  # the library reads them off the signature above
-            names: list[str] = cls.get_attributes()
-            return names
-
-        def check_argument_for_proper_class(self, name: str, part: Any) -> Any:
-            return None if part is None else super().check_argument_for_proper_class(name, part)
-
     parameters = inspect.signature(cls.__init__).parameters
     settings = {name: value for name, value in own.items() if name in parameters}
-    # Older LLaVA folders lack these; without them, the processor fails at the first batch.
-    vision, asked = getattr(network.config, "vision_config", None), getattr(network.config, "model_type", "")
-    if asked.startswith("llava"):
+    if network.config.model_type.startswith(
+        "llava"
+    ):  # without these, it fails at the first batch; older folders lack them
+        vision = network.config.vision_config
         found = {
-            "patch_size": getattr(vision, "patch_size", None),
-            "vision_feature_select_strategy": getattr(network.config, "vision_feature_select_strategy", None),
-            "num_additional_image_tokens": int("clip" in getattr(vision, "model_type", "")),
+            "patch_size": vision.patch_size,
+            "vision_feature_select_strategy": network.config.vision_feature_select_strategy,
+            "num_additional_image_tokens": int("clip" in vision.model_type),
         }
         settings |= {name: value for name, value in found.items() if name in parameters and settings.get(name) is None}
     with one_sentence("the processor", folder):
-        processor = Still(**settings | {"image_processor": images, "tokenizer": tokenizer})
+        parts = {"image_processor": images, "tokenizer": tokenizer, **dict.fromkeys(_NOT_IMAGES & parameters.keys())}
+        processor = type(cls.__name__, (cls,), {"check_argument_for_proper_class": lambda *_: None})(**settings | parts)
     # The other side gives other logits: by 1 to 3 where it was tried.
     tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
     tokenizer.chat_template = processor.chat_template or tokenizer.chat_template

@@ -132,10 +132,8 @@ class ChatClient:
                 )
         self._url = httpx2.URL(with_secrets(server.url))
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        timeout, limits = (
-            httpx2.Timeout(server.timeout, connect=_CONNECT),
-            httpx2.Limits(max_connections=server.requests),
-        )
+        timeout = httpx2.Timeout(server.timeout, connect=_CONNECT)
+        limits = httpx2.Limits(max_connections=server.requests)
         try:
             self._client = httpx2.Client(headers=headers, timeout=timeout, limits=limits)
         except UnicodeEncodeError as error:
@@ -270,13 +268,7 @@ class ChatClient:
 
     def _words(self, response: Any) -> str:
         """Returns what a server says of an error, without our key."""
-        try:
-            found = response.json()
-            found = found.get("error", found)
-            text = str(found.get("message", found) if isinstance(found, dict) else found)
-        except (ValueError, AttributeError):
-            text = response.text
-        text = redacted(" ".join(text.split()))
+        text = redacted(" ".join(response.text.split()))
         return (text.replace(self._key, "***") if self._key else text)[:_WORDS]
 
 
