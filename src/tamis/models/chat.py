@@ -97,9 +97,7 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
         _check_sizes(folder, {**images.to_dict(), "own": own}, areas=kind.processor.startswith("Qwen"))
     parameters = inspect.signature(cls.__init__).parameters
     settings = {name: value for name, value in own.items() if name in parameters}
-    if network.config.model_type.startswith(
-        "llava"
-    ):  # without these, it fails at the first batch; older folders lack them
+    if network.config.model_type.startswith("llava"):  # older folders lack what it needs at the first batch
         vision = network.config.vision_config
         found = {
             "patch_size": vision.patch_size,
