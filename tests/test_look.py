@@ -60,6 +60,12 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a pool", "look.html", "look.json"]
 
 
+def test_other_captions_of_an_image_are_not_called_repeated_images(tamis: Tamis, tmp_path: Path) -> None:
+    write_tar(tmp_path / "pool" / "0.tar", [("0", pair(0) | {"txt": b"a dog\na cat\na fox"})])
+    done = tamis("look", "pool", "--captions", "each", "--out", "look.html")
+    assert "Keeps one caption of each image: 2 pairs have the image of another." in done.out
+
+
 def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
     tamis: Tamis, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -104,7 +104,7 @@ def _write_export(exporter: Exporter, subset: Subset, out: Path, overwrite: bool
     if exporter.croissant:
         from tamis.exporters.croissant import write_croissant
 
-        write_croissant(exporter, subset, out)
+        write_croissant(exporter, subset, out, pairs)
     return pairs
 
 

@@ -178,6 +178,8 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
         kept = share_interval(int(subset.keep.sum()), len(run))
         last = subset.funnel[-1]
         why = f"{last['before'] - last['kept']:,} images repeat another of the sample. {_MORE}"
+        if pool.captions == "each":
+            why = f"Keeps one caption of each image: {last['before'] - last['kept']:,} pairs have the image of another."
         if subset.name == "basic":
             why = _why_basic(subset, run.statuses)
         interval = (kept.value, kept.low, kept.high)

@@ -110,6 +110,14 @@ def test_what_a_publisher_adds_is_kept_and_another_file_is_not_replaced(
     assert described(tmp_path / "here")["distribution"][0]["contentUrl"] == "here/00000.tar"
 
 
+def test_it_counts_the_pairs_that_the_export_holds(subset: tamis.Subset, tmp_path: Path) -> None:
+    written = {kind: tamis.export(subset, kind, tmp_path / f"half.{kind}.parquet") for kind in ("parquet", "dropped")}
+    assert written["dropped"] == 21 - written["parquet"] > 0
+    for kind, pairs in written.items():
+        facts = described(tmp_path / f"half.{kind}.parquet")
+        assert (facts["tamis"]["pairs"], facts["description"].split()[0]) == (pairs, str(pairs))
+
+
 def test_what_json_cannot_hold_is_null(subset: tamis.Subset, tmp_path: Path) -> None:
     odd = tamis.Subset(run=subset.run, keep=subset.keep, funnel=[{"step": "a", "before": 2, "kept": 1, "cut": np.nan}])
     tamis.export(odd, "npy", tmp_path / "a.npy")

@@ -65,6 +65,23 @@ def test_load_dataset_shows_the_images_and_has_their_bytes(
     assert facts.row_group(0).column(0).has_offset_index
 
 
+def test_an_empty_subset_is_a_file_without_rows(subset: tamis.Subset, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert tamis.export(tamis.Subset(run=subset.run, keep=np.zeros(8, bool)), "huggingface", out) == 0
+    table = pq.read_table(out)
+    assert (table.num_rows, table.column_names[:2]) == (0, ["image", "uid"])
+    assert list(load(out, tmp_path / "cache", streaming=True)) == []
+
+
+def test_the_path_of_an_image_is_a_plain_name(tmp_path: Path) -> None:
+    keys = ["../../etc/a", "b", "c\\d"]
+    write_tar(tmp_path / "pool" / "0.tar", [(key, pair(row)) for row, key in enumerate(keys)])
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    tamis.export(tamis.select(run, "no-filter"), "huggingface", tmp_path / "out")
+    images = pq.read_table(tmp_path / "out")["image"].to_pylist()
+    assert [image["path"] for image in images] == ["a.jpg", "b.jpg", "d.jpg"]
+
+
 def test_row_groups_are_small_enough_for_the_viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tar(tmp_path / "pool" / "0.tar", [(f"{row}", pair(row)) for row in range(6)])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import signal
@@ -22,6 +23,7 @@ import webdataset
 import yaml
 from command_line import Tamis
 from factories import image_bytes, index_rows, pair, parts_of, score, write_metadata, write_pool, write_tar
+from PIL import Image
 from processes import command, die_at_file
 
 import tamis as package
@@ -302,6 +304,16 @@ def test_an_image_is_decoded_once_and_each_of_its_captions_is_told_that_it_is_br
         assert [row["width"] for row in rows] == [48] * 3 + [None] * 3 + [48] * 3
         hashes = list(run["image_hash"])
         assert hashes[0] == hashes[1] == hashes[2] != hashes[6] == hashes[7] == hashes[8]
+
+
+def test_each_caption_of_a_transparent_image_has_its_transparency(tmp_path: Path) -> None:
+    sheet = Image.new("RGBA", (8, 8), (0, 0, 0, 51))  # a fifth opaque
+    data = io.BytesIO()
+    sheet.save(data, "PNG")
+    write_tar(tmp_path / "pool" / "0.tar", [("0", {"png": data.getvalue(), "txt": b"a\nb\nc"})])
+    run = score(PoolSpec(path=str(tmp_path / "pool"), captions="each"), tmp_path / "run", "image_quality")
+    np.testing.assert_allclose(run["transparent"], [0.8] * 3, atol=1e-6)
+    assert not np.signbit(run["entropy"]).any()
 
 
 def test_the_captions_of_an_image_cost_one_image_and_score_as_pairs_of_their_own(

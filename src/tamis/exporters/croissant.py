@@ -64,8 +64,10 @@ def earlier(path: Path) -> dict[str, Any]:
     return facts if isinstance(facts, dict) and {"@context", "distribution", "tamis"} <= facts.keys() else {}
 
 
-def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
-    """Writes the metadata of an export. Keys that someone added to an earlier file (license, citeAs) are kept.
+def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -> None:
+    """Writes the metadata of an export of so many pairs.
+
+    Keys that someone added to an earlier file (license, citeAs) are kept.
 
     Cost: reads the export once, for its SHA-256 hashes.
     """
@@ -86,8 +88,8 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": subset.name,
-        "description": f"{len(subset):,} of {subset.keep.size:,} image-text pairs, chosen by the recipe "
-        f"{subset.name!r} and written by Tamis as {exporter.name}.",
+        "description": f"{pairs:,} image-text pairs of a pool of {subset.keep.size:,}, by the recipe {subset.name!r}, "
+        f"written by Tamis as {exporter.name}.",
         "dateCreated": f"{datetime.fromtimestamp(run.facts.get('created', 0), UTC):%Y-%m-%d}",  # of the run
         "isBasedOn": run.facts["pool"]["path"],
         "rai:dataPreprocessingProtocol": [f"{line['step']}: {line['kept']:,} of {line['before']:,}" for line in steps],
@@ -95,7 +97,7 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path) -> None:
         "recordSet": _record_sets(tables, distribution, run),
         "tamis": {
             "export": {"to": exporter.name, **settings},
-            "pairs": len(subset),
+            "pairs": pairs,
             "pool": {"rows": int(subset.keep.size), "fingerprint": run.facts.get("pool_fingerprint")},
             "recipe": dict(subset.recipe),
             "funnel": list(steps),

@@ -42,6 +42,7 @@ class HuggingFaceExport(ShardsExport):
     name: ClassVar[str] = "huggingface"
     MANIFEST: ClassVar[str] = "_export.json"  # readers of a folder of Parquet files skip names like this
     FILE_NAMES: ClassVar[str] = "train-{number:0{width}d}-of-{count:0{width}d}.parquet"
+    LEAST_FILES: ClassVar[int] = 1  # without a file, `load_dataset` would read the manifest as the dataset
 
     def identity(self, subset: Subset) -> dict[str, Any]:
         every = set(subset.run.shards)
@@ -83,4 +84,8 @@ def _row_groups(samples: Iterable[KeptSample]) -> Iterator[list[KeptSample]]:
 def _image(sample: KeptSample, pool: Pool) -> dict[str, bytes | str] | None:
     assert sample.files is not None, "the files were asked for, and errors raise"
     ext = next(iter(image_exts(sample.files, pool)), None)
-    return None if ext is None else {"bytes": sample.files[ext], "path": f"{sample.key}.{ext}"}
+    if ext is None:
+        return None
+    # A key can be any text. A program that unpacks the images by their paths must not leave its folder.
+    name = (sample.key or "").replace("\\", "/").rpartition("/")[2]
+    return {"bytes": sample.files[ext], "path": f"{name}.{ext}"}

@@ -42,6 +42,7 @@ class ShardsExport(Exporter):
     needs_pool: ClassVar[bool] = True
     MANIFEST: ClassVar[str] = "export.json"
     FILE_NAMES: ClassVar[str]  # "{number:0{width}d}.tar"; `count` is the number of shards
+    LEAST_FILES: ClassVar[int] = 0  # of an empty subset
     shard_size: int = 10_000
 
     @abstractmethod
@@ -72,7 +73,7 @@ class ShardsExport(Exporter):
         _check_pool(subset, pool)
         self._begin(subset, out)
         rows = _complete(subset)
-        firsts = range(0, rows.size, self.shard_size)
+        firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)
         count, width = len(firsts), max(5, len(str(len(firsts))))
         names = [self.FILE_NAMES.format(number=number, width=width, count=count) for number in range(count)]
         outputs = {name: rows[first:][: self.shard_size] for name, first in zip(names, firsts, strict=True)}

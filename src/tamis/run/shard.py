@@ -317,12 +317,8 @@ class BatchReader:
                 count = min(self.decoders, len(own))
                 list(threads.map(fill, [own[first::count] for first in range(count)]))
             for one, sample in repeats:  # other captions of its image
-                sample.pixels, sample.hidden, sample.width, sample.height = (
-                    one.pixels,
-                    one.hidden,
-                    one.width,
-                    one.height,
-                )
+                sample.pixels, sample.hidden, sample.transparent = one.pixels, one.hidden, one.transparent
+                sample.width, sample.height = one.width, one.height
                 if not sample.width:
                     fill([sample])  # it fails again, and marks this sample too
 

@@ -99,7 +99,7 @@ def quality(image: Pixels) -> dict[str, float]:
         "brightest": float(brightest),
         "contrast": float(light.std() / 255),
         "sharpness": _sharpness(light.astype(np.float32)),
-        "entropy": float(-(present * np.log2(present)).sum()),
+        "entropy": float((present * -np.log2(present)).sum()),
         "one_colour": float(colours.max() / light.size),
         "grey": float((spread <= GREY_SPREAD).mean()),
     }
