@@ -29,7 +29,7 @@ from tamis.store import Run
 from tamis.store.manifest import SIGNAL, described, read_description
 from tamis.store.parts import read_columns
 
-FORMS = ("uid.parquet", "key.parquet", "folder.parquet", "uid.npy", "uid.txt", "key.txt")
+FORMS = ("uid.parquet", "key.parquet", "uid.npy")
 
 Pairs = list[dict[str, Any]]
 
@@ -53,19 +53,12 @@ def write(folder: Path, form: str, pairs: Pairs, image: Any, text: Any) -> Path:
             for side, rows in (("image", image), ("text", text))
         }
         table = pa.table({by: ids, **columns})
-        if form.startswith("folder"):
-            pq.write_table(table.slice(0, 5), folder / "0.parquet")
-            pq.write_table(table.slice(5), folder / "1.parquet", row_group_size=3)
-            return folder
-        pq.write_table(table, folder / form)
+        pq.write_table(table, folder / form, row_group_size=3)
         return folder / form
     np.save(folder / "image.npy", image)
     np.save(folder / "text.npy", text)
-    if form == "uid.npy":
-        halves = [(int(uid[:16], 16), int(uid[16:], 16)) for uid in ids]
-        np.save(folder / form, np.array(halves, SUBSET_DTYPE))
-    else:
-        (folder / form).write_text("".join(f"{one}\n" for one in ids))
+    halves = [(int(uid[:16], 16), int(uid[16:], 16)) for uid in ids]
+    np.save(folder / form, np.array(halves, SUBSET_DTYPE))
     return folder
 
 
@@ -113,11 +106,11 @@ def bad(pairs: Pairs, image: Any, text: Any, folder: Path, fault: str) -> Path:
     if fault == "twice":
         return write(folder, "uid.parquet", [*pairs[:-1], pairs[0]], image, text)
     if fault == "widths":
-        return write(folder, "uid.txt", pairs, image, text[:, :5])
+        return write(folder, "uid.npy", pairs, image, text[:, :5])
     if fault == "rows":
         return write(folder, "uid.npy", pairs, image[1:], text)
     if fault == "uid":
-        return write(folder, "uid.txt", [{"uid": "birds"}, *pairs[1:]], image, text)
+        return write(folder, "uid.parquet", [{"uid": "birds"}, *pairs[1:]], image, text)
     if fault == "damaged":
         (folder := write(folder, "uid.parquet", pairs, image, text)).write_bytes(b"PAR1 and no more")
         return folder
@@ -125,7 +118,7 @@ def bad(pairs: Pairs, image: Any, text: Any, folder: Path, fault: str) -> Path:
         write(folder, "uid.npy", pairs, image, text)
         return folder / "image.npy"
     table = {
-        "lists": {"uid": [pair["uid"] for pair in pairs], "image": [[0.5] * (3 + (n == 6)) for n in range(len(pairs))]},
+        "lists": {"uid": [pair["uid"] for pair in pairs], "image": [[0.5] * (4 - (n == 6)) for n in range(len(pairs))]},
         "texts": {"uid": [pair["uid"] for pair in pairs], "image": [["a"]] * len(pairs)},
         "columns": {"uid": [pair["uid"] for pair in pairs], "vector": [[0.5]] * len(pairs)},
         "empty": {"uid": pa.array([], pa.string()), "image": pa.array([], pa.list_(pa.float32()))},
@@ -142,10 +135,10 @@ FAULTS = {
     "uid": "row 1: its uid is not 32 hex digits",
     "damaged": "it cannot be read",
     "array": "it must be a Parquet file",
-    "lists": "row 7 has 4 numbers in 'image', others have 3",
+    "lists": "row 7 has 3 numbers in 'image', others have 4",
     "texts": "the column 'image' holds list<.*: string>, not lists of floats",
     "columns": "it must be a Parquet file",
-    "empty": "it has no rows",
+    "empty": "the column 'image' has no vector",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -15,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chat_server import ChatServer, file_of, pixels_of, prompt_of
-from factories import image_bytes, pair, parts_of, png, score, write_pool, write_tar
+from factories import image_bytes, pair, parts_of, score, write_pool, write_tar
 from faulty_server import Answer, Request
-from PIL import Image
 from processes import command, die_at_file
 
 import tamis
@@ -32,6 +30,12 @@ from tamis.store.parts import read_columns
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("quick")
+
+
+def sent(file: bytes) -> bytes:
+    """What is sent of an image's file."""
+    url = data_url(decode(file, max_pixels=10**6), 1024)
+    return file_of({"messages": [{"content": [{"image_url": {"url": url}}]}]})
 
 
 def captions(run: Run) -> list[list[str] | None]:
@@ -73,7 +77,7 @@ def test_captions_are_what_the_server_says_of_each_image_and_seed(
     assert {(body["top_p"], body["temperature"], body["max_tokens"]) for body in asked} == {(0.9, 1.0, 20)}
     assert len({body["seed"] for body in asked}) == len(asked) == 63
     assert sorted({file_of(body) for body in asked}) == sorted(
-        pair(shard * 1000 + row)["jpg"] for shard in range(3) for row in range(7)
+        sent(pair(shard * 1000 + row)["jpg"]) for shard in range(3) for row in range(7)
     )
 
 
@@ -125,7 +129,7 @@ def test_an_image_that_the_server_refuses_or_fails_at_is_null_with_a_reason(
 ) -> None:
     monkeypatch.setenv("TAMIS_REMOTE_TRIES", "2")
     write_tar(pool / "00003.tar", [("broken", pair(900) | {"jpg": b"no image"}), ("good", pair(901))])
-    refused, failed = pair(3)["jpg"], pair(1002)["jpg"]
+    refused, failed = sent(pair(3)["jpg"]), sent(pair(1002)["jpg"])
     with ChatServer(refuses=lambda body: file_of(body) == refused) as server:
         answer = server.answer
 
@@ -194,7 +198,7 @@ def test_a_server_that_is_gone_ends_the_run_and_what_is_done_stays(
     [
         ({"model": "tinny"}, {}, "has unknown model 'tinny' .did you mean 'tiny'..; known: tiny"),
         ({}, {"refuses": lambda body: True}, "this image cannot be processed.*does the model take images"),
-        ({"key_from": "SOME_API_KEY"}, {"key": "other"}, "HTTP 401: wrong key: Bearer \\*\\*\\*"),
+        ({"key_from": "SOME_API_KEY"}, {"key": "other"}, "HTTP 401: .*wrong key: Bearer \\*\\*\\*"),
         ({"key_from": "NO_API_KEY"}, {}, "the environment variable NO_API_KEY, which key_from names, is not set"),
     ],
 )
@@ -273,41 +277,15 @@ def test_a_wrong_setting_is_said_before_work(settings: dict[str, Any], message: 
         load({"signals": [{"sieve": given}]})
 
 
-def _turned(file: bytes) -> bytes:
-    image, out = Image.open(io.BytesIO(file)), io.BytesIO()
-    exif = image.getexif()
-    exif[0x0112] = 6
-    image.save(out, "JPEG", exif=exif)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("file", "own"),
-    [
-        (image_bytes(1), True),
-        (image_bytes(1, format="PNG"), True),
-        (image_bytes(1, mode="L"), True),
-        (image_bytes(1, format="WEBP"), False),
-        (image_bytes(1, format="PNG", mode="RGBA"), False),
-        (image_bytes(1, format="GIF", mode="P"), False),
-        (image_bytes(1, mode="CMYK"), False),
-        (_turned(image_bytes(1)), False),
-        (image_bytes(1, size=(90, 60)), False),
-        (None, False),
-    ],
-    ids=["jpeg", "png", "grey", "webp", "transparent", "gif", "cmyk", "turned", "large", "masked"],
-)
-def test_a_servers_image_is_the_samples_file_or_a_jpeg_of_its_pixels(file: bytes | None, own: bool) -> None:
-    pixels = decode(file or image_bytes(1), max_pixels=10**6)
-    url = data_url(file, pixels, 64)
-    sent = pixels_of({"messages": [{"content": [{"image_url": {"url": url}}]}]})
-    assert (file is not None and file_of({"messages": [{"content": [{"image_url": {"url": url}}]}]}) == file) == own
-    assert url.startswith(f"data:image/{'png' if own and file and file[:4] == png(pixels)[:4] else 'jpeg'};base64,")
-    if max(pixels.shape) <= 64:
-        assert sent.shape == pixels.shape
-        assert np.abs(sent.astype(int) - pixels).mean() < 9
-    else:
-        assert sent.shape[:2] == (43, 64)
+def test_a_servers_image_is_a_jpeg_of_its_pixels() -> None:
+    for file in (image_bytes(1, format="PNG", mode="RGBA"), image_bytes(1, size=(90, 60))):
+        pixels = decode(file, max_pixels=10**6)
+        found = pixels_of({"messages": [{"content": [{"image_url": {"url": data_url(pixels, 64)}}]}]})
+        if max(pixels.shape) <= 64:
+            assert found.shape == pixels.shape
+            assert np.abs(found.astype(int) - pixels).mean() < 9
+        else:
+            assert found.shape[:2] == (43, 64)
 
 
 def test_an_interrupt_waits_for_no_answer(tmp_path: Path) -> None:
@@ -333,7 +311,7 @@ def test_many_are_asked_at_once_and_answers_keep_their_order() -> None:
     with ChatServer(lambda body: body["messages"][0]["content"][1]["text"]) as server:
         client = ChatClient(Server(url=server.url + "/v1/", model="tiny", requests=5))
         prompts = [f"number {n}" for n in range(40)]
-        answers = client.ask([Question(None, grey, prompt, 9) for prompt in prompts])
+        answers = client.ask([Question(grey, prompt, 9) for prompt in prompts])
         assert [answer.text for answer in answers] == prompts
         assert client.ask([]) == []
     assert server.most <= 5

@@ -173,7 +173,7 @@ def test_what_cannot_work_is_refused_by_name_before_any_work(
     folder: Callable[[str], str], blip_model: str, clip_model: str, tamis: Tamis, tmp_path: Path
 ) -> None:
     pool = write_images(tmp_path / "pool")
-    other = {"tipsv2": "torchvision", "videoprism": "takes videos", "flava": "take one of clip, clipseg"}
+    other = dict.fromkeys(("tipsv2", "videoprism", "flava"), "take one of clip, clipseg")
     cases = [
         ("clip", folder(MATCHERS[0].checkpoint), "the signal itm takes"),
         ("itm", blip_model, "no weights for itm"),

@@ -120,7 +120,7 @@ def test_a_checkpoint_judges_as_the_librarys_own_calls_say(llava_model: str) -> 
         for name in NAMES:
             assert sample.pixels is not None
             plain = text.replace("<image>", "< image>").replace("</s>", "< /s>")
-            answer, tokens = library_answer(llava_model, sample.pixels, known.question(name, plain))
+            answer, tokens = library_answer(llava_model, sample.pixels, known[name].replace("{caption}", plain))
             value = by_all_ways(tokens)
             some += value is not None
             for ours in (found[f"judge_{name}"][row], alone[row][f"judge_{name}"][0]):

@@ -187,9 +187,8 @@ class GivenVectors(Node):
     They are called as those of a model are, `image_embedding` or `text_embedding`, so steps read them alike.
 
     Attributes:
-        file: Parquet with `uid` or `key`, and `image` and `text` (or one of them) as lists of numbers, 4 GiB as
-            float16 at most; or a folder with image.npy and text.npy, (m, d) floats and memory-mapped, and uid.npy,
-            uid.txt or key.txt. Pairs with the same key in several shards share their vectors.
+        file: Parquet with `uid` or `key`, and `image` and `text` (or one of them) as lists of numbers; or a folder
+            with image.npy and text.npy, (m, d) floats, and uid.npy. Pairs with the same key share their vectors.
         side: "image" or "text".
     """
 

@@ -101,28 +101,26 @@ class ServedCaptions(Node):
         return {"samples": Samples(), "images": self.of}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        client, own = ChatClient(self.server), self.of == DecodedImages()
+        client = ChatClient(self.server)
         client.check()
 
         def captions(*, samples: Sequence[Sample], images: Sequence[Pixels | None]) -> list[list[str] | None]:
             present = [(sample, image) for sample, image in zip(samples, images, strict=True) if image is not None]
-            questions = [
-                self._question(sample.image if own else None, image, sample.uid, number)
-                for sample, image in present
-                for number in range(self.sampling.captions)
+            count = self.sampling.captions
+            asked = [self._question(image, sample.uid, number) for sample, image in present for number in range(count)]
+            answers = iter(client.ask(asked))
+            return [
+                None if image is None else [text for _ in range(count) if (text := next(answers).text)]
+                for image in images
             ]
-            answers = iter(client.ask(questions))
-            texts = [[next(answers).text for _ in range(self.sampling.captions)] for _ in present]
-            found = iter([[text for text in some if text] for some in texts])
-            return [None if image is None else next(found) for image in images]
 
         return captions
 
-    def _question(self, file: bytes | None, image: Pixels, uid: tuple[int, int], number: int) -> Question:
+    def _question(self, image: Pixels, uid: tuple[int, int], number: int) -> Question:
         high, low = (np.array([half], np.uint64) for half in uid)
         seed = int(uniforms(high, low, seed=self.sampling.seed, counters=[np.array([number])])[0] * 2**31)
         sampling = {"temperature": self.server.temperature, "top_p": self.sampling.top_p, "seed": seed}
-        return Question(file, image, self.server.prompt, self.sampling.max_tokens, tuple(sampling.items()))
+        return Question(image, self.server.prompt, self.sampling.max_tokens, sampling)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type, one_sentence, settings_in
 from tamis.models.nucleus import Sampling, drawn_token
 from tamis.models.preprocess import LARGEST_SIDE
-from tamis.models.reference import object_in, resolve
+from tamis.models.reference import resolve
 from tamis.models.server import LIKELIEST, Answer
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ _MARKS = (
 )
 
 #: Parts of a processor that read videos and sounds.
-_NOT_IMAGES = ("video_processor", "feature_extractor")
+_NOT_IMAGES = {"video_processor", "feature_extractor"}
 
 
 def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
@@ -89,42 +89,28 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
     import transformers
 
     cls: Any = getattr(transformers, kind.processor)
-    path = folder / "processor_config.json"
-    own = object_in(path) if path.is_file() else {}
     tokenizer = load_tokenizer_in(folder, network=network)
     with one_sentence("the image processor", folder):
         auto: Any = transformers.AutoImageProcessor
         images = auto.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
+        own, _ = cls.get_processor_dict(folder, local_files_only=True)
         _check_sizes(folder, {**images.to_dict(), "own": own}, areas=kind.processor.startswith("Qwen"))
-
-    class Still(cls):  # type: ignore[misc]
-        def __init__(self, **settings: Any) -> None:
-            cls.__init__(self, **settings, **{name: None for name in _NOT_IMAGES if name in parameters})
-
-        @classmethod
-        def get_attributes(_) -> list[str]:  # the library reads them off the signature above
-            names: list[str] = cls.get_attributes()
-            return names
-
-        def check_argument_for_proper_class(self, name: str, part: Any) -> Any:
-            return None if part is None else super().check_argument_for_proper_class(name, part)
-
     parameters = inspect.signature(cls.__init__).parameters
     settings = {name: value for name, value in own.items() if name in parameters}
-    # Older LLaVA folders lack these; without them, the processor fails at the first batch.
-    vision, asked = getattr(network.config, "vision_config", None), getattr(network.config, "model_type", "")
-    if asked.startswith("llava"):
+    if network.config.model_type.startswith("llava"):  # older folders lack what it needs at the first batch
+        vision = network.config.vision_config
         found = {
-            "patch_size": getattr(vision, "patch_size", None),
-            "vision_feature_select_strategy": getattr(network.config, "vision_feature_select_strategy", None),
-            "num_additional_image_tokens": int("clip" in getattr(vision, "model_type", "")),
+            "patch_size": vision.patch_size,
+            "vision_feature_select_strategy": network.config.vision_feature_select_strategy,
+            "num_additional_image_tokens": int("clip" in vision.model_type),
         }
         settings |= {name: value for name, value in found.items() if name in parameters and settings.get(name) is None}
     with one_sentence("the processor", folder):
-        parts = {"image_processor": images, "tokenizer": tokenizer, "chat_template": _template(folder, own, tokenizer)}
-        processor = Still(**settings | {name: part for name, part in parts.items() if name in parameters})
+        parts = {"image_processor": images, "tokenizer": tokenizer, **dict.fromkeys(_NOT_IMAGES & parameters.keys())}
+        processor = type(cls.__name__, (cls,), {"check_argument_for_proper_class": lambda *_: None})(**settings | parts)
     # The other side gives other logits: by 1 to 3 where it was tried.
     tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
+    tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.model_max_length = int(1e30)  # the network's positions are the limit; see `_each`
@@ -141,19 +127,11 @@ def _check_sizes(folder: Path, settings: Mapping[str, Any], *, areas: bool) -> N
             raise ModelError(f"{folder}: {name} of its processor is {value:,}, and must be 0 to {most:,}")
 
 
-def _template(folder: Path, own: Mapping[str, Any], tokenizer: Any) -> Any:
-    """Returns the chat template of a folder, None without one, from the first place where transformers looks."""
-    old, new = folder / "chat_template.json", folder / "chat_template.jinja"
-    found = own.get("chat_template") or (object_in(old).get("chat_template") if old.is_file() else None)
-    found = found or (new.read_text(encoding="utf-8") if new.is_file() else tokenizer.chat_template)
-    return found.get("default") if isinstance(found, dict) else found  # several, by name
-
-
 class ChatModel:
     """A vision-language model on its device: it captions images by sampling, and answers prompts about them.
 
     Images have any size. One that the model's processor refuses (Qwen-VL: a side more than 200 times the other), or
-    whose prompt is too long for the model, has no caption, no answer, and logits of NaN.
+    whose prompt is too long for the model, has no caption and no answer.
     """
 
     def __init__(self, model: ModelRef, device: Device) -> None:
@@ -181,7 +159,7 @@ class ChatModel:
                 part.generation_config = ours(**kept)
         text = network.config.get_text_config(decoder=True)
         self._positions = int(getattr(text, "max_position_embeddings", None) or 10**9)
-        if self.kind.plain is None and not self.processor.chat_template:
+        if self.kind.plain is None and not self.tokenizer.chat_template:
             raise ModelError(
                 f"{path} has no chat template, which says how the model is asked about an image: copy the model's "
                 "chat_template.jinja into it"
@@ -191,7 +169,7 @@ class ChatModel:
         marks = {"<image>", *self.tokenizer.all_special_tokens, *added}
         self._marks = sorted((mark for mark in marks if len(mark) > 1), key=len, reverse=True)
         with one_sentence("the model", model):
-            self._vocabulary = self._logits(self._first(self.kind.default)).shape[1]
+            self._generate(self._first(self.kind.default), max_new_tokens=1)
 
     def _first(self, prompt: str) -> dict[str, Any]:
         """Returns the inputs of a grey image; ModelError if the processor does not take the prompt."""
@@ -226,20 +204,14 @@ class ChatModel:
         def draw(rows: list[int], inputs: dict[str, Any]) -> list[str]:
             drawn = drawn_token(uids[rows], sampling, self._skip(inputs), penalty=sampling.repetition_penalty)
             # `do_sample`, or several sequences would be refused.
-            return self._texts(inputs, do_sample=True, num_return_sequences=count, logits_processor=[drawn], **new)
+            return self._texts(
+                self._generate(inputs, do_sample=True, num_return_sequences=count, logits_processor=[drawn], **new)
+            )
 
         for rows, texts in self._each(images, prompts, sampling.max_tokens - 1, draw, count):
             for place, row in enumerate(rows):
                 captions[row] = texts[place * count : (place + 1) * count]
         return captions
-
-    def next_logits(self, images: Sequence[Pixels], prompts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns the logits of each answer's first token: (n, vocabulary), NaN for a refused image."""
-        logits = np.full((len(images), self._vocabulary), np.nan, np.float32)
-        plain = [self.plain(text) for text in prompts]
-        for rows, found in self._each(images, plain, 1, lambda _, inputs: self._logits(inputs)):
-            logits[rows] = found
-        return logits
 
     def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[Answer]:
         """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`."""
@@ -252,16 +224,15 @@ class ChatModel:
                 likeliest.append(scores.float().softmax(-1).topk(min(LIKELIEST, scores.shape[1])))
                 return scores
 
-            made = self._generate(inputs, max_new_tokens=max_tokens, logits_processor=[note])
-            return made[:, self._skip(inputs) :], likeliest
+            return self._generate(inputs, max_new_tokens=max_tokens, logits_processor=[note]), likeliest
 
         for rows, (made, likeliest) in self._each(images, [self.plain(text) for text in prompts], max_tokens, say):
-            texts = self.tokenizer.batch_decode(made, skip_special_tokens=True)
+            texts = self._texts(made)
             for place, row in enumerate(rows):
                 steps = [(values[place].tolist(), self._words(ids[place])) for values, ids in likeliest]
                 chosen = zip(self._words(made[place]), steps, strict=True)
                 tokens = [(word, dict(zip(words, shares, strict=True))) for word, (shares, words) in chosen]
-                answers[row] = Answer(texts[place].strip(), tokens)
+                answers[row] = Answer(texts[place], tokens)
         return answers
 
     def _words(self, ids: Any) -> list[str]:
@@ -339,7 +310,7 @@ class ChatModel:
         content = [{"type": "image"}, {"type": "text", "text": prompt}]
         text: str = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}],
-            chat_template=self.processor.chat_template, add_generation_prompt=True, tokenize=False,
+            add_generation_prompt=True, tokenize=False,
             enable_thinking=False,  # of those that would think aloud first, such as Qwen3.5
         )  # fmt: skip
         return text
@@ -353,19 +324,15 @@ class ChatModel:
         return max(int(inputs["input_ids"].shape[1]), self._skip(inputs) + new)
 
     def _generate(self, inputs: Mapping[str, Any], **settings: Any) -> Any:
+        """Returns the new tokens of each row."""
         import torch
 
         with torch.inference_mode():
-            return self.model.generate(**inputs, **{"do_sample": False, "num_beams": 1} | settings)
+            rows = self.model.generate(**inputs, **{"do_sample": False, "num_beams": 1} | settings)
+        return rows[:, self._skip(inputs) :]
 
-    def _texts(self, inputs: Mapping[str, Any], **settings: Any) -> list[str]:
-        rows = self._generate(inputs, **settings)[:, self._skip(inputs) :]
+    def _texts(self, rows: Any) -> list[str]:
         return [text.strip() for text in self.tokenizer.batch_decode(rows, skip_special_tokens=True)]
-
-    def _logits(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
-        made = self._generate(inputs, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
-        logits: NDArray[np.float32] = made.logits[0].float().cpu().numpy()
-        return logits
 
 
 def _chunks(rows: Sequence[int], size: int) -> list[list[int]]:

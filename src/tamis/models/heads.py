@@ -80,7 +80,7 @@ def _onnx(path: Path, device: Device) -> Network:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the arrays of a safetensors or npz file, and the texts next to them."""
+    """Returns the arrays of a safetensors or npz file, and the metadata of the former."""
     if path.suffix not in (".safetensors", ".npz"):
         raise ModelError(f"{path} is no safetensors, npz or ONNX file: `tamis convert` reads .pth; export others")
     with one_sentence("the head", path):
@@ -88,9 +88,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
             if sum(file.file_size for file in zipfile.ZipFile(path).infolist()) > _LARGEST:
                 raise ModelError(f"{path} is too large for a head")
             with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            texts = {name: str(value) for name, value in arrays.items() if value.dtype.kind == "U"}
-            return {name: value for name, value in arrays.items() if name not in texts}, texts
+                return {name: file[name] for name in file.files}, {}
         from safetensors import safe_open
 
         shapes_in(path)
@@ -128,12 +126,12 @@ def functions_between(layers: Sequence[Layer], activation: str, path: Path) -> l
     With "auto" it is ReLU, but nothing in the improved aesthetic predictor, and nothing between layers whose numbers
     follow each other (`layers.15` and `layers.16` of a Sequential). ModelError if all do: then names say nothing.
     """
-    if activation != "auto" and activation not in _FUNCTIONS:
-        raise ModelError(f"{path}: {unknown_message('activation', activation, _FUNCTIONS)}")
     outputs = {re.sub(r"^.*layers\.", "layers.", name): len(bias) for name, _, bias in layers}
     if activation == "auto" and outputs == _AESTHETIC:
         activation = "none"
     if activation != "auto":
+        if activation not in _FUNCTIONS:
+            raise ModelError(f"{path}: {unknown_message('activation', activation, _FUNCTIONS)}")
         return [_FUNCTIONS[activation]] * (len(layers) - 1)
     numbers = [re.fullmatch(r"(?:.*\.)?(\d+)", name) for name, *_ in layers]
     follows = [bool(a and b and int(b[1]) == int(a[1]) + 1) for a, b in itertools.pairwise(numbers)]

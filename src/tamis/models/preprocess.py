@@ -15,7 +15,7 @@ from PIL import Image
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, brief
-from tamis.models.loading import model_type, one_sentence
+from tamis.models.loading import one_sentence
 from tamis.models.reference import object_in, resolve
 
 #: CLIP and BLIP were trained with these.
@@ -33,9 +33,6 @@ _OF_ONE_SIZE = (
 
 #: Image processors that `Preprocess` expresses, by the beginnings of their names.
 _PROCESSORS = ("CLIP", "ChineseCLIP", "Siglip", "ViT", "Blip", "Bit", "Convnext", "EfficientNet")
-
-#: `model_type` -> why its images cannot be prepared.
-_REFUSED = {"tipsv2": "it prepares images by torchvision only", "videoprism": "it takes videos"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +104,6 @@ def _sides_of_patches(width: int, height: int, patch: int, most: int) -> tuple[i
 
 def load_preprocess(model: str) -> Preprocess:
     """Returns a checkpoint's preprocessing; ModelError if it is missing or not supported."""
-    kind = model_type(model)
-    if kind in _REFUSED:
-        raise ModelError(f"{model} is a {kind!r} model, which is not supported: {_REFUSED[kind]}")
     path = resolve(model).path / "preprocessor_config.json"
     if not path.is_file():
         path = path.with_name("processor_config.json")

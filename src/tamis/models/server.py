@@ -8,9 +8,9 @@ import math
 import os
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any, ClassVar
@@ -23,13 +23,9 @@ from tamis.errors import ModelError, UnreachedError, at_least_one, brief, requir
 from tamis.processes import abandoned
 from tamis.remote import LONGEST_PAUSE, RemoteError, keep_secrets, public, redacted, retried, with_secrets
 
-#: Own bytes of an image that are sent as they are; more are encoded again.
-_MOST_BYTES = 4 << 20
-
 _CONNECT = 20.0  # seconds to wait for a connection
 _NOTICE = 0.2  # seconds after which an interrupt is noticed
 LIKELIEST = 20  # tokens per step whose probabilities are read: the protocol's limit
-_ORIENTATION = 0x0112  # the EXIF tag
 _WORDS = 300  # characters of a server's answer in a message
 
 #: Statuses that concern one request; others, except for the transient ones, concern all.
@@ -41,9 +37,8 @@ _TRANSIENT = (408, 409, 425, 429)
 class Server:
     """A vision-language model behind a server that speaks the OpenAI chat protocol (vLLM, SGLang, Ollama).
 
-    Images are sent as data URLs: the sample's own bytes if they are an upright JPEG or PNG without transparency, of at
-    most 4 MiB and `side` pixels; all others as a JPEG of quality 95, reduced to `side` if they are larger. Scores
-    depend on the model's name, not on the URL: if other weights get the same name, use another run.
+    Images are sent as JPEGs of quality 95, reduced to `side` if they are larger. Scores depend on the model's name, not
+    on the URL: if other weights get the same name, use another run.
 
     Attributes:
         url: where the server is, such as http://localhost:8000/v1; /v1 may be left out. It is not part of the
@@ -85,13 +80,12 @@ class Server:
 
 @dataclass(frozen=True)
 class Question:
-    """One request: an image as bytes of its file (None: not known) and pixels, the prompt, and the sampling."""
+    """One request. `sampling`: seed, temperature, top_p."""
 
-    file: bytes | None
     pixels: Pixels
     prompt: str
     max_tokens: int
-    sampling: tuple[tuple[str, float], ...] = ()  # seed, temperature, top_p
+    sampling: Mapping[str, float] = field(default_factory=dict)
     probabilities: bool = False
 
 
@@ -138,10 +132,8 @@ class ChatClient:
                 )
         self._url = httpx2.URL(with_secrets(server.url))
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        timeout, limits = (
-            httpx2.Timeout(server.timeout, connect=_CONNECT),
-            httpx2.Limits(max_connections=server.requests),
-        )
+        timeout = httpx2.Timeout(server.timeout, connect=_CONNECT)
+        limits = httpx2.Limits(max_connections=server.requests)
         try:
             self._client = httpx2.Client(headers=headers, timeout=timeout, limits=limits)
         except UnicodeEncodeError as error:
@@ -174,7 +166,7 @@ class ChatClient:
         """Asks about a grey image; ModelError if there is no answer."""
         grey = np.full((64, 64, 3), 128, np.uint8)
         try:
-            return self._answer(Question(None, grey, "What is this?", 4, probabilities=probabilities))
+            return self._answer(Question(grey, "What is this?", 4, probabilities=probabilities))
         except RemoteError as error:
             raise self._useless(error) from None
 
@@ -232,14 +224,14 @@ class ChatClient:
 
     def _answer(self, question: Question) -> Answer:
         content = [
-            {"type": "image_url", "image_url": {"url": data_url(question.file, question.pixels, self.server.side)}},
+            {"type": "image_url", "image_url": {"url": data_url(question.pixels, self.server.side)}},
             {"type": "text", "text": question.prompt},
         ]
         body: dict[str, Any] = {
             "model": self.server.model,
             "messages": [{"role": "user", "content": content}],
             "max_tokens": question.max_tokens,
-            **dict(question.sampling),
+            **question.sampling,
         }
         if question.probabilities:
             body |= {"logprobs": True, "top_logprobs": LIKELIEST}
@@ -276,13 +268,7 @@ class ChatClient:
 
     def _words(self, response: Any) -> str:
         """Returns what a server says of an error, without our key."""
-        try:
-            found = response.json()
-            found = found.get("error", found)
-            text = str(found.get("message", found) if isinstance(found, dict) else found)
-        except (ValueError, AttributeError):
-            text = response.text
-        text = redacted(" ".join(text.split()))
+        text = redacted(" ".join(response.text.split()))
         return (text.replace(self._key, "***") if self._key else text)[:_WORDS]
 
 
@@ -309,24 +295,9 @@ def _token_in(step: Any) -> tuple[str, dict[str, float]]:
     return step["token"], likeliest
 
 
-def data_url(file: bytes | None, pixels: Pixels, side: int) -> str:
-    """Returns an image as a data URL: its own bytes if every server reads them as our pixels, else a JPEG."""
-    small = file is not None and len(file) <= _MOST_BYTES and max(pixels.shape) <= side
-    kind = _own_kind(file) if file is not None and small else None
-    if kind is None or file is None:
-        image, data = Image.fromarray(pixels), io.BytesIO()
-        image.thumbnail((side, side), Image.Resampling.BICUBIC)
-        image.save(data, "JPEG", quality=95, subsampling=0)
-        kind, file = "jpeg", data.getvalue()
-    return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
-
-
-def _own_kind(file: bytes) -> str | None:
-    """Returns "jpeg" or "png" for a file to send unchanged. Not WebP, which llama.cpp, and so some Ollama, refuses."""
-    try:
-        image = Image.open(io.BytesIO(file), formats=("JPEG", "PNG"))
-        upright = image.getexif().get(_ORIENTATION, 1) == 1
-    except Exception:  # of Pillow's readers
-        return None
-    plain = image.mode in ("RGB", "L") and "transparency" not in image.info and getattr(image, "n_frames", 1) == 1
-    return image.format.lower() if upright and plain and image.format in ("JPEG", "PNG") else None
+def data_url(pixels: Pixels, side: int) -> str:
+    """Returns an image as the data URL of a JPEG, its longer side at most `side` pixels."""
+    image, data = Image.fromarray(pixels), io.BytesIO()
+    image.thumbnail((side, side), Image.Resampling.BICUBIC)
+    image.save(data, "JPEG", quality=95, subsampling=0)
+    return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"

@@ -34,8 +34,8 @@ class Head(Signal):
 
     Attributes:
         weights: a safetensors or npz file of linear layers, named as torch, Keras or scikit-learn name them; a folder
-            that `tamis convert` made of a .pth; or an ONNX file. A text `model` in the metadata (or the npz) names the
-            embeddings' model, by name or digest, and `activation` what is between the layers.
+            that `tamis convert` made of a .pth; or an ONNX file. The metadata of a safetensors file may name the
+            embeddings' `model`, by name or digest, and the `activation` between the layers.
         of: the embeddings' model: a CLIP or SigLIP checkpoint. None only for embeddings from DataComp or a file.
         embedding: what the head reads, always of length 1: "image_embedding" or "text_embedding" of the model, or
             DataComp's published "b32_img", "b32_txt", "l14_img" or "l14_txt".
@@ -77,36 +77,29 @@ class Head(Signal):
     def needs(self) -> Mapping[str, Node]:
         if self.embedding in _GIVEN:
             return {"rows": GivenEmbedding(array=self.embedding, size=_GIVEN[self.embedding])}
+        side: Side = "image" if self.embedding == "image_embedding" else "text"
         if self.embeddings_from is not None:
-            return {"rows": GivenVectors(file=self.embeddings_from, side=self._side)}
+            return {"rows": GivenVectors(file=self.embeddings_from, side=side)}
         if self.of is None:
             raise RecipeError("head: set of: the model of the embeddings, such as openai/clip-vit-large-patch14")
-        return {"rows": (ImageEmbedding if self._side == "image" else TextEmbedding)(model=self.of)}
-
-    @property
-    def _side(self) -> Side:
-        return "image" if self.embedding == "image_embedding" else "text"
+        return {"rows": (ImageEmbedding if side == "image" else TextEmbedding)(model=self.of)}
 
     def load(self, device: Device) -> Callable[..., Any]:
         network, model = load_head(self.weights, self.activation, device)
-        if model and self.of and not _same(model, self.of):
+        # By digest, as the user named it, or as a folder of the same name.
+        of = self.of and (self.of, resolve(self.of).digest, PurePosixPath(self.of).name)
+        if model and of and model not in of and PurePosixPath(model).name != of[2]:
             raise ModelError(f"the head {self.weights} was made for embeddings of {model}, and of is {self.of}")
-        tried: set[int] = set()  # widths
 
         def score(*, rows: Floats) -> dict[str, Float32s]:
-            if (width := rows.shape[1]) not in tried:
-                shape = network(np.zeros((2, width), np.float32)).shape
-                if len(shape) != 2:
-                    raise ModelError(f"{self.weights} gives an array of {shape} for 2 rows, expected (2, outputs)")
-                if not (self.position or 0) < shape[1] or (self.position is None and shape[1] > 1):
-                    raise ModelError(f"{self.weights} has {shape[-1]} outputs: set position, from 0 to {shape[-1] - 1}")
-                tried.add(width)
             there = ~np.isnan(rows).any(1)
-            values = np.full(len(rows), np.nan, np.float32)
-            if there.any():
-                outputs = network(rows[there].astype(np.float32))
-                values[there] = output_of(outputs, self.output, self.position or 0)
-            return {"head": values}
+            outputs = network(np.where(there.reshape(-1, 1), rows, 0).astype(np.float32))
+            if outputs.ndim != 2:
+                raise ModelError(f"{self.weights} gives an array of {outputs.shape}, expected (rows, outputs)")
+            if (count := outputs.shape[1]) <= (self.position or 0) or (self.position is None and count > 1):
+                raise ModelError(f"{self.weights} has {count} outputs: set position, from 0 to {count - 1}")
+            values = output_of(outputs, self.output, self.position or 0)
+            return {"head": np.where(there, values, np.float32(np.nan))}
 
         return score
 
@@ -120,8 +113,3 @@ def output_of(values: Floats, output: str, position: int) -> Float32s:
     elif output == "softmax":
         chosen = np.exp(chosen - np.logaddexp.reduce(wide, axis=1))
     return np.asarray(chosen, np.float32)
-
-
-def _same(named: str, model: str) -> bool:
-    """Whether a head's file names a model: by digest, as given, or as a folder of the same name."""
-    return named in (model, resolve(model).digest) or PurePosixPath(named).name == PurePosixPath(model).name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from tamis.arrays import Pixels
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Sample, Samples, Signal
+from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message, without_effect
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.nucleus import Sampling
@@ -31,20 +31,11 @@ _BEGINS, _GOES_ON = re.compile(r"[\s\u2581\u0120\u010a\"'*:(]*([0-9]{1,3})"), re
 _ASPECT = re.compile(r"[a-z][a-z0-9_]{0,60}")
 
 
-@dataclass(frozen=True)
-class Aspects:
-    """The question of a judge, with {caption} and {aspect}, and the aspects by name."""
+def read_aspects(path: str | None) -> dict[str, str]:
+    """Reads a YAML file of aspects: the question with {caption} by the aspect's name. RecipeError if it is not one.
 
-    prompt: str
-    aspects: Mapping[str, str]
-
-    def question(self, aspect: str, caption: str) -> str:
-        # The caption last: it may hold braces.
-        return self.prompt.replace("{aspect}", self.aspects[aspect]).replace("{caption}", caption)
-
-
-def read_aspects(path: str | None) -> Aspects:
-    """Reads a YAML file of aspects; None: the four that come with Tamis. RecipeError if it is not one."""
+    None: the four that come with Tamis.
+    """
     shipped = (files("tamis.signals") / "judge.yaml").read_text(encoding="utf-8")
     try:
         text = shipped if path is None else Path(path).expanduser().read_text(encoding="utf-8")
@@ -60,12 +51,11 @@ def read_aspects(path: str | None) -> Aspects:
     prompt = found.get("prompt", yaml.safe_load(shipped)["prompt"])
     if not isinstance(prompt, str) or prompt.count("{caption}") != 1 or prompt.count("{aspect}") != 1:
         raise RecipeError(f"{path}: the prompt needs {{caption}} and {{aspect}}, each once")
-    return Aspects(prompt, aspects)
+    return {name: prompt.replace("{aspect}", criteria) for name, criteria in aspects.items()}
 
 
-def _columns(aspects: Aspects, names: Sequence[str]) -> tuple[Column, ...]:
-    first = {name: " ".join(aspects.aspects[name].split()).split(". ")[0].rstrip(".") for name in names}
-    return tuple(Column(f"judge_{name}", "points", "high", about=first[name].removeprefix("Rate ")) for name in names)
+def _columns(names: Iterable[str]) -> tuple[Column, ...]:
+    return tuple(Column(f"judge_{name}", "points", "high", about="a vision-language model's rating") for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +92,7 @@ class Judge(Signal):
 
     name = "judge"
     version = 1
-    columns = _columns(read_aspects(None), list(read_aspects(None).aspects))
+    columns = _columns(read_aspects(None))
     model: ModelRef | Server
     aspects: tuple[str, ...] = ()
     aspects_from: OptionalFileRef = None
@@ -114,35 +104,31 @@ class Judge(Signal):
         at_least_one(max_tokens=self.max_tokens)
         if isinstance(self.model, Server):
             without_effect(self.model, "prompt", "temperature", because="judge asks its own question, at temperature 0")
-        known = read_aspects(self.aspects_from)
-        for name in self.aspects:
-            if name not in known.aspects:
-                raise ValueError(unknown_message("aspect", name, known.aspects))
-        object.__setattr__(self, "columns", _columns(known, self._names(known)))
+        object.__setattr__(self, "columns", _columns(self._questions()))
         object.__setattr__(self, "host", isinstance(self.model, Server))  # it waits, and needs no device
 
-    def _names(self, known: Aspects) -> list[str]:
-        return list(dict.fromkeys(self.aspects)) or list(known.aspects)
+    def _questions(self) -> dict[str, str]:
+        known = read_aspects(self.aspects_from)
+        for name in self.aspects:
+            if name not in known:
+                raise ValueError(unknown_message("aspect", name, known))
+        return {name: known[name] for name in self.aspects or known}
 
     def needs(self) -> Mapping[str, Node]:
-        needed = {"images": DecodedImages(), "captions": Captions()}
-        return needed | {"samples": Samples()} if isinstance(self.model, Server) else needed
+        return {"images": DecodedImages(), "captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        known = read_aspects(self.aspects_from)
-        names, ask = self._names(known), self._asking(known, device)
+        aspects = self._questions()
+        ask = self._asking(aspects, device)
 
-        def score(
-            *, images: Sequence[Pixels | None], captions: Sequence[str | None], samples: Sequence[Sample] = ()
-        ) -> dict[str, Any]:
-            columns = {f"judge_{name}": np.full(len(images), np.nan, np.float32) for name in names}
+        def score(*, images: Sequence[Pixels | None], captions: Sequence[str | None]) -> dict[str, Any]:
+            columns = {f"judge_{name}": np.full(len(images), np.nan, np.float32) for name in aspects}
             reasons: list[list[str]] = [[] for _ in images]
-            own = [sample.image for sample in samples] or [None] * len(images)
             asked = [
-                (row, name, self._question(own[row], image, known.question(name, caption)))
+                (row, name, self._question(image, question.replace("{caption}", caption)))
                 for row, (image, caption) in enumerate(zip(images, captions, strict=True))
                 if image is not None and caption is not None
-                for name in names
+                for name, question in aspects.items()
             ]
             for (row, name, _), answer in zip(asked, ask([one for _, _, one in asked]), strict=True):
                 number = self._number(answer)
@@ -154,16 +140,16 @@ class Judge(Signal):
 
         return score
 
-    def _question(self, file: bytes | None, image: Pixels, text: str) -> Question:
-        greedy = (("temperature", 0.0),)
-        return Question(file, image, text, self.max_tokens, greedy, probabilities=self.number == "expected")
+    def _question(self, image: Pixels, text: str) -> Question:
+        greedy = {"temperature": 0.0}
+        return Question(image, text, self.max_tokens, greedy, probabilities=self.number == "expected")
 
     def _number(self, answer: Answer) -> float | None:
         if self.number == "written" or answer.refused:
             return written_number(answer.text)
         return expected_number(answer.tokens or ())
 
-    def _asking(self, known: Aspects, device: Device) -> Callable[[Sequence[Question]], Sequence[Answer]]:
+    def _asking(self, aspects: Mapping[str, str], device: Device) -> Callable[[Sequence[Question]], Sequence[Answer]]:
         """Returns the function from questions to answers; ModelError if the model cannot answer."""
         if isinstance(self.model, Server):
             client = ChatClient(self.model)
@@ -172,8 +158,10 @@ class Judge(Signal):
         from tamis.models.chat import load_chat
 
         model = load_chat(self.model, device)
-        for name in self._names(known):
-            model.check(Sampling(prompt=known.question(name, ""), min_tokens=0, max_tokens=self.max_tokens + 1))
+        for question in aspects.values():
+            model.check(
+                Sampling(prompt=question.replace("{caption}", ""), min_tokens=0, max_tokens=self.max_tokens + 1)
+            )
 
         def ask(questions: Sequence[Question]) -> list[Answer]:
             return model.answer([one.pixels for one in questions], [one.prompt for one in questions], self.max_tokens)
