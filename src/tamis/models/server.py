@@ -145,14 +145,11 @@ class ChatClient:
         try:
             listed = self._send("GET", "/models")
             names = [str(one.get("id")) for one in listed.get("data") or [] if isinstance(one, dict)]
-        except _RefusedError as error:
-            if error.status in (401, 403):
+        except RemoteError as error:
+            refused = isinstance(error, _RefusedError) and error.status not in (401, 403)
+            if not refused and not isinstance(error, _FailedError):
                 raise self._useless(error) from None
             names = []  # some servers have no list
-        except _FailedError:
-            names = []
-        except RemoteError as error:
-            raise self._useless(error) from None
         if names and self.server.model not in {*names, *(name.removesuffix(":latest") for name in names)}:  # Ollama's
             raise ModelError(f"{self.server.url} has {unknown_message('model', self.server.model, names)}")
         answer = self._probe(probabilities)
