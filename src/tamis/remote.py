@@ -180,7 +180,12 @@ def _explained(error: Exception) -> RemoteError:
     if reason:
         both = " ".join(filter(None, (shown, what))) if reason == "{}" else shown or what
         return kind(reason.format(both))
-    failure = RemoteError(shown or (f"no answer in time ({what})" if isinstance(error, TimeoutError) else what))
+    return passing(shown or (f"no answer in time ({what})" if isinstance(error, TimeoutError) else what), after)
+
+
+def passing(reason: str, after: str = "", kind: type[RemoteError] = RemoteError) -> RemoteError:
+    """Returns an error after which a request is sent again; `after` is the server's Retry-After."""
+    failure = kind(reason)
     failure.transient = True
     if after.isascii() and after.isdigit():  # else it is a date
         failure.after = min(float(after), LONGEST_PAUSE)

@@ -176,11 +176,8 @@ class SamplingCaptioner(Captioner):
         import torch
 
         captions: list[list[str]] = []
-        at_once, before, said = (
-            max(1, self.batch // sampling.captions),
-            self._before(sampling),
-            self.said(sampling.prompt),
-        )
+        at_once = max(1, self.batch // sampling.captions)
+        before, said = self._before(sampling), self.said(sampling.prompt)
         for start in range(0, len(images), at_once):
             inputs = self.inputs(images[start : start + at_once], sampling.prompt)
             with torch.inference_mode():

@@ -21,7 +21,7 @@ from PIL import Image
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, UnreachedError, at_least_one, brief, require, unknown_message
 from tamis.processes import abandoned
-from tamis.remote import LONGEST_PAUSE, RemoteError, keep_secrets, public, redacted, retried, with_secrets
+from tamis.remote import RemoteError, keep_secrets, passing, public, redacted, retried, with_secrets
 
 _CONNECT = 20.0  # seconds to wait for a connection
 _NOTICE = 0.2  # seconds after which an interrupt is noticed
@@ -145,14 +145,11 @@ class ChatClient:
         try:
             listed = self._send("GET", "/models")
             names = [str(one.get("id")) for one in listed.get("data") or [] if isinstance(one, dict)]
-        except _RefusedError as error:
-            if error.status in (401, 403):
+        except RemoteError as error:
+            refused = isinstance(error, _RefusedError) and error.status not in (401, 403)
+            if not refused and not isinstance(error, _FailedError):
                 raise self._useless(error) from None
             names = []  # some servers have no list
-        except _FailedError:
-            names = []
-        except RemoteError as error:
-            raise self._useless(error) from None
         if names and self.server.model not in {*names, *(name.removesuffix(":latest") for name in names)}:  # Ollama's
             raise ModelError(f"{self.server.url} has {unknown_message('model', self.server.model, names)}")
         answer = self._probe(probabilities)
@@ -247,19 +244,18 @@ class ChatClient:
             try:
                 response = self._client.request(method, url, json=body)
             except Exception as error:  # httpx2 has many kinds
-                raise _failure(f"{type(error).__name__}: {error}") from None
+                raise passing(redacted(f"{type(error).__name__}: {error}")) from None
             status = response.status_code
             if status == 200:
                 try:
                     return read(response.json())
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                     reason = f"an answer of another form: {self._words(response)}"
-                    raise _failure(reason, _FailedError) from None
-            words = self._words(response)
-            said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+                    raise passing(reason, kind=_FailedError) from None
+            said = f"HTTP {status}: {self._words(response)}"
             if status in _TRANSIENT or status >= 500:
-                kind = _FailedError if status >= 500 else RemoteError
-                raise _failure(said, kind, response.headers.get("Retry-After", ""))
+                after = response.headers.get("Retry-After", "")
+                raise passing(said, after, _FailedError if status >= 500 else RemoteError)
             refused = _RefusedError(said)
             refused.status = status
             raise refused
@@ -270,15 +266,6 @@ class ChatClient:
         """Returns what a server says of an error, without our key."""
         text = redacted(" ".join(response.text.split()))
         return (text.replace(self._key, "***") if self._key else text)[:_WORDS]
-
-
-def _failure(reason: str, kind: type[RemoteError] = RemoteError, after: str = "") -> RemoteError:
-    """Returns an error after which a request is sent again; `after` is the server's Retry-After."""
-    failure = kind(redacted(reason))
-    failure.transient = True
-    if after.isascii() and after.isdigit():  # else it is a date
-        failure.after = min(float(after), LONGEST_PAUSE)
-    return failure
 
 
 def _answer_in(data: Any) -> Answer:

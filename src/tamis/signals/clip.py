@@ -11,17 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.arrays import Floats, Pixels
-from tamis.data import (
-    LATER,
-    Column,
-    Device,
-    FileRef,
-    ModelRef,
-    Node,
-    OptionalFileRef,
-    OptionalModelRef,
-    Signal,
-)
+from tamis.data import LATER, Column, Device, FileRef, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.errors import ModelError, at_least_one
 from tamis.features.embeddings import (
     AlikeImageEmbedding,
