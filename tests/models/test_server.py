@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Mapping
@@ -98,6 +99,52 @@ def test_a_server_that_fails_now_and_then_changes_no_part(
         run = score(pool, tmp_path / "run", sieve(server, clip_model, timeout=timeout), keep=["captions"])
     assert sum(server.faults.values()) >= 2
     assert made(run.path) == made(good.path)
+
+
+TOKEN = b'{"choices": [{"message": {"content": "7"}, "logprobs": {"content": [{"token": %s, "top_logprobs": [%s]}]}}]}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(200, TOKEN % (b'"7"', b'{"token": "7", "logprob": NaN}')), "another form"),
+        (Answer(200, TOKEN % (b'"7"', b'{"token": "7", "logprob": 1000}')), "another form"),
+        (Answer(200, TOKEN % (b"7", b"")), "another form"),
+        (Answer(200, b"[" * 200_000), "another form"),
+        (Answer(200, b" " * (17 << 20)), "more than 16 MiB"),
+        (Answer(400, b'{"error": {"message": "\\ud800 s3cret"}}'), r"HTTP 400: .*\*\*\*"),
+    ],
+    ids=["nan", "overflow", "number", "deep", "huge", "surrogate"],
+)
+def test_garbage_is_a_reason(answer: Answer, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAMIS_REMOTE_TRIES", "1")
+    monkeypatch.setenv("SOME_API_KEY", "s3cret")
+    with ChatServer() as server:
+        own = server.answer
+        server.answer = lambda request: own(request) if b"What is this?" in request.body else answer
+        client = ChatClient(Server(url=server.url, model="tiny", key_from="SOME_API_KEY"))
+        question = Question(np.zeros((8, 8, 3), np.uint8), "how many?", 9, probabilities=True)
+        (found,) = client.ask([question])
+    assert re.search(words, found.refused)
+    found.refused.encode()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("SOME_API_KEY", "s3cret\nX: y", "holds characters that no HTTP header can"),
+        ("ALL_PROXY", "foo://u:s3cret@127.0.0.1:9", "cannot be asked with this URL and this environment"),
+        ("SSL_CERT_FILE", "/missing.pem", "cannot be asked with this URL and this environment"),
+    ],
+)
+def test_a_wrong_environment_is_one_sentence_without_secrets(
+    variable: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "s3cret")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ModelError, match=words) as raised:
+        ChatClient(Server(url="http://localhost:1", model="tiny", key_from="SOME_API_KEY"))
+    assert "s3cret" not in str(raised.value)
 
 
 def test_too_many_requests_and_answers_of_another_form_are_asked_again(

@@ -41,6 +41,8 @@ NAMES = ["image_text_matching", "object_detail_fulfillment", "caption_text_quali
         ([(" 85", {" 85": 0.5, "90": 0.3, "100": 0.1, "I": 0.1}), ("\n", {"\n": 1.0})], 79.5 / 0.9),
         # 10, or 100 with a third digit
         ([("1", {"1": 1.0}), ("0", {"0": 1.0}), ("0", {"0": 0.25, "\n": 0.75})], 32.5),
+        # 85, or perhaps 100, which is not 10 and 15
+        ([("8", {"8": 0.6, "1": 0.4}), ("5", {"5": 1.0})], 85.0),
         # 7, or 70 with probability 0.1; what is before the number does not matter
         ([("A", {"A": 1.0}), (":", {":": 1.0}), ("\u01207", {"\u01207": 1.0}), (".", {".": 0.9, "0": 0.1})], 13.3),
         # 85, since 850 to 859 are too large; " 5" begins another number

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from tamis.arrays import Pixels
-from tamis.errors import ModelError, UnreachedError, at_least_one, brief, require, unknown_message
+from tamis.errors import ModelError, UnreachedError, at_least_one, brief, first_line, require, unknown_message
 from tamis.processes import abandoned
 from tamis.remote import RemoteError, keep_secrets, passing, public, redacted, retried, with_secrets
 
@@ -27,6 +29,7 @@ _CONNECT = 20.0  # seconds to wait for a connection
 _NOTICE = 0.2  # seconds after which an interrupt is noticed
 LIKELIEST = 20  # tokens per step whose probabilities are read: the protocol's limit
 _WORDS = 300  # characters of a server's answer in a message
+_LONGEST = 16 << 20  # bytes of an answer
 
 #: Statuses that concern one request; others, except for the transient ones, concern all.
 _REFUSED = (400, 413, 415, 422)
@@ -130,14 +133,19 @@ class ChatClient:
                     f"{server.url}: the environment variable {server.key_from}, which key_from names, is not set: "
                     "export it where the workers run"
                 )
-        self._url = httpx2.URL(with_secrets(server.url))
+            if not (self._key.isascii() and self._key.isprintable()):  # the library's error would show it
+                raise ModelError(f"the key in {server.key_from} holds characters that no HTTP header can")
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         timeout = httpx2.Timeout(server.timeout, connect=_CONNECT)
         limits = httpx2.Limits(max_connections=server.requests)
         try:
+            self._url = httpx2.URL(with_secrets(server.url))
             self._client = httpx2.Client(headers=headers, timeout=timeout, limits=limits)
-        except UnicodeEncodeError as error:
-            raise ModelError(f"the key in {server.key_from} holds characters that no HTTP header can") from error
+        except Exception as error:  # many kinds: a proxy without a port, a missing package or file
+            raise ModelError(
+                f"{server.url} cannot be asked with this URL and this environment (HTTP_PROXY, ALL_PROXY, "
+                f"SSL_CERT_FILE): {redacted(first_line(error))}"
+            ) from error
         weakref.finalize(self, self._client.close)
 
     def check(self, *, probabilities: bool = False) -> None:
@@ -242,17 +250,20 @@ class ChatClient:
 
         def request() -> Any:
             try:
-                response = self._client.request(method, url, json=body)
+                with self._client.stream(method, url, json=body) as response:
+                    content = self._content(response)
+            except _FailedError:
+                raise
             except Exception as error:  # httpx2 has many kinds
                 raise passing(redacted(f"{type(error).__name__}: {error}")) from None
             status = response.status_code
             if status == 200:
                 try:
-                    return read(response.json())
+                    return read(json.loads(content))
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                    reason = f"an answer of another form: {self._words(response)}"
+                    reason = f"an answer of another form: {_words(content)}"
                     raise passing(reason, kind=_FailedError) from None
-            said = f"HTTP {status}: {self._words(response)}"
+            said = f"HTTP {status}: {_words(content)}"
             if status in _TRANSIENT or status >= 500:
                 after = response.headers.get("Retry-After", "")
                 raise passing(said, after, _FailedError if status >= 500 else RemoteError)
@@ -262,10 +273,22 @@ class ChatClient:
 
         return retried(str(url), request)
 
-    def _words(self, response: Any) -> str:
-        """Returns what a server says of an error, without our key."""
-        text = redacted(" ".join(response.text.split()))
-        return (text.replace(self._key, "***") if self._key else text)[:_WORDS]
+    def _content(self, response: Any) -> bytes:
+        """Returns an answer without our key; _FailedError if it is too large, or comes too slowly."""
+        content, latest = bytearray(), time.monotonic() + self.server.timeout
+        for part in response.iter_bytes():
+            content += part
+            if len(content) > _LONGEST:
+                raise passing(f"an answer of more than {_LONGEST >> 20} MiB", kind=_FailedError)
+            if time.monotonic() > latest:
+                raise passing(f"an answer that takes more than {self.server.timeout:g} seconds", kind=_FailedError)
+        return bytes(content).replace(self._key.encode(), b"***") if self._key else bytes(content)
+
+
+def _words(content: bytes) -> str:
+    """Returns what a server says of an error."""
+    text = content[: 10 * _WORDS].decode("utf-8", "replace")  # much text takes long to redact
+    return redacted(" ".join(text.split()))[:_WORDS]
 
 
 def _answer_in(data: Any) -> Answer:
@@ -278,7 +301,11 @@ def _answer_in(data: Any) -> Answer:
 def _token_in(step: Any) -> tuple[str, dict[str, float]]:
     likeliest: dict[str, float] = {}
     for one in step["top_logprobs"]:
+        if not one["logprob"] < 0.01:  # NaN too; rounding can make it a little more than 0
+            raise ValueError(one)
         likeliest[one["token"]] = likeliest.get(one["token"], 0.0) + math.exp(one["logprob"])
+    if not all(isinstance(token, str) for token in (step["token"], *likeliest)):
+        raise TypeError(step)
     return step["token"], likeliest
 
 

@@ -180,7 +180,8 @@ def expected_number(tokens: Sequence[tuple[str, Mapping[str, float]]]) -> float 
 
     The number begins at the first token that it wrote of digits alone, and has up to three tokens. At each place, the
     tokens of digits continue it and all others end it. The probabilities at a place are known only after the digits
-    that the model wrote: they stand for those after other digits too. Numbers above 100 do not count.
+    that the model wrote: they stand for those after other digits too. A 1 that it did not write does not count as the
+    first of several digits: it could begin 100 as well as 10 to 19. Neither do numbers above 100.
 
     Args:
         tokens: each token of an answer, with the probabilities of the likeliest tokens at its place.
@@ -200,6 +201,9 @@ def expected_number(tokens: Sequence[tuple[str, Mapping[str, float]]]) -> float 
         places.append(digits | ({"": max(0.0, 1.0 - sum(digits.values()))} if place else {}))
         if place and not _GOES_ON.fullmatch(token):
             break
+    written = [token for token, _ in tokens[first : first + 2]]
+    if len(written) == 2 and _GOES_ON.fullmatch(written[1]) and not written[0].endswith("1"):
+        places[0].pop("1", None)
     begun, whole = {"": 1.0}, dict[int, float]()  # probabilities of numbers that may go on, and that do not
     for options in [*places, {"": 1.0}]:
         longer: dict[str, float] = {}
