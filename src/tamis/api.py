@@ -117,11 +117,13 @@ def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable
     if exporter.ending:
         hint = "for a CSV take to_pandas().to_csv(...) in Python" * (exporter.name == "parquet")
         check_ending(out, exporter.ending, hint=hint)
+
+    def ours(path: Path) -> bool:  # a subset is not an export, even if another package's exporter claims it
+        return not is_subset(path) and exporter.wrote(path, run)
+
     if not exporter.ending and out.is_dir():
         check_own(out, what=what, marks=["*"] if exporter.wrote(out, run) else [], option="OUT")
     else:
-        # A subset is not an export, even if another package's exporter claims it.
-        ours = lambda path: not is_subset(path) and exporter.wrote(path, run)  # noqa: E731
         check_target(out, what=what, ours=ours, overwrite=overwrite, read=read)
     if exporter.croissant:
         facts = croissant_path(out)

@@ -94,9 +94,9 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     """
     columns: dict[str, str] = {}
     for label, signal in recipe.signals:
-        wanted = json.loads(json.dumps(settings(signal, execution=False)))
+        wanted = json.loads(json.dumps(settings(signal, recorded=True)))
         groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
-        same = [group for group in groups if _made(group.facts.get("settings") or {}) == _made(wanted)]
+        same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
         for column in signal.columns:
             names = {column.name, f"{label or signal.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)
             for name in names if groups else ():
@@ -114,11 +114,6 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
                         recipe.name, signal.name, asked, str(run.path), stored,
                     )  # fmt: skip
     return columns
-
-
-def _made(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings without those that are None, which runs from before a setting lack."""
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:

@@ -122,7 +122,7 @@ class _Contents:
     of: Literal["model", "file", "parser"]
 
 
-#: Metadata of a setting that came after the first runs: fingerprints leave it out while it is None.
+#: Metadata of a setting that came after the first runs: runs do not record it while it is None.
 LATER: Mapping[str, bool] = {"later": True}
 
 #: The features that a run can store (`stored_as`).
@@ -268,18 +268,20 @@ def _metadata(hint: Any) -> tuple[Any, ...]:
     return getattr(hint, "__metadata__", ())
 
 
-def settings(node: Any, *, execution: bool = True) -> dict[str, Any]:
+def settings(node: Any, *, recorded: bool = False) -> dict[str, Any]:
     """Returns the settings of a node (a dataclass) as JSON and recipes hold them, with records as nested mappings.
 
-    With `execution` False it leaves out settings that change no result: those that a record lists as `execution`.
+    `recorded`: only those that a run records. Settings that change no result, which a record lists as `execution`, are
+    not, nor those marked `LATER` that are None.
     """
     plain: dict[str, Any] = {}
     for setting in dataclasses.fields(node):
-        if not execution and setting.name in getattr(node, "execution", ()):
-            continue
         value = getattr(node, setting.name)
+        later = setting.metadata == LATER and value is None
+        if recorded and (later or setting.name in getattr(node, "execution", ())):
+            continue
         if dataclasses.is_dataclass(value):
-            value = settings(value, execution=execution)
+            value = settings(value, recorded=recorded)
         plain[setting.name] = list(value) if isinstance(value, tuple) else value
     return plain
 

@@ -25,7 +25,7 @@ from tamis.graph import Identities
 from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
-from tamis.pool.source import SAMPLE_UID, PoolSpec
+from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, PoolSpec
 from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.formats import status_words
 from tamis.run.fill import fill
@@ -221,8 +221,7 @@ def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
 
 def _pool_options(pool: PoolSpec) -> list[str]:
     """Returns the command-line options that read a pool with the same settings."""
-    names = ("format", "caption", "captions", "image", "max_pixels", "transparency")
-    values = [(name, getattr(pool, name)) for name in names]
+    values = [(name, getattr(pool, name)) for name in POOL_OPTIONS]
     usual = PoolSpec(path=pool.path)
     options = [(name, str(value)) for name, value in values if value != getattr(usual, name)]
     options += [("field", name) for name in pool.fields if name != SAMPLE_UID or pool.captions != "each"]

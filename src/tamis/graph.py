@@ -8,9 +8,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,12 +76,10 @@ class Identities:
         parsers = {setting: _parser_digest(name) for setting, name in references(node, "parser").items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
         facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
-        later = {one.name for one in fields(cast(Any, node)) if one.metadata and getattr(node, one.name) is None}
         facts["settings"] = {
             name: value
-            for name, value in settings(node, execution=False).items()
-            if name not in {*models, *files, *parsers, *later}
-            and not isinstance(getattr(node, name), Node)  # see "needs"
+            for name, value in settings(node, recorded=True).items()
+            if name not in {*models, *files, *parsers} and not isinstance(getattr(node, name), Node)  # see "needs"
         }
         if models and not node.host:
             facts["precision"] = node.arithmetic(self.device)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.exporters.exporter import Exporter
+from tamis.ids import json_ready
 from tamis.storage import write_json
 from tamis.store import Run
 from tamis.store.subset import Subset
@@ -104,9 +105,7 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
             **({"partial": dict(subset.partial)} if subset.partial else {}),
         },
     }
-    # JSON has no NaN and no infinity: null.
-    strict = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
-    write_json(path, earlier(path) | strict)
+    write_json(path, earlier(path) | json_ready(facts))
 
 
 def _named(kind: str, name: str) -> dict[str, Any]:

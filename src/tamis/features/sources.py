@@ -26,9 +26,8 @@ def of_present(
     results = np.full((len(items), *shape), np.nan, dtype)
     present = [n for n, item in enumerate(items) if item is not None]
     if present:
-        own = {id(items[n]): items[n] for n in present}
-        places = {key: place for place, key in enumerate(own)}
-        results[present] = np.asarray(compute(list(own.values())))[[places[id(items[n])] for n in present]]
+        found = each_present(items, compute)
+        results[present] = [found[n] for n in present]
     return results
 
 

@@ -177,7 +177,7 @@ def resolve(reference: str) -> Model:
             _warn_of_folder(reference)
     elif local.exists():
         path = local.resolve()
-    elif is_hub_id(reference) and not reference.startswith("lab/"):
+    elif _is_on_hub(reference):
         path = _from_hub(reference)
     else:
         raise ModelError(
@@ -189,8 +189,7 @@ def resolve(reference: str) -> Model:
 
 def is_here(reference: str) -> bool:
     """Whether a model is on this machine, or (False) must be downloaded or installed. ModelError: there is none."""
-    known = reference in BUILT_IN or Path(reference).expanduser().exists() or reference.startswith("lab/")
-    if not known and is_hub_id(reference):
+    if _is_on_hub(reference):
         return cached(reference) is not None
     try:
         resolve(reference)
@@ -230,6 +229,12 @@ _ANY_WEIGHTS = (*PICKLES, ".safetensors")
 
 #: Seconds to wait for the hub's first answer.
 _SECONDS = 5.0
+
+
+def _is_on_hub(reference: str) -> bool:
+    """Whether a reference is neither built in nor on this disk, and has the form of an id that the hub is asked for."""
+    here = reference in BUILT_IN or Path(reference).expanduser().exists()
+    return not here and is_hub_id(reference) and not reference.startswith("lab/")
 
 
 def is_hub_id(reference: str) -> bool:

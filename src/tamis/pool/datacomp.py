@@ -60,6 +60,10 @@ class DataCompScores(Signal):
         return scores
 
 
+#: The arrays that DataComp publishes -> their dimensions.
+PUBLISHED: Mapping[str, int] = {"b32_img": 512, "b32_txt": 512, "l14_img": 768, "l14_txt": 768}
+
+
 @dataclass(frozen=True, kw_only=True)
 class GivenEmbedding(Node):
     """One array of the npz next to the metadata: (n, d) float16, NaN rows where it holds none.

@@ -25,9 +25,18 @@ _MOST = 3_000_000  # files that a path with braces may expand to
 _ASKED_AT_ONCE = 16  # requests to a store
 
 
+#: How the name of a Lance dataset, a folder, ends.
+LANCE = ".lance"
+
+
 def is_remote(path: str) -> bool:
     """Whether fsspec must open a path ("s3://...", "memory://...")."""
     return "://" in path
+
+
+def is_lance(path: str) -> bool:
+    """Whether a path is a Lance dataset's, by its name."""
+    return path.endswith(LANCE)
 
 
 def absolute(path: str) -> str:
@@ -103,14 +112,14 @@ def _is_pool_file(path: str, endings: Sequence[str]) -> bool:
 
 def _local(path: str, endings: Sequence[str]) -> list[str]:
     path = os.path.expanduser(path)
-    if os.path.isdir(path) and not path.endswith(".lance"):
+    if os.path.isdir(path) and not is_lance(path):
         return sorted(entry.path for entry in os.scandir(path) if _is_pool_file(entry.path, endings))
     if os.path.exists(path):
         return [path]
     end = literal_end(path)
     if any(sign in path[end:] for sign in _MAGIC):
         hits = glob.glob(glob.escape(path[:end]) + path[end:], recursive=True)
-        return sorted(hit for hit in hits if os.path.isfile(hit) != hit.endswith(".lance"))
+        return sorted(hit for hit in hits if os.path.isfile(hit) != is_lance(hit))
     return []
 
 
@@ -121,7 +130,7 @@ def _remote(path: str, endings: Sequence[str]) -> list[str]:
         if any(sign in url for sign in _MAGIC):
             return _globbed(url)
         # A web server would send a file of gigabytes when asked for its listing.
-        if url.endswith(".lance"):
+        if is_lance(url):
             return [url]
         folder = not url.endswith(tuple(endings)) and ask(path, lambda fs, inner: fs.isdir(inner))
         if folder or ask(path, lambda fs, inner: fs.info(inner))["type"] == "directory":
@@ -206,7 +215,7 @@ def stamp(path: str) -> str:
     if is_remote(path):
         return version_of(ask(path, lambda fs, inner: fs.info(inner)))
     facts = os.stat(path)
-    if path.endswith(".lance"):  # a folder: each version of a Lance dataset adds a manifest
+    if is_lance(path):  # a folder: each version of a Lance dataset adds a manifest
         entries = (entry for entry in os.scandir(f"{path}/_versions") if entry.name.endswith(".manifest"))
         facts = max((entry.stat() for entry in entries), key=lambda one: one.st_mtime_ns, default=facts)
     return f"{facts.st_size}:{facts.st_mtime_ns}"

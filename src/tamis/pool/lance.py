@@ -16,11 +16,6 @@ from tamis.pool.files import is_remote, stamp
 _BATCH_BYTES, _AHEAD = 16 << 20, 64 << 20
 
 
-def is_lance(url: str) -> bool:
-    """Whether a path is a Lance dataset's, by its name."""
-    return url.endswith(".lance")
-
-
 def lance_schema(url: str) -> pa.Schema:
     """Returns the columns of a dataset."""
     return _dataset(url).schema

@@ -13,13 +13,13 @@ from typing import Any
 import xxhash
 
 from tamis.errors import PoolError
-from tamis.pool.files import absolute, expand_braces, find, is_remote, read_head
+from tamis.pool.files import LANCE, absolute, expand_braces, find, is_remote, read_head
 from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.pool.tar import TarShard
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
-_TABLES = (*TABLES, ".lance")
+_TABLES = (*TABLES, LANCE)
 
 _LONGEST_FIRST = sorted(TARS + _TABLES, key=len, reverse=True)
 

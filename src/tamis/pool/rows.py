@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.errors import PoolError, UnreachedError, nearest
-from tamis.pool.files import open_file, stamp
-from tamis.pool.lance import is_lance, lance_batches, lance_schema
+from tamis.pool.files import is_lance, open_file, stamp
+from tamis.pool.lance import lance_batches, lance_schema
 from tamis.pool.source import MAX_TEXT_BYTES, json_type_name
 from tamis.remote import is_transient
 

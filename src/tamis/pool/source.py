@@ -50,6 +50,10 @@ RESERVED = (
 )
 
 
+#: Settings of a pool that are options of `tamis score`.
+POOL_OPTIONS = ("format", "caption", "captions", "image", "max_pixels", "transparency")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
     """Where a pool is and how to read it. All settings but `path` can change what a run holds.

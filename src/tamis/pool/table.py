@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from tamis.data import Member, Sample
 from tamis.errors import SampleError, ShardError, UnreachedError
-from tamis.pool.files import is_remote, open_file, read_head
+from tamis.pool.files import LANCE, is_lance, is_remote, open_file, read_head
 from tamis.pool.images import is_image
-from tamis.pool.lance import fragment_rows, is_lance
+from tamis.pool.lance import fragment_rows
 from tamis.pool.rows import (
     BATCH,
     CAPTION_COLUMNS,
@@ -96,7 +96,7 @@ class TableShard(Shard):
 
     def rows(self, first: int = 0, most: int | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields rows of this shard with their numbers: of Parquet and Lance `most` from `first` on, of others all."""
-        first = first if self.url.endswith((".parquet", ".lance")) else 0
+        first = first if self.url.endswith((".parquet", LANCE)) else 0
         left = None if self.range.rows is None else self.range.rows - first
         left = most if left is None or (most is not None and most < left) else left
         try:
@@ -216,7 +216,8 @@ class _ByPath:
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
     ) -> list[SampleFiles | Problem]:
-        return [self._one(_table_row(*which), *which[1:]) for which in zip(rows, members, captions, strict=True)]
+        which = zip(rows, members, captions, strict=True)
+        return [self._one(_table_row(row, some), some, caption) for row, some, caption in which]
 
     def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
         if row >= len(self._rows):
@@ -244,7 +245,8 @@ class _ByRow:
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
     ) -> list[SampleFiles | Problem]:
         with self._lock:
-            return [self._one(_table_row(*which), *which[1:]) for which in zip(rows, members, captions, strict=True)]
+            which = zip(rows, members, captions, strict=True)
+            return [self._one(_table_row(row, some), some, caption) for row, some, caption in which]
 
     def close(self) -> None:
         self._rows, self._next, self._cells = iter(()), -1, {}
@@ -287,7 +289,7 @@ class _ByRun(_ByRow):
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
     ) -> list[SampleFiles | Problem]:
-        places = [_table_row(*which) for which in zip(rows, members, captions, strict=True)]
+        places = [_table_row(row, some) for row, some in zip(rows, members, strict=True)]
         held: dict[int, Mapping[str, Any]] = {}
         for _, run in itertools.groupby(enumerate(sorted(set(places))), key=lambda place: place[1] - place[0]):
             numbers = [row for _, row in run]
@@ -298,7 +300,7 @@ class _ByRun(_ByRow):
         ]
 
 
-def _table_row(row: int, members: Sequence[Member], caption: str | None) -> int:
+def _table_row(row: int, members: Sequence[Member]) -> int:
     """Returns a sample's row in its shard's table: with `captions: each` its members have it, else it is `row`."""
     return members[0].offset if members and members[0].offset >= 0 else row
 
@@ -340,7 +342,7 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     caption = choose_column("caption", spec.caption, _CAPTION_COLUMNS, present, url)
     check_texts(caption, kinds, url)
     ranges = [RowRange()]
-    if url.endswith((".parquet", ".lance")):
+    if url.endswith((".parquet", LANCE)):
         try:
             ranges = row_ranges(fragment_rows(url) if is_lance(url) else _group_rows(url))
         except OSError as error:

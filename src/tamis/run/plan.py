@@ -185,7 +185,7 @@ class Plan:
             "name": node.name,
             "label": output.label,
             "version": node.version,
-            "settings": settings(node, execution=False),
+            "settings": settings(node, recorded=True),
             "identity": self.identities.facts(node),
             "precision": self.device.precision,
             "tamis": __version__,

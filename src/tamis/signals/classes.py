@@ -21,7 +21,7 @@ from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, S
 from tamis.errors import RecipeError, check_words, nearest, unknown_message, without_effect
 from tamis.features.embeddings import GivenVectors, ImageEmbedding
 from tamis.math.similarity import nearest_of, unit_rows
-from tamis.pool.datacomp import GivenEmbedding
+from tamis.pool.datacomp import PUBLISHED, GivenEmbedding
 from tamis.signals.basic import CaptionSignal
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 
@@ -198,10 +198,6 @@ class ClassSimilarity(CaptionSignal):
         return self.columns_of(nearest)
 
 
-#: DataComp's published image embeddings -> their dimensions.
-_GIVEN = {"b32_img": 512, "l14_img": 768}
-
-
 @dataclass(frozen=True, kw_only=True)
 class ZeroShotClass(Signal):
     """Classifies an image by the class name nearest to it in a joint space.
@@ -267,8 +263,8 @@ class ZeroShotClass(Signal):
             without_effect(self, "embedding", because="embeddings_from reads image embeddings from a file")
 
     def needs(self) -> Mapping[str, Node]:
-        if self.embedding in _GIVEN:
-            return {"images": GivenEmbedding(array=self.embedding, size=_GIVEN[self.embedding])}
+        if self.embedding in PUBLISHED:
+            return {"images": GivenEmbedding(array=self.embedding, size=PUBLISHED[self.embedding])}
         if self.embeddings_from is not None:
             return {"images": GivenVectors(file=self.embeddings_from)}
         return {"images": ImageEmbedding(model=self.model)}

@@ -16,11 +16,8 @@ from tamis.features.embeddings import GivenVectors, ImageEmbedding, TextEmbeddin
 from tamis.math.normalise import inverse_logit
 from tamis.models.heads import Activation, load_head
 from tamis.models.reference import resolve
-from tamis.pool.datacomp import GivenEmbedding
+from tamis.pool.datacomp import PUBLISHED, GivenEmbedding
 from tamis.pool.vectors import Side
-
-#: DataComp's published embeddings -> their dimensions.
-_GIVEN = {"b32_img": 512, "b32_txt": 512, "l14_img": 768, "l14_txt": 768}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +66,14 @@ class Head(Signal):
 
     def __post_init__(self) -> None:
         check_words(self)
-        if self.embeddings_from is not None and (self.embedding in _GIVEN or self.of is not None):
+        if self.embeddings_from is not None and (self.embedding in PUBLISHED or self.of is not None):
             raise ValueError("embeddings_from reads embeddings from a file: leave out of, and DataComp's embeddings")
         if self.position is not None and self.position < 0:
             raise ValueError(f"position counts outputs from 0, got {self.position}")
 
     def needs(self) -> Mapping[str, Node]:
-        if self.embedding in _GIVEN:
-            return {"rows": GivenEmbedding(array=self.embedding, size=_GIVEN[self.embedding])}
+        if self.embedding in PUBLISHED:
+            return {"rows": GivenEmbedding(array=self.embedding, size=PUBLISHED[self.embedding])}
         side: Side = "image" if self.embedding == "image_embedding" else "text"
         if self.embeddings_from is not None:
             return {"rows": GivenVectors(file=self.embeddings_from, side=side)}

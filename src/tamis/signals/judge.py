@@ -36,10 +36,9 @@ def read_aspects(path: str | None) -> dict[str, str]:
 
     None: the four that come with Tamis.
     """
-    shipped = (files("tamis.signals") / "judge.yaml").read_text(encoding="utf-8")
+    shipped = yaml.safe_load((files("tamis.signals") / "judge.yaml").read_text(encoding="utf-8"))
     try:
-        text = shipped if path is None else Path(path).expanduser().read_text(encoding="utf-8")
-        found = yaml.safe_load(text)
+        found = shipped if path is None else yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise RecipeError(f"the aspects {path!r} cannot be read ({type(error).__name__})") from error
     aspects = found.get("aspects") if isinstance(found, dict) else None
@@ -48,7 +47,7 @@ def read_aspects(path: str | None) -> dict[str, str]:
     for name, criteria in aspects.items():
         if not isinstance(name, str) or not _ASPECT.fullmatch(name) or not isinstance(criteria, str):
             raise RecipeError(f"{path}: an aspect is a word of small letters, digits and _, and a text: {brief(name)}")
-    prompt = found.get("prompt", yaml.safe_load(shipped)["prompt"])
+    prompt = found.get("prompt", shipped["prompt"])
     if not isinstance(prompt, str) or prompt.count("{caption}") != 1 or prompt.count("{aspect}") != 1:
         raise RecipeError(f"{path}: the prompt needs {{caption}} and {{aspect}}, each once")
     return {name: prompt.replace("{aspect}", criteria) for name, criteria in aspects.items()}

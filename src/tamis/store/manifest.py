@@ -43,7 +43,8 @@ SIGNAL, FEATURE = "signal.json", "feature.json"
 
 #: Pool settings that decide which rows there are: they cannot change in a run.
 _DECISIVE = (
-    *("kind", "caption", "captions", "image", "image_extensions", "fields", "max_pixels", "max_bytes", "transparency"),
+    *("kind", "caption", "captions", "image", "image_extensions"),
+    *("fields", "max_pixels", "max_bytes", "transparency"),
 )
 
 #: Files of a run that a pool's glob might list.

@@ -42,9 +42,6 @@ log = logging.getLogger(__name__)
 
 _AHEAD = 64  # parts of a run at a URL that are downloaded together
 
-#: Settings of a pool that are options of `tamis score`.
-_OPTIONS = ("format", "caption", "captions", "image", "max_pixels", "transparency")
-
 #: Columns of the index that recipes may use like scores: numbers and words. The pool's json fields are words too.
 INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
 INDEX_WORDS = ("status", "key", "image_xxh3")
@@ -166,11 +163,11 @@ class Run:
 
     def score_command(self) -> str:
         """Returns the start of a command to score the pool with the same settings: `tamis score POOL --run RUN`."""
-        from tamis.pool import PoolSpec
+        from tamis.pool.source import POOL_OPTIONS, PoolSpec
 
         pool, default = self.facts["pool"], PoolSpec(path="")
         words = ["tamis", "score", *(pool_paths(self.facts) or ["POOL"]), "--run", str(self.path)]
-        for name in _OPTIONS:
+        for name in POOL_OPTIONS:
             if (value := pool.get(name)) not in (None, getattr(default, name)):
                 words += [f"--{name.replace('_', '-')}", str(value)]
         return shlex.join(words)
