@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 import tamis
+from tamis.arrays import Pixels
 from tamis.data import Column, Device, Member, Node, Sample
 from tamis.graph import execute
 from tamis.ids import content_uid
@@ -65,6 +66,13 @@ def plain_image(seed: int, size: tuple[int, int] = (320, 160)) -> np.ndarray[Any
     image = np.linspace(top, bottom, size[1])[:, None].repeat(size[0], axis=1)
     image[int(size[1] * 0.8) :] = ground
     return image.astype(np.uint8)
+
+
+def images_of_many_shapes() -> list[Pixels]:
+    """Returns 7 smooth images, wide, high, square and small."""
+    sizes = [(70, 40), (40, 90), (33, 33), (200, 20), (16, 16), (64, 64), (20, 130)]
+    rough = [np.random.default_rng(n).integers(0, 256, (4, 6, 3), dtype=np.uint8) for n in range(len(sizes))]
+    return [np.asarray(Image.fromarray(one).resize(size)) for one, size in zip(rough, sizes, strict=True)]
 
 
 def png(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:

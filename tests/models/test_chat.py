@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Tamis
-from factories import pair, png, write_tar
+from factories import images_of_many_shapes, pair, png, write_tar
 from PIL import Image
 from tiny_captioners import CAPTIONERS, chat_folder
 
@@ -30,11 +31,7 @@ from tamis.store.parts import read_columns  # noqa: E402
 # PaliGemma's processor makes an array of a tensor in a way that NumPy will refuse one day.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-SIZES = [(70, 40), (40, 90), (33, 33), (200, 20), (16, 16), (64, 64), (20, 130)]
-IMAGES = [
-    np.asarray(Image.fromarray(np.random.default_rng(n).integers(0, 256, (4, 6, 3), dtype=np.uint8)).resize(size))
-    for n, size in enumerate(SIZES)
-]
+IMAGES = images_of_many_shapes()
 UIDS = np.arange(14, dtype=np.uint64).reshape(-1, 2)
 #: Both cases, no text, 400 words, Chinese and Arabic; marks that a caption may hold.
 PROMPTS = [
@@ -50,14 +47,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    made: dict[str, str] = {}
-
-    def of(kind: str) -> str:
-        if kind not in made:
-            made[kind] = str(chat_folder(tmp_path_factory.mktemp(kind), kind))
-        return made[kind]
-
-    return of
+    return functools.cache(lambda kind: str(chat_folder(tmp_path_factory.mktemp(kind), kind)))
 
 
 class Library:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -29,14 +30,7 @@ TEXTS = ["a dog", "A Dog", "", "word " * 400, "\u4e00\u53ea\u72d7\u5728\u8349", 
 
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made: dict[str, Path] = {}
-
-    def make(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = encoder_folder(tmp_path_factory.mktemp("encoders") / "tiny", kind)
-        return made[kind]
-
-    return make
+    return functools.cache(lambda kind: encoder_folder(tmp_path_factory.mktemp("encoders") / "tiny", kind))
 
 
 def theirs(folder: Path, **options: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -12,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Tamis
-from factories import image_bytes, pair, png, score, write_tar
-from kinds import ENCODERS, MATCHERS, TOWERS, Known, table
+from factories import image_bytes, images_of_many_shapes, pair, png, score, write_tar
 from PIL import Image
+from tried_models import ENCODERS, MATCHERS, TOWERS, Known, table
 
 torch = pytest.importorskip("torch")
 
@@ -28,11 +29,7 @@ from tamis.explore.near import Near  # noqa: E402
 from tamis.models.clip import KINDS, load_clip  # noqa: E402
 from tamis.store import Run  # noqa: E402
 
-SIZES = [(70, 40), (40, 90), (33, 33), (200, 20), (16, 16), (64, 64), (20, 130)]
-IMAGES = [
-    np.asarray(Image.fromarray(np.random.default_rng(n).integers(0, 256, (4, 6, 3), dtype=np.uint8)).resize(size))
-    for n, size in enumerate(SIZES)
-]
+IMAGES = images_of_many_shapes()
 #: Both cases, no caption, 400 words, Chinese and Arabic.
 CAPTIONS = [
     "a Red dog",
@@ -47,16 +44,12 @@ CAPTIONS = [
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    made: dict[str, str] = {}
+    def make(checkpoint: str) -> str:
+        torch.manual_seed(0)
+        kinds = {**tiny_towers.TOWERS, **tiny_towers.MATCHERS}
+        return str(kinds[checkpoint](tmp_path_factory.mktemp("towers") / "tiny"))
 
-    def of(checkpoint: str) -> str:
-        if checkpoint not in made:
-            torch.manual_seed(0)
-            make = {**tiny_towers.TOWERS, **tiny_towers.MATCHERS}[checkpoint]
-            made[checkpoint] = str(make(tmp_path_factory.mktemp("towers") / "tiny"))
-        return made[checkpoint]
-
-    return of
+    return functools.cache(make)
 
 
 def write_images(to: Path) -> Path:

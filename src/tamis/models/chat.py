@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,15 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError, TamisError, first_line
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type, one_sentence, settings_in
+from tamis.models.loading import (
+    load_tokenizer_in,
+    load_whole,
+    loaded_once,
+    model_type,
+    one_sentence,
+    settings_in,
+    without_array_warning,
+)
 from tamis.models.nucleus import Sampling, drawn_token
 from tamis.models.preprocess import LARGEST_SIDE
 from tamis.models.reference import resolve
@@ -198,7 +205,6 @@ class ChatModel:
         """
         captions: list[list[str]] = [[] for _ in images]
         count, prompts = sampling.captions, [sampling.prompt or self.kind.default] * len(images)
-
         new = {"min_new_tokens": max(0, sampling.min_tokens - 1), "max_new_tokens": sampling.max_tokens - 1}
 
         def draw(rows: list[int], inputs: dict[str, Any]) -> list[str]:
@@ -294,8 +300,7 @@ class ChatModel:
             begun = self.tokenizer.bos_token is not None and texts[0].startswith(self.tokenizer.bos_token)
             settings["add_special_tokens"] = not begun
         pictures = [[Image.fromarray(image)] for image in images]  # a list for each text: some kinds take nothing else
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
+        with without_array_warning():
             made = self.processor(images=pictures, text=texts, padding=True, return_tensors="pt", **settings)
         # PaliGemma's processor makes labels too, for training.
         return {

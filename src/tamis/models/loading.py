@@ -100,6 +100,14 @@ def one_sentence(what: str, model: str | Path) -> Iterator[None]:
 
 
 @contextmanager
+def without_array_warning() -> Iterator[None]:
+    """Hides NumPy's warning about tensors that become arrays: transformers' processors and models make some."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
+        yield
+
+
+@contextmanager
 def quiet() -> Iterator[None]:
     """Silences progress bars and warnings of transformers and diffusers, and one warning of NumPy."""
     from transformers.utils import logging
@@ -112,8 +120,7 @@ def quiet() -> Iterator[None]:
         noise.disable_progress_bar()
         noise.set_verbosity_error()
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
+        with without_array_warning():
             yield
     finally:
         for noise, verbosity, shown in before:
