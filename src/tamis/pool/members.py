@@ -115,6 +115,13 @@ def caption_ext(spec: PoolSpec) -> str:
     return caption if caption.startswith("json:") else caption.lower()
 
 
+def caption_place(spec: PoolSpec, files: str) -> str:
+    """Returns where captions are, in words: ".txt files", or "the field 'text' of .json files"."""
+    caption = caption_ext(spec)
+    field = caption.removeprefix("json:")
+    return f".{caption} {files}" if field == caption else f"the field {field!r} of .json {files}"
+
+
 @functools.lru_cache(256)  # the samples of a pool mostly have the same members and fields
 def _absent(caption: str, part: str, members: tuple[str, ...], fields: tuple[str, ...]) -> str:
     """Returns why a sample has no caption: the name asked for, the nearest one, and all that it has."""

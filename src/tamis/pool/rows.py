@@ -1,4 +1,4 @@
-"""Columns and rows of tables: Parquet, CSV, TSV, JSON lines, Lance."""
+"""Columns and rows of tables: Parquet, CSV, TSV, JSON lines, Arrow, Lance."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import itertools
 import json
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.errors import PoolError, UnreachedError, nearest
-from tamis.pool.files import is_lance, open_file, stamp
+from tamis.pool.files import ARROW, is_lance, is_remote, open_file, stamp
 from tamis.pool.lance import lance_batches, lance_schema
 from tamis.pool.source import MAX_TEXT_BYTES, json_type_name
 from tamis.remote import is_transient
@@ -48,6 +49,9 @@ def table_rows(
         return
     if url.endswith(".parquet"):
         yield from _parquet_rows(url, columns, first, rows, batch)
+        return
+    if url.endswith(ARROW):
+        yield from itertools.islice(_arrow_rows(url, columns, first, batch), rows)
         return
     with open_file(url) as raw:
         yield from _json_rows(raw) if url.endswith(".jsonl") else _csv_rows(raw, _delimiter(url))
@@ -128,6 +132,9 @@ def column_kinds(url: str) -> dict[str, str]:
     try:
         if is_lance(url):
             return {column.name: _arrow_kind(column.type) for column in lance_schema(url)}
+        if url.endswith(ARROW):
+            with _arrow_reader(url) as arrow:
+                return {column.name: _arrow_kind(column.type) for column in arrow.schema}
         with open_file(url) as raw:
             if url.endswith(".parquet"):
                 return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}
@@ -195,10 +202,12 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
     for name in usual:
         if name in present:
             return name
+    urls = any("url" in name.lower() for name in present)
     raise PoolError(
         f"{url} has no column that looks like the {kind} (looked for {', '.join(usual)}); its columns: "
         f"{listed_columns(present)}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
         + ("; captions alone are a pool with image: none" if kind == "image" else "")
+        + ("; images at URLs are not downloaded: img2dataset does, into tars" if kind == "image" and urls else "")
     )
 
 
@@ -274,6 +283,43 @@ def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Gene
             for part in file.iter_batches(held, row_groups=[number], columns=columns):
                 yield from _cells(part.slice(first))
                 first = max(0, first - part.num_rows)
+
+
+# ---- rows of Arrow files ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _arrow_reader(url: str) -> Iterator[Any]:
+    """Opens an Arrow stream, as `datasets` writes it, or an Arrow file; on a disk, batches are read when looked at."""
+    with open_file(url) if is_remote(url) else pa.memory_map(url) as raw:
+        head = raw.read(len(b"ARROW1"))
+        raw.seek(0)
+        with pa.ipc.open_file(raw) if head == b"ARROW1" else pa.ipc.open_stream(raw) as reader:
+            yield reader
+
+
+def _arrow_batches(url: str) -> Iterator[pa.RecordBatch]:
+    with _arrow_reader(url) as reader:
+        if isinstance(reader, pa.ipc.RecordBatchFileReader):
+            yield from map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            yield from reader
+
+
+def arrow_groups(url: str) -> list[int]:
+    """Returns the rows of each batch of an Arrow file."""
+    return [part.num_rows for part in _arrow_batches(url)]
+
+
+def _arrow_rows(url: str, columns: Sequence[str], first: int, batch: int) -> Iterator[Mapping[str, Any]]:
+    for part in _arrow_batches(url):
+        if part.num_rows > first:
+            part = part.select([name for name in dict.fromkeys(columns) if name in part.schema.names])
+            part.validate(full=True)  # a wrong offset would make pyarrow read any memory
+            held = max(1, min(batch, int(_BATCH_BYTES * part.num_rows / max(part.nbytes, 1))))
+            for start in range(first, part.num_rows, held):
+                yield from _cells(part.slice(start, held))
+        first = max(0, first - part.num_rows)
 
 
 def _cells(part: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -113,6 +113,8 @@ def fill(
     _warn_of_changes(before, plan.pool)
     tally = _tally(before, plan.pool.shards, tasks, failed)
     with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
+        if tasks:
+            reporter.say(plan.pool.about)
         for report in engine(plan, path, tasks, reporter.advance):
             reporter.finish(report)
             if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
@@ -170,7 +172,7 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
     changed = [shard.name for shard in pool.shards if (old := stamps.get(shard.name)) and _has_changed(shard, old)]
     if changed:
         log.warning(
-            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
+            "%d shards have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
             "%s to read it again",
             len(changed), changed[0], str(run.index_path(changed[0])),
         )  # fmt: skip

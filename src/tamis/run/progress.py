@@ -200,6 +200,11 @@ class Reporter:
         except Exception as second:  # a full disk has been reported already
             log.debug("status.json could not be written: %s", second)
 
+    def say(self, text: str) -> None:
+        """Prints a line, unless `quiet`."""
+        if not self.quiet:
+            self._console.print(Text(escape_controls(text)), soft_wrap=True)
+
     def advance(self, shard: str, count: int) -> None:
         """Counts pairs that are done; called from any thread."""
         with self._counting:
