@@ -173,7 +173,8 @@ class View:
     """Filters and order of the rows to show: code of a reason (0: any), ranges (ends included), words, caption text.
 
     The order "cut" alternates kept and dropped pairs, those nearest to the recipe's last threshold first, "extremes"
-    lowest and highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for any.
+    lowest and highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for
+    any.
     """
 
     show: Literal["all", "kept", "dropped", "good", "bad", "labelled"] = "all"
