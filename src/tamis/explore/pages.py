@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class Pages:
             "pair": self._pair,
             "map": self._map,
             "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
+            "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
             "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
         }
 
