@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import xxhash
@@ -191,6 +192,7 @@ def _stem(url: str) -> str:
 
 # Read at most this many of img2dataset's statistics files, evenly spread; assume their mean for the other shards.
 _MOST, _MOST_REMOTE = 2_000, 32
+_GUESSES_BY = 32  # pairs
 _MOST_BYTES = 1 << 20  # limit for a statistics file; sizes.json may be a hundred times as large
 
 
@@ -216,6 +218,20 @@ def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
                 known = {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
         counts |= known
     return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
+
+
+def guessed_pairs(shards: Sequence[Shard]) -> int:
+    """Returns about how many pairs local shards have, by the bytes of the first pairs; 0 if that cannot be known."""
+    if not shards or is_remote(shards[0].url):
+        return 0
+    first = shards[0]
+    if isinstance(first, TarShard):
+        ends = [max(part.offset + part.size for part in one.members) for one in islice(first.samples(), _GUESSES_BY)]
+        per_pair = max(ends, default=0) / max(len(ends), 1)
+    else:
+        head = read_head(first.url, _MOST_BYTES)
+        per_pair = len(head) / max(head.count(b"\n"), 1)
+    return round(sum(os.stat(shard.url).st_size for shard in shards) / max(per_pair, 1))
 
 
 def _successes(tar: TarShard) -> Any:

@@ -8,18 +8,24 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from tamis.data import settings
 from tamis.errors import PoolError, RunError, StopError, unknown_message
+from tamis.graph import Executor
+from tamis.models.device import cores
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
-from tamis.pool.open import known_pairs
+from tamis.pool.open import guessed_pairs, known_pairs
 from tamis.pool.source import Absence
 from tamis.run.failures import ShardReport, failure_path, still_lacking
+from tamis.run.forecast import TIMED, WORTH_PAIRS, Share, announcement
+from tamis.run.local import decoders
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter, Tally
+from tamis.run.shard import ShardWorker
 from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
@@ -46,6 +52,12 @@ class Engine(Protocol):
     def away(self) -> bool: ...
     @property
     def suffix(self) -> str: ...
+
+    def share(self, plan: Plan, tasks: Sequence[Task], /) -> Share:
+        """Returns how much of the work is done at once."""
+
+    def in_process(self, plan: Plan, tasks: Sequence[Task], /) -> bool:
+        """Whether one worker in this process does all, which can use what the plan's executor has loaded."""
 
     def __call__(
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
@@ -90,11 +102,12 @@ def fill(
     *,
     quiet: bool = False,
     max_error_rate: float | None = None,
+    forecasts: bool = False,
 ) -> Run:
     """Creates or extends a run, and makes every part that is missing; see `tamis.score`.
 
     `assemble` builds the plan; it is called twice, as the folder may change before we hold the lock. `recipe` holds the
-    other keys for recipe.yaml.
+    other keys for recipe.yaml. `forecasts`: says first what the signals will cost, unless `quiet`.
     """
     plan = assemble()  # a missing model is an error before anything is written
     if not files(path / "index", ".parquet"):
@@ -115,6 +128,10 @@ def fill(
     with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
         if tasks:
             reporter.say(plan.pool.about)
+        if forecasts and not quiet:
+            text, executor = forecast(plan, path, tasks, engine, tally)
+            reporter.say(text)
+            plan = replace(plan, executor=executor)
         for report in engine(plan, path, tasks, reporter.advance):
             reporter.finish(report)
             if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
@@ -124,6 +141,22 @@ def fill(
                     "fix the problem and run the command again"
                 )
     return Run(path) if tasks else before  # `before` already has its footers cached
+
+
+def forecast(plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, tally: Tally) -> tuple[str, Executor | None]:
+    """Returns what is left to do will cost, measured on some pairs, or ""; and what that has loaded, if of use."""
+    shards = [task.shard for task in tasks]
+    pairs = guessed_pairs(shards) if tally.total is None else tally.total - tally.pairs
+    if pairs < WORTH_PAIRS or plan.plugins:  # a plug-in may end the process, so it runs in another
+        return "", None
+    worker = ShardWorker(plan, run, decoders=decoders(cores()))
+    try:
+        took = worker.measure(max(tasks, key=lambda task: len(task.outputs)), pairs=TIMED)
+    except Exception as error:  # whatever it is, the shard's worker will report it
+        log.debug("the cost cannot be measured: %s", error)
+        return "", None
+    text = announcement(plan.signals, took, pairs, engine.share(plan, tasks))
+    return text, worker.executor if engine.in_process(plan, tasks) else None
 
 
 def _check_first_shard(plan: Plan) -> None:
