@@ -131,7 +131,7 @@ def test_captions_in_json_are_found_by_the_usual_names_or_the_one_that_is_asked_
         files |= {f"a/{number}.jpg": image_bytes(number), f"a/{number}.json": json.dumps(facts).encode()}
     root = write(tmp_path / "photos", {**files, "readme.txt": b"of no image", "a/other.json": b"[]"})
     assert [sample.caption for sample in rows_of(root).values()] == [caption(0), caption(1), caption(2), None]
-    assert "the field 'text' of .json files; without an image: 1" in open_pool(root).about
+    assert "captions: json:text; without an image: 1" in open_pool(root).about
     asked = rows_of(root, caption="json:long", fields=("lens",))
     assert [asked[f"a/{number}"].caption for number in range(3)] == ["0 long", "1 long", "2 long"]
     assert (asked["a/2"].uid, asked["a/2"].given) == ((0, 2), {"lens": "3"})

@@ -30,37 +30,28 @@ SIGNALS: list[tuple[str, Any]] = [("words", CaptionLength()), ("area", TextArea(
 
 
 def test_a_feature_counts_in_equal_parts_and_what_needs_the_slow_one_is_left_out_together() -> None:
-    """By hand: 1,000 pairs; reading takes 10 s, the boxes 100 s, reading their text 30 s, the match itself 2 s."""
-    nodes = {node.name: node for node in topological([signal for _, signal in SIGNALS])}
-    took: dict[Node | None, float] = {**dict.fromkeys(nodes.values(), 0.0), None: 0.01}
-    took |= {nodes["text_boxes"]: 0.1, nodes["recognised_text"]: 0.03, nodes["text_match"]: 0.002}
-    assert announcement(SIGNALS, took, 1000, Share()) == (
+    """By hand: reading takes 10 s, the boxes 100 s, reading their text 30 s, the match itself 2 s."""
+    seconds = {"reading": 10.0, "text_boxes": 100.0, "recognised_text": 30.0, "text_match": 2.0}
+    assert announcement(SIGNALS, 1000, seconds) == (
         "about 2 min 22 s for 1,000 pairs: match 1 min 22 s, area 50 s, reading 10 s. Without area and match it takes "
         "10 s; the same command adds them later"
     )
-    own: list[Node | None] = [None, *topological([signal for _, signal in SIGNALS[:2]])]
-    alone = announcement(SIGNALS[:2], {node: took[node] for node in own}, 1000, Share())
+    alone = announcement(SIGNALS[:2], 1000, {"reading": 10.0, "text_boxes": 100.0})
     assert alone.endswith("area 1 min 40 s, reading 10 s. Without area it takes 10 s; the same command adds it later")
-    assert announcement(SIGNALS[1:], took, 1000, Share()).endswith("area 50 s, reading 10 s")  # nothing would be left
-    assert announcement(SIGNALS, took, 100, Share()) == ""  # 14 s
-    assert announcement(SIGNALS, took, 1000, Share(workers=5, devices=2)).startswith("about 1 min 8 s")
-    assert announcement(SIGNALS, took, 1000, Share(workers=1, devices=2, overlap=True)).startswith("about 1 min 6 s")
+    assert announcement(SIGNALS[1:], 1000, seconds).endswith("area 50 s, reading 10 s")  # nothing would be left
+    assert announcement(SIGNALS, 1000, seconds, ["reading"], overlap=True).startswith("about 2 min 12 s")
+    assert announcement(SIGNALS, 100, {name: one / 10 for name, one in seconds.items()}) == ""  # 14 s
 
 
-def test_each_node_is_timed_on_the_same_pairs_and_nothing_is_stored(pool: Path, tmp_path: Path) -> None:
-    """A clock that goes on by a second whenever it is looked at: reading, then each node, in the second pass."""
-    plan = Plan(
-        pool=open_pool(pool), signals=(("a", CaptionLength()), ("b", ImageSize())), identities=Identities(Device())
-    )
-    (task, *_) = plan.tasks(tmp_path / "run")
+def test_what_is_measured_counts_for_the_pairs_that_are_left_and_for_the_workers(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that goes on by a second whenever a node looks at it: a batch of 7 pairs takes each of the nodes one."""
     ticks = itertools.count()
-    took = ShardWorker(plan, tmp_path / "run").measure(task, pairs=4, clock=lambda: float(next(ticks)))
-    assert took == dict.fromkeys([None, *plan.nodes], 0.25)
-    assert Captions() in took
-    assert DecodedImages() not in took
-    assert not (tmp_path / "run").exists()
-
-
+    monkeypatch.setattr("tamis.graph.time.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(fill, "_WORTH_PAIRS", 1)
+    found: list[dict[str, float]] = []
+    monkeypatch.setattr(fill, "announcement", lambda _, pairs, seconds, *__, **___: found.append({**seconds}) or "")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_it_is_said_first_costs_no_second_load_and_changes_no_result(
     workers: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

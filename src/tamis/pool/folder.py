@@ -1,8 +1,7 @@
 """Folders of images with a caption next to each: `a.jpg` and `a.txt`, or `a.json`; also in folders below.
 
-A shard is a range of the sorted names. A new run cuts a folder every `SHARD_PAIRS` pairs. A shard's name has a hash of
-the key that it begins with, so when a run goes on, the cuts stay where they were: new files belong to the shard
-between whose cuts they are, and change its stamp.
+A shard is a range of the sorted names. A new run cuts a folder every `SHARD_PAIRS` pairs. The name of a shard has a
+hash of its first key, so a run that goes on finds its cuts again: new files belong to the shard that they are within.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import xxhash
 
@@ -23,72 +22,55 @@ from tamis.data import Member
 from tamis.errors import PoolError, UnreachedError
 from tamis.pool.files import read_head
 from tamis.pool.images import is_image
-from tamis.pool.members import File, GroupedShard, caption_ext, caption_place
 from tamis.pool.rows import CAPTION_COLUMNS
 from tamis.pool.source import Pool, PoolSpec, Problem, SampleFiles, SampleReader, too_many_bytes, utf8
+from tamis.pool.tar import File, TarShard, caption_ext
 from tamis.remote import unreached
 
 SHARD_PAIRS = 5_000
 
-_MOST = 30_000_000  # files of a folder and of those below it
 _TRIED = 20  # json files that are read to find the field with captions
 
 
 def files_in(root: str) -> list[str]:
-    """Returns the files of a folder and of those below it, as relative paths, without hidden ones.
+    """Returns the relative paths of the files in a folder and below. Hidden files and links to folders are left out."""
 
-    Links to folders are not followed: they may form a loop. Raises PoolError if a folder cannot be listed.
-    """
-    found: list[str] = []
-    folders = [""]
-    try:
-        while folders:
-            folder = folders.pop()
-            with os.scandir(os.path.join(root, folder)) as entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(f"{folder}{entry.name}/")
-                    elif not entry.is_symlink() or not os.path.isdir(entry.path):
-                        found.append(folder + entry.name)
-            if len(found) > _MOST:
-                raise PoolError(f"{root!r} holds more than {_MOST:,} files: name one of the folders in it")
-    except OSError as error:
+    def stop(error: OSError) -> None:
         raise PoolError(f"cannot list {root!r}: {error}") from error
+
+    found: list[str] = []
+    for folder, below, names in os.walk(root, onerror=stop):
+        below[:] = [name for name in below if not name.startswith(".")]
+        inner = folder[len(root) :].lstrip("/")
+        found += [os.path.join(inner, name) for name in names if not name.startswith(".")]
     return found
 
 
 def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[str, str]) -> Pool:
-    """Returns the pool of a folder's images and captions.
+    """Returns the pool of a folder's files; `stem` is its first shard's name, `names` are the shards of a run.
 
-    Args:
-        spec: its settings; the path is the folder.
-        found: what `files_in` found.
-        stem: the name of the first shard, with which the names of the others begin.
-        names: the shards of an existing run.
-
-    Raises:
-        PoolError: there is no image, or none has a caption.
+    Raises PoolError if there is no image, or none has a caption.
     """
     root, images = spec.paths[0], {ext.lower() for ext in spec.image_extensions}
     endings = {*images, "txt", "json", caption_ext(spec)}
     files = sorted((name for name in found if _ending(name) in endings), key=lambda name: name.rpartition(".")[::2])
-    groups = [list(group) for _, group in itertools.groupby(files, key=_stem)]
-    pictured = [group for group in groups if not images.isdisjoint(map(_ending, group))]
-    if not pictured:
-        raise PoolError(f"no pool at {root!r}: it holds no images, tars or tables")
-    matched = Counter(ending for group in pictured for ending in {*map(_ending, group)})
-    if spec.caption is None and not matched["txt"]:
+    groups = [list(group) for _, group in itertools.groupby(files, _stem)]
+    having = Counter(frozenset(map(_ending, group)) for group in groups)  # few different ones
+
+    def count(ending: str) -> int:
+        return sum(number for has, number in having.items() if ending in has and not images.isdisjoint(has))
+
+    if spec.caption is None and not count("txt"):
+        facts = (name for group in groups if len(group) > 1 for name in group if _ending(name) == "json")
         reader = FolderShard(name=stem, url=root, spec=spec, listing="", pairs=0)
-        facts = (name for group in pictured for name in group if _ending(name) == "json")
         spec = replace(spec, caption=_json_caption(reader, itertools.islice(facts, _TRIED)))
-    where = caption_ext(spec)
-    ending = "json" if where.startswith("json:") else where
-    if not matched[ending]:
-        raise PoolError(f"no pool at {root!r}: it holds {len(pictured):,} images, and no captions of them")
-    kept = [group for group in groups if any(one in images or one == ending for one in map(_ending, group))]
-    # Of a run that goes on, the cuts are where they were; each is known by its hash.
+    caption = caption_ext(spec)
+    ending = caption.partition(":")[0]
+    pictured = sum(number for has, number in having.items() if not images.isdisjoint(has))
+    if not count(ending):
+        what = f"{pictured:,} images, and no captions of them" if pictured else "no images, tars or tables"
+        raise PoolError(f"no pool at {root!r}: it holds {what}")
+    kept = [group for group in groups if not {*images, ending}.isdisjoint(map(_ending, group))]
     known = {name.rpartition("-")[2]: name for name in names if name.startswith(f"{stem}-rows")}
     cuts = {0: stem}
     for number in range(1, len(kept)) if stem in names else range(SHARD_PAIRS, len(kept), SHARD_PAIRS):
@@ -99,22 +81,20 @@ def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[
     for first, last in itertools.pairwise([*cuts, len(kept)]):
         listing = "\0".join(itertools.chain.from_iterable(kept[first:last]))
         shards.append(FolderShard(name=cuts[first], url=root, spec=spec, listing=listing, pairs=last - first))
-    about = f"{root} is a folder of {len(pictured):,} images, captions in {caption_place(spec, 'files')}"
-    lacks = {"a caption": len(pictured) - matched[ending], "an image": len(kept) - len(pictured)}
-    about += "".join(f"; without {what}: {count:,}" for what, count in lacks.items() if count)
+    lacks = {"a caption": pictured - count(ending), "an image": len(kept) - pictured}
+    about = f"{root}: a folder of {pictured:,} images; captions: {caption}"
+    about += "".join(f"; without {what}: {number:,}" for what, number in lacks.items() if number)
     return Pool(spec=spec, kind="folder", shards=tuple(shards), about=about)
 
 
 def _json_caption(shard: FolderShard, names: Iterable[str]) -> str | None:
-    """Returns "json:FIELD" for the first usual field with a text, or list of texts, in some json files."""
+    """Returns "json:FIELD" for the first field of a usual name that holds text, or a list, in some json files."""
     for name in names:
-        try:
+        with suppress(ValueError, RecursionError):
             facts = json.loads(shard.file(name).data or b"{}")
-        except (ValueError, RecursionError):
-            continue
-        for column in CAPTION_COLUMNS if isinstance(facts, dict) else ():
-            if isinstance(facts.get(column), str | list):
-                return f"json:{column}"
+            for column in CAPTION_COLUMNS if isinstance(facts, dict) else ():
+                if isinstance(facts.get(column), str | list):
+                    return f"json:{column}"
     return None
 
 
@@ -127,57 +107,52 @@ def _ending(name: str) -> str:
 
 
 def _place(name: str) -> int:
-    """Returns a number for a file, which its member in the index has as its offset. It stays if others are added."""
+    """Returns the offset of a file's member in the index: a hash of its path, which stays when files are added."""
     return xxhash.xxh3_64_intdigest(os.fsencode(name)) >> 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderShard(GroupedShard):
-    """Images and captions of a folder, in a range of names."""
+class FolderShard(TarShard):
+    """Files of a folder in a range of names. It reads single samples itself, in any order."""
 
     part: ClassVar[str] = "file"
+    sequential: ClassVar[bool] = False
 
-    listing: str = field(repr=False)  # relative paths, sorted by key; NUL, which no path has, is between them
+    listing: str = field(repr=False)  # relative paths, sorted by key, with NUL between them
     pairs: int
 
-    def names(self) -> list[str]:
-        """Returns the paths of the files, relative to the folder."""
-        return self.listing.split("\0")
+    def is_compressed(self) -> bool:
+        return False
 
     def stamp(self) -> str:
         digest = xxhash.xxh3_64()
-        for name in self.names():
+        for name in self.listing.split("\0"):
             with suppress(OSError):  # a link to nothing, or deleted since the folder was listed
                 facts = os.stat(os.path.join(self.url, name))
                 digest.update(b"%b\0%d:%d\0" % (os.fsencode(name), facts.st_size, facts.st_mtime_ns))
         return f"{self.pairs}:{digest.hexdigest()}"
 
     def _groups(self) -> Iterator[tuple[str, dict[str, File], bool]]:
-        for key, group in itertools.groupby(self.names(), key=_stem):
-            files: dict[str, str] = {}
-            for name in group:
-                if _ending(name) in files:  # a.jpg and a.JPG
-                    yield utf8(key), self._read(files), False
-                    files = {}
-                files[_ending(name)] = name
-            yield utf8(key), self._read(files), False
-
-    def _read(self, names: Mapping[str, str]) -> dict[str, File]:
-        """Reads image, caption and json of a sample; of other files only the size."""
-        image = next((ext.lower() for ext in self.spec.image_extensions if ext.lower() in names), None)
-        wanted = (image, caption_ext(self.spec), "json")
-        return {ext: self.file(name, reads=ext in wanted) for ext, name in names.items()}
+        for key, group in itertools.groupby(self.listing.split("\0"), _stem):
+            names: dict[str, str] = {}
+            for name in [*group, ""]:
+                if _ending(name) in names or not name:  # a.jpg and a.JPG are two samples
+                    image = next((ext.lower() for ext in self.spec.image_extensions if ext.lower() in names), "")
+                    read = (image, "json", caption_ext(self.spec))
+                    yield utf8(key), {ext: self.file(one, reads=ext in read) for ext, one in names.items()}, False
+                    names = {}
+                names[_ending(name)] = name
 
     def file(self, name: str, *, reads: bool = True) -> File:
-        """Reads a file, up to the limit for its ending, or says what is wrong with it."""
-        ext, path = _ending(name), os.path.join(self.url, name)
-        file = File("", ext, _place(name), 0, status="image_missing")
+        """Reads a file, or says what is wrong with it. What is no image is not read from outside the folder."""
+        path, limit = os.path.join(self.url, name), self.limit(_ending(name))
+        file = File("", _ending(name), _place(name), 0, status="image_missing")
         try:
             facts = os.stat(path)
             file.size = facts.st_size
             if not stat.S_ISREG(facts.st_mode):  # a pipe would wait for ever
                 file.problem = "is not a regular file"
-            elif facts.st_size > (limit := self.limit(ext)):
+            elif facts.st_size > limit:
                 file.problem, file.status = f"has {too_many_bytes(facts.st_size, limit)}", "image_too_large"
             elif reads:
                 data = read_head(path, limit)
@@ -192,45 +167,30 @@ class FolderShard(GroupedShard):
         return file
 
     def _leads_out(self, path: str) -> bool:
-        """Whether a path is a link to outside the folder, which may be any file of this machine.
-
-        A dataset in the cache of Hugging Face has all its files as links into the folder above `snapshots`.
-        """
-        if not os.path.islink(path):
-            return False
+        # In the cache of Hugging Face, all files are links into a folder next to `snapshots`.
         root = os.path.realpath(self.url).partition("/snapshots/")[0]
-        return not os.path.realpath(path).startswith(f"{root}/")
+        return os.path.islink(path) and not os.path.realpath(path).startswith(f"{root}/")
 
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
-        return _ByName(self)
-
-
-class _ByName:
-    """Reads files of a folder in any order."""
-
-    sequential = False
-
-    def __init__(self, shard: FolderShard) -> None:
-        self._shard = shard
-        self._names = {_place(name): name for name in shard.names()}
+        return cast(SampleReader, self)
 
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
     ) -> list[SampleFiles | Problem]:
-        return [self._one(some, caption) for some, caption in zip(members, captions, strict=True)]
+        names = {_place(name): name for name in self.listing.split("\0")}
+        return [self._again(some, caption, names) for some, caption in zip(members, captions, strict=True)]
 
-    def _one(self, members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
-        shard, image = self._shard, self._shard.image_member(members)
+    def _again(self, members: Sequence[Member], caption: str | None, names: Mapping[int, str]) -> SampleFiles | Problem:
         found: dict[Member, bytes] = {}
         for member in members:
-            name = self._names.get(member.offset)
-            file = None if name is None else shard.file(name)
+            name = names.get(member.offset)
+            file = None if name is None else self.file(name)
             if file is not None and file.data is not None:
                 found[Member(member.ext, member.offset, file.size)] = file.data
-            elif member is image:
-                gone = f"the .{member.ext} file of a sample is no longer in {shard.url}"
+            elif member is self.image_member(members):
+                gone = f"its .{member.ext} file is no longer in {self.url}"
                 return Problem("changed", gone) if file is None else Problem(file.status, f"{name!r} {file.problem}")
-        return shard.assembled(list(found), list(found.values()), caption)
+        return self.assembled(list(found), list(found.values()), caption)
 
     def close(self) -> None:
         """Nothing is open."""

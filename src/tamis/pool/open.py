@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import xxhash
 
 from tamis.errors import PoolError
 from tamis.pool.files import ARROW, LANCE, absolute, expand_braces, find, is_lance, is_pool_file, is_remote, read_head
-from tamis.pool.members import caption_place
 from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.pool.tar import TarShard
 
@@ -58,47 +56,38 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
                 f"the field {field!r} has the name of a column of the index, which it would hide; leave it out of "
                 "'fields'"
             )
-    endings = {"auto": TARS + _TABLES, "webdataset": TARS, "datacomp": (".parquet",)}.get(spec.format, _TABLES)
+    endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",), "folder": ()}
     try:
-        if spec.format == "folder":
-            raise PoolError(f"{spec.paths[0]!r} is not a folder on this machine")
-        found = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings)))
+        found = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings[spec.format])))
         opened = _pool_of(found, spec, names or {})
     except PoolError as error:
-        opened = _pool_below(spec, endings, names or {}, error)
+        opened = _pool_below(spec, endings[spec.format], names or {}, error)
     return replace(opened, shards=tuple(sorted(opened.shards, key=lambda shard: shard.name)))
 
 
 def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str], error: PoolError) -> Pool:
-    """Returns the pool in a local folder and the folders in it, if the files at its top are none (`error` says why).
+    """Returns the pool of a local folder whose files at its top are none; `error` says why.
 
-    It is images with captions; else tables or tars, as a dataset of the hub has them. Tables called metadata belong to
-    the images next to them, and come first.
+    It is images with captions; else tables or tars in folders below, as the hub has them. Tables called metadata belong
+    to the images next to them.
     """
     root = spec.paths[0]
-    if len(spec.paths) > 1 or is_remote(root) or is_lance(root) or not os.path.isdir(root):
+    if len(spec.paths) > 1 or is_lance(root) or not os.path.isdir(root):
         raise error
     from tamis.pool.folder import files_in, folder_pool
 
     inside = files_in(root)
-    loose = spec.format in ("auto", "folder") and spec.image is None
-    below = sorted(name for name in inside if spec.format != "folder" and is_pool_file(name, endings))
+    below = sorted(name for name in inside if is_pool_file(name, endings))
     refused = any("/" not in name for name in below)
-    if refused:
-        loose, below = loose and spec.caption is None, []
-    described = [name for name in below if name.rpartition("/")[2].startswith("metadata.")]
-    if loose and not described:
+    described = [name for name in below if os.path.basename(name).startswith("metadata.")]
+    if spec.format in ("auto", "folder") and spec.image is None and not (spec.caption if refused else described):
         try:
-            return folder_pool(spec, inside, shard_names([root], _by_url(names))[root], names)
+            return folder_pool(spec, inside, shard_names([root], names)[root], names)
         except PoolError as no_folder:
             error = error if refused else PoolError(f"{no_folder}. {_FORMS}")
-    if not below:
+    if refused or not below:
         raise error
     return _pool_of([f"{root}/{name}" for name in described or below], spec, names)
-
-
-def _by_url(names: Mapping[str, str]) -> dict[str, str]:
-    return {url: name for name, url in names.items()}
 
 
 def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool:
@@ -108,9 +97,10 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
     for url in found:
         if url in named and url not in urls:  # other files in a folder or glob are ignored
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
-    stems = shard_names(urls, _by_url(names))
+    stems = shard_names(urls, names)
+    about = urls[0] if len(urls) == 1 else f"{len(urls):,} files, the first {urls[0]}"
     if kind == "webdataset":
-        about = f"{_counted(urls, 'tar')}, captions in {caption_place(spec, 'members')}"
+        about += f": tars; captions: {spec.caption or 'txt'}"
         shards = tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls)
         return Pool(spec=spec, kind=kind, shards=shards, about=about)
     if kind == "datacomp":
@@ -118,18 +108,12 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
             raise PoolError(f"{urls[0]} is DataComp's metadata, with one caption for each image: leave out 'captions'")
         from tamis.pool.datacomp import metadata_pool
 
-        opened = metadata_pool(spec, {url: stems[url] for url in urls})
-        return replace(opened, about=f"{_counted(urls, 'file')} of DataComp's metadata: captions without images")
-    from tamis.pool.table import NO_IMAGES, table_shards
+        return replace(metadata_pool(spec, {url: stems[url] for url in urls}), about=f"{about}: DataComp's metadata")
+    from tamis.pool.table import table_shards
 
     rows = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
-    images = "no images" if rows[0].image is None else f"images in the column {rows[0].image!r}"
-    about = f"{_counted(urls, 'table')}, {images}, captions in the column {rows[0].caption!r}"
-    return Pool(spec=spec, kind=kind, shards=rows, has_images=spec.image != NO_IMAGES, about=about)
-
-
-def _counted(urls: Sequence[str], what: str) -> str:
-    return f"{urls[0]} is a {what}" if len(urls) == 1 else f"{len(urls):,} {what}s, the first {urls[0]}"
+    about += f": tables; images: {rows[0].image or 'none'}; captions: {rows[0].caption}"
+    return Pool(spec=spec, kind=kind, shards=rows, has_images=rows[0].image is not None, about=about)
 
 
 def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
@@ -143,7 +127,7 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
             )
         return tars, "webdataset"
     tables = [url for url in urls if url.endswith(_TABLES)]
-    if not tables:
+    if not tables or spec.format == "folder":
         raise PoolError(f"{urls[0]!r} is not a pool file. {_FORMS}")
     if spec.format == "datacomp":
         return tables, "datacomp"
@@ -158,14 +142,14 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
     return tables, "table"
 
 
-def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for each file: its stem, with a hash of its folder if stems collide."""
+def shard_names(urls: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Returns a name for each file: as `known`, {name: url}, has it, or its stem, with a hash of its folder if needed."""
     stems = {url: _stem(url) for url in urls}
     # If a known file is gone, assume that the pool was moved, and reuse its name for the file with the same stem.
     given = {
         # The name of a row range ends with its first row; here we need the name of the table.
         url: name if name == _stem(url) else ROWS_SUFFIX.sub("", name)
-        for url, name in given.items()
+        for name, url in known.items()
         if url in stems or is_remote(url) or os.path.exists(url)
     }
     counts = Counter(stems.values())
@@ -192,7 +176,6 @@ def _stem(url: str) -> str:
 
 # Read at most this many of img2dataset's statistics files, evenly spread; assume their mean for the other shards.
 _MOST, _MOST_REMOTE = 2_000, 32
-_GUESSES_BY = 32  # pairs
 _MOST_BYTES = 1 << 20  # limit for a statistics file; sizes.json may be a hundred times as large
 
 
@@ -218,20 +201,6 @@ def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
                 known = {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
         counts |= known
     return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
-
-
-def guessed_pairs(shards: Sequence[Shard]) -> int:
-    """Returns about how many pairs local shards have, by the bytes of the first pairs; 0 if that cannot be known."""
-    if not shards or is_remote(shards[0].url):
-        return 0
-    first = shards[0]
-    if isinstance(first, TarShard):
-        ends = [max(part.offset + part.size for part in one.members) for one in islice(first.samples(), _GUESSES_BY)]
-        per_pair = max(ends, default=0) / max(len(ends), 1)
-    else:
-        head = read_head(first.url, _MOST_BYTES)
-        per_pair = len(head) / max(head.count(b"\n"), 1)
-    return round(sum(os.stat(shard.url).st_size for shard in shards) / max(per_pair, 1))
 
 
 def _successes(tar: TarShard) -> Any:

@@ -8,14 +8,13 @@ import itertools
 import json
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.errors import PoolError, UnreachedError, nearest
-from tamis.pool.files import ARROW, is_lance, is_remote, open_file, stamp
+from tamis.pool.files import ARROW, is_lance, open_file, stamp
 from tamis.pool.lance import lance_batches, lance_schema
 from tamis.pool.source import MAX_TEXT_BYTES, json_type_name
 from tamis.remote import is_transient
@@ -132,12 +131,10 @@ def column_kinds(url: str) -> dict[str, str]:
     try:
         if is_lance(url):
             return {column.name: _arrow_kind(column.type) for column in lance_schema(url)}
-        if url.endswith(ARROW):
-            with _arrow_reader(url) as arrow:
-                return {column.name: _arrow_kind(column.type) for column in arrow.schema}
-        with open_file(url) as raw:
-            if url.endswith(".parquet"):
-                return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}
+        with pa.memory_map(url) if url.endswith(ARROW) else open_file(url) as raw:
+            if url.endswith((".parquet", ARROW)):
+                schema = pq.ParquetFile(raw).schema_arrow if url.endswith(".parquet") else pa.ipc.read_schema(raw)
+                return {column.name: _arrow_kind(column.type) for column in schema}
             if url.endswith(".jsonl"):
                 return _json_kinds(itertools.islice(_json_rows(raw), _LOOK_AT))
             first = raw.readline(LONGEST_LINE).decode("utf-8-sig", "replace")
@@ -285,34 +282,14 @@ def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Gene
                 first = max(0, first - part.num_rows)
 
 
-# ---- rows of Arrow files ---------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _arrow_reader(url: str) -> Iterator[Any]:
-    """Opens an Arrow stream, as `datasets` writes it, or an Arrow file; on a disk, batches are read when looked at."""
-    with open_file(url) if is_remote(url) else pa.memory_map(url) as raw:
-        head = raw.read(len(b"ARROW1"))
-        raw.seek(0)
-        with pa.ipc.open_file(raw) if head == b"ARROW1" else pa.ipc.open_stream(raw) as reader:
-            yield reader
-
-
-def _arrow_batches(url: str) -> Iterator[pa.RecordBatch]:
-    with _arrow_reader(url) as reader:
-        if isinstance(reader, pa.ipc.RecordBatchFileReader):
-            yield from map(reader.get_batch, range(reader.num_record_batches))
-        else:
-            yield from reader
-
-
-def arrow_groups(url: str) -> list[int]:
-    """Returns the rows of each batch of an Arrow file."""
-    return [part.num_rows for part in _arrow_batches(url)]
+def arrow_batches(url: str) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of an Arrow stream on a disk, as `datasets` saves it; their bytes are read when looked at."""
+    with pa.memory_map(url) as raw, pa.ipc.open_stream(raw) as reader:
+        yield from reader
 
 
 def _arrow_rows(url: str, columns: Sequence[str], first: int, batch: int) -> Iterator[Mapping[str, Any]]:
-    for part in _arrow_batches(url):
+    for part in arrow_batches(url):
         if part.num_rows > first:
             part = part.select([name for name in dict.fromkeys(columns) if name in part.schema.names])
             part.validate(full=True)  # a wrong offset would make pyarrow read any memory

@@ -222,6 +222,25 @@ class Shard(ABC):
         """Opens the shard for reading single samples again."""
 
 
+class FirstRows:
+    """A shard of which only the first rows are read."""
+
+    def __init__(self, shard: Shard, rows: int) -> None:
+        self._shard, self._rows = shard, rows
+
+    def samples(self) -> Iterator[Sample]:
+        return itertools.islice(self._shard.samples(), self._rows)
+
+    @property
+    def pairs(self) -> int | None:
+        """The number of rows, if known."""
+        pairs = getattr(self._shard, "pairs", None)
+        return None if pairs is None else min(pairs, self._rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """The shards of a pool, and what came with it.

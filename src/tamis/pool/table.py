@@ -27,7 +27,7 @@ from tamis.pool.rows import (
     CAPTION_COLUMNS,
     PROBLEM,
     TEXT,
-    arrow_groups,
+    arrow_batches,
     check_texts,
     choose_column,
     column_kinds,
@@ -345,9 +345,8 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     check_texts(caption, kinds, url)
     ranges = [RowRange()]
     if url.endswith((".parquet", ARROW, LANCE)):
-        count = fragment_rows if is_lance(url) else arrow_groups if url.endswith(ARROW) else _group_rows
         try:
-            ranges = row_ranges(count(url))
+            ranges = row_ranges(fragment_rows(url) if is_lance(url) else _group_rows(url))
         except (OSError, pa.ArrowException) as error:
             raise unopened(url, "a table", error) from error
     return [
@@ -357,6 +356,8 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
 
 
 def _group_rows(url: str) -> list[int]:
+    if url.endswith(ARROW):
+        return [part.num_rows for part in arrow_batches(url)]
     with open_file(url) as raw:
         facts = pq.ParquetFile(raw).metadata
         return [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]

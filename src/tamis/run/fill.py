@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tamis.data import settings
 from tamis.errors import PoolError, RunError, StopError, unknown_message
-from tamis.graph import Executor
-from tamis.models.device import cores
+from tamis.graph import Executor, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
-from tamis.pool.open import guessed_pairs, known_pairs
-from tamis.pool.source import Absence
-from tamis.run.failures import ShardReport, failure_path, still_lacking
-from tamis.run.forecast import TIMED, WORTH_PAIRS, Share, announcement
-from tamis.run.local import decoders
+from tamis.pool.open import known_pairs
+from tamis.pool.source import Absence, FirstRows
+from tamis.run.failures import READING, ShardReport, failure_path, still_lacking
 from tamis.run.plan import Plan, Task
-from tamis.run.progress import Reporter, Tally
-from tamis.run.shard import ShardWorker
+from tamis.run.progress import Reporter, Tally, announcement
+from tamis.run.shard import reads_files
 from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
 from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, sweep_claims
 
 log = logging.getLogger(__name__)
+
+# How many pairs are timed, after how many that only warm up; and how many there must be to score.
+_TIMED, _WARMS_UP, _WORTH_PAIRS = 32, 2, 500
 
 #: Called with a shard's name and how many more of its samples are done, from any thread.
 EngineProgress = Callable[[str, int], None]
@@ -53,11 +55,8 @@ class Engine(Protocol):
     @property
     def suffix(self) -> str: ...
 
-    def share(self, plan: Plan, tasks: Sequence[Task], /) -> Share:
-        """Returns how much of the work is done at once."""
-
-    def in_process(self, plan: Plan, tasks: Sequence[Task], /) -> bool:
-        """Whether one worker in this process does all, which can use what the plan's executor has loaded."""
+    def share(self, plan: Plan, tasks: Sequence[Task], /) -> tuple[float, float]:
+        """Returns how many workers read at once, and how many devices such as this machine's compute networks."""
 
     def __call__(
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
@@ -129,7 +128,8 @@ def fill(
         if tasks:
             reporter.say(plan.pool.about)
         if forecasts and not quiet:
-            text, executor = forecast(plan, path, tasks, engine, tally)
+            left = tally.total and tally.total - tally.pairs
+            text, executor = _forecast(plan, path, tasks, engine, left)
             reporter.say(text)
             plan = replace(plan, executor=executor)
         for report in engine(plan, path, tasks, reporter.advance):
@@ -143,20 +143,42 @@ def fill(
     return Run(path) if tasks else before  # `before` already has its footers cached
 
 
-def forecast(plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, tally: Tally) -> tuple[str, Executor | None]:
-    """Returns what is left to do will cost, measured on some pairs, or ""; and what that has loaded, if of use."""
-    shards = [task.shard for task in tasks]
-    pairs = guessed_pairs(shards) if tally.total is None else tally.total - tally.pairs
-    if pairs < WORTH_PAIRS or plan.plugins:  # a plug-in may end the process, so it runs in another
+def _forecast(
+    plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left: int | None
+) -> tuple[str, Executor | None]:
+    """Returns what the missing parts will cost, or "", and an executor that has loaded their models.
+
+    Some pairs are scored, into a folder that is then deleted. `left`: how many pairs there are, if known.
+    """
+    from tamis.run.local import Local
+
+    if not tasks or (left is not None and left < _WORTH_PAIRS) or plan.plugins:  # a plug-in may end its process
         return "", None
-    worker = ShardWorker(plan, run, decoders=decoders(cores()))
+    task, executor = max(tasks, key=lambda task: len(task.outputs)), Executor(plan.device)
     try:
-        took = worker.measure(max(tasks, key=lambda task: len(task.outputs)), pairs=TIMED)
-    except Exception as error:  # whatever it is, the shard's worker will report it
+        for count in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
+            pool = replace(plan.pool, shards=(cast(Shard, FirstRows(task.shard, count)),))
+            sample = replace(plan, pool=pool, executor=executor)
+            with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
+                fill(Path(folder) / "run", partial(replace, sample), {}, Local(1), quiet=True)
+                status = read_record(Path(folder) / "run" / "status.json")
+    except Exception as error:  # whatever it is, the worker of a shard will report it
         log.debug("the cost cannot be measured: %s", error)
         return "", None
-    text = announcement(plan.signals, took, pairs, engine.share(plan, tasks))
-    return text, worker.executor if engine.in_process(plan, tasks) else None
+    indexes = plan.outputs[0] in task.outputs
+    stored = [node for node, output in plan.storable.items() if output.path(run, task.shard.name).is_file()]
+    nodes = topological([one.node for one in task.outputs if one.node is not None], () if indexes else stored)
+    hosts = {READING, *(node.name for node in nodes if node.host)}
+    took = {name: status["took"].get(name, 0.0) for name in {READING, *(node.name for node in nodes)}}
+    took[READING] -= sum(took[name] for name in hosts - {READING})  # who waits for reading waits for these too
+    took[READING] *= indexes or reads_files(nodes)
+    workers, devices = engine.share(plan, tasks)
+    each = (left or 1000) / max(status["rows"], 1)
+    seconds = {name: each * one / (workers if name in hosts else devices) for name, one in took.items()}
+    signals = [(label, signal) for label, signal in plan.signals if signal in nodes]
+    pairs = "every 1,000" if left is None else f"{left:,}"
+    text = announcement(signals, pairs, seconds, hosts, plan.device.kind != "cpu")
+    return text, executor if workers == 1 else None
 
 
 def _check_first_shard(plan: Plan) -> None:

@@ -39,7 +39,6 @@ from tamis.processes import die_with_parent
 from tamis.remote import known_secrets, take_secrets
 from tamis.run.device_process import DeviceProcess, RemoteExecutor
 from tamis.run.failures import ShardReport, error_of, record, recorded
-from tamis.run.forecast import Share
 from tamis.run.plan import Plan, Task
 from tamis.run.ranks import Rank
 from tamis.run.shard import Progress, ShardWorker
@@ -54,7 +53,7 @@ _WORKER_BYTES = 1 << 30
 
 #: Starting processes takes about a second of a core each, so it pays only for pools of more bytes.
 _SMALL_POOL = 200 << 20
-_LARGE_SHARD = 50 << 20  # assumed for a shard on a store, where asking for its size takes a request, and of a folder
+_LARGE_SHARD = 50 << 20  # assumed for a shard of a folder, or on a store, where asking for its size takes a request
 
 #: More decoding threads do not help: part of their work needs the interpreter's lock.
 _MOST_DECODERS = 4
@@ -127,15 +126,11 @@ class Local:
                     time.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_LOOK_SECONDS)
 
-    def share(self, plan: Plan, tasks: Sequence[Task]) -> Share:
-        devices, available, size = self._sizes(plan, tasks)
-        rank = self.rank or Rank()
-        on_cpu = plan.device.kind == "cpu"
-        networks = rank.world / rank.local[1] if on_cpu else min(size, len(devices)) * rank.world
-        return Share(min(size, available) * rank.world, networks, overlap=not on_cpu)
-
-    def in_process(self, plan: Plan, tasks: Sequence[Task]) -> bool:
-        return self._sizes(plan, tasks)[2] == 1 and not (self.command and bool(plan.plugins))
+    def share(self, plan: Plan, tasks: Sequence[Task]) -> tuple[float, float]:
+        rank, (devices, available, size) = self.rank or Rank(), self._sizes(plan, tasks)
+        machines = rank.world / rank.local[1]  # on a CPU, a network takes all cores of its machine
+        networks = machines if plan.device.kind == "cpu" else min(size, len(devices)) * rank.world
+        return min(size, available) * rank.world, networks
 
     def _sizes(self, plan: Plan, tasks: Sequence[Task]) -> tuple[list[str], int, int]:
         """Returns the devices, the cores and the number of workers."""
@@ -144,20 +139,17 @@ class Local:
         visible = visible_devices(plan.device)
         devices = visible if rank.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
         available = min(cores(), rank.cores or max(1, cores() // engines))
-        return (
-            devices,
-            available,
-            min(self.workers or self._fitting(plan, devices, available, tasks), max(1, len(tasks))),
-        )
+        size = min(self.workers or self._fitting(plan, devices, available, tasks), max(1, len(tasks)))
+        return devices, available, size
 
     @contextmanager
     def _started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Workers]:
         """Provides workers that keep their models while the block runs, at most one for each task."""
-        devices, available, size = self._sizes(plan, tasks)
+        engines, (devices, available, size) = (self.rank or Rank()).local[1], self._sizes(plan, tasks)
         each = max(1, available // size)
-        threads = plan.device.threads or (each if size > 1 or (self.rank or Rank()).local[1] > 1 else None)
+        threads = plan.device.threads or (each if size > 1 or engines > 1 else None)
         plans = [plan.on(device, threads) for device in devices]
-        if self.in_process(plan, tasks):
+        if size == 1 and not (self.command and plan.plugins):
             yield Workers([ShardWorker(plans[0], run, decoders=decoders(each))])
             return
         served = (plan.device.kind != "cpu" and size > len(devices)) if self.served is None else self.served
@@ -188,8 +180,8 @@ def _worth_processes(tasks: Sequence[Task]) -> bool:
     left = _SMALL_POOL
     for task in tasks:
         with suppress(OSError):  # the shard's worker will report it
-            folder = is_remote(task.shard.url) or os.path.isdir(task.shard.url)
-            left -= _LARGE_SHARD if folder else os.stat(task.shard.url).st_size
+            large = is_remote(task.shard.url) or os.path.isdir(task.shard.url)
+            left -= _LARGE_SHARD if large else os.stat(task.shard.url).st_size
         if left < 0:
             return True
     return False

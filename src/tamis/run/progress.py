@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.text import Text
 
+from tamis.data import Signal
 from tamis.errors import RunError, escape_controls
+from tamis.graph import topological
 from tamis.processes import NUMBERED_IN, alive
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport
@@ -33,6 +35,7 @@ _SHORTEST_SECONDS = 0.2  # before that, no rate is shown
 _RENEW_SECONDS = 15.0  # most seconds between two writes of the status, also during a long batch
 _STALE_SECONDS = 2 * _RENEW_SECONDS
 _NODES_SHOWN = 6
+_WORTH_SECONDS, _SIGNALS_SHOWN = 20.0, 4  # how long a run must be to be announced, and how many signals that names
 
 
 class Tally:
@@ -262,6 +265,46 @@ class Reporter:
         write_record(self.run / f"status{self.suffix}.json", facts, durable=False)
         if state != "running":
             self._events.flush()
+
+
+def announcement(
+    signals: Sequence[tuple[str, Signal]],
+    pairs: str,
+    seconds: Mapping[str, float],
+    hosts: Collection[str],
+    overlap: bool,
+) -> str:
+    """Returns what a run will cost, and what to leave out to make it short; "" if it is short.
+
+    `seconds`: of each node by name, and of reading; what several signals need counts for each in equal parts. `hosts`
+    run next to the networks; with `overlap`, as on a GPU, at the same time.
+    """
+    needs = {label: {node.name for node in topological([signal])} for label, signal in signals}
+    users = {name: frozenset(label for label in needs if name in needs[label]) for name in seconds}
+
+    def total(without: Collection[str]) -> float:
+        left = {name: one for name, one in seconds.items() if not users[name] or users[name].difference(without)}
+        on_host = sum(one for name, one in left.items() if name in hosts)
+        networks = sum(left.values()) - on_host
+        return max(on_host, networks) if overlap else on_host + networks
+
+    whole = total(())
+    if whole < _WORTH_SECONDS:
+        return ""
+    costs = {
+        label: sum(seconds[name] / len(users[name]) for name in seconds if label in users[name]) for label in needs
+    }
+    costs["reading"] = sum(seconds[name] for name in seconds if not users[name])
+    slowest = sorted((label for label in costs if costs[label] >= 1), key=lambda label: -costs[label])[:_SIGNALS_SHOWN]
+    text = f"about {duration(whole)} for {pairs} pairs: "
+    text += ", ".join(f"{label} {duration(costs[label])}" for label in slowest)
+    # The slow one may be a feature: then all signals that need it must go.
+    sets = [some for some in users.values() if 0 < len(some) < len(needs) and total(some) <= whole / 2]
+    if sets:
+        least = min(sets, key=lambda some: (len(some), total(some)))
+        what, it = " and ".join(sorted(least)), "it" if len(least) == 1 else "them"
+        text += f". Without {what} it takes {duration(total(least))}; the same command adds {it} later"
+    return text
 
 
 def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:

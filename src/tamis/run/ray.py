@@ -26,7 +26,6 @@ from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.remote import known_secrets, take_secrets
 from tamis.run.failures import ShardReport, record
-from tamis.run.forecast import Share
 from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
@@ -63,15 +62,10 @@ class Ray:
     def away(self) -> bool:
         return self.address is not None
 
-    def share(self, plan: Plan, tasks: Sequence[Task]) -> Share:
-        """A cluster's size is not known yet: without `workers` it counts as one."""
-        workers = self.workers or (1 if self.address else cores())
-        if plan.device.kind != "cpu":
-            return Share(workers, workers, overlap=True)
-        return Share(workers, workers * _cpus(plan, self.workers, self.address) / cores())
-
-    def in_process(self, plan: Plan, tasks: Sequence[Task]) -> bool:
-        return False
+    def share(self, plan: Plan, tasks: Sequence[Task]) -> tuple[float, float]:
+        workers = self.workers or (1 if self.address else cores())  # how large a cluster is, is not known yet
+        on_cpu = plan.device.kind == "cpu"
+        return workers, workers * _cpus(plan, self.workers, self.address) / cores() if on_cpu else workers
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
         ray = _ray()

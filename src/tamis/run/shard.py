@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from tamis.data import Node, Sample, Samples, Signal
-from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError
+from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError, first_line
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.ids import image_xxh3
@@ -52,8 +52,6 @@ _WAIT_SECONDS = 0.2
 
 #: Smaller shards are not judged: having no captions may be chance.
 _ENOUGH_TO_JUDGE = 20
-
-_WARMS_UP = 2  # samples, before a batch is timed
 
 _AHEAD = 2  # most batches that are ready for the model
 _TOGETHER = 8  # images per group to decode, or two per thread if that is more
@@ -123,7 +121,7 @@ class ShardWorker:
         nodes = topological([output.node for output in task.outputs if output.node is not None], empty)
         self.executor.try_empty(nodes, empty)
         making_index = any(output.kind == "index" for output in task.outputs)
-        reads_file = making_index or _reads_files(nodes)
+        reads_file = making_index or reads_files(nodes)
         # The stamp is taken before reading, so that a change in the middle is noticed later.
         stamp = _stamp(task) if making_index else parts.index_facts(self._index(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
@@ -131,7 +129,7 @@ class ShardWorker:
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
         reader = BatchReader(self.plan, task, self._index(task), self.decoders, kept)
         if making_index:
-            batches = reader.from_file(decodes=True, keeps_pixels=_reads_files(nodes))
+            batches = reader.from_file(decodes=True, keeps_pixels=reads_files(nodes))
         else:
             batches = reader.as_indexed(decodes=DecodedImages() in nodes) if reads_file else reader.from_index()
         faults: dict[Node, Fault] = {}
@@ -163,33 +161,6 @@ class ShardWorker:
             raise ending
         report.read = reads_file
         return _report_faults(faults, report)
-
-    def measure(
-        self, task: Task, *, pairs: int, clock: Callable[[], float] = time.perf_counter
-    ) -> dict[Node | None, float]:
-        """Times the first pairs of a shard and stores nothing; the nodes stay loaded.
-
-        Returns:
-            The seconds per pair of each node that the task lacks, and of reading and decoding (None).
-        """
-        stored = self._stored(task)
-        nodes = topological([output.node for output in task.outputs if output.node is not None], stored)
-        making_index = any(output.kind == "index" for output in task.outputs)
-        reader = BatchReader(self.plan, task, self._index(task), self.decoders, most=pairs)
-        start, took = clock(), cast(dict[Node | None, float], {})
-        if making_index or _reads_files(nodes):
-            decodes = making_index or DecodedImages() in nodes
-            batch = next(reader.from_file(decodes=decodes, keeps_pixels=_reads_files(nodes)), [])
-        else:
-            batch = next(reader.from_index(), [])
-        took[None] = (clock() - start) / max(len(batch), 1)
-        for some in (batch[:_WARMS_UP], batch):  # the first call of a network is slow
-            values = self._preparing([], stored, {}, 0)(some)
-            for node in nodes:
-                start = clock()
-                self.executor.compute([node], values, {})
-                took[node] = (clock() - start) / max(len(some), 1)
-        return took
 
     def _unfinished(self, task: Task, stamp: str, stored: dict[Node, Any], writers: Writers) -> Unfinished:
         what = {  # saved rows can be used if these are the same
@@ -256,7 +227,7 @@ class ShardWorker:
         return self.run / "index" / f"{task.shard.name}.parquet"
 
 
-def _reads_files(nodes: Sequence[Node]) -> bool:
+def reads_files(nodes: Sequence[Node]) -> bool:
     """Whether nodes need something of the samples that the index does not hold."""
     return any(Samples() in node.needs().values() and not node.in_index for node in nodes)
 
@@ -282,7 +253,7 @@ def _stamp(task: Task) -> str:
         return task.shard.stamp()
     except Exception as error:
         kind = UnreachedError if unreached(error) else ShardError
-        raise kind(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error
+        raise kind(f"{task.shard.url}: cannot be read: {first_line(error)}") from error
 
 
 class BatchReader:
@@ -291,18 +262,8 @@ class BatchReader:
     Rows in `kept` are neither decoded nor yielded. `ending`: why the file could not be read to its end.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        task: Task,
-        index: Path,
-        decoders: int,
-        kept: Unfinished | None = None,
-        most: int | None = None,
-    ) -> None:
-        """Reads `most` rows at most; None: all."""
+    def __init__(self, plan: Plan, task: Task, index: Path, decoders: int, kept: Unfinished) -> None:
         self.plan, self.shard, self.index, self.decoders, self.kept = plan, task.shard, index, decoders, kept
-        self.done, self.most = len(kept.uids) if kept is not None else 0, most
         self.ending: ShardError | None = None
         self._before: list[Sample] = []  # the last of the group before
 
@@ -365,7 +326,7 @@ class BatchReader:
         """Yields batches from the file; raises ShardError at a sample that is not in its row of the index."""
         names = ["uid_hi", "uid_lo", "key", "image_bytes", "image_xxh3", "caption"]
         rows = parts.read_columns(self.index, names).to_pylist()
-        start = self.done
+        start = len(self.kept.uids)
         for batch in self.from_file(decodes=decodes):
             for number, sample in enumerate(batch, start):
                 if number >= len(rows):
@@ -380,15 +341,11 @@ class BatchReader:
 
     def from_index(self) -> Iterator[list[Sample]]:
         """Yields batches of samples from the index: all but the image."""
-        samples = islice(parts.read_samples(self.index, self.plan.pool.spec.fields), self.most)
-        for number, sample in enumerate(islice(samples, self.done)):
-            self._check(number, sample)
+        samples = iter(parts.read_samples(self.index, self.plan.pool.spec.fields))
+        for number, sample in enumerate(islice(samples, len(self.kept.uids))):
+            self.kept.check(number, sample)
         while batch := list(islice(samples, max(_CAPTIONS, self.plan.device.batch_size))):
             yield batch
-
-    def _check(self, number: int, sample: Sample) -> None:
-        assert self.kept is not None  # or none would be done
-        self.kept.check(number, sample)
 
     def _compare(self, number: int, sample: Sample, was: dict[str, Any]) -> None:
         now = {
@@ -411,12 +368,12 @@ class BatchReader:
         )
 
     def _until_error(self) -> Iterator[Sample]:
-        absence = Absence(self.plan.required)  # it fills up as samples pass
+        absence, done = Absence(self.plan.required), len(self.kept.uids)  # `absence` fills up as samples pass
         try:
-            for number, sample in enumerate(islice(self.shard.samples(), self.most)):
+            for number, sample in enumerate(self.shard.samples()):
                 absence.add(sample)
-                if number < self.done:
-                    self._check(number, sample)
+                if number < done:
+                    self.kept.check(number, sample)
                 else:
                     yield sample
             if absence.reasons and absence.rows >= _ENOUGH_TO_JUDGE:
