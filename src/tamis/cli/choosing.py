@@ -1,4 +1,4 @@
-"""Commands that read scores and run no model: select, cluster, export, report."""
+"""Commands that read scores and run no model: select, cluster, map, export, report."""
 
 from __future__ import annotations
 
@@ -59,6 +59,23 @@ def cluster(
 
     done, label = labelled_clusters(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
     say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")
+
+
+def lay_out(
+    run: options.RunPath,
+    of: Annotated[str, Option(help="Which embeddings: image, text, both, or the name of stored ones.")] = "image",
+    sample: Annotated[int, Option(min=10, help="Most pairs for PaCMAP; others go near their nearest.")] = 100_000,
+    seed: Annotated[int, Option(help="Another seed gives another map.")] = 0,
+    partial: options.Partial = False,
+) -> None:
+    """Lay out stored embeddings as the explorer's map and add the columns map_x and map_y. No model runs.
+
+    Example: tamis map runs/mine
+    """
+    from tamis.explore.layout import labelled_layout
+
+    done, label = labelled_layout(run, of=of, sample=sample, seed=seed, partial=partial)
+    say(f"{len(done):,} rows have the columns {label}.map_x and {label}.map_y: tamis explore shows them")
 
 
 def export(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,17 +16,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis import __version__
 from tamis.arrays import Float32s, Floats, Mask, Rows, load_array
 from tamis.data import Column
 from tamis.errors import RecipeError, RunError, at_least_one, check_words, needs_extra
-from tamis.ids import fingerprint, scramble
+from tamis.ids import scramble
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
-from tamis.storage import files
-from tamis.store import Run, manifest, open_run, parts
-from tamis.store.checked import write_array
-from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
+from tamis.store import Run, open_run
+from tamis.store.derived import add_columns
 from tamis.store.table import Table
 
 log = logging.getLogger(__name__)
@@ -369,34 +366,15 @@ def labelled_clusters(
     if not rows:
         raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")
     count = clusters if clusters is not None else usual_count(rows)
-    settings: dict[str, Any] = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
-    settings["stamps"] = list(opened.stamps)  # other rows have other clusters
-    stem = fingerprint({"name": "cluster", "version": 1, "settings": settings})
+    settings = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
     columns = (
         Column(name="cluster", unit="number of a cluster", better="neither", about=f"which of {count:,} clusters"),
         Column(name="centroid_cosine", unit="cosine", better="neither", about="cosine with the cluster's centre"),
     )
-    target = opened.path / "scores" / f"cluster-{stem}"
-    made = None
-    if not set(opened.shards) <= files(target, ".parquet"):
+
+    def compute() -> tuple[dict[str, Float32s], dict[str, Floats]]:
         made = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
-        check_same_rows(opened, opened.shards)  # that took a while
-    # Only now: clusters that cannot be made (too many, no faiss) must not leave empty columns in the run.
-    with locked(opened.path, doing="notes its clusters", patience=PREPARING_SECONDS):
-        labels = manifest.labels_of(opened.path)
-        label = "cluster" if labels.get("cluster", stem) == stem else f"cluster_{stem[:4]}"
-        facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": __version__}
-        facts["columns"] = [asdict(column) for column in columns]
-        manifest.describe(opened.path, {f"scores/{target.name}": facts})  # even if only this file was lost
-        if made is not None:
-            write_array(target / "centroids.npy", made.centroids)
-    if made is None:
-        return Run(opened.path, partial=partial), label
-    for shard, place in opened.row_ranges.items():
-        numbers = made.label[place]
-        label_values = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)
-        values = {"cluster": label_values, "centroid_cosine": made.cosine[place]}
-        reasons = [None if number >= 0 else "the row has no embedding" for number in numbers.tolist()]
-        with held(opened, shard, patience=PREPARING_SECONDS) as uids:
-            parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
-    return Run(opened.path, partial=partial), label
+        numbers = np.where(made.label >= 0, made.label, np.nan).astype(np.float32)
+        return {"cluster": numbers, "centroid_cosine": made.cosine}, {"centroids.npy": made.centroids}
+
+    return add_columns(opened, "cluster", settings, columns, compute, label="cluster")
