@@ -236,10 +236,53 @@ def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, 
         opened(tab, page)
         shows(tab, 30)
         assert tab.input_value("#number-0-fraction") == "0.5"
+        opened(tab, page, recipe=CUT, sort="row")  # a link shows what it says
+        shows(tab, int(tamis.select(run, CUT).keep.sum()))
+        assert tab.locator(".sides:visible").count() == 0
     with served(run_folder, subsets=[tmp_path / "both.parquet"]) as page:
         opened(tab, page)
         shows(tab, int(both.keep.sum()))
         tab.wait_for_selector("#recipe:has-text('rows of the subset')")
+
+
+def test_it_opens_on_the_pairs_next_to_the_cut_of_its_subset(tab: Any, run_folder: Path, tmp_path: Path) -> None:
+    run = tamis.open_run(run_folder)
+    chosen = tamis.select(run, {**CUT, "select": [{"at_least": {"score": "words", "value": 6, "missing": "drop"}}]})
+    chosen.save(tmp_path / "cut.parquet")
+    words = run.to_numpy("words")
+    with served(run_folder, subsets=[tmp_path / "cut.parquet"]) as page:
+        opened(tab, page)
+        for kind, text, keeps in [("kept", "just above 6", True), ("dropped", "just below 6", False)]:
+            expect(tab.locator(f".sides .{kind}")).to_contain_text(f"words {text}")
+            cards = tab.locator(f".inside .{kind}")
+            head, boxes = tab.locator(f".sides .{kind}").bounding_box(), [each.bounding_box() for each in cards.all()]
+            assert len(boxes) > 3
+            assert all(head["x"] - 8 < box["x"] < head["x"] + head["width"] for box in boxes)
+            rows = [int(card.get_attribute("data-row") or -1) for card in cards.all()]
+            nearest = words[chosen.keep].min() if keeps else words[~chosen.keep].max()
+            assert words[rows[0]] == nearest
+        # The arrows follow the page: to the right of the last kept card of a row is the first dropped one.
+        tab.focus(".grid")
+        for _ in range(2):
+            tab.keyboard.press("ArrowRight")
+        assert "dropped" in tab.get_attribute("#" + tab.get_attribute(".grid", "aria-activedescendant"), "class")
+        tab.keyboard.press("End")
+        assert tab.locator("#" + tab.get_attribute(".grid", "aria-activedescendant")).count() == 1
+
+
+def test_without_a_subset_it_offers_the_recipes_that_fit(tab: Any, page: Page) -> None:
+    opened(tab, page)
+    expect(tab.locator(".fits")).to_contain_text("random")
+    run = tamis.open_run(page.run)
+    share = f"keeps {round(100 * len(tamis.select(run, 'distinct')) / 60)} %"
+    expect(tab.locator(".fits li", has_text="distinct")).to_contain_text(share)
+    expect(tab.locator(".fits li", has_text="distinct")).to_contain_text("One of each image.")
+    text = tab.inner_text("#head") + tab.inner_text("#recipe")
+    assert text.count("60") == 1
+    tab.locator(".fits button", has_text="distinct").press("Enter")
+    shows(tab, len(tamis.select(run, "distinct")))
+    expect(tab.locator(".sides .dropped")).to_be_visible()
+    assert tab.locator(".fits").count() == 0
 
 
 def test_a_narrow_page_fits(browser: Any, page: Page) -> None:

@@ -67,7 +67,8 @@ class Pages:
         here = rows[start : start + min(_MOST, max(0, int(asked.get("count", 60))))].tolist()
         self.images.read_soon(here)
         cards = self.explorer.cards(here, recipe, _names(asked.get("columns", [])))
-        return {"total": total, "listed": int(rows.size), "start": start, "cards": cards}
+        sides = self.explorer.sides(rows, recipe) if view.sort == "cut" else None
+        return {"total": total, "listed": int(rows.size), "start": start, "cards": cards, "sides": sides}
 
     def _label(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         label = asked["label"]

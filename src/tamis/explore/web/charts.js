@@ -72,7 +72,7 @@ export class ScoresPane {
 
   update(found = this.found) {
     this.found = found;
-    for (const [name, chart] of this.charts) chart.update(found?.bars?.[name], found?.kept ?? 0);
+    for (const [name, chart] of this.charts) chart.update(found?.bars?.[name], found?.cuts ?? []);
     if (this.heatBox) this.drawHeat();
     if (this.wordsBox) this.drawWords();
   }
@@ -170,17 +170,12 @@ class Chart {
     this.drag();
   }
 
-  update(bars, kept) {
+  update(bars, cuts) {
     const [low, high] = this.histogram.edges;
     if (bars) this.kept.setAttribute("d", outline(bars, this.most));
     const total = bars?.reduce((sum, value) => sum + value, 0) ?? 0;
     this.svg.setAttribute("aria-label", `${this.name}: from ${short(low)} to ${short(high)}, ${count(total)} kept pairs have it`);
-    const lines = [];
-    for (const step of now().recipe.select.filter((step, place) => !now().off.includes(place))) {
-      const settings = settingsOf(step);
-      if (!CUTS.includes(nameOf(step)) || settings.score !== this.name) continue;
-      for (const end of [settings.value, settings.low, settings.high]) if (typeof end === "number") lines.push(end);
-    }
+    const lines = cuts.filter((cut) => cut.score === this.name).flatMap((cut) => [cut.low, cut.high]).filter(Number.isFinite);
     const x = (value) => (high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) * WIDTH : WIDTH / 2);
     const brushed = now().ranges.filter(([name]) => name === this.name);
     this.marks.replaceChildren(

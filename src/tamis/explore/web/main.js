@@ -2,8 +2,8 @@
 
 import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
-import { now, change, listen, read, begin, active, comparable } from "./state.js";
-import { RecipePane, startOf } from "./recipe.js";
+import { now, change, listen, read, begin, active, comparable, isEmpty } from "./state.js";
+import { RecipePane, fitting, startOf } from "./recipe.js";
 import { ScoresPane } from "./charts.js";
 import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
@@ -50,8 +50,8 @@ async function choose() {
 function head() {
   fill(place("head"),
     h("h1", null, h("span", { class: "brand" }, "Tamis"), " ", foreign(facts.run)),
-    h("p", { class: "quiet" }, `${count(facts.rows)} pairs`, facts.missing ? `, ${count(facts.missing)} shards are missing` : ""),
-    found ? h("p", { class: "kept-head" }, h("strong", null, count(found.kept)), " kept") : null,
+    facts.missing ? h("p", { class: "quiet" }, `${count(facts.missing)} shards are missing`) : null,
+    found ? h("p", { class: "kept-head" }, h("strong", { id: "kept" }, count(found.kept)), isEmpty() ? " pairs" : ` of ${count(facts.rows)} pairs kept`) : null,
     h("button", { id: "copy-link", type: "button", title: "The address holds all that you see; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"));
 }
 
@@ -69,7 +69,7 @@ function makeMain() {
   for (const name of ["labels", "above"]) parts[name] = h("div", { class: name });
   parts.tabs = h("nav", { class: "tabs", "aria-label": "Views" });
   parts.heading = h("h2", { class: "unseen" });
-  fill(place("main"), parts.tabs, parts.heading, parts.labels, parts.above, controls.box, grid.told, grid.box);
+  fill(place("main"), parts.tabs, parts.heading, parts.labels, parts.above, controls.box, grid.told, grid.heads, grid.box);
 }
 
 function drawMain() {
@@ -78,6 +78,7 @@ function drawMain() {
     h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text)));
   parts.heading.textContent = VIEWS[state.view];
   for (const part of [controls.box, grid.told, grid.box]) part.hidden = state.view === "copies";
+  grid.heads.hidden ||= state.view === "copies";
   fill(parts.above);
   map = state.view === "map" ? new MapView(parts.above, facts) : null;
   controls.draw(found);
@@ -90,6 +91,8 @@ async function drawView() {
     else if (now().view === "map") await map.draw();
     else if (now().view === "copies") await copies(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
+    else if (isEmpty()) await fitting(parts.above, facts);
+    else fill(parts.above);
   } catch (error) {
     fill(parts.above, h("p", { class: "problem" }, error.message));
   }
@@ -111,6 +114,10 @@ listen(async (state, before) => {
   if (recipeChanged || changed(...FILTERS, "view")) {
     controls.draw(found);
     reload();
+  }
+  if (changed("size")) {
+    controls.draw(found);
+    grid.lay(true);
   }
   if (recipeChanged) labelsLine();
   if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso"))) drawView();

@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, percent, short, copy, say } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, active, undo, canUndo, isSaved } from "./state.js";
+import { now, change, active, undo, canUndo, isEmpty, isSaved } from "./state.js";
 
 const NAMES = {
   __proto__: null,
@@ -16,6 +16,32 @@ export const settingsOf = (step) => (typeof step === "string" ? {} : step[nameOf
 
 /** The recipe on the page after choosing a subset or a shipped recipe as a start. */
 export const startOf = (entry) => structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name });
+
+/** The change of state that starts from a recipe: the pairs next to its cut are shown. */
+const starting = (entry) => ({ recipe: entry ? startOf(entry) : { name: "mine", select: [] }, off: [], reason: 0, sort: entry ? "cut" : "random", view: "grid" });
+
+// Recipes that may take minutes on a large run: they are counted only when chosen.
+const SLOW = /clipcov|semdedup|image_based/;
+
+/** The recipes that fit the run, each with the share that it keeps: shown while the recipe has no step. */
+export async function fitting(place, facts) {
+  const some = facts.recipes.filter((entry) => entry.start && entry.name !== "no-filter");
+  const shares = some.map(() => h("span", { class: "number" }));
+  const list = h("ul", { class: "fits" }, some.map((entry, number) => h("li", null,
+    h("button", { type: "button", id: `fit-${number}`, click: () => change(starting(entry)) },
+      h("b", null, foreign(entry.name)), shares[number], h("span", { class: "about" }, entry.about?.match(/^.*?\.(?=\s|$)/s)?.[0] ?? "A saved subset.")))));
+  fill(place, h("h3", null, some.length ? "Recipes that fit this run: choose one to see what it keeps and drops" : "No recipe fits this run yet"), list);
+  for (const [number, entry] of some.entries()) {
+    if (!list.isConnected) return;
+    if (SLOW.test(JSON.stringify(entry.recipe)) && facts.rows > 100_000) continue;
+    try {
+      entry.kept ??= (await ask("choose", { recipe: entry.recipe })).kept;
+      fill(shares[number], `keeps ${percent(entry.kept, facts.rows)}`, h("i", { style: { width: `${(100 * entry.kept) / facts.rows}%` } }));
+    } catch {
+      shares[number].closest("li").remove(); // it needs a file or a setting
+    }
+  }
+}
 
 /** The change of state that removes a step; the other steps stay on or off. */
 export const without = (recipe, off, place) => ({
@@ -91,8 +117,7 @@ export class RecipePane {
       h("select", {
         id: "start",
         change: (event) => {
-          const entry = entries[Number(event.target.value)];
-          change({ recipe: entry ? startOf(entry) : { name: "mine", select: [] }, off: [], reason: 0 });
+          if (event.target.value) change(starting(entries[Number(event.target.value)]));
         },
       },
       h("option", { value: "" }, "choose …"),
@@ -285,15 +310,17 @@ export class RecipePane {
     this.problem.hidden = !problem;
     this.problem.textContent = problem;
     if (!found) return;
-    fill(this.total, h("strong", { id: "kept" }, count(found.kept)), ` of ${count(found.rows)} kept, ${percent(found.kept, found.rows)}`,
-      found.times === found.kept ? "" : ` (${count(found.times)} with repeats)`);
+    fill(this.total, isEmpty() ? "No step yet, so every pair is kept. Choose a recipe, add a step, or drag over a histogram."
+      : [h("strong", null, percent(found.kept, found.rows)), " kept", found.times === found.kept ? "" : `, ${count(found.times)} pairs with repeats`]);
+    this.total.classList.toggle("quiet", isEmpty());
     this.yaml.textContent = found.yaml;
     found.funnel.forEach((line, place) => {
       const shown = this.lines[place];
       if (!shown) return;
       const fallen = line.before - line.kept;
       const lacking = line.dropped.missing ?? 0;
-      fill(shown.line, `−${count(fallen)}`, lacking ? `, ${count(lacking)} without a value` : "", h("span", null, `${count(line.kept)} left`));
+      const cut = typeof line.cut === "number" && line.step.startsWith("top ") ? `, the cut is ${short(line.cut)}` : "";
+      fill(shown.line, `−${count(fallen)}${cut}`, lacking ? `, ${count(lacking)} without a value` : "", h("span", null, `${count(line.kept)} left`));
       shown.bar.firstChild.style.width = `${(100 * line.kept) / Math.max(1, found.rows)}%`;
     });
   }
