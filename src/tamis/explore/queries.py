@@ -308,6 +308,7 @@ class Explorer:
         of = name if len(columns) > 1 else columns[0].removesuffix("_embedding")
         command = f"tamis map {shlex.quote(str(self.run.path))}{'' if of == 'image' else f' --of {shlex.quote(of)}'}"
         facts = {"name": name, "method": method, "points": int(layout.rows.size), "of": len(self.run)}
+        facts["ends"] = [float(end) for axis in layout.points.T for end in (axis.min(), axis.max())]
         if method == "PCA":
             facts |= {"explained": layout.explained, "columns": columns, "command": command}
         x, y = np.ascontiguousarray(layout.points.T)
