@@ -63,19 +63,18 @@ def cluster(
 
 def lay_out(
     run: options.RunPath,
-    of: Annotated[str, Option(help="Which embeddings: image, text, both, or the name of stored ones.")] = "image",
+    of: Annotated[str, Option(help="image, text, both, or the name of stored embeddings.")] = "image",
     sample: Annotated[int, Option(min=10, help="Most pairs for PaCMAP; others go near their nearest.")] = 100_000,
     seed: Annotated[int, Option(help="Another seed gives another map.")] = 0,
-    partial: options.Partial = False,
 ) -> None:
-    """Lay out stored embeddings as the explorer's map and add the columns map_x and map_y. No model runs.
+    """Lay out stored embeddings as the explorer's map: adds the columns map_x and map_y. No model runs.
 
     Example: tamis map runs/mine
     """
-    from tamis.explore.layout import labelled_layout
+    import tamis
 
-    done, label = labelled_layout(run, of=of, sample=sample, seed=seed, partial=partial)
-    say(f"{len(done):,} rows have the columns {label}.map_x and {label}.map_y: tamis explore shows them")
+    done = tamis.lay_out(run, of=of, sample=sample, seed=seed)
+    say(f"{len(done):,} rows have the columns map_x and map_y; tamis explore shows them")
 
 
 def export(

@@ -12,7 +12,7 @@ import numpy as np
 from tamis.arrays import Float32s, Floats, Mask, Rows
 from tamis.data import Device, Node
 from tamis.errors import RecipeError, SampleError, unknown_message
-from tamis.explore.layout import Axes, chunks, joined
+from tamis.explore.layout import BOTH, Axes, chunks, joined
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor
@@ -153,12 +153,9 @@ class Near:
             for label, group in self._run.scores.items()
             if group.facts["name"] == "map" and group.shards >= every
         }
-        short = {folder: min((name for name, one in self._run.vectors.items() if one == folder), key=len)
-                 for folder in self._run.vectors.values()}  # fmt: skip
-        plain = {name: ("PCA", [name]) for name in sorted(short.values())}
-        sides = ["image_embedding", "text_embedding"]
-        both = {"both": ("PCA", sides)} if set(sides) <= set(plain) else {}
-        return {**stored, **plain, **both}
+        shortest = {folder: name for name, folder in sorted(self._run.vectors.items(), key=lambda each: -len(each[0]))}
+        plain = {name: ("PCA", [name]) for name in sorted(shortest.values())}
+        return {**stored, **plain, **({"both": ("PCA", BOTH)} if set(BOTH) <= set(plain) else {})}
 
     def layout(self, name: str) -> Layout:
         """Returns the points of a map: the stored ones, or the principal components of at most `SAMPLE` rows."""

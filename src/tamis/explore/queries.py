@@ -36,8 +36,8 @@ from tamis.explore.columns import (
 )
 from tamis.explore.images import TextPainter
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
+from tamis.explore.layout import names
 from tamis.explore.near import LARGEST, Near
-from tamis.math.words import names
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
@@ -50,6 +50,9 @@ from tamis.store.subset import Subset
 #: Chooses rows of a run by a recipe: `tamis.choosing.select`.
 Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]
 Recipe = Mapping[str, Any]
+
+#: Facts, and arrays that are sent after them.
+Framed = tuple[dict[str, Any], list[NDArray[Any]]]
 
 #: Sizes of the caches: subsets, orders of rows, searches, columns of counted words.
 _CHOICES, _ORDERS, _SEARCHES, _COUNTED = 12, 24, 8, 2
@@ -82,7 +85,7 @@ class Explorer:
         self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _with_steps(json.loads(key))))
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
-        self._named = lru_cache(_ORDERS)(self._name_regions)
+        self.map_names = lru_cache(_ORDERS)(self._name_regions)
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
 
     @cached_property
@@ -302,21 +305,18 @@ class Explorer:
         ]
         return sorted(found, key=lambda each: -each["gain"])
 
-    def map_facts(self, name: str) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    def map_facts(self, name: str) -> Framed:
         """Returns facts of a map, and x, y and row of its points."""
         layout, (method, columns) = self.near.layout(name), self.near.maps()[name]
-        of = name if len(columns) > 1 else columns[0].removesuffix("_embedding")
-        command = f"tamis map {shlex.quote(str(self.run.path))}{'' if of == 'image' else f' --of {shlex.quote(of)}'}"
         facts = {"name": name, "method": method, "points": int(layout.rows.size), "of": len(self.run)}
         facts["ends"] = [float(end) for axis in layout.points.T for end in (axis.min(), axis.max())]
         if method == "PCA":
+            command = shlex.join(["tamis", "map", str(self.run.path), "--of", name.removesuffix("_embedding")])
             facts |= {"explained": layout.explained, "columns": columns, "command": command}
         x, y = np.ascontiguousarray(layout.points.T)
         return facts, [x, y, layout.rows.astype(np.uint32)]
 
-    def map_colours(
-        self, name: str, by: str, recipe: Recipe, compared: Sequence[Recipe]
-    ) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    def map_colours(self, name: str, by: str, recipe: Recipe, compared: Sequence[Recipe]) -> Framed:
         """Returns a legend, and the number of its entry for each point of a map: (n,) uint8, `NONE` without a value.
 
         `by`: a column, "kept", or "disagreement": the combination of verdicts of the compared recipes. The values of a
@@ -324,14 +324,15 @@ class Explorer:
         """
         rows = self.near.layout(name).rows
         facts: dict[str, Any] = {"by": by}
-        entries: list[dict[str, Any]]
+        entries: list[dict[str, Any]] = [{"text": "dropped"}, {"text": "kept"}]
         if by == "kept":
-            codes, entries = self.choose(recipe).keep[rows].astype(np.uint8), [{"text": "dropped"}, {"text": "kept"}]
+            codes = self.choose(recipe).keep[rows].astype(np.uint8)
         elif by == "disagreement":
             pattern = self._patterns(compared)
-            top = np.argsort(-np.bincount(pattern), kind="stable")[:SHADES]
-            codes = _numbered(top, 1 << len(compared))[pattern[rows]]
-            entries = [{"pattern": [code >> number & 1 for number in range(len(compared))]} for code in top.tolist()]
+            order = np.argsort(-np.bincount(pattern, minlength=1 << len(compared)), kind="stable")
+            codes = np.minimum(np.argsort(order), SHADES).astype(np.uint8)[pattern[rows]]
+            bits = range(len(compared))
+            entries = [{"pattern": [code >> number & 1 for number in bits]} for code in order[:SHADES].tolist()]
         elif self.run.table().kind(by) == "number":
             values = whole_column(self.run.table(), by)[rows]
             some = values[:_RANKED][np.isfinite(values[:_RANKED])]  # points are in random order
@@ -351,13 +352,11 @@ class Explorer:
         facts["others"], facts["none"] = int(shown[len(entries) : NONE].sum()), int(shown[NONE])
         return facts, [codes]
 
-    def map_names(self, name: str) -> list[dict[str, Any]]:
-        """Returns the best words for regions of a map, coarse regions (level 0) and fine ones (level 1)."""
-        return self._named(name)
-
     def _name_regions(self, name: str) -> list[dict[str, Any]]:
+        """Returns the best words of a map's regions, coarse ones (level 0) before fine ones, the largest first."""
         try:
             from sklearn.cluster import KMeans
+            from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
         except ImportError as error:
             raise needs_extra("scikit-learn", "map") from error
         layout = self.near.layout(name)
@@ -372,10 +371,10 @@ class Explorer:
         for level, most in enumerate(_REGIONS):
             count = min(most, len(np.unique(points, axis=0)), -(-rows.size // 10))
             classes = KMeans(count, n_init=1, max_iter=50, random_state=0).fit_predict(points)
-            for number, words in enumerate(names(texts, classes.tolist(), count)):
-                inside = points[classes == number]
-                x, y = np.median(inside, axis=0).tolist() if len(inside) else (0, 0)
+            for number, words in enumerate(names(texts, classes.tolist(), count, stop=ENGLISH_STOP_WORDS)):
                 if words:
+                    inside = points[classes == number]
+                    x, y = np.median(inside, axis=0).tolist()
                     found.append({"level": level, "x": x, "y": y, "words": words, "points": len(inside)})
         return sorted(found, key=lambda region: (region["level"], -region["points"]))
 
@@ -445,13 +444,6 @@ def as_yaml(recipe: Recipe) -> str:
 
 def _with_steps(recipe: Recipe) -> dict[str, Any]:
     return {**recipe, "select": recipe.get("select", [])}
-
-
-def _numbered(top: Rows, count: int) -> NDArray[np.uint8]:
-    """Returns a table from code to place in `top`; the other codes get `SHADES`."""
-    places = np.full(count, SHADES, np.uint8)
-    places[top] = np.arange(top.size)
-    return places
 
 
 def _reach(bins: Binned) -> list[float]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,14 +16,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis import __version__
 from tamis.arrays import Float32s, Floats, Mask, Rows, load_array
 from tamis.data import Column
 from tamis.errors import RecipeError, RunError, at_least_one, check_words, needs_extra
-from tamis.ids import scramble
+from tamis.ids import fingerprint, scramble
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
-from tamis.store import Run, open_run
-from tamis.store.derived import add_columns
+from tamis.storage import files
+from tamis.store import Run, manifest, open_run, parts
+from tamis.store.checked import write_array
+from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
 from tamis.store.table import Table
 
 log = logging.getLogger(__name__)
@@ -377,4 +380,43 @@ def labelled_clusters(
         numbers = np.where(made.label >= 0, made.label, np.nan).astype(np.float32)
         return {"cluster": numbers, "centroid_cosine": made.cosine}, {"centroids.npy": made.centroids}
 
-    return add_columns(opened, "cluster", settings, columns, compute, label="cluster")
+    return add_columns(opened, "cluster", "cluster", settings, columns, compute)
+
+
+def add_columns(
+    run: Run,
+    name: str,
+    label: str,
+    settings: Mapping[str, Any],
+    columns: Sequence[Column],
+    compute: Callable[[], tuple[Mapping[str, Float32s], Mapping[str, Floats]]],
+) -> tuple[Run, str]:
+    """Adds columns worked out from stored embeddings; returns the run, opened again, and the label of the columns.
+
+    `compute` returns {column: (rows,) numbers, NaN in rows without embedding} and {side file: array}. It is called
+    unless every shard has the columns of these settings. The label gets an ending if other columns have it.
+    """
+    settings = {**settings, "stamps": list(run.stamps)}  # other rows have other values
+    stem = fingerprint({"name": name, "version": 1, "settings": settings})
+    target = run.path / "scores" / f"{name}-{stem}"
+    made = None
+    if not set(run.shards) <= files(target, ".parquet"):
+        made = compute()
+        check_same_rows(run, run.shards)  # that took a while
+    # Only now: what cannot be computed (too many clusters, no faiss) must not leave empty columns in the run.
+    with locked(run.path, doing=f"notes its columns of {name}", patience=PREPARING_SECONDS):
+        label = label if manifest.labels_of(run.path).get(label, stem) == stem else f"{label}_{stem[:4]}"
+        facts = {"name": name, "label": label, "version": 1, "settings": settings, "tamis": __version__}
+        facts["columns"] = [asdict(column) for column in columns]
+        manifest.describe(run.path, {f"scores/{target.name}": facts})  # even if only this file was lost
+        for file, array in made[1].items() if made else ():
+            write_array(target / file, array)
+    if made is None:
+        return Run(run.path, partial=run.partial), label
+    for shard, place in run.row_ranges.items():
+        values = {column: numbers[place] for column, numbers in made[0].items()}
+        lacking = np.isnan(values[columns[0].name]).tolist()
+        reasons = ["the row has no embedding" if lacks else None for lacks in lacking]
+        with held(run, shard, patience=PREPARING_SECONDS) as uids:
+            parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
+    return Run(run.path, partial=run.partial), label
