@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class Pages:
             "names": lambda asked: explorer.map_names(str(asked["map"])),
             "card": self._card,
             "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
+            "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
             "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
         }
 
