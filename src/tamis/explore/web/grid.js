@@ -1,6 +1,6 @@
 // Pairs as cards. Only visible cards are in the page.
 
-import { h, fill, foreign, count, short, say } from "./dom.js";
+import { h, fill, refill, foreign, brief, count, short, say } from "./dom.js";
 import { ask, imageUrl, send } from "./ask.js";
 import { now, change, active, regionOf } from "./state.js";
 
@@ -150,7 +150,7 @@ export class Grid {
   card(found, place) {
     const scores = Object.entries(found.scores);
     return h("button", {
-      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": this.index(place) + 1, "data-row": found.row,
+      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": this.index(place) + 1, "data-row": found.row, "aria-label": called(found),
       click: () => { this.cursor = place; this.box.focus({ preventScroll: true }); this.lay(); change({ pair: found.row }); },
     },
     face(found),
@@ -177,6 +177,13 @@ export class Grid {
     if (found && now().pair !== null) change({ pair: found.row }, { replace: true });
   }
 
+  /** Moves the focus, and the cursor if the card is there, to a pair that a link opens. */
+  find(row) {
+    for (const [place, card] of this.shown) if (card.dataset.row === String(row)) this.cursor = place;
+    this.box.focus({ preventScroll: true });
+    this.lay();
+  }
+
   here() {
     return now().pair ?? this.at(this.cursor)?.row ?? null;
   }
@@ -198,10 +205,13 @@ function headings(cut) {
   return [["Kept", "kept", true], ["Dropped", "dropped", false]].map(([text, kind, kept]) => h("p", { class: kind }, h("strong", null, text), near(kept)));
 }
 
+/** The name of a card for screen readers. */
+export const called = (found) => [brief(found.caption), found.kept ? "kept" : "dropped", found.reason, found.label].filter(Boolean).join(", ");
+
 /** The image of a card, or the reason why there is none. */
 export function face(found) {
   const frame = h("span", { class: "face" });
-  const image = h("img", { src: imageUrl("small", found.row), alt: "", loading: "lazy", decoding: "async",
+  const image = h("img", { src: imageUrl("small", found.row), alt: brief(found.caption), loading: "lazy", decoding: "async",
     error: () => fill(frame, h("i", null, found.status === "ok" ? "no image" : found.status.replaceAll("_", " "))) });
   frame.append(image);
   return frame;
@@ -252,7 +262,7 @@ export class Controls {
     const words = (box, text) => { if (box !== document.activeElement) box.value = text; };
     words(this.caption, state.caption);
     if (this.near) words(this.near.elements[0], state.near?.text ?? "");
-    fill(this.choices, this.show(state), this.order(state), h("label", { class: "field" }, "Images ",
+    refill(this.choices, this.show(state), this.order(state), h("label", { class: "field" }, "Images ",
       h("select", { id: "size", change: (event) => change({ size: event.target.value }) }, ["small", "medium", "large"].map((size) => option(size, size, state.size)))));
     fill(this.filters, this.filtered(state, found));
   }

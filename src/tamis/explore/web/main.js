@@ -3,11 +3,12 @@
 import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
 import { now, change, listen, read, begin, active, comparable, isEmpty } from "./state.js";
-import { RecipePane, fitting, startOf } from "./recipe.js";
+import { RecipePane, fitting, shapeOf, startOf } from "./recipe.js";
 import { ScoresPane } from "./charts.js";
 import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
-import { MapView, copies, disagree, rejects, suggest } from "./views.js";
+import { MapView } from "./map.js";
+import { copies, disagree, rejects, suggest } from "./views.js";
 
 const VIEWS = { grid: "Grid", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
 const FILTERS = ["show", "reason", "ranges", "words", "caption", "sort", "column", "descending", "region", "lasso", "near"];
@@ -80,7 +81,7 @@ function drawMain() {
   for (const part of [controls.box, grid.told, grid.box]) part.hidden = state.view === "copies";
   grid.heads.hidden ||= state.view === "copies";
   fill(parts.above);
-  map = state.view === "map" ? new MapView(parts.above, facts) : null;
+  place("main").classList.toggle("beside", state.view === "map");
   controls.draw(found);
   drawView();
 }
@@ -88,7 +89,7 @@ function drawMain() {
 async function drawView() {
   try {
     if (now().view === "disagree") await disagree(parts.above, facts, compared);
-    else if (now().view === "map") await map.draw();
+    else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
     else if (now().view === "copies") await copies(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
     else if (isEmpty()) await fitting(parts.above, facts);
@@ -104,8 +105,8 @@ listen(async (state, before) => {
   const changed = (...keys) => keys.some((key) => JSON.stringify(state[key]) !== JSON.stringify(before[key]));
   document.title = `${state.recipe.name ?? "Tamis"} · Tamis`;
   const recipeChanged = changed("recipe", "off");
-  const dragged = recipeChanged && recipe.place.contains(document.activeElement) && document.activeElement.type === "range" && sameShape(state, before);
-  if (recipeChanged && !dragged) recipe.draw();
+  if (recipeChanged && shapeOf(state) === shapeOf(before)) recipe.sync();
+  else if (recipeChanged) recipe.draw();
   if (changed("charts", "heat")) await scores.draw();
   else if (recipeChanged && !sameColumns()) await scores.draw();
   else if (changed("ranges")) scores.update();
@@ -120,12 +121,10 @@ listen(async (state, before) => {
     grid.lay(true);
   }
   if (recipeChanged) labelsLine();
-  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso"))) drawView();
+  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso", "map"))) drawView();
   if (changed("pair")) panel.show(state.pair);
 });
 
-const shape = (state) => JSON.stringify([state.off, state.recipe.name, state.recipe.select.map((step) => (typeof step === "string" ? step : Object.keys(step)[0]))]);
-const sameShape = (state, before) => shape(state) === shape(before);
 const sameColumns = () => JSON.stringify(scores.columns()) === JSON.stringify([...scores.charts.keys()]);
 
 function labelsLine() {
@@ -159,8 +158,8 @@ document.addEventListener("keydown", (event) => {
     g: () => label(grid.here(), "good"), b: () => label(grid.here(), "bad"), u: unlabel,
   }[(event.ctrlKey || event.metaKey) && event.key === "z" ? "u" : event.ctrlKey || event.metaKey || event.altKey ? "" : event.key];
   // Letters are keys where the pairs, or an opened pair, have the focus. Elsewhere the user may be typing.
-  const opened = panel?.box.open && event.target.tagName !== "INPUT";
-  if (event.target !== grid?.box && !opened) {
+  const opened = panel?.box.open && !event.target.matches("input, select, textarea");
+  if (!grid?.box.contains(event.target) && !opened) {
     if (act && event.target === document.body) say("The keys work once the pairs have the focus: press Tab, or click between the pairs");
   } else if (act) {
     event.preventDefault();
@@ -205,9 +204,13 @@ async function start() {
   if (now().view === "rejects") drawView();
   labelsLine();
   await grid.load();
-  if (now().pair !== null) panel.show(now().pair);
+  if (now().pair !== null) {
+    grid.find(now().pair); // the focus returns to its card
+    panel.show(now().pair);
+  }
   wide.addEventListener("change", () => { folds(); grid.lay(true); });
   document.body.classList.add("ready");
+  if (facts.searchable) ask("warm").catch(() => {}); // the search reports what is wrong
 }
 
 start().catch((error) => fill(place("main"), h("p", { class: "problem", role: "alert" }, error.message)));

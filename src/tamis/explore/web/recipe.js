@@ -17,6 +17,15 @@ export const settingsOf = (step) => (typeof step === "string" ? {} : step[nameOf
 /** The recipe on the page after choosing a subset or a shipped recipe as a start. */
 export const startOf = (entry) => structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name });
 
+const spoken = (key, value) => (key === "n" ? count(value) : short(value));
+
+/** A recipe without the numbers that its controls change: while this stays the same, so do the controls. */
+export function shapeOf({ off, recipe }) {
+  const moved = [...CUTS, "top_fraction", "random_fraction", "top_n"];
+  const plain = (step) => Object.entries(settingsOf(step)).map(([key, value]) => [nameOf(step), key, typeof value === "number" ? 0 : value]);
+  return JSON.stringify([off, recipe.saved, recipe.select.map((step) => (moved.includes(nameOf(step)) ? plain(step) : step))]);
+}
+
 /** The change of state that starts from a recipe: the pairs next to its cut are shown. */
 const starting = (entry) => ({ recipe: entry ? startOf(entry) : { name: "mine", select: [] }, off: [], reason: 0, sort: entry ? "cut" : "random", view: "grid" });
 
@@ -35,7 +44,8 @@ export async function fitting(place, facts) {
     if (!list.isConnected) return;
     if (SLOW.test(JSON.stringify(entry.recipe)) && facts.rows > 100_000) continue;
     try {
-      entry.kept ??= (await ask("choose", { recipe: entry.recipe })).kept;
+      // Without `signals`: the server would warn of each model that is not the recipe's own.
+      entry.kept ??= (await ask("choose", { recipe: { ...entry.recipe, signals: undefined } })).kept;
       fill(shares[number], `keeps ${percent(entry.kept, facts.rows)}`, h("i", { style: { width: `${(100 * entry.kept) / facts.rows}%` } }));
     } catch {
       shares[number].closest("li").remove(); // it needs a file or a setting
@@ -80,6 +90,7 @@ export class RecipePane {
       this.place,
       h("div", { class: "bar" },
         h("h2", null, "Recipe"),
+        // Not `disabled`: that would take the focus from it.
         (this.undo = h("button", { id: "undo", type: "button", title: "Undo the last change of the recipe", click: undo }, "Undo")),
       ),
       this.start,
@@ -94,6 +105,22 @@ export class RecipePane {
     fill(this.start, this.starts());
     this.update(this.found, this.wrong);
     this.load().catch((error) => say(error.message, true));
+  }
+
+  /** Shows the recipe's name and numbers in the controls that are there, so that a drag, a click or the next Tab finds them. */
+  sync() {
+    const { recipe } = now();
+    this.place.querySelector("#recipe-name").value = recipe.name ?? "mine";
+    for (const box of this.place.querySelectorAll(".step input")) {
+      const [, place, key] = box.id.split("-");
+      const value = settingsOf(recipe.select[place])[key];
+      if (box.type === "range" && Number.isFinite(value)) {
+        box.min = Math.min(box.min, value);
+        box.max = Math.max(box.max, value);
+        box.setAttribute("aria-valuetext", spoken(key, value));
+      }
+      box.value = value ?? "";
+    }
   }
 
   /** Loads the value ranges of columns, which the sliders need. */
@@ -169,27 +196,22 @@ export class RecipePane {
     const set = (changes, how) => this.set(place, { ...settingsOf(now().recipe.select[place]), ...changes }, how);
     const number = (key, label) => h("input", { type: "number", id: `number-${place}-${key}`, step: "any", value: String(settings[key] ?? ""), "aria-label": `${label} of step ${place + 1}`,
       change: (event) => { if (event.target.value !== "") set({ [key]: Number(event.target.value) }); } });
-    const slider = (key, low, high, step, label, shown = short) => {
-      const text = number(key, label);
-      return h("div", { class: "slider" },
+    const slider = (key, low, high, step, label) =>
+      h("div", { class: "slider" },
         h("input", {
           type: "range", id: `slider-${place}-${key}`, min: low, max: high, step, value: String(settings[key]),
-          "aria-label": `${label} of step ${place + 1}`, "aria-valuetext": shown(settings[key]),
-          input: (event) => {
-            text.value = event.target.value;
-            set({ [key]: Number(event.target.value) }, { dragging: true });
-          },
+          "aria-label": `${label} of step ${place + 1}`, "aria-valuetext": spoken(key, settings[key]),
+          input: (event) => set({ [key]: Number(event.target.value) }, { dragging: true }),
           change: (event) => set({ [key]: Number(event.target.value) }, { by: event.target.id }),
         }),
-        text);
-    };
+        number(key, label));
     if (CUTS.includes(name)) {
       const range = this.range(settings);
       const limit = (key, label) => (range ? slider(key, ...range, label) : h("div", { class: "slider" }, h("span", null), number(key, label)));
       return name === "between" ? [limit("low", "Lower end"), limit("high", "Upper end")] : limit("value", "Limit");
     }
     if (name === "top_fraction" || name === "random_fraction") return slider("fraction", 0, 1, 0.005, "Share");
-    if (name === "top_n") return slider("n", 0, this.facts.rows, 1, "Number", count);
+    if (name === "top_n") return slider("n", 0, this.facts.rows, 1, "Number");
     const rest = Object.entries(settings).filter(([key]) => !["score", "missing"].includes(key));
     if (Array.isArray(settings)) return h("p", { class: "quiet" }, foreign(settings.map((part) => (typeof part === "string" ? part : JSON.stringify(part))).join(", ")));
     return rest.length ? h("p", { class: "quiet" }, rest.map(([key, value]) => [key === "value" ? "" : `${key} `, foreign(Array.isArray(value) ? value.join(" or ") : typeof value === "object" ? JSON.stringify(value) : value), " "])) : null;
@@ -271,6 +293,7 @@ export class RecipePane {
       const known = entries.findIndex((each) => each.from === "subset" && each.name === chosen.name);
       if (known < 0) entries.unshift(entry);
       else entries[known] = entry;
+      if (again === document.activeElement) document.getElementById("save").focus();
       again.hidden = true;
       fill(this.start, this.starts());
       this.stored();
@@ -306,7 +329,7 @@ export class RecipePane {
     this.found = found;
     this.wrong = problem;
     if (!this.total) return;
-    this.undo.disabled = !canUndo();
+    this.undo.setAttribute("aria-disabled", String(!canUndo()));
     this.problem.hidden = !problem;
     this.problem.textContent = problem;
     if (!found) return;
