@@ -575,7 +575,10 @@ def test_the_map_works_by_keyboard_and_says_what_its_colours_mean(tab: Any, page
 
     # A colour of the legend leaves only its points: the others are no longer drawn.
     tab.select_option("#map-by", "kept")
-    shown = "() => new Uint32Array(document.querySelector('canvas.map').getContext('2d').getImageData(0, 0, 2000, 2000).data.buffer).filter(Boolean).length"
+    shown = """() => {
+      const context = document.querySelector("canvas.map").getContext("2d");
+      return new Uint32Array(context.getImageData(0, 0, 2000, 2000).data.buffer).filter(Boolean).length;
+    }"""
     expect(tab.locator("#legend-1")).to_contain_text("kept 59", timeout=60_000)
     tab.keyboard.press("Escape")
     tab.click("#map-all")

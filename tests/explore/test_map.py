@@ -152,7 +152,7 @@ def test_points_have_the_colour_of_their_row(run_folder: Path) -> None:
     assert max(codes) < LEVELS
     assert facts["none"] == 0
     facts, (codes,) = explorer.map_colours(name, "status", ALL, [])
-    assert [entry["text"] for entry in facts["legend"]][0] == "ok"
+    assert facts["legend"][0]["text"] == "ok"
     assert set(codes.tolist()) == {0}
     facts, (codes,) = explorer.map_colours(name, "disagreement", ALL, [CUT, ALL])
     patterns = [facts["legend"][code]["pattern"] for code in codes]
