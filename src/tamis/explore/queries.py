@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -27,17 +28,20 @@ from tamis.explore.columns import (
     containing,
     counted,
     counted_among,
+    first_rows,
     heat,
-    rows_of,
+    matching,
 )
 from tamis.explore.images import TextPainter
-from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
+from tamis.explore.tags import LABEL, Tags, kept_shares
+from tamis.math.cuts import LEAST, labelled_cut
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
-from tamis.reporting.pairs import read_pairs, scrambled
+from tamis.reporting.pairs import read_pairs, scrambled, smallest
+from tamis.selectors.tagged import TAGS
 from tamis.storage import explained_errors
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
@@ -58,13 +62,16 @@ WORDS, _WORD, CAPTION = 200, 120, 400
 #: Maximum number of recipes compared at a time.
 COMPARED = 5
 
+#: Maximum number of changed pairs whose tags an answer lists, and of tagged pairs that decide about cuts.
+FEW, JUDGED = 500, 2_000
+
 
 class Explorer:
     """A run, the subsets it was opened with, and answers about them. `choose` applies a recipe."""
 
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
-        self.labels, self.near, self.painter = Labels(run), Near(run), TextPainter(run)
+        self.tags, self.near, self.painter = Tags(run), Near(run), TextPainter(run)
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
@@ -86,7 +93,7 @@ class Explorer:
     @property
     def words(self) -> list[str]:
         """The word columns that every shard has: status, fields of the pool, and scores without hashes."""
-        return ["status", *word_columns(self.run)]
+        return ["status", *(name for name in word_columns(self.run) if name != TAGS)]
 
     def facts(self) -> dict[str, Any]:
         """Returns the facts that the page loads at its start."""
@@ -114,7 +121,7 @@ class Explorer:
             "texts": sorted(self.run.texts),
             "statuses": dict(self.run.statuses),
             "recipes": opened + self._shipped(),
-            "labels": self.label_facts(),
+            "tags": self.tag_facts(),
             "missing": len(self.run.missing),
             "hashes": "image_hash" in self.run.columns,
             "searchable": self.near.image is not None,
@@ -171,7 +178,7 @@ class Explorer:
             ],
             "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
-            "labels": kept_shares(self.labels, subset.keep),
+            "labels": kept_shares(self.tags, subset.keep),
             "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},
         }
 
@@ -196,20 +203,25 @@ class Explorer:
         }
 
     def view(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> tuple[Rows, int]:
-        """Returns the first rows of a view, and the number of all: see `rows_of`.
+        """Returns the first rows of a view in its order, and the number of all its rows.
 
         `compared`: the recipes of its region; `search`: a search or lasso as JSON, see `_search`.
         """
-        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.labels.version)
+        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.tags.version)
 
     def _order_rows(self, asked: View, recipe: str, compared: str, search: str, version: int) -> tuple[Rows, int]:
+        rows = self.matching(asked, json.loads(recipe), json.loads(compared), search)
+        return first_rows(asked, self.run, self.choose(json.loads(recipe)), self.order, rows), int(rows.size)
+
+    def matching(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> Rows:
+        """Returns all rows of a view; arguments as in `view`."""
         among: Mask | None = None
         if asked.region:
             among = np.ones(len(self.run), bool)
-            for wanted, other in zip(asked.region, json.loads(compared), strict=True):
+            for wanted, other in zip(asked.region, compared, strict=True):
                 among &= self.choose(other).keep == bool(wanted)
-        subset, rows = self.choose(json.loads(recipe)), self._found(search) if search else None
-        return rows_of(asked, self.run, subset, self.labels.values, self.order, among, rows)
+        rows = self._found(search) if search else None
+        return matching(asked, self.run, self.choose(recipe), self.tags.having, among, rows)
 
     def _search(self, search: str) -> Rows:
         """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
@@ -243,45 +255,51 @@ class Explorer:
                 "status": pair.status,
                 "kept": bool(subset.keep[row]),
                 "reason": reasons[int(codes[row])] if codes is not None else "",
-                "label": self.label_of(row),
+                "tags": self.tags.of(row),
                 "scores": {name: _number(pair.numbers[name]) for name in columns},
             }
             for row, pair in ((row, pairs[row]) for row in rows)
         ]
 
-    def label_of(self, row: int) -> str | None:
-        label = self.labels.values[row]
-        return None if np.isnan(label) else "good" if label else "bad"
+    def change_tags(self, rows: Rows, add: Sequence[str], remove: Sequence[str]) -> dict[str, Any]:
+        """Adds tags to rows and removes others."""
+        return self._tagged(lambda: self.tags.change(rows, add=add, remove=remove))
 
-    def set_label(self, row: int, label: str | None) -> dict[str, Any]:
-        """Labels a row: "good", "bad" or None."""
-        self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label])
-        return self._labelled(row)
+    def undo_tags(self) -> dict[str, Any]:
+        """Undoes the last change of tags made through this explorer."""
+        return self._tagged(self.tags.undo)
 
-    def undo_label(self) -> dict[str, Any]:
-        """Undoes the last label set through this explorer."""
-        return self._labelled(self.labels.undo())
+    def _tagged(self, change: Callable[[], Rows]) -> dict[str, Any]:
+        try:
+            rows = change()
+        finally:
+            with self._guard:
+                self._choice.cache_clear()  # recipes may read tags
+                self._bins.pop(LABEL, None)
+        few = {str(row): self.tags.of(row) for row in rows.tolist()} if rows.size <= FEW else None
+        return {"changed": int(rows.size), "rows": few, "tags": self.tag_facts()}
 
-    def _labelled(self, row: int) -> dict[str, Any]:
-        with self._guard:
-            self._choice.cache_clear()  # recipes may read labels
-            self._bins.pop(LABEL, None)
-        return {"row": row, "label": self.label_of(row), "labels": self.label_facts()}
+    def tag_facts(self) -> dict[str, Any]:
+        """Returns each tag with its number of pairs, and the rows that undo changes next: how many, and the first."""
+        last = self.tags.last
+        undo = None if last is None else {"rows": int(last.size), "row": int(last[0])}
+        return {"counts": list(self.tags.counts().items()), "undo": undo}
 
-    def label_facts(self) -> dict[str, int | None]:
-        """Returns the number of good and of bad pairs, and the row that undo changes next."""
-        return {**self.labels.count(), "last": self.labels.last}
+    def suggestions(self) -> dict[str, Any]:
+        """Returns for each score the cut that best separates good from bad, the best score first.
 
-    def suggestions(self) -> list[dict[str, Any]]:
-        """Returns for each score the threshold that best separates good from bad, the best score first."""
-        labels, table = self.labels.values, self.run.table()
-        there = np.isfinite(labels)
-        found = [
-            {"column": name, **best}
-            for name in self.numbers
-            if (best := best_threshold(whole_column(table, name)[there], labels[there])) is not None
-        ]
-        return sorted(found, key=lambda each: -each["gain"])
+        Of more than `JUDGED` good and bad pairs, as many at random decide.
+        """
+        labels, table = self.tags.labels(), self.run.table()
+        rows = np.flatnonzero(np.isfinite(labels))
+        rows = smallest(rows, self.order[rows], self.order.__getitem__, JUDGED)
+        good, cuts = labels[rows] == 1, []
+        for name in self.numbers:
+            values = whole_column(table, name)[rows].astype(np.float64)
+            there = np.isfinite(values)
+            if (cut := labelled_cut(values[there], good[there])) is not None and cut.gain > 0:
+                cuts.append({"column": name, **asdict(cut), "gain": cut.gain})
+        return {"needed": LEAST, "of": int(rows.size), "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}
 
     def regions(self, compared: Sequence[Recipe]) -> dict[str, Any]:
         """Returns the number of pairs kept by each combination of 2 to 5 recipes: the data of an UpSet plot."""

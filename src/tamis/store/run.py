@@ -313,6 +313,8 @@ class Run:
         several += [full for full in self.columns if full.endswith(f".{name}")]
         if several:
             raise RunError(f"{self.path} has several {name!r}: write {' or '.join(several)}")
+        if name == "tags":
+            raise RunError(f"no pair of {self.path} has a tag: give tags with `tamis explore`")
         if name.endswith("_embedding"):
             raise RunError(
                 f"{unknown_message('stored embedding', name, self.vectors)} in {self.path}; store them with "

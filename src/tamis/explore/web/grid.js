@@ -3,10 +3,12 @@
 import { h, fill, foreign, count, short, say } from "./dom.js";
 import { ask, imageUrl, send } from "./ask.js";
 import { now, change, active, regionOf } from "./state.js";
+import { chip } from "./tags.js";
 
 const CARD = 208; // the least width of a card
 const GAP = 12;
 const PAGE = 60;
+const BAR = 60; // height of the bar at the bottom of the window
 
 export class Grid {
   /** `about()` returns the arguments of a request, except the position. */
@@ -16,9 +18,13 @@ export class Grid {
     this.total = 0;
     this.listed = 0;
     this.cursor = 0;
+    this.chosen = new Set(); // rows that are selected
+    this.every = false; // all rows of the view are selected, listed or not
+    this.start = { place: 0, chosen: [] }; // of a range
+    this.selected = () => {}; // is called when the selection changes
     this.told = h("p", { class: "told" });
     this.inside = h("div", { class: "inside", role: "presentation" });
-    this.box = h("div", { class: "grid", role: "listbox", tabindex: 0, "aria-label": "Pairs: j, k and arrows move, Enter opens, g and b label", keydown: (event) => this.key(event) }, this.inside);
+    this.box = h("div", { class: "grid", role: "listbox", tabindex: 0, "aria-multiselectable": "true", "aria-label": "Pairs: j, k and arrows move, Enter opens, Space selects, t tags, g and b tag good and bad", keydown: (event) => this.key(event) }, this.inside);
     this.shown = new Map();
     new ResizeObserver(() => this.lay()).observe(this.box);
     window.addEventListener("scroll", () => this.lay(), { passive: true });
@@ -27,6 +33,9 @@ export class Grid {
   /** Loads the rows again; the old cards stay until the answer comes. */
   async load() {
     const question = (this.question = {});
+    const about = JSON.stringify({ ...this.about(), columns: [] });
+    if (about !== this.shownFor) this.clear(); // else pairs that are no longer here would be tagged
+    this.shownFor = about;
     let found;
     try {
       found = await ask("rows", { ...this.about(), start: 0, count: PAGE });
@@ -48,6 +57,7 @@ export class Grid {
     fill(this.told, `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
       found.total > found.listed ? `, the first ${count(found.listed)} of this order can be scrolled through` : "");
     this.lay(true);
+    this.selected();
   }
 
   async page(number) {
@@ -107,7 +117,9 @@ export class Grid {
       card.style.height = `${tall}px`;
       card.style.transform = `translate(${(place % across) * (side + GAP)}px, ${Math.floor(place / across) * this.tall}px)`;
       card.classList.toggle("here", place === this.cursor);
-      card.setAttribute("aria-selected", String(place === this.cursor));
+      const on = this.every || this.chosen.has(Number(card.dataset.row));
+      card.classList.toggle("chosen", on);
+      card.setAttribute("aria-selected", String(on || (!this.size && place === this.cursor)));
     }
     // The focus stays on the box; this tells a screen reader which card is selected.
     const here = this.shown.get(this.cursor);
@@ -116,34 +128,113 @@ export class Grid {
   }
 
   key(event) {
+    if (event.target !== this.box || event.altKey) return;
     const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.across, ArrowDown: this.across, Home: -this.listed, End: this.listed }[event.key];
-    if (by === undefined || event.target !== this.box || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    const held = event.ctrlKey || event.metaKey;
+    const act = held ? { a: () => this.all() }[event.key]
+      : by !== undefined ? () => this.move(by, event.shiftKey)
+        : { " ": () => this.select(this.cursor), Escape: () => this.clear() }[event.key];
+    if (!act) return;
     event.preventDefault();
-    this.move(by);
+    act();
+  }
+
+  get size() {
+    return this.every ? this.total : this.chosen.size;
+  }
+
+  /** What keys and the tag box change: the selected pairs, else the framed one. */
+  target() {
+    if (this.every) return this.about();
+    const rows = this.chosen.size ? [...this.chosen] : [this.at(this.cursor)?.row].filter((row) => row !== undefined);
+    return rows.length ? { rows } : null;
+  }
+
+  /** Selects one more pair, or one less. */
+  select(place) {
+    const row = this.at(place)?.row;
+    if (row === undefined) return;
+    if (this.every) this.chosen.clear();
+    this.every = false;
+    if (!this.chosen.delete(row)) this.chosen.add(row);
+    this.begin(place);
+  }
+
+  /** Selects all pairs from the start of the range to a place; those that are not loaded are asked for. */
+  async extend(place) {
+    const { place: start, chosen } = this.start;
+    const first = Math.min(start, place);
+    const many = Math.abs(start - place) + 1;
+    this.cursor = place;
+    let rows = Array.from({ length: many }, (_, at) => this.at(first + at)?.row);
+    const asked = (this.asked = {});
+    if (rows.includes(undefined)) {
+      try {
+        ({ rows } = await ask("rows", { ...this.about(), start: first, count: many, numbers: true }));
+      } catch (error) {
+        say(error.message, true);
+        return;
+      }
+    }
+    if (asked !== this.asked) return; // the range has another end now
+    this.every = false;
+    this.chosen = new Set([...chosen, ...rows]);
+    this.lay();
+    this.selected();
+  }
+
+  all() {
+    this.every = this.total > 0;
+    this.begin(this.cursor);
+  }
+
+  clear() {
+    this.every = false;
+    this.chosen.clear();
+    this.begin(this.cursor);
+  }
+
+  /** Frames a place, where a range would start. */
+  begin(place) {
+    this.asked = null;
+    this.cursor = place;
+    this.start = { place, chosen: [...this.chosen] };
+    this.lay();
+    this.selected();
   }
 
   card(found, place) {
     const scores = Object.entries(found.scores);
     return h("button", {
-      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": place + 1, "data-row": found.row,
-      click: () => { this.cursor = place; this.box.focus({ preventScroll: true }); this.lay(); change({ pair: found.row }); },
+      type: "button", class: `card ${found.kept ? "kept" : "dropped"}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": place + 1, "data-row": found.row,
+      click: (event) => {
+        this.box.focus({ preventScroll: true });
+        if (event.shiftKey) this.extend(place);
+        else if (event.ctrlKey || event.metaKey || event.target.className === "tick") this.select(place);
+        else {
+          this.begin(place);
+          change({ pair: found.row });
+        }
+      },
     },
     face(found),
     h("span", { class: "caption" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
     h("span", { class: "foot" },
       h("span", { class: "verdict", title: found.reason || "kept" }, found.kept ? "kept" : `dropped${found.reason ? `: ${found.reason.replace(/^Step \d+: /, "")}` : ""}`),
       scores.slice(0, 2).map(([name, value]) => h("span", { class: "score" }, foreign(name), " ", short(value)))),
-    found.label ? h("span", { class: "label" }, found.label) : null);
+    h("span", { class: "tick", "aria-hidden": "true" }, "✓"),
+    found.tags.length ? h("span", { class: "card-tags" }, found.tags.slice(0, 3).map(chip), found.tags.length > 3 ? h("span", { class: "label" }, `+${found.tags.length - 3}`) : null) : null);
   }
 
-  /** Moves the cursor and scrolls to its card. */
-  move(by) {
+  /** Moves the cursor and scrolls to its card; with `range` all pairs up to it are selected. */
+  move(by, range = false) {
     if (!this.listed) return;
-    this.cursor = Math.min(this.listed - 1, Math.max(0, this.cursor + by));
+    const place = Math.min(this.listed - 1, Math.max(0, this.cursor + by));
+    if (range) this.extend(place);
+    else this.begin(place);
     const top = this.box.getBoundingClientRect().top + Math.floor(this.cursor / this.across) * this.tall;
     if (top < 60) scrollBy(0, top - 120);
-    else if (top + this.tall > innerHeight) scrollBy(0, top + this.tall - innerHeight + 20);
-    this.lay();
+    else if (top + this.tall > innerHeight - BAR) scrollBy(0, top + this.tall - innerHeight + BAR + 20);
     const found = this.at(this.cursor);
     if (found && now().pair !== null) change({ pair: found.row }, { replace: true });
   }
@@ -152,8 +243,9 @@ export class Grid {
     return now().pair ?? this.at(this.cursor)?.row ?? null;
   }
 
-  labelled(row, label) {
-    for (const cards of this.pages.values()) for (const card of cards ?? []) if (card.row === row) card.label = label;
+  /** Shows changed tags: { row: tags }. */
+  tagged(rows) {
+    for (const cards of this.pages.values()) for (const card of cards ?? []) card.tags = rows[card.row] ?? card.tags;
     this.lay(true);
   }
 }
@@ -217,10 +309,8 @@ export class Controls {
   }
 
   show(state) {
-    const labels = this.facts.labels.good + this.facts.labels.bad;
     return h("label", { class: "field" }, "Show ", h("select", { id: "show", change: (event) => change({ show: event.target.value, reason: 0 }) },
-      option("all", "all pairs", state.show), option("kept", "kept", state.show), option("dropped", "dropped", state.show),
-      labels ? [option("good", "good", state.show), option("bad", "bad", state.show), option("labelled", "labelled", state.show)] : null));
+      option("all", "all pairs", state.show), option("kept", "kept", state.show), option("dropped", "dropped", state.show)));
   }
 
   order(state) {
@@ -243,6 +333,7 @@ export class Controls {
     const filters = [
       ...state.ranges.map(([name, low, high], place) => [[foreign(name), ` ${short(low)} to ${short(high)}`], () => change({ ranges: state.ranges.filter((_, each) => each !== place) })]),
       ...state.words.map(([name, word], place) => [[foreign(name), " ", foreign(word)], () => change({ words: state.words.filter((_, each) => each !== place) })]),
+      ...state.tags.map(([tag, there], place) => [[there ? "tagged " : "not tagged ", foreign(tag)], () => change({ tags: state.tags.filter((_, each) => each !== place) })]),
       ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
       ...(regionOf(this.facts).length ? [["one part of the comparison", () => change({ region: [] })]] : []),
       ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
@@ -256,7 +347,7 @@ const option = (value, text, chosen) => h("option", { value, ...(value === chose
 
 export const gridQuestion = (facts, columns, compared) => {
   const state = now();
-  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: regionOf(facts) };
+  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, tags: state.tags, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: regionOf(facts) };
   return { recipe: active(), view, compared: view.region.length ? compared() : [], columns: columns(), lasso: state.lasso, near: state.near };
 };
 
