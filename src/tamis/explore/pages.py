@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -51,19 +52,22 @@ class Pages:
             "pair": self._pair,
             "map": self._map,
             "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
+            "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
             "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
         }
 
     def _rows(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Returns cards of a view, or with `numbers` only rows."""
-        rows, total = self.explorer.view(*_view(asked))
+        view, recipe, *_ = about = _view(asked)
+        rows, total = self.explorer.view(*about)
         start, many = max(0, int(asked.get("start", 0))), max(0, int(asked.get("count", 60)))
         if asked.get("numbers"):
             return {"rows": rows[start : start + many].tolist()}
         here = rows[start : start + min(_MOST, many)].tolist()
         self.images.read_soon(here)
-        cards = self.explorer.cards(here, _recipe(asked["recipe"]), _names(asked.get("columns", [])))
-        return {"total": total, "listed": int(rows.size), "start": start, "cards": cards}
+        cards = self.explorer.cards(here, recipe, _names(asked.get("columns", [])))
+        sides = self.explorer.sides(rows, recipe) if view.sort == "cut" else None
+        return {"total": total, "listed": int(rows.size), "start": start, "cards": cards, "sides": sides}
 
     def _tag(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Changes the tags of the given `rows`, or of all rows of a view."""

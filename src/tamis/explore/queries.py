@@ -209,6 +209,13 @@ class Explorer:
         """
         return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.tags.version)
 
+    def sides(self, rows: Rows, recipe: Recipe) -> dict[str, Any]:
+        """Returns how many of some rows a recipe keeps and drops, and its last threshold."""
+        subset = self.choose(recipe)
+        kept, cut = int(np.count_nonzero(subset.keep[rows])), subset.verdict.ranking
+        ends = {"score": cut.score, "low": cut.low, "high": cut.high} if cut else None
+        return {"counts": [kept, int(rows.size) - kept], "cut": ends}
+
     def _order_rows(self, asked: View, recipe: str, compared: str, search: str, version: int) -> tuple[Rows, int]:
         rows = self.matching(asked, json.loads(recipe), json.loads(compared), search)
         return first_rows(asked, self.run, self.choose(json.loads(recipe)), self.order, rows), int(rows.size)

@@ -1,12 +1,13 @@
 // Pairs as cards. Only visible cards are in the page.
 
-import { h, fill, foreign, count, short, say } from "./dom.js";
+import { h, fill, refill, foreign, brief, count, short, say } from "./dom.js";
 import { ask, imageUrl, send } from "./ask.js";
 import { now, change, active, regionOf } from "./state.js";
 import { chip } from "./tags.js";
 
-const CARD = 208; // the least width of a card
+const CARD = { small: 104, medium: 208, large: 320 }; // the least width of a card
 const GAP = 12;
+const SPLIT = 28; // between kept and dropped pairs
 const PAGE = 60;
 const BAR = 60; // height of the bar at the bottom of the window
 
@@ -17,51 +18,54 @@ export class Grid {
     this.pages = new Map();
     this.total = 0;
     this.listed = 0;
+    this.places = 0; // on the page: those of the listed pairs, and the empty ones next to a cut
+    this.sides = null; // the numbers of kept and dropped pairs, if they are next to each other
     this.cursor = 0;
     this.chosen = new Set(); // rows that are selected
     this.every = false; // all rows of the view are selected, listed or not
     this.start = { place: 0, chosen: [] }; // of a range
     this.selected = () => {}; // is called when the selection changes
-    this.told = h("p", { class: "told" });
+    this.told = h("p", { class: "told", role: "status" });
+    this.heads = h("div", { class: "sides", hidden: true });
     this.inside = h("div", { class: "inside", role: "presentation" });
-    this.box = h("div", { class: "grid", role: "listbox", tabindex: 0, "aria-multiselectable": "true", "aria-label": "Pairs: j, k and arrows move, Enter opens, Space selects, t tags, g and b tag good and bad", keydown: (event) => this.key(event) }, this.inside);
+    this.box = h("div", { role: "listbox", tabindex: 0, "aria-multiselectable": "true", "aria-label": "Pairs: j, k and arrows move, Enter opens, Space selects, t tags, g and b tag good and bad", keydown: (event) => this.key(event) }, this.inside);
     this.shown = new Map();
     new ResizeObserver(() => this.lay()).observe(this.box);
     window.addEventListener("scroll", () => this.lay(), { passive: true });
   }
 
-  /** Loads the rows again; the old cards stay until the answer comes. */
+  /** Loads the rows again; the old cards stay, in grey, until the answer comes. */
   async load() {
     const question = (this.question = {});
     const about = JSON.stringify({ ...this.about(), columns: [] });
     if (about !== this.shownFor) this.clear(); // else pairs that are no longer here would be tagged
     this.shownFor = about;
+    this.box.setAttribute("aria-busy", "true");
+    if (now().near) fill(this.told, h("span", { class: "busy" }), "Looking for images ", like(now().near), " …");
     let found;
+    let problem = "";
     try {
       found = await ask("rows", { ...this.about(), start: 0, count: PAGE });
     } catch (error) {
-      if (question === this.question) {
-        this.total = this.listed = 0;
-        this.pages.clear();
-        this.lay(true);
-        fill(this.told, error.message);
-      }
-      return;
+      found = { cards: [], total: 0, listed: 0, sides: null };
+      problem = error.message;
     }
     if (question !== this.question) return; // a newer question is on its way
+    this.box.removeAttribute("aria-busy");
     this.pages.clear();
     this.pages.set(0, found.cards);
     this.total = found.total;
     this.listed = found.listed;
-    this.cursor = Math.min(this.cursor, Math.max(0, this.listed - 1));
-    fill(this.told, `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
+    this.sides = found.sides?.counts.every(Boolean) ? found.sides.counts : null;
+    fill(this.told, problem || `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
       found.total > found.listed ? `, the first ${count(found.listed)} of this order can be scrolled through` : "");
+    fill(this.heads, headings(found.sides?.cut));
     this.lay(true);
-    this.selected();
+    this.move(0);
   }
 
   async page(number) {
-    if (this.pages.has(number)) return;
+    if (this.pages.has(number) || this.box.ariaBusy) return;
     const question = this.question;
     this.pages.set(number, null);
     try {
@@ -76,22 +80,40 @@ export class Grid {
   }
 
   at(place) {
-    return this.pages.get(Math.floor(place / PAGE))?.[place % PAGE] ?? null;
+    const index = this.index(place);
+    return this.pages.get(Math.floor(index / PAGE))?.[index % PAGE] ?? null;
+  }
+
+  /** The number in the list of the pair at a place, -1 for an empty place. With two sides, they take turns in the list. */
+  index(place) {
+    if (!this.sides) return place < this.listed ? place : -1;
+    const half = this.across / 2;
+    const column = place % this.across;
+    const side = column < half ? 0 : 1;
+    const nth = Math.floor(place / this.across) * half + column - side * half;
+    const both = Math.min(...this.sides);
+    return nth >= this.sides[side] ? -1 : nth < both ? 2 * nth + side : both + nth;
   }
 
   lay(anew = false) {
     const width = this.box.clientWidth;
     if (!width) return;
-    const least = width < 480 ? 150 : CARD;
-    const across = Math.max(1, Math.floor((width + GAP) / (least + GAP)));
-    const side = (width - GAP * (across - 1)) / across;
-    const tall = Math.round(side * 0.82) + 112;
+    const { size } = now();
+    const least = width < 480 ? CARD[size] * 0.72 : CARD[size];
+    const split = this.sides ? SPLIT : 0;
+    let across = Math.max(1, Math.floor((width - split + GAP) / (least + GAP)));
+    if (this.sides) across = Math.max(2, across - (across % 2));
+    const side = (width - split - GAP * (across - 1)) / across;
+    const tall = Math.round(side * 0.82) + (size === "small" ? 0 : 112);
     this.across = across;
     this.tall = tall + GAP;
-    this.inside.style.height = `${Math.max(0, Math.ceil(this.listed / across) * this.tall - GAP)}px`;
+    this.places = this.sides ? Math.ceil(Math.max(...this.sides) / (across / 2)) * across : this.listed;
+    this.heads.hidden = !this.sides;
+    this.box.className = `grid ${size}${this.sides ? " split" : ""}`;
+    this.inside.style.height = `${Math.max(0, Math.ceil(this.places / across) * this.tall - GAP)}px`;
     const top = this.box.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(-top / this.tall) - 1) * across;
-    const last = Math.min(this.listed, (Math.ceil((innerHeight - top) / this.tall) + 1) * across);
+    const last = Math.min(this.places, (Math.ceil((innerHeight - top) / this.tall) + 1) * across);
     if (anew) {
       for (const card of this.shown.values()) card.remove();
       this.shown.clear();
@@ -103,19 +125,23 @@ export class Grid {
       }
     }
     for (let place = first; place < last; place += 1) {
+      const index = this.index(place);
+      if (index < 0) continue;
       let card = this.shown.get(place);
       if (!card) {
         const found = this.at(place);
-        if (!found) this.page(Math.floor(place / PAGE));
-        card = found ? this.card(found, place) : h("div", { class: "card waiting" });
-        if (found) this.shown.set(place, card);
-        else card = null;
-        if (card) this.inside.append(card);
+        if (!found) {
+          this.page(Math.floor(index / PAGE));
+          continue;
+        }
+        card = this.card(found, place);
+        this.shown.set(place, card);
+        this.inside.append(card);
       }
-      if (!card) continue;
+      const column = place % across;
       card.style.width = `${side}px`;
       card.style.height = `${tall}px`;
-      card.style.transform = `translate(${(place % across) * (side + GAP)}px, ${Math.floor(place / across) * this.tall}px)`;
+      card.style.transform = `translate(${column * (side + GAP) + (column < across / 2 ? 0 : split)}px, ${Math.floor(place / across) * this.tall}px)`;
       card.classList.toggle("here", place === this.cursor);
       const on = this.every || this.chosen.has(Number(card.dataset.row));
       card.classList.toggle("chosen", on);
@@ -129,7 +155,7 @@ export class Grid {
 
   key(event) {
     if (event.target !== this.box || event.altKey) return;
-    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.across, ArrowDown: this.across, Home: -this.listed, End: this.listed }[event.key];
+    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.across, ArrowDown: this.across, Home: -this.places, End: this.places }[event.key];
     const held = event.ctrlKey || event.metaKey;
     const act = held ? { a: () => this.all() }[event.key]
       : by !== undefined ? () => this.move(by, event.shiftKey)
@@ -160,21 +186,20 @@ export class Grid {
     this.begin(place);
   }
 
-  /** Selects all pairs from the start of the range to a place; those that are not loaded are asked for. */
+  /** Selects all pairs from the start of the range to a place, on one side if both are; asks for those not loaded. */
   async extend(place) {
     const { place: start, chosen } = this.start;
+    const side = (each) => !this.sides || each % this.across < this.across / 2;
     const first = Math.min(start, place);
-    const many = Math.abs(start - place) + 1;
+    const places = Array.from({ length: Math.abs(start - place) + 1 }, (_, at) => first + at);
+    const indices = places.filter((each) => side(start) !== side(place) || side(each) === side(place)).map((each) => this.index(each)).filter((index) => index >= 0);
+    let rows = indices.map((index) => this.pages.get(Math.floor(index / PAGE))?.[index % PAGE]?.row);
     this.cursor = place;
-    let rows = Array.from({ length: many }, (_, at) => this.at(first + at)?.row);
     const asked = (this.asked = {});
     if (rows.includes(undefined)) {
-      try {
-        ({ rows } = await ask("rows", { ...this.about(), start: first, count: many, numbers: true }));
-      } catch (error) {
-        say(error.message, true);
-        return;
-      }
+      const least = Math.min(...indices);
+      const found = await ask("rows", { ...this.about(), start: least, count: Math.max(...indices) - least + 1, numbers: true }).catch((error) => say(error.message, true));
+      rows = found ? indices.map((index) => found.rows[index - least]) : [];
     }
     if (asked !== this.asked) return; // the range has another end now
     this.every = false;
@@ -206,7 +231,7 @@ export class Grid {
   card(found, place) {
     const scores = Object.entries(found.scores);
     return h("button", {
-      type: "button", class: `card ${found.kept ? "kept" : "dropped"}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": place + 1, "data-row": found.row,
+      type: "button", class: `card ${found.kept ? "kept" : "dropped"}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": this.index(place) + 1, "data-row": found.row, "aria-label": called(found),
       click: (event) => {
         this.box.focus({ preventScroll: true });
         if (event.shiftKey) this.extend(place);
@@ -228,15 +253,25 @@ export class Grid {
 
   /** Moves the cursor and scrolls to its card; with `range` all pairs up to it are selected. */
   move(by, range = false) {
-    if (!this.listed) return;
-    const place = Math.min(this.listed - 1, Math.max(0, this.cursor + by));
-    if (range) this.extend(place);
-    else this.begin(place);
+    if (!this.places) return this.selected();
+    let to = Math.min(this.places - 1, Math.max(0, this.cursor + by));
+    while (to < this.places && this.index(to) < 0) to += by < 0 ? -1 : 1; // over the empty places next to a cut
+    while (this.index(to) < 0) to -= 1;
+    if (range) this.extend(to);
+    else this.begin(to);
+    if (!by) return undefined;
     const top = this.box.getBoundingClientRect().top + Math.floor(this.cursor / this.across) * this.tall;
     if (top < 60) scrollBy(0, top - 120);
     else if (top + this.tall > innerHeight - BAR) scrollBy(0, top + this.tall - innerHeight + BAR + 20);
     const found = this.at(this.cursor);
     if (found && now().pair !== null) change({ pair: found.row }, { replace: true });
+  }
+
+  /** Moves the focus, and the cursor if the card is there, to a pair that a link opens. */
+  find(row) {
+    for (const [place, card] of this.shown) if (card.dataset.row === String(row)) this.cursor = place;
+    this.box.focus({ preventScroll: true });
+    this.lay();
   }
 
   here() {
@@ -250,10 +285,24 @@ export class Grid {
   }
 }
 
+/** What is on the two sides of a cut. */
+function headings(cut) {
+  const near = (kept) => {
+    if (!cut) return "";
+    const [low, high] = [cut.low, cut.high].map((end) => end !== null);
+    const where = low && high ? (kept ? "just inside" : "just outside") : low === kept ? "just above" : "just below";
+    return [": ", foreign(cut.score), ` ${where} ${[cut.low, cut.high].filter((end) => end !== null).map(short).join(" to ")}`];
+  };
+  return [["Kept", "kept", true], ["Dropped", "dropped", false]].map(([text, kind, kept]) => h("p", { class: kind }, h("strong", null, text), near(kept)));
+}
+
+/** The name of a card for screen readers. */
+export const called = (found) => [brief(found.caption), found.kept ? "kept" : "dropped", found.reason, ...found.tags ?? []].filter(Boolean).join(", ");
+
 /** The image of a card, or the reason why there is none. */
 export function face(found) {
   const frame = h("span", { class: "face" });
-  const image = h("img", { src: imageUrl("small", found.row), alt: "", loading: "lazy", decoding: "async",
+  const image = h("img", { src: imageUrl("small", found.row), alt: brief(found.caption), loading: "lazy", decoding: "async",
     error: () => fill(frame, h("i", null, found.status === "ok" ? "no image" : found.status.replaceAll("_", " "))) });
   frame.append(image);
   return frame;
@@ -304,7 +353,8 @@ export class Controls {
     const words = (box, text) => { if (box !== document.activeElement) box.value = text; };
     words(this.caption, state.caption);
     if (this.near) words(this.near.elements[0], state.near?.text ?? "");
-    fill(this.choices, this.show(state), this.order(state));
+    refill(this.choices, this.show(state), this.order(state), h("label", { class: "field" }, "Images ",
+      h("select", { id: "size", change: (event) => change({ size: event.target.value }) }, ["small", "medium", "large"].map((size) => option(size, size, state.size)))));
     fill(this.filters, this.filtered(state, found));
   }
 
@@ -323,7 +373,7 @@ export class Controls {
         else change({ sort: value, column: "", descending: true });
       },
     },
-    option("random", "at random", sort), option("cut", "nearest the last cut", sort), option("row", state.near || state.lasso ? "nearest first" : "as in the pool", sort),
+    option("random", "at random", sort), option("cut", "kept | dropped, at the cut", sort), option("row", state.near || state.lasso ? "nearest first" : "as in the pool", sort),
     this.facts.columns.map((column) => h("optgroup", { label: column.name },
       option(`-${column.name}`, `${column.name}, highest first`, sort), option(`+${column.name}`, `${column.name}, lowest first`, sort),
       option(`*${column.name}`, `${column.name}, both ends`, sort)))));
