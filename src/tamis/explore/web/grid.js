@@ -263,6 +263,7 @@ export class Grid {
     const top = this.box.getBoundingClientRect().top + Math.floor(this.cursor / this.across) * this.tall;
     if (top < 60) scrollBy(0, top - 120);
     else if (top + this.tall > innerHeight - BAR) scrollBy(0, top + this.tall - innerHeight + BAR + 20);
+    this.lay();
     const found = this.at(this.cursor);
     if (found && now().pair !== null) change({ pair: found.row }, { replace: true });
   }
