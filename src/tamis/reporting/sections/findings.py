@@ -196,9 +196,17 @@ def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
     """Sums up the other `sections`. Each number has `rows`, `what` they are, and an `anchor` on the page or ""."""
     bad = [(status, rows) for status, rows in context.statuses.items() if status != "ok"]
     numbers = [_number(rows, status_words(status, rows), f"reject-{status}") for status, rows in bad]
+    pool = _largest_first([*numbers, *_numbers(sections["found"])])
+    known = {f"found-{each['ident']}": each for each in (sections["found"] or {"kinds": []})["kinds"]}
+    known |= {f"reject-{each['status']}": each for each in sections["rejects"]["rejects"]}
+    for each in pool:
+        more = known.get(each["anchor"], {})
+        each |= {"sentence": f"{each['rows']:,} {each['what']}", "rule": more.get("rule", ""),
+                 "column": more.get("column"), "pairs": more.get("pairs", []),
+                 "of_caption": any(w in each["anchor"] for w in ("language", "short", "caption"))}
     return {
         "rows": context.rows,
-        "pool": _largest_first([*numbers, *_numbers(sections["found"])]),
+        "pool": pool,
         "asked": bool(context.numbers or context.words),
         "subsets": [{"subset": subset, "drops": _drops(context, subset["place"])} for subset in context.names],
         "disagreements": _disagreements(sections["overlap"]),
