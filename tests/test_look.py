@@ -88,7 +88,7 @@ def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
     assert tamis("look", "pool", "--quiet").code == 0
     assert f"{told}: score with --transparency white, into another run" in caplog.text
     page = html.unescape(Path("look.html").read_text())
-    assert "images of a single colour once transparency is ignored" in page
+    assert "4 images (100 %) are a single colour once transparency is ignored." in page
     assert "tamis score --transparency white shows it on white" in page
     done = tamis("score", "pool", "--run", "run", "--recipe", "distinct", "-q")
     assert told in done.err

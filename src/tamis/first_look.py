@@ -27,7 +27,7 @@ from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, PoolSpec
 from tamis.recipe import PathLike, Recipe, load
-from tamis.reporting.formats import status_words
+from tamis.reporting.formats import in_words, status_words
 from tamis.run.fill import fill
 from tamis.run.local import Local
 from tamis.scoring import assembled, hidden_contents
@@ -208,7 +208,7 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
         for status, count in sorted(statuses.items(), key=lambda one: -one[1])
         if count and status not in ("ok", "json_broken", "duplicate_key")
     ]
-    parts += [f"{count:,} ({reason})" for reason, count in dropped.most_common(4)]
+    parts += [f"{count:,} {in_words(reason)}" for reason, count in dropped.most_common(4)]
     return f"Of {subset.keep.size:,} pairs it drops {', '.join(parts)}." if parts else "It drops none of these."
 
 

@@ -52,7 +52,7 @@ def test_a_subset_is_called_by_its_recipe_and_what_was_changed_of_it(
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("language.top_language is not en", "with a top language other than English"),
+        ("language.top_language is not en", "not English by DataComp's rule"),
         ("in none of english >= 0.02, words <= 4", "probably not in English"),
         ("clip below the cut", "below the cut of clip"),
         ("<b>whatever</b>", "<b>whatever</b>"),

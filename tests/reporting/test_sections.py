@@ -61,12 +61,12 @@ def three(run: Run) -> list[Subset]:
 def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> None:
     subsets = three(forty)
     said = sections_of(forty, subsets)["findings"]
-    assert [tuple(each.values()) for each in said["pool"]] == [
-        (4, "captions probably not in English", "found-language"),
-        (4, "tiny images", "found-tiny"),
+    assert [tuple(each[name] for name in ("rows", "sentence", "anchor")) for each in said["pool"]] == [
+        (4, "4 captions (10.0 %) are probably not in English.", "found-language"),
+        (4, "4 images (10.0 %) are tiny.", "found-tiny"),
     ]
     assert [tuple(each.values()) for each in said["subsets"][0]["drops"]] == [
-        (6, "with a top language other than English", "drop-0-1"),
+        (6, "not English by DataComp's rule", "drop-0-1"),
         (4, "with a tiny image", "drop-0-2"),
     ]
     by_clip, by_tmars = (set(np.flatnonzero(each.keep)) for each in subsets[1:])
@@ -78,7 +78,7 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
         tamis.select(forty, {"name": f"top {n}", "select": [{"top_n": {"score": "clip", "n": n}}]}) for n in (5, 9)
     ]
     assert "top 5 is part of top 9, which keeps 4 more." in shown(forty, parts, "findings")[1]
-    assert "Among 40 pairs: 4 captions probably not in English, 4 tiny images." in text
+    assert "4 captions (10.0 %) are probably not in English." in text
     assert f"by clip and by tmars disagree on {2 * len(by_clip - by_tmars)}: " in text
 
 
@@ -327,10 +327,10 @@ def test_only_groups_of_repeats_that_the_run_still_has_are_shown(tmp_path: Path)
     facts = {"largest_groups": groups, "method": "<b>any</b>"}
     line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": facts}
     subset = Subset(run=run, keep=np.array([1, 0, 0, 1, 1, 1], bool), recipe={"name": "once"}, funnel=[line])
-    (of,) = sections_of(run, [subset])["found"]["repeated"]["subsets"]
+    (of,) = sections_of(run, [subset])["found"]["repeated"]
     assert [(group["size"], [each.row for each in group["pairs"]]) for group in of["groups"]] == [(3, [4, 1, 2])]
     _, text = shown(run, [subset], "found")
-    assert text.index("All values") > text.index("stays ") < text.index("repeats it")
+    assert text.index("stays ") < text.index("repeats it")
     assert "method: <b>any</b>" in shown(run, [subset], "funnels")[1]
 
 
@@ -339,13 +339,14 @@ def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: 
     write_tar(tmp_path / "pool" / "00000.tar", [(f"{n}", pair(n) | {"jpg": images[n % 3]}) for n in range(5)])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["image_hash"], quiet=True)
     sections = sections_of(run, [every(run)])
-    (of,) = sections["found"]["repeated"]["subsets"]
+    (of,) = sections["found"]["repeated"]
     assert of["subset"] is None
     assert sorted(sorted(each.row for each in group["pairs"]) for group in of["groups"]) == [[0, 3], [1, 4]]
-    assert sections["findings"]["pool"] == [{"rows": 2, "what": "repeats", "anchor": "repeated-pool"}]
+    (copies,) = sections["findings"]["pool"]
+    assert (copies["sentence"], copies["anchor"]) == ("2 images (40.0 %) are near-copies of another.", "found-copies")
     once = tamis.select(run, "distinct")
     sections = sections_of(run, [every(run), once])
-    assert [each["subset"]["place"] for each in sections["found"]["repeated"]["subsets"]] == [1]
+    assert [each["subset"]["place"] for each in sections["found"]["repeated"]] == [1]
     assert 'href="#repeated-0"' in shown(run, [once], "galleries")[0]
 
 
@@ -422,4 +423,4 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
         assert each.painted[0] != each.painted[1] != each.thumbnail
         assert each.painted[1].startswith("data:image/")
     page = write_report(run, [], tmp_path / "report.html", open_pool(str(folder))).read_text()
-    assert page.count("text painted over:") == len(rows)
+    assert page.count("text outlined and painted over") == len(rows)

@@ -87,7 +87,7 @@ _NAME = r"(?:[\w-]+\.)?"
 #: Pattern of a reason -> words to follow a number: "6 with a tiny image", not "6 shorter_side below 200".
 _RULES = (
     # The most probable language is often wrong, so this does not claim what the caption is written in.
-    (rf"{_NAME}top_language is not en", "with a top language other than English"),
+    (rf"{_NAME}top_language is not en", "not English by DataComp's rule"),
     (rf"{_NAME}top_language is not (.+)", r"with a top language other than \1"),
     (rf"in none of {_NAME}english >= .+, {_NAME}words <= .+", "probably not in English"),
     (rf"{_NAME}status is not .+", "with a missing, empty or broken image or caption"),

@@ -36,7 +36,7 @@ SECTIONS: Mapping[str, tuple[str, str, Callable[[Context], Facts | None]]] = {
     "bench": ("Bench", "models trained on what each recipe keeps", bench.gather),
     "galleries": ("Galleries", "pairs just above and just below each cut", subsets.galleries),
     "overlap": ("Overlap", "what two subsets share, and where they disagree", subsets.overlap),
-    "found": ("Found in the pool", "examples of each finding, and repeated images", findings.found),
+    "found": ("Found in the pool", "each finding with captions and values; repeated images", findings.found),
     "rejects": ("Rejects", "pairs that cannot be read, and why", findings.rejects),
     "text": ("Written text", "pairs that match by the text in the image", text.gather),
     "scores": ("Scores", "a histogram of each score, with pairs from low to high", scores.gather),
@@ -115,7 +115,8 @@ def environment() -> jinja2.Environment:
     made.filters |= {name: getattr(formats, name) for name in names}
     made.filters |= {"link": link, "colour": formats.colour, "yaml": _yaml}
     made.globals |= {
-        "NONE": formats.NONE, "STATUSES": STATUSES, "CARD_MOST": CARD_MOST, "TEXT_MOST": TEXT_MOST, "SHOWN": SHOWN, "JOINED": charts.JOINED,
+        "NONE": formats.NONE, "STATUSES": STATUSES, "CARD_MOST": CARD_MOST, "TEXT_MOST": TEXT_MOST, "SHOWN": SHOWN,
+        "JOINED": charts.JOINED,
         "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries,
         "histogram_shapes": charts.histogram_shapes, "interval_shapes": charts.interval_shapes,
         "bench_tables": bench.tables, "disagreements": subsets.disagreements, "says": subsets.says,

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.arrays import Mask
+from tamis.data import STATUSES
 from tamis.errors import RecipeError
 from tamis.reporting.context import Context, Facts
-from tamis.reporting.formats import in_words, status_words
+from tamis.reporting.formats import in_words, plural, share, status_words
 from tamis.reporting.pairs import Group, first_of_each, shown_groups
 from tamis.selectors import Distinct
 
@@ -40,13 +41,19 @@ UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
 
 @dataclass(frozen=True, kw_only=True)
 class Trait:
-    """A trait of pairs: words for one and for several, and whether it `holds`. Cards show the first of `columns`."""
+    """What a finding is about: the words of its sentence, and whether a pair `holds` it (None: found in another way).
 
+    The sentence counts the `noun` and ends with `one` or `many`. Cards show the first of `columns`. `judged`: how many
+    flagged pairs of real pools were right, of how many that were checked by eye; None for a plain measure.
+    """
+
+    noun: str
     one: str
     many: str
     rule: str
-    columns: tuple[str, ...]
-    holds: Callable[..., Mask]
+    columns: tuple[str, ...] = ()
+    holds: Callable[..., Mask] | None = None
+    judged: tuple[int, int] | None = None
 
 
 def _another_language(top: Any, english: Any, words: Any) -> Mask:
@@ -60,76 +67,110 @@ def _another_language(top: Any, english: Any, words: Any) -> Mask:
 #: Name in `report.json` and in links -> trait.
 TRAITS: Mapping[str, Trait] = {
     "language": Trait(
-        one="caption probably not in English",
-        many="captions probably not in English",
+        noun="caption",
+        one="is probably not in English",
+        many="are probably not in English",
         rule=f"the most probable language is another, English has less than {ENGLISH:.0%}, and there are "
         f"{ENOUGH_WORDS} words or more (any number where a language has no spaces)",
         columns=("top_language", "english", "words"),
         holds=_another_language,
     ),
     "tiny": Trait(
-        one="tiny image",
-        many="tiny images",
+        noun="image",
+        one="is tiny",
+        many="are tiny",
         rule=f"the shorter side has fewer than {SHORTER_SIDE} pixels",
         columns=("shorter_side",),
         holds=lambda side: side < SHORTER_SIDE,
     ),
     "hidden": Trait(
-        one="image of a single colour once transparency is ignored",
-        many="images of a single colour once transparency is ignored",
+        noun="image",
+        one="is a single colour once transparency is ignored",
+        many="are a single colour once transparency is ignored",
         rule="such as black line art on a transparent background: tamis score --transparency white shows it on white",
         columns=("content_hidden",),
         holds=lambda hidden: hidden == 1,
     ),
     "elongated": Trait(
-        one="elongated image",
-        many="elongated images",
+        noun="image",
+        one="is elongated",
+        many="are elongated",
         rule=f"the longer side is more than {ASPECT_RATIO} times the shorter one",
         columns=("aspect_ratio",),
         holds=lambda ratio: ratio > ASPECT_RATIO,
     ),
     "short": Trait(
-        one="short caption",
-        many="short captions",
+        noun="caption",
+        one="is short",
+        many="are short",
         rule=f"fewer than {WORDS} words",
         columns=("words",),
         holds=lambda words: words < WORDS,
     ),
     "spelt": Trait(
-        one="image that spells out its caption",
-        many="images that spell out their captions",
+        noun="image",
+        one="spells out its caption",
+        many="spell out their captions",
         rule=f"text in the image shares {SHARED} or more consecutive characters with the caption",
         columns=("text_match",),
         holds=lambda shared: shared >= SHARED,
+    ),
+    "copies": Trait(
+        noun="image",
+        one="is a near-copy of another",
+        many="are near-copies of another",
+        rule="their perceptual hashes differ in a few bits and their thumbnails agree; the one to keep is not counted",
     ),
 }
 
 
 def found(context: Context) -> Facts | None:
-    """Finds the pairs with each trait, in one pass, and groups of repeated images; None if there are none."""
+    """Returns the findings, the most frequent first, and groups of `repeated` images; None if there are none."""
     columns = {context.run.columns[name][0]: name for name in reversed([*context.numbers, *context.words])}
-    asked = {ident: trait for ident, trait in TRAITS.items() if set(trait.columns) <= set(columns)}
+    asked = {ident: trait for ident, trait in TRAITS.items() if trait.holds and set(trait.columns) <= set(columns)}
 
     def masks(values: Mapping[str, Any]) -> dict[str, Mask]:
         return {
-            ident: trait.holds(*(values[columns[name]] for name in trait.columns)) for ident, trait in asked.items()
+            ident: trait.holds(*(values[columns[name]] for name in trait.columns))
+            for ident, trait in asked.items()
+            if trait.holds
         }
 
     needed = list(dict.fromkeys(columns[name] for trait in asked.values() for name in trait.columns))
     found = first_of_each(context.table, needed, masks, context.order, _SHOWN) if asked else {}
-    kinds = []
-    for ident, (count, rows) in sorted(found.items(), key=lambda item: (-item[1][0], item[0])):
-        if count:
-            trait, pairs = TRAITS[ident], [context.pair(row) for row in rows]
-            column = columns[trait.columns[0]]
-            kinds.append({"ident": ident, "what": trait.many, "rule": trait.rule, "column": column, "rows": count,
-                          "pairs": pairs})  # fmt: skip
-    repeated = _repeated(context)
+    repeats, repeated = _repeated(context)
+    members = [row for groups in repeated[:1] for group in groups["groups"] for row in group["rows"][:2]]
+    found["copies"] = repeats, members[:_SHOWN]
+    repeated = [
+        {**each, "groups": [{"size": group["size"], "pairs": [context.pair(row) for row in group["rows"]]}
+                            for group in each["groups"]]}
+        for each in repeated
+    ]  # fmt: skip
+    kinds = [
+        _finding(ident, rows, context.rows, columns, [context.pair(row) for row in first])
+        for ident, (rows, first) in sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+        if rows
+    ]
     return {"rows": context.rows, "kinds": kinds, "repeated": repeated} if kinds or repeated else None
 
 
-def _repeated(context: Context) -> Facts | None:
-    """Returns how many `pairs` repeat another, and the largest groups per subset; `subset` None: in the pool.
+def _finding(ident: str, rows: int, of: int, columns: Mapping[str, str], pairs: list[Any]) -> Facts:
+    trait = TRAITS[ident]
+    return {
+        "ident": ident,
+        "about": trait.noun,
+        "sentence": f"{plural(rows, trait.noun)} ({share(rows, of)}) {trait.one if rows == 1 else trait.many}.",
+        "rule": trait.rule,
+        "rows": rows,
+        "share": rows / of,
+        "column": columns[trait.columns[0]] if trait.columns else None,
+        "pairs": pairs,
+        "precision": trait.judged and "{} of {} that we checked by eye in real pools were right.".format(*trait.judged),
+    }
+
+
+def _repeated(context: Context) -> tuple[int, list[Facts]]:
+    """Returns how many pairs repeat another, and the largest `groups` of rows per `subset` (None: of the pool).
 
     The count is of a recipe that saw all pairs, else of `distinct`, else of a step that saw only some.
     """
@@ -140,19 +181,12 @@ def _repeated(context: Context) -> Facts | None:
             counts[before] = max(repeats, counts.get(before, 0))
     of_pool = _repeats_of_pool(context) if context.rows not in counts else None
     if not counts and of_pool is None:
-        return None
-    pairs = of_pool[0] if of_pool else counts.get(context.rows, max(counts.values(), default=0))
-    groups: list[tuple[Any, Any]] = [(context.names[place], found) for place, found in context.groups.items()]
+        return 0, []
+    repeats = of_pool[0] if of_pool else counts.get(context.rows, max(counts.values(), default=0))
+    groups: list[Facts] = [{"subset": context.names[place], "groups": of} for place, of in context.groups.items()]
     if not groups and of_pool and of_pool[1]:
-        groups = [(None, of_pool[1])]
-    subsets = [
-        {
-            "subset": name,
-            "groups": [{"size": each["size"], "pairs": [context.pair(row) for row in each["rows"]]} for each in found],
-        }
-        for name, found in groups
-    ]
-    return {"pairs": pairs, "subsets": subsets} if pairs or subsets else None
+        groups = [{"subset": None, "groups": of_pool[1]}]
+    return repeats, groups
 
 
 def _repeats_of_pool(context: Context) -> tuple[int, list[Group]] | None:
@@ -193,20 +227,19 @@ _ALIKE = 0.9
 
 
 def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
-    """Sums up the other `sections`. Each number has `rows`, `what` they are, and an `anchor` on the page or ""."""
-    bad = [(status, rows) for status, rows in context.statuses.items() if status != "ok"]
-    numbers = [_number(rows, status_words(status, rows), f"reject-{status}") for status, rows in bad]
-    pool = _largest_first([*numbers, *_numbers(sections["found"])])
-    known = {f"found-{each['ident']}": each for each in (sections["found"] or {"kinds": []})["kinds"]}
-    known |= {f"reject-{each['status']}": each for each in sections["rejects"]["rejects"]}
-    for each in pool:
-        more = known.get(each["anchor"], {})
-        each |= {"sentence": f"{each['rows']:,} {each['what']}", "rule": more.get("rule", ""),
-                 "column": more.get("column"), "pairs": more.get("pairs", []),
-                 "of_caption": any(w in each["anchor"] for w in ("language", "short", "caption"))}
+    """Sums up the other `sections`. Each has `rows`, a `sentence` or `what` they are, and an `anchor` or ""."""
+    pool = []
+    for each in (sections["rejects"] or {"rejects": []})["rejects"]:
+        status, rows = each["status"], each["rows"]
+        pool.append({
+            "anchor": f"reject-{status}", "about": status.partition("_")[0],
+            "sentence": f"{rows:,} {status_words(status, rows)} ({share(rows, context.rows)}).",
+            "rule": STATUSES.get(status, ""), "precision": None, "column": None, **each,
+        })  # fmt: skip
+    pool += [{**kind, "anchor": f"found-{kind['ident']}"} for kind in (sections["found"] or {"kinds": []})["kinds"]]
     return {
         "rows": context.rows,
-        "pool": pool,
+        "pool": _largest_first(pool),
         "asked": bool(context.numbers or context.words),
         "subsets": [{"subset": subset, "drops": _drops(context, subset["place"])} for subset in context.names],
         "disagreements": _disagreements(sections["overlap"]),
@@ -220,21 +253,6 @@ def _number(rows: int, what: str, anchor: str) -> Facts:
 
 def _largest_first(numbers: list[Facts]) -> list[Facts]:
     return sorted(numbers, key=lambda each: -int(each["rows"]))
-
-
-def _numbers(found: Facts | None) -> list[Facts]:
-    if found is None:
-        return []
-    numbers = []
-    for kind in found["kinds"]:
-        trait = TRAITS[kind["ident"]]
-        numbers.append(_number(kind["rows"], trait.one if kind["rows"] == 1 else trait.many, f"found-{kind['ident']}"))
-    repeated = found["repeated"]
-    if repeated and repeated["pairs"]:
-        first = repeated["subsets"][0]["subset"] if repeated["subsets"] else None
-        anchor = f"repeated-{first['place'] if first else 'pool'}" if repeated["subsets"] else ""
-        numbers.append(_number(repeated["pairs"], "repeat" if repeated["pairs"] == 1 else "repeats", anchor))
-    return numbers
 
 
 def _drops(context: Context, place: int) -> list[Facts]:
