@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from factories import caption, pair
 
 from tamis.errors import RecipeError
+from tamis.explore import near as near_module
 from tamis.explore.columns import HeldRun
 from tamis.explore.near import Near, components, inside_polygon
 from tamis.store.manifest import described
@@ -45,6 +47,28 @@ def test_words_find_what_the_captions_own_embedding_finds(clip_run: Path) -> Non
     found = Near(run).to_text(caption(3))
     cosines = images @ texts[3]
     assert cosines[found].tolist() == pytest.approx(np.sort(cosines)[::-1].tolist(), abs=1e-6)
+
+
+def test_the_encoder_is_loaded_ahead_only_if_this_machine_has_it(
+    clip_run: Path, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    class Counted(near_module.Executor):
+        def __init__(self, *settings: Any) -> None:
+            made.append("one")
+            super().__init__(*settings)
+
+    monkeypatch.setattr(near_module, "Executor", Counted)
+    for folder, here in [(clip_run, False), (run_folder, False), (clip_run, True)]:
+        near = Near(HeldRun(folder))
+        with monkeypatch.context() as patch:
+            if not here:
+                patch.setattr(near_module, "is_here", lambda model: False)
+            near.warm()
+        assert made == ["one"] * here
+    near.to_text("a boat")
+    assert made == ["one"]
 
 
 def test_an_image_finds_itself_first_and_the_order_of_its_row(clip_run: Path) -> None:

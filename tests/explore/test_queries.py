@@ -120,11 +120,31 @@ def test_orders_are_what_they_say(explorer: Explorer) -> None:
     highest = order(sort="score", column="characters")
     characters = explorer.run.to_numpy("characters")
     assert characters[highest].tolist() == sorted(characters.tolist(), reverse=True)
-    nearest = np.abs(words[order(sort="cut")] - 5)
-    assert nearest.tolist() == sorted(nearest.tolist())
+    rows = order(sort="cut")  # kept and dropped in turn, each from the cut on
+    few, kept = 2 * min(np.sum(words >= 5), np.sum(words < 5)), words[rows] >= 5
+    assert kept[:few].tolist() == [True, False] * (few // 2)
+    for side in (kept, ~kept):
+        nearest = np.abs(words[rows][side] - 5)
+        assert nearest.tolist() == sorted(nearest.tolist())
+    assert sorted(rows) == list(range(60))
     ends = order(sort="extremes", column="characters")
     assert (characters[ends[0]], characters[ends[1]]) == (characters.min(), characters.max())
     assert sorted(ends) == sorted(order()) == list(range(60)) != order()
+
+
+def test_what_another_step_drops_is_not_next_to_the_cut(explorer: Explorer) -> None:
+    """It may have any score, and the cut had no say in it."""
+    words, characters = explorer.run.to_numpy("words"), explorer.run.to_numpy("characters")
+    early = {"at_most": {"score": "characters", "value": float(np.nanmedian(characters)), "missing": "drop"}}
+    recipe = {"name": "two", "select": [early, *RECIPES[1]["select"]]}
+    rows = explorer.view(View(sort="cut"), recipe)[0]
+    dropped = rows[~explorer.choose(recipe).keep[rows]]
+    late = (words[dropped] < 5) & (characters[dropped] <= np.nanmedian(characters))
+    assert 0 < late.sum() < late.size
+    assert late.tolist() == sorted(late.tolist(), reverse=True)
+    sides = explorer.sides(rows, recipe)
+    assert sides == {"counts": [rows.size - late.size, late.size], "cut": {"score": "words", "low": 5.0, "high": None}}
+    assert explorer.sides(rows, RECIPES[0]) == {"counts": [60, 0], "cut": None}
 
 
 def test_filters_narrow_a_view(explorer: Explorer) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Float32s, Mask, Rows
+from tamis.arrays import U64, Float32s, Float64s, Mask, Rows
 from tamis.data import Column
 from tamis.errors import RecipeError, check_words
 from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
@@ -172,8 +172,9 @@ LONGEST = 1_000
 class View:
     """Filters and order of the rows to show: code of a reason (0: any), ranges (ends included), words, caption text.
 
-    The order "cut" begins with the pairs nearest to the recipe's last threshold, "extremes" alternates lowest and
-    highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for any.
+    The order "cut" alternates kept and dropped pairs, those nearest to the recipe's last threshold first, "extremes"
+    lowest and highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for
+    any.
     """
 
     show: Literal["all", "kept", "dropped", "good", "bad", "labelled"] = "all"
@@ -227,18 +228,34 @@ def rows_of(
     if view.sort == "random":
         return first(order[rows]), total
     if view.sort == "cut":
-        cut = subset.verdict.ranking
-        if cut is None:
-            raise RecipeError("the recipe has no threshold on a score, so nothing is near it")
-        distance = np.abs(cut.distance(parse(cut.score).values(run.table(subset.verdict.names))))
-        return first(distance[rows]), total
+        keys, keep = _from_cut(run, subset)[rows], subset.keep[rows]
+        sides = (smallest(rows[side], keys[side], order.__getitem__, LISTED) for side in (keep, ~keep))
+        return alternating(*sides)[:LISTED], total
     check_kind(table, view.column, "number")
     values = whole_column(table, view.column)[rows]
     if view.sort == "score":
         return first(-values if view.descending else values), total
-    both = np.stack([first(values), first(-values)], axis=1).reshape(-1)
+    both = alternating(first(values), first(-values))
     _, unique = np.unique(both, return_index=True)
     return both[np.sort(unique)[:LISTED]], total
+
+
+def alternating(one: Rows, other: Rows) -> Rows:
+    """Returns the rows of two lists in turn; the rest of the longer list follows."""
+    n = min(one.size, other.size)
+    return np.concatenate([np.stack([one[:n], other[:n]], axis=1).reshape(-1), one[n:], other[n:]])
+
+
+def _from_cut(run: Run, subset: Subset) -> Float64s:
+    """Returns the distance of each row from the recipe's last threshold; 0 for all rows if it has none.
+
+    It is infinite for rows that another step drops: they are not dropped for being below this threshold.
+    """
+    cut, codes = subset.verdict.ranking, subset.verdict.dropped_by
+    if cut is None:
+        return np.zeros(subset.keep.size)
+    distance = np.abs(cut.distance(parse(cut.score).values(run.table(subset.verdict.names))))
+    return distance if codes is None else np.where(subset.keep | (codes == cut.code), distance, np.inf)
 
 
 def check_kind(table: Table, column: str, kind: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,12 +17,14 @@ from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor
 from tamis.ids import scramble
-from tamis.models.reference import resolve
+from tamis.models.reference import is_here, resolve
 from tamis.pool.images import decode
 from tamis.pool.source import PoolSpec
 from tamis.reporting.pairs import smallest
 from tamis.storage import files
 from tamis.store.run import Run
+
+log = logging.getLogger(__name__)
 
 #: Maximum number of rows that a search lists, and that a map shows.
 NEAREST, SAMPLE = 2_000, 200_000
@@ -56,7 +59,7 @@ class Near:
         self._projections: dict[str, Projection] = {}
         self._images: dict[str, Float32s] = {}
         self._executor: Executor | None = None
-        self._guard = threading.Lock()
+        self._guard, self._encoding = threading.Lock(), threading.Lock()
 
     def _name(self) -> str:
         if self.image is None:
@@ -70,6 +73,15 @@ class Near:
         """Returns the rows whose images are nearest to a text, by the model that embedded them; the nearest first."""
         name = self._name()
         return self._nearest(name, self._embedded(name, TextEmbedding, Captions(), text))[0]
+
+    def warm(self) -> None:
+        """Loads the encoder of searches by words, unless it would have to be downloaded."""
+        try:
+            name = self._name()
+            if is_here(self._run.table().about(name)["settings"]["model"]):
+                self._embedded(name, TextEmbedding, Captions(), "warm")
+        except Exception as error:  # a model may raise anything; the search will report it
+            log.info("the encoder of searches was not loaded: %s", error)
 
     def add_image(self, data: bytes) -> str:
         """Embeds an image file as the pool's images were, and returns its key for `to_image`."""
@@ -105,7 +117,7 @@ class Near:
                 f"the run's {name} were made elsewhere, by a model that is not known here: search by a pair instead"
             )
         node = kind(model=about["settings"]["model"])
-        with self._guard:
+        with self._encoding:
             if self._executor is None:
                 known, now = about.get("models", {}).get(node.model), resolve(node.model).digest
                 if known not in (None, now):

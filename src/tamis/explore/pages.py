@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class Pages:
             "pair": self._pair,
             "map": self._map,
             "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
+            "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
             "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
         }
 
@@ -63,7 +65,8 @@ class Pages:
         here = rows[start : start + min(_MOST, max(0, int(asked.get("count", 60))))].tolist()
         self.images.read_soon(here)
         cards = self.explorer.cards(here, recipe, _names(asked.get("columns", [])))
-        return {"total": total, "listed": int(rows.size), "start": start, "cards": cards}
+        sides = self.explorer.sides(rows, recipe) if view.sort == "cut" else None
+        return {"total": total, "listed": int(rows.size), "start": start, "cards": cards, "sides": sides}
 
     def _label(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         label = asked["label"]

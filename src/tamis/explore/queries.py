@@ -202,6 +202,13 @@ class Explorer:
         """
         return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.labels.version)
 
+    def sides(self, rows: Rows, recipe: Recipe) -> dict[str, Any]:
+        """Returns how many of some rows a recipe keeps and drops, and its last threshold."""
+        subset = self.choose(recipe)
+        kept, cut = int(np.count_nonzero(subset.keep[rows])), subset.verdict.ranking
+        ends = {"score": cut.score, "low": cut.low, "high": cut.high} if cut else None
+        return {"counts": [kept, int(rows.size) - kept], "cut": ends}
+
     def _order_rows(self, asked: View, recipe: str, compared: str, search: str, version: int) -> tuple[Rows, int]:
         among: Mask | None = None
         if asked.region:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tamis.data import Node, Sample, Samples, Signal
-from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError
+from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError, first_line
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.ids import image_xxh3
@@ -253,7 +253,7 @@ def _stamp(task: Task) -> str:
         return task.shard.stamp()
     except Exception as error:
         kind = UnreachedError if unreached(error) else ShardError
-        raise kind(f"{task.shard.url}: cannot be read: {type(error).__name__}: {error}") from error
+        raise kind(f"{task.shard.url}: cannot be read: {first_line(error)}") from error
 
 
 class BatchReader:

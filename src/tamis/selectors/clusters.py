@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tamis import __version__
 from tamis.arrays import Float32s, Floats, Mask, Rows, load_array
 from tamis.data import Column
-from tamis.errors import RecipeError, RunError, at_least_one, check_words, needs_extra
+from tamis.errors import RecipeError, RunError, at_least_one, check_words, first_line, needs_extra
 from tamis.ids import fingerprint, scramble
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
@@ -311,7 +311,8 @@ def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Fl
         raise RecipeError(f"image_based: {error}") from error
     except (OSError, ValueError) as error:
         raise RecipeError(
-            f"image_based: {path} is neither a run folder nor a .npy file of embeddings ({error})"
+            f"image_based: {path} is neither a run folder nor a .npy file of embeddings "
+            f"({getattr(error, 'strerror', None) or first_line(error)})"
         ) from error
 
 

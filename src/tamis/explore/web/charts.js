@@ -72,7 +72,7 @@ export class ScoresPane {
 
   update(found = this.found) {
     this.found = found;
-    for (const [name, chart] of this.charts) chart.update(found?.bars?.[name], found?.kept ?? 0);
+    for (const [name, chart] of this.charts) chart.update(found?.bars?.[name], found?.cuts ?? []);
     if (this.heatBox) this.drawHeat();
     if (this.wordsBox) this.drawWords();
   }
@@ -87,7 +87,7 @@ export class ScoresPane {
     if (!found || this.heatKey !== key || box !== this.heatBox) return;
     const down = found.pool.length;
     const across = found.pool[0].length;
-    const canvas = h("canvas", { width: across * 6, height: down * 6, role: "img", "aria-label": `How many pairs have which ${x} (across) and ${y} (upwards)` });
+    const canvas = h("canvas", { id: "heat", width: across * 6, height: down * 6, role: "application", tabindex: 0, "aria-label": `How many pairs have which ${x} (across) and ${y} (upwards). Arrow keys move, Enter shows the pairs` });
     const context = canvas.getContext("2d");
     const style = getComputedStyle(document.documentElement);
     const most = Math.log1p(Math.max(...found.pool.flat(), 1));
@@ -99,23 +99,43 @@ export class ScoresPane {
         context.fillRect(along * 6, (down - 1 - at) * 6, 6, 6);
       }));
     };
-    paint(found.pool, "--bar");
-    paint(found.kept, "--accent");
-    const told = h("p", { class: "hint" }, "Click a cell for its pairs. Grey: the pool. Coloured: kept.");
+    const told = h("p", { class: "hint", role: "status" }, "Click a cell for its pairs. Grey: the pool. Coloured: kept.");
+    const draw = () => {
+      context.clearRect(0, 0, canvas.width, canvas.height);
+      paint(found.pool, "--bar");
+      paint(found.kept, "--accent");
+    };
+    const look = ([along, at]) => {
+      this.cell = [Math.min(across - 1, Math.max(0, along)), Math.min(down - 1, Math.max(0, at))];
+      [along, at] = this.cell;
+      draw();
+      context.globalAlpha = 1;
+      context.strokeStyle = style.getPropertyValue("--ink");
+      context.strokeRect(along * 6 + 0.5, (down - 1 - at) * 6 + 0.5, 5, 5);
+      told.textContent = `${count(found.pool[at][along])} pairs, ${count(found.kept[at][along])} kept`;
+    };
     const cell = (event) => {
       const box = canvas.getBoundingClientRect();
-      const along = Math.min(across - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * across)));
-      const at = Math.min(down - 1, Math.max(0, down - 1 - Math.floor(((event.clientY - box.top) / box.height) * down)));
-      return [along, at];
+      return [Math.floor(((event.clientX - box.left) / box.width) * across), down - 1 - Math.floor(((event.clientY - box.top) / box.height) * down)];
     };
-    canvas.addEventListener("pointermove", (event) => {
-      const [along, at] = cell(event);
-      told.textContent = `${count(found.pool[at][along])} pairs, ${count(found.kept[at][along])} kept`;
-    });
-    canvas.addEventListener("click", (event) => {
-      const [along, at] = cell(event);
+    const open = () => {
+      const [along, at] = this.cell;
       const others = now().ranges.filter(([name]) => name !== x && name !== y);
       change({ ranges: [...others, rangeOf(x, found.x, found.ends[0], along, across), rangeOf(y, found.y, found.ends[1], at, down)], view: "grid" });
+    };
+    this.cell ??= [0, 0];
+    draw();
+    canvas.addEventListener("pointermove", (event) => look(cell(event)));
+    canvas.addEventListener("click", (event) => {
+      look(cell(event));
+      open();
+    });
+    canvas.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] }[event.key];
+      if (by) look([this.cell[0] + by[0], this.cell[1] + by[1]]);
+      else if (event.key === "Enter") open();
+      else return;
+      event.preventDefault();
     });
     const pick = (which, chosen) => h("select", {
       id: `heat-${which}`, "aria-label": which ? "Upwards" : "Across",
@@ -160,27 +180,44 @@ class Chart {
     this.most = most;
     this.kept = h("path", { class: "kept" });
     this.marks = h("g", null);
-    this.svg = h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" },
-      h("path", { class: "pool", d: outline(histogram.pool, most) }), this.kept, this.marks);
+    this.at = h("rect", { class: "at", y: 0, width: WIDTH / histogram.pool.length, height: HEIGHT });
+    this.svg = h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "slider", tabindex: 0, "aria-valuemin": 1, "aria-valuemax": histogram.pool.length, keydown: (event) => this.key(event) },
+      h("path", { class: "pool", d: outline(histogram.pool, most) }), this.kept, this.marks, this.at);
     this.note = h("figcaption", { class: "ends" });
     this.box = h("figure", { class: "chart" },
       h("div", { class: "bar" }, h("h3", { title: column?.about || null }, foreign(name)),
         h("button", { type: "button", class: "plain", "aria-label": `Close ${name}`, title: "Close", click: close }, "×")),
       this.svg, this.note);
     this.drag();
+    this.go(0);
   }
 
-  update(bars, kept) {
+  /** The bar that the arrow keys reach and Enter looks at. */
+  go(place) {
+    const [low, high] = this.histogram.edges;
+    const many = this.histogram.pool.length;
+    this.bin = Math.min(many - 1, Math.max(0, place));
+    this.at.setAttribute("x", (this.bin * WIDTH) / many);
+    this.svg.setAttribute("aria-valuenow", this.bin + 1);
+    const [from, to] = [this.bin, this.bin + 1].map((end) => short(low + (end * (high - low)) / many));
+    this.svg.setAttribute("aria-valuetext", `${from} to ${to}: ${count(this.histogram.pool[this.bin])} pairs. Enter shows them`);
+  }
+
+  key(event) {
+    const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -1e9, End: 1e9 }[event.key];
+    const [low, high] = this.histogram.edges;
+    if (by) this.go(this.bin + by);
+    else if (event.key === "Enter") this.bar(low + ((this.bin + 0.5) * (high - low)) / this.histogram.pool.length);
+    else return;
+    event.preventDefault();
+  }
+
+  update(bars, cuts) {
     const [low, high] = this.histogram.edges;
     if (bars) this.kept.setAttribute("d", outline(bars, this.most));
     const total = bars?.reduce((sum, value) => sum + value, 0) ?? 0;
     this.svg.setAttribute("aria-label", `${this.name}: from ${short(low)} to ${short(high)}, ${count(total)} kept pairs have it`);
-    const lines = [];
-    for (const step of now().recipe.select.filter((step, place) => !now().off.includes(place))) {
-      const settings = settingsOf(step);
-      if (!CUTS.includes(nameOf(step)) || settings.score !== this.name) continue;
-      for (const end of [settings.value, settings.low, settings.high]) if (typeof end === "number") lines.push(end);
-    }
+    const lines = cuts.filter((cut) => cut.score === this.name).flatMap((cut) => [cut.low, cut.high]).filter(Number.isFinite);
     const x = (value) => (high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) * WIDTH : WIDTH / 2);
     const brushed = now().ranges.filter(([name]) => name === this.name);
     this.marks.replaceChildren(

@@ -25,22 +25,43 @@ function add(element, children) {
   }
 }
 
-/** Replaces the children of an element. Focus and caret move to the new element with the same `id`. */
+const FOCUSABLE = "button:not(:disabled), select, input, [tabindex]";
+
+/**
+ * Replaces the children of an element. Focus and caret move to the new element with the same `id`; without one, to the
+ * element in the same place, or to the pane. Else the focus would be lost, and the next Tab would start at the top.
+ */
 export function fill(element, ...children) {
   const before = element.contains(document.activeElement) ? document.activeElement : null;
   const caret = before && "selectionStart" in before ? [before.selectionStart, before.selectionEnd] : [null];
+  const place = before ? [...element.querySelectorAll(FOCUSABLE)].indexOf(before) : -1;
   element.replaceChildren();
   add(element, children);
-  const now = before?.id ? document.getElementById(before.id) : null;
+  if (!before || before === element) return;
+  const same = before.id ? document.getElementById(before.id) : null;
+  const others = [...element.querySelectorAll(FOCUSABLE)];
+  const now = same && !same.disabled ? same : others[Math.min(place, others.length - 1)] ?? element.closest("[tabindex]");
   now?.focus({ preventScroll: true });
-  if (caret[0] !== null) now?.setSelectionRange?.(...caret); // null: a box for numbers has none
+  if (caret[0] !== null && now === same) now.setSelectionRange?.(...caret); // null: a box for numbers has none
 }
 
+/** As `fill`, unless the new children look like the old ones: a redraw between the press of a button and its release would lose the click. */
+export function refill(element, ...children) {
+  const fresh = h("div", null, ...children).childNodes;
+  const old = element.childNodes;
+  if (fresh.length !== old.length || [...fresh].some((node, place) => !node.isEqualNode(old[place]))) fill(element, [...fresh]);
+}
+
+// Controls, bidirectional overrides and zero-width characters can make a text look like another one.
+const seen = (text) => String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u200b\u2060\ufeff]/g, "\u2423");
+
 /** Text from the pool: isolated in its own direction, with invisible characters made visible. */
-export function foreign(text, attributes) {
-  // Controls, bidirectional overrides and zero-width characters can make a text look like another one.
-  const seen = String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u200b\u2060\ufeff]/g, "\u2423");
-  return h("bdi", { dir: "auto", ...attributes }, seen);
+export const foreign = (text, attributes) => h("bdi", { dir: "auto", ...attributes }, seen(text));
+
+/** A caption as the name of its image, for screen readers. */
+export function brief(caption) {
+  const text = seen(caption ?? "").trim() || "no caption";
+  return text.length > 160 ? `${text.slice(0, 160)} …` : text;
 }
 
 export const count = (value) => Math.round(value).toLocaleString("en");

@@ -1,11 +1,12 @@
 // Pairs as cards. Only visible cards are in the page.
 
-import { h, fill, foreign, count, short, say } from "./dom.js";
+import { h, fill, refill, foreign, brief, count, short, say } from "./dom.js";
 import { ask, imageUrl, send } from "./ask.js";
 import { now, change, active, regionOf } from "./state.js";
 
-const CARD = 208; // the least width of a card
+const CARD = { small: 104, medium: 208, large: 320 }; // the least width of a card
 const GAP = 12;
+const SPLIT = 28; // between kept and dropped pairs
 const PAGE = 60;
 
 export class Grid {
@@ -13,45 +14,47 @@ export class Grid {
   constructor(about) {
     this.about = about;
     this.pages = new Map();
-    this.total = 0;
     this.listed = 0;
+    this.places = 0; // on the page: those of the listed pairs, and the empty ones next to a cut
+    this.sides = null; // the numbers of kept and dropped pairs, if they are next to each other
     this.cursor = 0;
-    this.told = h("p", { class: "told" });
+    this.told = h("p", { class: "told", role: "status" });
+    this.heads = h("div", { class: "sides", hidden: true });
     this.inside = h("div", { class: "inside", role: "presentation" });
-    this.box = h("div", { class: "grid", role: "listbox", tabindex: 0, "aria-label": "Pairs: j, k and arrows move, Enter opens, g and b label", keydown: (event) => this.key(event) }, this.inside);
+    this.box = h("div", { role: "listbox", tabindex: 0, "aria-label": "Pairs: j, k and arrows move, Enter opens, g and b label", keydown: (event) => this.key(event) }, this.inside);
     this.shown = new Map();
     new ResizeObserver(() => this.lay()).observe(this.box);
     window.addEventListener("scroll", () => this.lay(), { passive: true });
   }
 
-  /** Loads the rows again; the old cards stay until the answer comes. */
+  /** Loads the rows again; the old cards stay, in grey, until the answer comes. */
   async load() {
     const question = (this.question = {});
+    this.box.setAttribute("aria-busy", "true");
+    if (now().near) fill(this.told, h("span", { class: "busy" }), "Looking for images ", like(now().near), " …");
     let found;
+    let problem = "";
     try {
       found = await ask("rows", { ...this.about(), start: 0, count: PAGE });
     } catch (error) {
-      if (question === this.question) {
-        this.total = this.listed = 0;
-        this.pages.clear();
-        this.lay(true);
-        fill(this.told, error.message);
-      }
-      return;
+      found = { cards: [], total: 0, listed: 0, sides: null };
+      problem = error.message;
     }
     if (question !== this.question) return; // a newer question is on its way
+    this.box.removeAttribute("aria-busy");
     this.pages.clear();
     this.pages.set(0, found.cards);
-    this.total = found.total;
     this.listed = found.listed;
-    this.cursor = Math.min(this.cursor, Math.max(0, this.listed - 1));
-    fill(this.told, `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
+    this.sides = found.sides?.counts.every(Boolean) ? found.sides.counts : null;
+    fill(this.told, problem || `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
       found.total > found.listed ? `, the first ${count(found.listed)} of this order can be scrolled through` : "");
+    fill(this.heads, headings(found.sides?.cut));
     this.lay(true);
+    this.move(0);
   }
 
   async page(number) {
-    if (this.pages.has(number)) return;
+    if (this.pages.has(number) || this.box.ariaBusy) return;
     const question = this.question;
     this.pages.set(number, null);
     try {
@@ -66,22 +69,40 @@ export class Grid {
   }
 
   at(place) {
-    return this.pages.get(Math.floor(place / PAGE))?.[place % PAGE] ?? null;
+    const index = this.index(place);
+    return this.pages.get(Math.floor(index / PAGE))?.[index % PAGE] ?? null;
+  }
+
+  /** The number in the list of the pair at a place, -1 for an empty place. With two sides, they take turns in the list. */
+  index(place) {
+    if (!this.sides) return place < this.listed ? place : -1;
+    const half = this.across / 2;
+    const column = place % this.across;
+    const side = column < half ? 0 : 1;
+    const nth = Math.floor(place / this.across) * half + column - side * half;
+    const both = Math.min(...this.sides);
+    return nth >= this.sides[side] ? -1 : nth < both ? 2 * nth + side : both + nth;
   }
 
   lay(anew = false) {
     const width = this.box.clientWidth;
     if (!width) return;
-    const least = width < 480 ? 150 : CARD;
-    const across = Math.max(1, Math.floor((width + GAP) / (least + GAP)));
-    const side = (width - GAP * (across - 1)) / across;
-    const tall = Math.round(side * 0.82) + 112;
+    const { size } = now();
+    const least = width < 480 ? CARD[size] * 0.72 : CARD[size];
+    const split = this.sides ? SPLIT : 0;
+    let across = Math.max(1, Math.floor((width - split + GAP) / (least + GAP)));
+    if (this.sides) across = Math.max(2, across - (across % 2));
+    const side = (width - split - GAP * (across - 1)) / across;
+    const tall = Math.round(side * 0.82) + (size === "small" ? 0 : 112);
     this.across = across;
     this.tall = tall + GAP;
-    this.inside.style.height = `${Math.max(0, Math.ceil(this.listed / across) * this.tall - GAP)}px`;
+    this.places = this.sides ? Math.ceil(Math.max(...this.sides) / (across / 2)) * across : this.listed;
+    this.heads.hidden = !this.sides;
+    this.box.className = `grid ${size}${this.sides ? " split" : ""}`;
+    this.inside.style.height = `${Math.max(0, Math.ceil(this.places / across) * this.tall - GAP)}px`;
     const top = this.box.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(-top / this.tall) - 1) * across;
-    const last = Math.min(this.listed, (Math.ceil((innerHeight - top) / this.tall) + 1) * across);
+    const last = Math.min(this.places, (Math.ceil((innerHeight - top) / this.tall) + 1) * across);
     if (anew) {
       for (const card of this.shown.values()) card.remove();
       this.shown.clear();
@@ -93,19 +114,23 @@ export class Grid {
       }
     }
     for (let place = first; place < last; place += 1) {
+      const index = this.index(place);
+      if (index < 0) continue;
       let card = this.shown.get(place);
       if (!card) {
         const found = this.at(place);
-        if (!found) this.page(Math.floor(place / PAGE));
-        card = found ? this.card(found, place) : h("div", { class: "card waiting" });
-        if (found) this.shown.set(place, card);
-        else card = null;
-        if (card) this.inside.append(card);
+        if (!found) {
+          this.page(Math.floor(index / PAGE));
+          continue;
+        }
+        card = this.card(found, place);
+        this.shown.set(place, card);
+        this.inside.append(card);
       }
-      if (!card) continue;
+      const column = place % across;
       card.style.width = `${side}px`;
       card.style.height = `${tall}px`;
-      card.style.transform = `translate(${(place % across) * (side + GAP)}px, ${Math.floor(place / across) * this.tall}px)`;
+      card.style.transform = `translate(${column * (side + GAP) + (column < across / 2 ? 0 : split)}px, ${Math.floor(place / across) * this.tall}px)`;
       card.classList.toggle("here", place === this.cursor);
       card.setAttribute("aria-selected", String(place === this.cursor));
     }
@@ -116,7 +141,7 @@ export class Grid {
   }
 
   key(event) {
-    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.across, ArrowDown: this.across, Home: -this.listed, End: this.listed }[event.key];
+    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.across, ArrowDown: this.across, Home: -this.places, End: this.places }[event.key];
     if (by === undefined || event.target !== this.box || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
     event.preventDefault();
     this.move(by);
@@ -125,7 +150,7 @@ export class Grid {
   card(found, place) {
     const scores = Object.entries(found.scores);
     return h("button", {
-      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": place + 1, "data-row": found.row,
+      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": this.index(place) + 1, "data-row": found.row, "aria-label": called(found),
       click: () => { this.cursor = place; this.box.focus({ preventScroll: true }); this.lay(); change({ pair: found.row }); },
     },
     face(found),
@@ -138,14 +163,25 @@ export class Grid {
 
   /** Moves the cursor and scrolls to its card. */
   move(by) {
-    if (!this.listed) return;
-    this.cursor = Math.min(this.listed - 1, Math.max(0, this.cursor + by));
+    if (!this.places) return;
+    let to = Math.min(this.places - 1, Math.max(0, this.cursor + by));
+    while (to < this.places && this.index(to) < 0) to += by < 0 ? -1 : 1; // over the empty places next to a cut
+    while (this.index(to) < 0) to -= 1;
+    this.cursor = to;
+    if (!by) return this.lay();
     const top = this.box.getBoundingClientRect().top + Math.floor(this.cursor / this.across) * this.tall;
     if (top < 60) scrollBy(0, top - 120);
     else if (top + this.tall > innerHeight) scrollBy(0, top + this.tall - innerHeight + 20);
     this.lay();
     const found = this.at(this.cursor);
     if (found && now().pair !== null) change({ pair: found.row }, { replace: true });
+  }
+
+  /** Moves the focus, and the cursor if the card is there, to a pair that a link opens. */
+  find(row) {
+    for (const [place, card] of this.shown) if (card.dataset.row === String(row)) this.cursor = place;
+    this.box.focus({ preventScroll: true });
+    this.lay();
   }
 
   here() {
@@ -158,10 +194,24 @@ export class Grid {
   }
 }
 
+/** What is on the two sides of a cut. */
+function headings(cut) {
+  const near = (kept) => {
+    if (!cut) return "";
+    const [low, high] = [cut.low, cut.high].map((end) => end !== null);
+    const where = low && high ? (kept ? "just inside" : "just outside") : low === kept ? "just above" : "just below";
+    return [": ", foreign(cut.score), ` ${where} ${[cut.low, cut.high].filter((end) => end !== null).map(short).join(" to ")}`];
+  };
+  return [["Kept", "kept", true], ["Dropped", "dropped", false]].map(([text, kind, kept]) => h("p", { class: kind }, h("strong", null, text), near(kept)));
+}
+
+/** The name of a card for screen readers. */
+export const called = (found) => [brief(found.caption), found.kept ? "kept" : "dropped", found.reason, found.label].filter(Boolean).join(", ");
+
 /** The image of a card, or the reason why there is none. */
 export function face(found) {
   const frame = h("span", { class: "face" });
-  const image = h("img", { src: imageUrl("small", found.row), alt: "", loading: "lazy", decoding: "async",
+  const image = h("img", { src: imageUrl("small", found.row), alt: brief(found.caption), loading: "lazy", decoding: "async",
     error: () => fill(frame, h("i", null, found.status === "ok" ? "no image" : found.status.replaceAll("_", " "))) });
   frame.append(image);
   return frame;
@@ -212,7 +262,8 @@ export class Controls {
     const words = (box, text) => { if (box !== document.activeElement) box.value = text; };
     words(this.caption, state.caption);
     if (this.near) words(this.near.elements[0], state.near?.text ?? "");
-    fill(this.choices, this.show(state), this.order(state));
+    refill(this.choices, this.show(state), this.order(state), h("label", { class: "field" }, "Images ",
+      h("select", { id: "size", change: (event) => change({ size: event.target.value }) }, ["small", "medium", "large"].map((size) => option(size, size, state.size)))));
     fill(this.filters, this.filtered(state, found));
   }
 
@@ -233,7 +284,7 @@ export class Controls {
         else change({ sort: value, column: "", descending: true });
       },
     },
-    option("random", "at random", sort), option("cut", "nearest the last cut", sort), option("row", state.near || state.lasso ? "nearest first" : "as in the pool", sort),
+    option("random", "at random", sort), option("cut", "kept | dropped, at the cut", sort), option("row", state.near || state.lasso ? "nearest first" : "as in the pool", sort),
     this.facts.columns.map((column) => h("optgroup", { label: column.name },
       option(`-${column.name}`, `${column.name}, highest first`, sort), option(`+${column.name}`, `${column.name}, lowest first`, sort),
       option(`*${column.name}`, `${column.name}, both ends`, sort)))));

@@ -2,8 +2,8 @@
 
 import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
-import { now, change, listen, read, begin, active, comparable } from "./state.js";
-import { RecipePane, startOf } from "./recipe.js";
+import { now, change, listen, read, begin, active, comparable, isEmpty } from "./state.js";
+import { RecipePane, fitting, shapeOf, startOf } from "./recipe.js";
 import { ScoresPane } from "./charts.js";
 import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
@@ -50,8 +50,8 @@ async function choose() {
 function head() {
   fill(place("head"),
     h("h1", null, h("span", { class: "brand" }, "Tamis"), " ", foreign(facts.run)),
-    h("p", { class: "quiet" }, `${count(facts.rows)} pairs`, facts.missing ? `, ${count(facts.missing)} shards are missing` : ""),
-    found ? h("p", { class: "kept-head" }, h("strong", null, count(found.kept)), " kept") : null,
+    facts.missing ? h("p", { class: "quiet" }, `${count(facts.missing)} shards are missing`) : null,
+    found ? h("p", { class: "kept-head" }, h("strong", { id: "kept" }, count(found.kept)), isEmpty() ? " pairs" : ` of ${count(facts.rows)} pairs kept`) : null,
     h("button", { id: "copy-link", type: "button", title: "The address holds all that you see; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"));
 }
 
@@ -69,7 +69,7 @@ function makeMain() {
   for (const name of ["labels", "above"]) parts[name] = h("div", { class: name });
   parts.tabs = h("nav", { class: "tabs", "aria-label": "Views" });
   parts.heading = h("h2", { class: "unseen" });
-  fill(place("main"), parts.tabs, parts.heading, parts.labels, parts.above, controls.box, grid.told, grid.box);
+  fill(place("main"), parts.tabs, parts.heading, parts.labels, parts.above, controls.box, grid.told, grid.heads, grid.box);
 }
 
 function drawMain() {
@@ -78,6 +78,7 @@ function drawMain() {
     h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text)));
   parts.heading.textContent = VIEWS[state.view];
   for (const part of [controls.box, grid.told, grid.box]) part.hidden = state.view === "copies";
+  grid.heads.hidden ||= state.view === "copies";
   fill(parts.above);
   map = state.view === "map" ? new MapView(parts.above, facts) : null;
   controls.draw(found);
@@ -90,6 +91,8 @@ async function drawView() {
     else if (now().view === "map") await map.draw();
     else if (now().view === "copies") await copies(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
+    else if (isEmpty()) await fitting(parts.above, facts);
+    else fill(parts.above);
   } catch (error) {
     fill(parts.above, h("p", { class: "problem" }, error.message));
   }
@@ -101,8 +104,8 @@ listen(async (state, before) => {
   const changed = (...keys) => keys.some((key) => JSON.stringify(state[key]) !== JSON.stringify(before[key]));
   document.title = `${state.recipe.name ?? "Tamis"} · Tamis`;
   const recipeChanged = changed("recipe", "off");
-  const dragged = recipeChanged && recipe.place.contains(document.activeElement) && document.activeElement.type === "range" && sameShape(state, before);
-  if (recipeChanged && !dragged) recipe.draw();
+  if (recipeChanged && shapeOf(state) === shapeOf(before)) recipe.sync();
+  else if (recipeChanged) recipe.draw();
   if (changed("charts", "heat")) await scores.draw();
   else if (recipeChanged && !sameColumns()) await scores.draw();
   else if (changed("ranges")) scores.update();
@@ -112,13 +115,15 @@ listen(async (state, before) => {
     controls.draw(found);
     reload();
   }
+  if (changed("size")) {
+    controls.draw(found);
+    grid.lay(true);
+  }
   if (recipeChanged) labelsLine();
   if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso"))) drawView();
   if (changed("pair")) panel.show(state.pair);
 });
 
-const shape = (state) => JSON.stringify([state.off, state.recipe.name, state.recipe.select.map((step) => (typeof step === "string" ? step : Object.keys(step)[0]))]);
-const sameShape = (state, before) => shape(state) === shape(before);
 const sameColumns = () => JSON.stringify(scores.columns()) === JSON.stringify([...scores.charts.keys()]);
 
 function labelsLine() {
@@ -152,8 +157,8 @@ document.addEventListener("keydown", (event) => {
     g: () => label(grid.here(), "good"), b: () => label(grid.here(), "bad"), u: unlabel,
   }[(event.ctrlKey || event.metaKey) && event.key === "z" ? "u" : event.ctrlKey || event.metaKey || event.altKey ? "" : event.key];
   // Letters are keys where the pairs, or an opened pair, have the focus. Elsewhere the user may be typing.
-  const opened = panel?.box.open && event.target.tagName !== "INPUT";
-  if (event.target !== grid?.box && !opened) {
+  const opened = panel?.box.open && !event.target.matches("input, select, textarea");
+  if (!grid?.box.contains(event.target) && !opened) {
     if (act && event.target === document.body) say("The keys work once the pairs have the focus: press Tab, or click between the pairs");
   } else if (act) {
     event.preventDefault();
@@ -198,9 +203,13 @@ async function start() {
   if (now().view === "rejects") drawView();
   labelsLine();
   await grid.load();
-  if (now().pair !== null) panel.show(now().pair);
+  if (now().pair !== null) {
+    grid.find(now().pair); // the focus returns to its card
+    panel.show(now().pair);
+  }
   wide.addEventListener("change", () => { folds(); grid.lay(true); });
   document.body.classList.add("ready");
+  if (facts.searchable) ask("warm").catch(() => {}); // the search reports what is wrong
 }
 
 start().catch((error) => fill(place("main"), h("p", { class: "problem", role: "alert" }, error.message)));

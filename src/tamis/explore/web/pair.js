@@ -1,6 +1,6 @@
 // One pair, in full: its image, its texts, every score with its percentile, every recipe's verdict.
 
-import { h, fill, foreign, count, short, copy } from "./dom.js";
+import { h, fill, foreign, brief, count, short, copy } from "./dom.js";
 import { ask, imageUrl } from "./ask.js";
 import { now, change } from "./state.js";
 import { face } from "./grid.js";
@@ -49,6 +49,7 @@ export class PairPanel {
 
   draw(found) {
     this.found = found;
+    this.box.setAttribute("aria-label", `Pair ${count(found.row)}: ${brief(found.caption)}`);
     fill(this.box, this.heading(found),
       h("div", { class: "pair" },
         h("div", { class: "left" }, this.image(found)),
@@ -65,7 +66,7 @@ export class PairPanel {
   image(found) {
     const why = (kind) => (kind === "large" ? `no image: ${found.status.replaceAll("_", " ")}` : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
     const large = (kind, alt) => h("img", { src: imageUrl(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, why(kind))) });
-    const frame = h("div", { class: "frame" }, large("large", found.caption ? "The pair's image" : "The pair's image, without a caption"));
+    const frame = h("div", { class: "frame" }, large("large", brief(found.caption)));
     const size = found.size[0] ? h("p", { class: "quiet" }, `${found.size[0]} × ${found.size[1]} pixels`) : null;
     if (found.painted !== "") return [frame, size];
     const swipe = h("button", { type: "button", id: "swipe", click: () => {

@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, percent, short, copy, say } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, active, undo, canUndo, isSaved } from "./state.js";
+import { now, change, active, undo, canUndo, isEmpty, isSaved } from "./state.js";
 
 const NAMES = {
   __proto__: null,
@@ -16,6 +16,42 @@ export const settingsOf = (step) => (typeof step === "string" ? {} : step[nameOf
 
 /** The recipe on the page after choosing a subset or a shipped recipe as a start. */
 export const startOf = (entry) => structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name });
+
+const spoken = (key, value) => (key === "n" ? count(value) : short(value));
+
+/** A recipe without the numbers that its controls change: while this stays the same, so do the controls. */
+export function shapeOf({ off, recipe }) {
+  const moved = [...CUTS, "top_fraction", "random_fraction", "top_n"];
+  const plain = (step) => Object.entries(settingsOf(step)).map(([key, value]) => [nameOf(step), key, typeof value === "number" ? 0 : value]);
+  return JSON.stringify([off, recipe.saved, recipe.select.map((step) => (moved.includes(nameOf(step)) ? plain(step) : step))]);
+}
+
+/** The change of state that starts from a recipe: the pairs next to its cut are shown. */
+const starting = (entry) => ({ recipe: entry ? startOf(entry) : { name: "mine", select: [] }, off: [], reason: 0, sort: entry ? "cut" : "random", view: "grid" });
+
+// Recipes that may take minutes on a large run: they are counted only when chosen.
+const SLOW = /clipcov|semdedup|image_based/;
+
+/** The recipes that fit the run, each with the share that it keeps: shown while the recipe has no step. */
+export async function fitting(place, facts) {
+  const some = facts.recipes.filter((entry) => entry.start && entry.name !== "no-filter");
+  const shares = some.map(() => h("span", { class: "number" }));
+  const list = h("ul", { class: "fits" }, some.map((entry, number) => h("li", null,
+    h("button", { type: "button", id: `fit-${number}`, click: () => change(starting(entry)) },
+      h("b", null, foreign(entry.name)), shares[number], h("span", { class: "about" }, entry.about?.match(/^.*?\.(?=\s|$)/s)?.[0] ?? "A saved subset.")))));
+  fill(place, h("h3", null, some.length ? "Recipes that fit this run: choose one to see what it keeps and drops" : "No recipe fits this run yet"), list);
+  for (const [number, entry] of some.entries()) {
+    if (!list.isConnected) return;
+    if (SLOW.test(JSON.stringify(entry.recipe)) && facts.rows > 100_000) continue;
+    try {
+      // Without `signals`: the server would warn of each model that is not the recipe's own.
+      entry.kept ??= (await ask("choose", { recipe: { ...entry.recipe, signals: undefined } })).kept;
+      fill(shares[number], `keeps ${percent(entry.kept, facts.rows)}`, h("i", { style: { width: `${(100 * entry.kept) / facts.rows}%` } }));
+    } catch {
+      shares[number].closest("li").remove(); // it needs a file or a setting
+    }
+  }
+}
 
 /** The change of state that removes a step; the other steps stay on or off. */
 export const without = (recipe, off, place) => ({
@@ -54,6 +90,7 @@ export class RecipePane {
       this.place,
       h("div", { class: "bar" },
         h("h2", null, "Recipe"),
+        // Not `disabled`: that would take the focus from it.
         (this.undo = h("button", { id: "undo", type: "button", title: "Undo the last change of the recipe", click: undo }, "Undo")),
       ),
       this.start,
@@ -68,6 +105,22 @@ export class RecipePane {
     fill(this.start, this.starts());
     this.update(this.found, this.wrong);
     this.load().catch((error) => say(error.message, true));
+  }
+
+  /** Shows the recipe's name and numbers in the controls that are there, so that a drag, a click or the next Tab finds them. */
+  sync() {
+    const { recipe } = now();
+    this.place.querySelector("#recipe-name").value = recipe.name ?? "mine";
+    for (const box of this.place.querySelectorAll(".step input")) {
+      const [, place, key] = box.id.split("-");
+      const value = settingsOf(recipe.select[place])[key];
+      if (box.type === "range" && Number.isFinite(value)) {
+        box.min = Math.min(box.min, value);
+        box.max = Math.max(box.max, value);
+        box.setAttribute("aria-valuetext", spoken(key, value));
+      }
+      box.value = value ?? "";
+    }
   }
 
   /** Loads the value ranges of columns, which the sliders need. */
@@ -91,8 +144,7 @@ export class RecipePane {
       h("select", {
         id: "start",
         change: (event) => {
-          const entry = entries[Number(event.target.value)];
-          change({ recipe: entry ? startOf(entry) : { name: "mine", select: [] }, off: [], reason: 0 });
+          if (event.target.value) change(starting(entries[Number(event.target.value)]));
         },
       },
       h("option", { value: "" }, "choose …"),
@@ -144,27 +196,22 @@ export class RecipePane {
     const set = (changes, how) => this.set(place, { ...settingsOf(now().recipe.select[place]), ...changes }, how);
     const number = (key, label) => h("input", { type: "number", id: `number-${place}-${key}`, step: "any", value: String(settings[key] ?? ""), "aria-label": `${label} of step ${place + 1}`,
       change: (event) => { if (event.target.value !== "") set({ [key]: Number(event.target.value) }); } });
-    const slider = (key, low, high, step, label, shown = short) => {
-      const text = number(key, label);
-      return h("div", { class: "slider" },
+    const slider = (key, low, high, step, label) =>
+      h("div", { class: "slider" },
         h("input", {
           type: "range", id: `slider-${place}-${key}`, min: low, max: high, step, value: String(settings[key]),
-          "aria-label": `${label} of step ${place + 1}`, "aria-valuetext": shown(settings[key]),
-          input: (event) => {
-            text.value = event.target.value;
-            set({ [key]: Number(event.target.value) }, { dragging: true });
-          },
+          "aria-label": `${label} of step ${place + 1}`, "aria-valuetext": spoken(key, settings[key]),
+          input: (event) => set({ [key]: Number(event.target.value) }, { dragging: true }),
           change: (event) => set({ [key]: Number(event.target.value) }, { by: event.target.id }),
         }),
-        text);
-    };
+        number(key, label));
     if (CUTS.includes(name)) {
       const range = this.range(settings);
       const limit = (key, label) => (range ? slider(key, ...range, label) : h("div", { class: "slider" }, h("span", null), number(key, label)));
       return name === "between" ? [limit("low", "Lower end"), limit("high", "Upper end")] : limit("value", "Limit");
     }
     if (name === "top_fraction" || name === "random_fraction") return slider("fraction", 0, 1, 0.005, "Share");
-    if (name === "top_n") return slider("n", 0, this.facts.rows, 1, "Number", count);
+    if (name === "top_n") return slider("n", 0, this.facts.rows, 1, "Number");
     const rest = Object.entries(settings).filter(([key]) => !["score", "missing"].includes(key));
     if (Array.isArray(settings)) return h("p", { class: "quiet" }, foreign(settings.map((part) => (typeof part === "string" ? part : JSON.stringify(part))).join(", ")));
     return rest.length ? h("p", { class: "quiet" }, rest.map(([key, value]) => [key === "value" ? "" : `${key} `, foreign(Array.isArray(value) ? value.join(" or ") : typeof value === "object" ? JSON.stringify(value) : value), " "])) : null;
@@ -246,6 +293,7 @@ export class RecipePane {
       const known = entries.findIndex((each) => each.from === "subset" && each.name === chosen.name);
       if (known < 0) entries.unshift(entry);
       else entries[known] = entry;
+      if (again === document.activeElement) document.getElementById("save").focus();
       again.hidden = true;
       fill(this.start, this.starts());
       this.stored();
@@ -281,19 +329,21 @@ export class RecipePane {
     this.found = found;
     this.wrong = problem;
     if (!this.total) return;
-    this.undo.disabled = !canUndo();
+    this.undo.setAttribute("aria-disabled", String(!canUndo()));
     this.problem.hidden = !problem;
     this.problem.textContent = problem;
     if (!found) return;
-    fill(this.total, h("strong", { id: "kept" }, count(found.kept)), ` of ${count(found.rows)} kept, ${percent(found.kept, found.rows)}`,
-      found.times === found.kept ? "" : ` (${count(found.times)} with repeats)`);
+    fill(this.total, isEmpty() ? "No step yet, so every pair is kept. Choose a recipe, add a step, or drag over a histogram."
+      : [h("strong", null, percent(found.kept, found.rows)), " kept", found.times === found.kept ? "" : `, ${count(found.times)} pairs with repeats`]);
+    this.total.classList.toggle("quiet", isEmpty());
     this.yaml.textContent = found.yaml;
     found.funnel.forEach((line, place) => {
       const shown = this.lines[place];
       if (!shown) return;
       const fallen = line.before - line.kept;
       const lacking = line.dropped.missing ?? 0;
-      fill(shown.line, `−${count(fallen)}`, lacking ? `, ${count(lacking)} without a value` : "", h("span", null, `${count(line.kept)} left`));
+      const cut = typeof line.cut === "number" && line.step.startsWith("top ") ? `, the cut is ${short(line.cut)}` : "";
+      fill(shown.line, `−${count(fallen)}${cut}`, lacking ? `, ${count(lacking)} without a value` : "", h("span", null, `${count(line.kept)} left`));
       shown.bar.firstChild.style.width = `${(100 * line.kept) / Math.max(1, found.rows)}%`;
     });
   }

@@ -14,6 +14,7 @@ export const EMPTY = Object.freeze({
   sort: "random",
   column: "",
   descending: true,
+  size: "medium", // of the grid's images
   region: [],
   compared: [],
   charts: null,
@@ -46,6 +47,7 @@ const FITS = {
   sort: oneOf("random", "row", "cut", "score", "extremes"),
   column: text,
   descending: oneOf(true, false),
+  size: oneOf("small", "medium", "large"),
   region: list(oneOf(0, 1)),
   compared: list(text),
   charts: orNull(list(text)),
@@ -122,6 +124,9 @@ export function undo() {
 /** Whether the page shows a saved subset that no recipe reproduces. Adding a step ends this. */
 export const isSaved = (from = state) => from.recipe.saved !== undefined && !from.recipe.select.length;
 
+/** Whether the recipe has no step, so that it keeps every pair. */
+export const isEmpty = () => state.recipe.saved === undefined && !state.recipe.select.length;
+
 /** The recipe without the steps that are switched off, as sent to the server. */
 export function active(from = state) {
   if (isSaved(from)) return { name: from.recipe.name, saved: from.recipe.saved };
@@ -148,10 +153,11 @@ export function address(from) {
   return `${location.pathname}${location.search}#${words}`;
 }
 
-/** Starts with a recipe if the URL has none. */
+/** Starts with the pairs next to a recipe's cut, or only with the recipe if the URL says what to show. */
 export function begin(recipe) {
   if (state.recipe !== EMPTY.recipe) return;
-  state = { ...state, recipe };
+  const empty = address(state) === address(EMPTY);
+  state = { ...state, recipe, ...(empty ? { sort: "cut" } : {}) };
   write("replaceState");
 }
 
