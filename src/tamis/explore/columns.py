@@ -156,6 +156,18 @@ def counted_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask
     return sum(table.map([column], count), np.zeros(len(few), np.int64))
 
 
+def places_of(table: Table, column: str, words: pa.ChunkedArray, *, other: int) -> NDArray[np.uint8]:
+    """Returns the place of each row's word in `words`; `other` for other words, `NONE` for null: (rows,)."""
+    few = words.combine_chunks()
+
+    def look(place: slice, columns: dict[str, Any]) -> NDArray[np.uint8]:
+        here = _texts(columns[column])
+        found = pc.if_else(pc.is_null(here), NONE, pc.fill_null(pc.index_in(here, value_set=few), other))
+        return np.asarray(found).astype(np.uint8)
+
+    return np.concatenate([np.zeros(0, np.uint8), *table.map([column], look)])
+
+
 def _texts(words: Any) -> Any:
     """Returns words as large strings, so that the words of a whole pool fit into one array."""
     return (words.cast(pa.string()) if pa.types.is_dictionary(words.type) else words).cast(pa.large_string())

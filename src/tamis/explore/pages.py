@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tamis.errors import RecipeError, TamisError
 from tamis.explore.columns import View
@@ -50,7 +51,10 @@ class Pages:
             "undo_label": lambda asked: explorer.undo_label(),
             "suggestions": lambda asked: explorer.suggestions(),
             "pair": self._pair,
-            "map": self._map,
+            "map": lambda asked: framed(*explorer.map_facts(str(asked["map"]))),
+            "colours": self._colours,
+            "names": lambda asked: explorer.map_names(str(asked["map"])),
+            "card": self._card,
             "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
             "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
             "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
@@ -60,7 +64,9 @@ class Pages:
         recipe, compared = _recipe(asked["recipe"]), _recipes(asked.get("compared", []))
         search = asked.get("near") or asked.get("lasso")
         view = view_of(asked.get("view", {}))
-        rows, total = self.explorer.view(view, recipe, compared, json.dumps(search) if search else "")
+        searched = json.dumps(search) if search else ""
+        rows, total = self.explorer.view(view, recipe, compared, searched)
+        self.explorer.lasso = "" if asked.get("near") else searched
         start = max(0, int(asked.get("start", 0)))
         here = rows[start : start + min(_MOST, max(0, int(asked.get("count", 60))))].tolist()
         self.images.read_soon(here)
@@ -80,17 +86,13 @@ class Pages:
         found["painted"] = self.explorer.painter.problem if found["status"] == "ok" else "the pair has no image"
         return found
 
-    def _map(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        subset = self.explorer.choose(_recipe(asked["recipe"]))
-        projected = self.explorer.near.projection(str(asked["embedding"]))
-        return {
-            "x": np.round(projected.points[:, 0], 4).tolist(),
-            "y": np.round(projected.points[:, 1], 4).tolist(),
-            "row": projected.rows.tolist(),
-            "kept": subset.keep[projected.rows].astype(int).tolist(),
-            "explained": list(projected.explained),
-            "of": projected.of,
-        }
+    def _colours(self, asked: Mapping[str, Any]) -> bytes:
+        recipe, compared = _recipe(asked["recipe"]), _recipes(asked.get("compared", []))
+        return framed(*self.explorer.map_colours(str(asked["map"]), str(asked["by"]), recipe, compared))
+
+    def _card(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        row = self.explorer.check_row(asked["row"])
+        return self.explorer.cards([row], _recipe(asked["recipe"]), _names(asked.get("columns", [])))[0]
 
     def add_image(self, data: bytes) -> dict[str, Any]:
         """Adds an uploaded image to search by, and returns its key."""
@@ -104,6 +106,13 @@ class Pages:
         if kind not in ("small", "large"):
             raise NoImage(f"there is no image called {kind[:20]!r}")
         return encoded(self.images.pixels(row), *LARGE)[0] if kind == "large" else self.images.small(row)
+
+
+def framed(facts: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
+    """Returns bytes: the length of the facts as JSON (uint32), the JSON with spaces up to 4 bytes, the arrays."""
+    text = json.dumps(facts).encode()
+    text += b" " * (-len(text) % 4)
+    return b"".join([np.uint32(len(text)).tobytes(), text, *(array.tobytes() for array in arrays)])
 
 
 def view_of(asked: Mapping[str, Any]) -> View:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -15,10 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
+from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask, Rows
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, needs_extra
 from tamis.explore.columns import (
+    NONE,
     Binned,
     HeldRun,
     View,
@@ -28,11 +31,14 @@ from tamis.explore.columns import (
     counted,
     counted_among,
     heat,
+    places_of,
     rows_of,
 )
 from tamis.explore.images import TextPainter
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
+from tamis.explore.layout import names
 from tamis.explore.near import LARGEST, Near
+from tamis.ids import format_uid
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
@@ -46,6 +52,9 @@ from tamis.store.subset import Subset
 Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]
 Recipe = Mapping[str, Any]
 
+#: Facts, and arrays that are sent after them.
+Framed = tuple[dict[str, Any], list[NDArray[Any]]]
+
 #: Sizes of the caches: subsets, orders of rows, searches, columns of counted words.
 _CHOICES, _ORDERS, _SEARCHES, _COUNTED = 12, 24, 8, 2
 
@@ -58,6 +67,12 @@ WORDS, _WORD, CAPTION = 200, 120, 400
 #: Maximum number of recipes compared at a time.
 COMPARED = 5
 
+#: Colours of a map: of words or combinations (one more is for all others), and of numbers; points that are ranked.
+SHADES, LEVELS, _RANKED = 9, 16, 100_000
+
+#: Points of a map whose captions name its regions, and regions, coarse and fine.
+_NAMED, _REGIONS = 20_000, (10, 50)
+
 
 class Explorer:
     """A run, the subsets it was opened with, and answers about them. `choose` applies a recipe."""
@@ -65,12 +80,14 @@ class Explorer:
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
         self.labels, self.near, self.painter = Labels(run), Near(run), TextPainter(run)
+        self.lasso = ""  # the page's last one, as JSON
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
         self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _with_steps(json.loads(key))))
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
+        self.map_names = lru_cache(_ORDERS)(self._name_regions)
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
 
     @cached_property
@@ -110,7 +127,7 @@ class Explorer:
             "rows": len(self.run),
             "columns": columns,
             "words": self.words,
-            "embeddings": sorted(self.run.vectors),
+            "maps": [{"name": name, "method": method} for name, (method, _) in self.near.maps().items()],
             "texts": sorted(self.run.texts),
             "statuses": dict(self.run.statuses),
             "recipes": opened + self._shipped(),
@@ -229,6 +246,13 @@ class Explorer:
             return self.near.to_image(str(asked["image"]))
         return self.near.neighbours(self.check_row(asked["row"]))[0]
 
+    def selected(self) -> list[str]:
+        """Returns the uids of the pairs that are labelled, or inside the page's lasso, in the order of the run."""
+        rows = np.flatnonzero(np.isfinite(self.labels.values))
+        if self.lasso:
+            rows = np.union1d(rows, self._found(self.lasso))
+        return [format_uid(*halves) for halves in zip(*self.run.table().uids(rows), strict=True)]
+
     def check_row(self, number: Any) -> int:
         """Returns a row number, or raises ValueError."""
         row = int(number)
@@ -290,17 +314,93 @@ class Explorer:
         ]
         return sorted(found, key=lambda each: -each["gain"])
 
-    def regions(self, compared: Sequence[Recipe]) -> dict[str, Any]:
-        """Returns the number of pairs kept by each combination of 2 to 5 recipes: the data of an UpSet plot."""
+    def map_facts(self, name: str) -> Framed:
+        """Returns facts of a map, and x, y and row of its points."""
+        layout, (method, columns) = self.near.layout(name), self.near.maps()[name]
+        facts = {"name": name, "method": method, "points": int(layout.rows.size), "of": len(self.run)}
+        facts["ends"] = [float(end) for axis in layout.points.T for end in (axis.min(), axis.max())]
+        if method == "PCA":
+            command = shlex.join(["tamis", "map", str(self.run.path), "--of", name.removesuffix("_embedding")])
+            facts |= {"explained": layout.explained, "columns": columns, "command": command}
+        x, y = np.ascontiguousarray(layout.points.T)
+        return facts, [x, y, layout.rows.astype(np.uint32)]
+
+    def map_colours(self, name: str, by: str, recipe: Recipe, compared: Sequence[Recipe]) -> Framed:
+        """Returns a legend, and the number of its entry for each point of a map: (n,) uint8, `NONE` without a value.
+
+        `by`: a column, "kept", or "disagreement": the combination of verdicts of the compared recipes. The values of a
+        number column are coloured by rank.
+        """
+        rows = self.near.layout(name).rows
+        facts: dict[str, Any] = {"by": by}
+        entries: list[dict[str, Any]] = [{"text": "dropped"}, {"text": "kept"}]
+        if by == "kept":
+            codes = self.choose(recipe).keep[rows].astype(np.uint8)
+        elif by == "disagreement":
+            pattern = self._patterns(compared)
+            order = np.argsort(-np.bincount(pattern, minlength=1 << len(compared)), kind="stable")
+            codes = np.minimum(np.argsort(order), SHADES).astype(np.uint8)[pattern[rows]]
+            bits = range(len(compared))
+            entries = [{"pattern": [code >> number & 1 for number in bits]} for code in order[:SHADES].tolist()]
+        elif self.run.table().kind(by) == "number":
+            values = whole_column(self.run.table(), by)[rows]
+            some = values[:_RANKED][np.isfinite(values[:_RANKED])]  # points are in random order
+            edges = np.quantile(some, np.linspace(0, 1, LEVELS + 1)) if some.size else np.zeros(LEVELS + 1)
+            codes = np.searchsorted(edges[1:-1], values, side="right").astype(np.uint8)
+            codes[~np.isfinite(values)] = NONE
+            facts["ends"] = edges[[0, LEVELS // 2, LEVELS]].tolist()
+            entries = [{}] * LEVELS
+        else:
+            check_kind(self.run.table(), by, "word")
+            counts = self._words(by)
+            top = counts.take(pc.select_k_unstable(counts, SHADES, [("n", "descending"), ("word", "ascending")]))
+            codes = places_of(self.run.table(), by, top.column("word"), other=SHADES)[rows]
+            entries = [{"text": word[:_WORD]} for word in top.column("word").to_pylist()]
+        shown = np.bincount(codes, minlength=256)
+        facts["legend"] = [{**entry, "rows": int(n)} for entry, n in zip(entries, shown, strict=False)]
+        facts["others"], facts["none"] = int(shown[len(entries) : NONE].sum()), int(shown[NONE])
+        return facts, [codes]
+
+    def _name_regions(self, name: str) -> list[dict[str, Any]]:
+        """Returns the best words of a map's regions, coarse ones (level 0) before fine ones, the largest first."""
+        try:
+            from sklearn.cluster import KMeans
+            from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+        except ImportError as error:
+            raise needs_extra("scikit-learn", "map") from error
+        layout = self.near.layout(name)
+        order = np.argsort(layout.rows[:_NAMED])  # points are in random order
+        rows, points = layout.rows[:_NAMED][order], layout.points[:_NAMED][order]
+        texts: list[str | None] = []
+        for shard, place in self.run.row_ranges.items():
+            here = rows[slice(*np.searchsorted(rows, [place.start, place.stop]))] - place.start
+            if here.size:
+                texts += self.run.index(shard, ["caption"]).column("caption").take(pa.array(here)).to_pylist()
+        found = []
+        for level, most in enumerate(_REGIONS):
+            count = min(most, len(np.unique(points, axis=0)), -(-rows.size // 10))
+            classes = KMeans(count, n_init=1, max_iter=50, random_state=0).fit_predict(points)
+            for number, words in enumerate(names(texts, classes.tolist(), count, stop=ENGLISH_STOP_WORDS)):
+                if words:
+                    inside = points[classes == number]
+                    x, y = np.median(inside, axis=0).tolist()
+                    found.append({"level": level, "x": x, "y": y, "words": words, "points": len(inside)})
+        return sorted(found, key=lambda region: (region["level"], -region["points"]))
+
+    def _patterns(self, compared: Sequence[Recipe]) -> NDArray[np.uint8]:
+        """Returns for each row the recipes that keep it: bit k is the k-th recipe's."""
         if not 2 <= len(compared) <= COMPARED:
             raise RecipeError(f"between 2 and {COMPARED} recipes can be compared, got {len(compared)}")
-        keeps = [self.choose(recipe).keep for recipe in compared]
         pattern = np.zeros(len(self.run), np.uint8)
-        for number, keep in enumerate(keeps):
-            pattern |= keep.astype(np.uint8) << number
-        counts = np.bincount(pattern, minlength=1 << len(compared))
+        for number, recipe in enumerate(compared):
+            pattern |= self.choose(recipe).keep.astype(np.uint8) << number
+        return pattern
+
+    def regions(self, compared: Sequence[Recipe]) -> dict[str, Any]:
+        """Returns the number of pairs kept by each combination of 2 to 5 recipes: the data of an UpSet plot."""
+        counts = np.bincount(self._patterns(compared), minlength=1 << len(compared))
         return {
-            "sets": [int(np.count_nonzero(keep)) for keep in keeps],
+            "sets": [int(np.count_nonzero(self.choose(recipe).keep)) for recipe in compared],
             "regions": [
                 {"pattern": [code >> number & 1 for number in range(len(compared))], "rows": int(counts[code])}
                 for code in np.argsort(-counts, kind="stable").tolist()

@@ -24,10 +24,17 @@ async function fetched(path, body) {
 
 async function post(path, body) {
   const answer = await fetched(path, body);
+  if (answer.headers.get("content-type") === "application/octet-stream") return framed(await answer.arrayBuffer());
   if (!answer.headers.get("content-type")?.startsWith("application/json")) throw new Error(await answer.text());
   const found = await answer.json();
   if (!answer.ok) throw new Error(found.error);
   return found;
+}
+
+/** Facts, the bytes they came with, and the place where their arrays begin. */
+function framed(bytes) {
+  const start = 4 + new DataView(bytes).getUint32(0, true);
+  return [JSON.parse(new TextDecoder().decode(bytes.slice(4, start))), bytes, start];
 }
 
 /** Calls `work` with the newest argument only, one call at a time, so that a slider waits for each answer. */

@@ -7,7 +7,8 @@ import { RecipePane, fitting, shapeOf, startOf } from "./recipe.js";
 import { ScoresPane } from "./charts.js";
 import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
-import { MapView, copies, disagree, rejects, suggest } from "./views.js";
+import { MapView } from "./map.js";
+import { copies, disagree, rejects, suggest } from "./views.js";
 
 const VIEWS = { grid: "Grid", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
 const FILTERS = ["show", "reason", "ranges", "words", "caption", "sort", "column", "descending", "region", "lasso", "near"];
@@ -80,7 +81,7 @@ function drawMain() {
   for (const part of [controls.box, grid.told, grid.box]) part.hidden = state.view === "copies";
   grid.heads.hidden ||= state.view === "copies";
   fill(parts.above);
-  map = state.view === "map" ? new MapView(parts.above, facts) : null;
+  place("main").classList.toggle("beside", state.view === "map");
   controls.draw(found);
   drawView();
 }
@@ -88,7 +89,7 @@ function drawMain() {
 async function drawView() {
   try {
     if (now().view === "disagree") await disagree(parts.above, facts, compared);
-    else if (now().view === "map") await map.draw();
+    else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
     else if (now().view === "copies") await copies(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
     else if (isEmpty()) await fitting(parts.above, facts);
@@ -120,7 +121,7 @@ listen(async (state, before) => {
     grid.lay(true);
   }
   if (recipeChanged) labelsLine();
-  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso"))) drawView();
+  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso", "map"))) drawView();
   if (changed("pair")) panel.show(state.pair);
 });
 

@@ -19,6 +19,7 @@ export const EMPTY = Object.freeze({
   compared: [],
   charts: null,
   heat: null,
+  map: null, // which map, coloured by what
   lasso: null,
   near: null,
   pair: null,
@@ -52,7 +53,8 @@ const FITS = {
   compared: list(text),
   charts: orNull(list(text)),
   heat: orNull(tuple(text, text)),
-  lasso: orNull((value) => record(value) && text(value.embedding) && list(tuple(number, number))(value.points)),
+  map: orNull(tuple(text, text)),
+  lasso: orNull((value) => record(value) && text(value.map) && list(tuple(number, number))(value.points)),
   near: orNull((value) => record(value) && (text(value.text) || text(value.image) || whole(value.row)) && ["undefined", "string"].includes(typeof value.name)),
   pair: orNull(whole),
 };

@@ -1,4 +1,4 @@
-// The other views: disagreements of recipes, the map, copies, rejects.
+// The other views: disagreements of recipes, copies, rejects.
 
 import { h, fill, foreign, count, percent, say } from "./dom.js";
 import { ask } from "./ask.js";
@@ -80,100 +80,6 @@ export async function copies(place) {
         face(member), h("span", { class: "caption" }, foreign(member.caption || "no caption")),
         h("span", { class: "foot" }, h("span", { class: "verdict" }, number ? "repeats it" : "stays"),
           number && member.bits !== null ? h("span", { class: "score" }, `${member.bits} of 64 bits differ`) : null)))))));
-}
-
-/** A map of stored embeddings; a lasso is a filter. */
-export class MapView {
-  constructor(place, facts) {
-    this.place = place;
-    this.facts = facts;
-    this.embedding = facts.embeddings.find((name) => name.startsWith("image_embedding")) ?? facts.embeddings[0];
-  }
-
-  async draw() {
-    if (!this.embedding) {
-      fill(this.place, h("p", { class: "quiet" }, "The run stores no embeddings: score it with --keep embeddings."));
-      return;
-    }
-    const question = (this.question = {});
-    const found = await ask("map", { embedding: this.embedding, recipe: active() });
-    if (question !== this.question) return;
-    this.found = found;
-    if (!this.canvas?.isConnected) {
-      this.canvas = h("canvas", { class: "map", role: "img" });
-      this.over = h("canvas", { class: "map over", tabindex: 0, "aria-label": "Draw a loop round pairs to see them" });
-      this.told = h("p", { class: "told" });
-      fill(this.place,
-        h("div", { class: "bar" },
-          this.facts.embeddings.length > 1 ? h("select", { id: "embedding", "aria-label": "Which embeddings", change: (event) => { this.embedding = event.target.value; this.draw(); } },
-            this.facts.embeddings.map((name) => h("option", { value: name, ...(name === this.embedding ? { selected: true } : {}) }, name))) : null,
-          h("p", { class: "hint" }, "Draw a loop round pairs to see them.")),
-        h("div", { class: "sheet" }, this.canvas, this.over), this.told);
-      this.lasso();
-    }
-    this.canvas.setAttribute("aria-label", `${count(found.row.length)} pairs, by the two directions in which their embeddings differ most`);
-    fill(this.told, `${count(found.row.length)} pairs${found.row.length < found.of ? ` at random of ${count(found.of)}` : ""}, along the two directions in which ${this.embedding} differs most: ${percent(found.explained[0], 1)} and ${percent(found.explained[1], 1)} of all variance. Grey: dropped. Coloured: kept.`);
-    this.paint();
-  }
-
-  paint() {
-    const { canvas, over, found } = this;
-    const side = Math.min(canvas.parentElement.clientWidth, 900);
-    const scale = devicePixelRatio || 1;
-    for (const each of [canvas, over]) {
-      each.width = side * scale;
-      each.height = Math.round(side * 0.62) * scale;
-    }
-    const context = canvas.getContext("2d");
-    const style = getComputedStyle(document.documentElement);
-    const dot = Math.max(1.2, Math.min(5, 160 / Math.sqrt(found.row.length))) * scale;
-    const x = (value) => ((value + 1.04) / 2.08) * canvas.width;
-    const y = (value) => (1 - (value + 1.04) / 2.08) * canvas.height;
-    for (const [kept, colour] of [[0, "--dots"], [1, "--accent"]]) {
-      context.fillStyle = style.getPropertyValue(colour);
-      context.globalAlpha = 0.75;
-      found.row.forEach((_, place) => {
-        if (found.kept[place] === kept) context.fillRect(x(found.x[place]) - dot / 2, y(found.y[place]) - dot / 2, dot, dot);
-      });
-    }
-    this.loop(now().lasso?.embedding === this.embedding ? now().lasso.points : []);
-  }
-
-  loop(points) {
-    const context = this.over.getContext("2d");
-    context.clearRect(0, 0, this.over.width, this.over.height);
-    if (points.length < 2) return;
-    context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
-    context.lineWidth = 2 * (devicePixelRatio || 1);
-    context.beginPath();
-    points.forEach(([x, y], place) => context[place ? "lineTo" : "moveTo"](((x + 1.04) / 2.08) * this.over.width, (1 - (y + 1.04) / 2.08) * this.over.height));
-    context.closePath();
-    context.stroke();
-  }
-
-  lasso() {
-    let points = null;
-    const at = (event) => {
-      const box = this.over.getBoundingClientRect();
-      return [((event.clientX - box.left) / box.width) * 2.08 - 1.04, (1 - (event.clientY - box.top) / box.height) * 2.08 - 1.04].map((value) => Number(value.toFixed(3)));
-    };
-    this.over.addEventListener("pointerdown", (event) => {
-      points = [at(event)];
-      this.over.setPointerCapture(event.pointerId);
-    });
-    this.over.addEventListener("pointermove", (event) => {
-      if (!points) return;
-      const point = at(event);
-      const last = points.at(-1);
-      if (Math.hypot(point[0] - last[0], point[1] - last[1]) > 0.01) points.push(point);
-      this.loop(points);
-    });
-    this.over.addEventListener("pointerup", () => {
-      const drawn = points;
-      points = null;
-      change({ lasso: drawn && drawn.length > 2 ? { embedding: this.embedding, points: drawn } : null });
-    });
-  }
 }
 
 /** How many labelled pairs the recipe keeps, and the thresholds that separate good from bad best. */
