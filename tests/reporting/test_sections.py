@@ -45,6 +45,8 @@ def forty(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "shorter_side": [100.0 if row >= 36 else 300.0 for row in rows],
         "clip": (rows / 40).tolist(),
         "tmars": ((rows * 7 % 40) / 40).tolist(),
+        "other_language": [0.9 if row < 6 else 0.0 for row in rows],
+        "characters": [40.0] * 40,
     }
     return write_run(tmp_path_factory.mktemp("findings") / "run", columns)
 
@@ -91,22 +93,26 @@ def test_sections_with_nothing_to_say_are_left_out(small_run: Run) -> None:
 
 
 def test_another_language_is_claimed_only_where_it_is_fairly_sure(tmp_path: Path) -> None:
-    rows = [  # top language, probability of English, words; whether the report says so, and the recipe drops it
-        ("fr", 0.001, 9, True, True),
-        ("fr", 0.019, 5, True, True),
-        ("fr", 0.02, 5, False, False),
-        ("fr", 0.001, 4, False, False),
-        ("en", 0.9, 9, False, False),
-        ("zh", 0.0, 1, True, True),  # no spaces: a sentence; the recipe drops it as too short
-        (None, np.nan, np.nan, False, True),
+    rows = [  # top language, its probability, English's, words, characters; the report says so, the recipe drops it
+        ("fr", 0.9, 0.001, 9, 30, True, True),
+        ("fr", 0.6, 0.019, 5, 30, True, True),
+        ("fr", 0.59, 0.019, 5, 30, False, True),
+        ("fr", 0.9, 0.02, 5, 30, False, False),
+        ("fr", 0.9, 0.001, 4, 30, False, False),
+        ("en", 0.0, 0.9, 9, 30, False, False),
+        ("zh", 0.6, 0.049, 1, 8, True, True),  # no spaces: a sentence; the recipe drops it as too short
+        ("zh", 0.9, 0.0, 1, 7, False, True),
+        ("zh", 0.9, 0.05, 1, 8, False, True),
+        (None, np.nan, np.nan, np.nan, np.nan, False, True),
     ]
-    top, english, words, *_ = zip(*rows, strict=True)
-    columns = {"top_language": top, "english": english, "words": words, "characters": [30] * 7}
-    run = write_run(tmp_path / "run", {**columns, "shorter_side": [300] * 7, "aspect_ratio": [1] * 7})
+    top, other, english, words, characters, *_ = zip(*rows, strict=True)
+    columns = {"top_language": top, "other_language": other, "english": english, "words": words}
+    columns |= {"characters": characters, "shorter_side": [300] * len(rows), "aspect_ratio": [1] * len(rows)}
+    run = write_run(tmp_path / "run", columns)
     kinds = {each["ident"]: each for each in sections_of(run, [])["found"]["kinds"]}
-    assert sorted(each.row for each in kinds["language"]["pairs"]) == [n for n, row in enumerate(rows) if row[3]]
+    assert sorted(each.row for each in kinds["language"]["pairs"]) == [n for n, row in enumerate(rows) if row[5]]
     kept = np.flatnonzero(tamis.select(run, "basic-multilingual-safe").keep).tolist()
-    assert kept == [number for number, row in enumerate(rows) if not row[4]]
+    assert kept == [number for number, row in enumerate(rows) if not row[6]]
 
 
 def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
@@ -127,7 +133,7 @@ def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
 
 def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Run, tmp_path: Path) -> None:
     said = sections_of(forty, [])["correlation"]
-    assert said["names"] == ["english", "words", "shorter_side", "clip", "tmars"]
+    assert said["names"] == ["english", "words", "shorter_side", "clip", "tmars", "other_language", "characters"]
     assert said["matrix"][3, 3] == pytest.approx(1)
     assert said["matrix"][2, 3] < -0.5
     pool = write_pool(tmp_path / "pool", shards=1, rows=12)
