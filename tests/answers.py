@@ -65,9 +65,9 @@ RARE = """\
 #: Recipes that want more than a name.
 SETTINGS = {
     "image-based": "select.4.image_based.reference=REFERENCE",
-    "image∩clip": "select.1.all_of.1.3.image_based.reference=REFERENCE",
-    "sieve∩imagenet": "select.1.all_of.1.0.image_based.reference=REFERENCE",
-    "sieve+clip∩imagenet": "select.1.all_of.1.0.image_based.reference=REFERENCE",
+    "image-and-clip": "select.1.all_of.1.3.image_based.reference=REFERENCE",
+    "sieve-and-imagenet": "select.1.all_of.1.0.image_based.reference=REFERENCE",
+    "sieve+clip-and-imagenet": "select.1.all_of.1.0.image_based.reference=REFERENCE",
 }
 
 #: What differs from one recording to the next without being an answer: times, paths, fingerprints, sizes of files.

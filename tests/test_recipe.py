@@ -137,12 +137,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"select": [{"top_fraction": {"score": "a"}}]}, "'fraction' missing"),
     ({"select": [{"top_fraction": {"score": "a", "fraction": 30}}]}, "30 0.3"),
     ({"select": [{"top_fraction": {"score": "a", "fraction": 0.1, "of": "all"}}]}, "of 'survivors' 'pool'"),
-    ({"select": [{"top_n": {"score": "a", "n": 2.5}}]}, "n integer 2.5"),
+    ({"select": [{"top_n": {"score": "a", "n": 2.5}}]}, "n whole number 2.5"),
     ({"select": [{"at_least": {"score": "a", "value": "high"}}]}, "value number 'high'"),
     ({"select": [{"at_least": {"score": "a", "value": NAN}}]}, "at_least nan"),
     ({"select": [{"at_least": {"score": "a", "value": 1, "missing": "dorp"}}]}, "missing 'error' 'drop'"),
     ({"select": [{"at_least": {"score": "minmx(a)", "value": 1}}]}, "select[0] at_least 'minmx'"),
-    ({"select": [{"at_least": {"score": 3, "value": 1}}]}, "score string 3"),
+    ({"select": [{"at_least": {"score": 3, "value": 1}}]}, "score text 3"),
     ({"select": [{"at_least": {}, "at_most": {}}]}, "'at_least' 'at_most'"),
     ({"select": [{"at_least": [1, 2]}]}, "'at_least'"),
     ({"select": [3]}, "select[0] 3"),
@@ -158,7 +158,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"signals": ["claption_length"]}, "'claption_length' 'caption_length'"),
     ({"signals": ["clip"]}, "'model' missing"),
     ({"signals": [{"text_area": {"boxes": {"sied": 3}}}]}, "boxes 'sied' 'side'"),
-    ({"signals": [{"text_area": {"boxes": {"side": "big"}}}]}, "boxes.side integer 'big'"),
+    ({"signals": [{"text_area": {"boxes": {"side": "big"}}}]}, "boxes, side whole number 'big'"),
     ({"signals": [{"clip": {"model": "x", "label": "l-14"}}]}, "'l-14'"),
     ({"signals": "clip"}, "signals list"),
     ({"keep": ["embedings"]}, "'embedings' 'embeddings'"),
@@ -191,7 +191,7 @@ def test_what_is_wrong_is_named_with_its_place(data: dict[str, Any], names: str)
         ("select:\n- at_least: {score: a, value: 1, value: 2}", "line 2: 'value'"),
         ("select: [", "YAML"),
         ("- basic", "list"),
-        ("", "NoneType"),
+        ("", "nothing"),
         ("a: !!python/object/apply:os.system [ls]", "YAML"),
         ("select: " + "[" * 50_000, "YAML"),
         ("select: []\nabout: &a {x: *a}", "line 2: aliases"),
@@ -500,7 +500,7 @@ def test_the_most_concrete_captions_are_chosen_on_top_of_clip(tmp_path: Path, na
     np.testing.assert_array_equal(kept, expected)
 
 
-@pytest.mark.parametrize(("name", "share"), [("clip-30∩text_match", 0.3), ("clip∩text_match", 0.5)])
+@pytest.mark.parametrize(("name", "share"), [("clip-30∩text_match", 0.3), ("clip-and-text_match", 0.5)])
 def test_text_match_goes_with_thirty_percent_and_with_fifty(tmp_path: Path, name: str, share: float) -> None:
     run, columns = drawn(tmp_path / "run", "clip text_match")
     kept = tamis.select(run, recipe.load(name)).keep

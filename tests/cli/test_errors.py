@@ -15,7 +15,7 @@ from tamis.store.claims import locked
 @pytest.mark.parametrize(
     ("command", "names"),
     [
-        ("select run", "Missing --recipe"),
+        ("select run", "--recipe missing"),
         ("score pool --run new --signals caption_length --workers 0", "workers"),
         ("score pool --run new --signals caption_length --device cuda:7", "cuda:7"),
         ("score pool --run text.txt/new --signals caption_length", "text.txt/new"),

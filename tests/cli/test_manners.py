@@ -84,7 +84,7 @@ def test_an_entry_of_a_list_is_shown_in_full(tamis: Tamis) -> None:
     ("words", "found"),
     [
         ("tamis score pool --signals clip,im", {"clip,image_hash", "clip,image_quality", "clip,image_size"}),
-        ("tamis select run --recipe clip-3", {"clip-30", "clip-30∩text_match"}),
+        ("tamis select run --recipe clip-3", {"clip-30", "clip-30-and-text_match"}),
         ("tamis check mi", {"mine.yaml"}),
         ("tamis list si", {"signals"}),
         ("tamis export run a.parquet out --to n", {"npy"}),

@@ -3,61 +3,72 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import parts_of, write_pool
+from factories import parts_of
 from rich.console import Console
 
 import tamis
-from tamis.data import Device, Node
-from tamis.features.sources import Captions, DecodedImages
-from tamis.graph import Executor, Identities, topological
+from tamis.data import Device
+from tamis.graph import Executor, Identities
 from tamis.pool import open_pool
-from tamis.pool.open import guessed_pairs
-from tamis.run import fill, forecast
-from tamis.run.forecast import Share, announcement
+from tamis.run import fill, progress
 from tamis.run.local import Local
 from tamis.run.plan import Plan
-from tamis.run.shard import ShardWorker
-from tamis.signals import CaptionLength, ImageHash, ImageSize, TextArea, TextMatch
+from tamis.run.progress import announcement
+from tamis.signals import CaptionLength, TextArea, TextMatch
 
 SIGNALS: list[tuple[str, Any]] = [("words", CaptionLength()), ("area", TextArea()), ("match", TextMatch())]
 
 
 def test_a_feature_counts_in_equal_parts_and_what_needs_the_slow_one_is_left_out_together() -> None:
     """By hand: reading takes 10 s, the boxes 100 s, reading their text 30 s, the match itself 2 s."""
-    seconds = {"reading": 10.0, "text_boxes": 100.0, "recognised_text": 30.0, "text_match": 2.0}
-    assert announcement(SIGNALS, 1000, seconds) == (
+    took = {"reading": 10.0, "text_boxes": 100.0, "recognised_text": 30.0, "text_match": 2.0}
+    assert announcement("1,000", SIGNALS, took, (), False) == (
         "about 2 min 22 s for 1,000 pairs: match 1 min 22 s, area 50 s, reading 10 s. Without area and match it takes "
         "10 s; the same command adds them later"
     )
-    alone = announcement(SIGNALS[:2], 1000, {"reading": 10.0, "text_boxes": 100.0})
+    alone = announcement("1,000", SIGNALS[:2], {"reading": 10.0, "text_boxes": 100.0}, (), False)
     assert alone.endswith("area 1 min 40 s, reading 10 s. Without area it takes 10 s; the same command adds it later")
-    assert announcement(SIGNALS[1:], 1000, seconds).endswith("area 50 s, reading 10 s")  # nothing would be left
-    assert announcement(SIGNALS, 1000, seconds, ["reading"], overlap=True).startswith("about 2 min 12 s")
-    assert announcement(SIGNALS, 100, {name: one / 10 for name, one in seconds.items()}) == ""  # 14 s
+    assert announcement("9", SIGNALS[1:], took, (), False).endswith("area 50 s, reading 10 s")  # nothing would be left
+    assert announcement("9", SIGNALS, took, ["reading"], True).startswith("about 2 min 12 s for 9 pairs")
+    assert announcement("9", SIGNALS, {name: one / 10 for name, one in took.items()}, (), False) == ""  # 14 s
 
 
-def test_what_is_measured_counts_for_the_pairs_that_are_left_and_for_the_workers(
-    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("workers", "shares"), [(1, (1, 1)), (3, (2, 1))])
+def test_what_was_measured_counts_for_the_pairs_that_are_left_and_for_the_workers(
+    workers: int, shares: tuple[int, int], pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that goes on by a second whenever a node looks at it: a batch of 7 pairs takes each of the nodes one."""
-    ticks = itertools.count()
-    monkeypatch.setattr("tamis.graph.time.perf_counter", lambda: float(next(ticks)))
-    monkeypatch.setattr(fill, "_WORTH_PAIRS", 1)
-    found: list[dict[str, float]] = []
-    monkeypatch.setattr(fill, "announcement", lambda _, pairs, seconds, *__, **___: found.append({**seconds}) or "")
+    monkeypatch.setattr("tamis.run.local.cores", lambda: 2)
+    plan = Plan(pool=open_pool(pool), signals=tuple(SIGNALS), identities=Identities(Device()))
+    tasks, engine = plan.tasks(tmp_path / "run"), Local(workers)
+    assert engine.share(plan, tasks) == shares
+    times = {"reading and decoding": 4.0, "captions": 1.0, "text_boxes": 7.0, "gone": 9.0}
+    monkeypatch.setattr(fill, "read_record", lambda path: {"rows": 10, "took": times})
+    monkeypatch.setattr(fill, "fill", lambda *_, **__: None)
+    found: list[tuple[str, dict[str, float]]] = []
+    monkeypatch.setattr(fill, "announcement", lambda pairs, _, took, *__: found.append((pairs, took)) or "said")
+    for left in (None, 600):
+        text, executor = fill._forecast(plan, tmp_path / "run", tasks, engine, left)
+        assert (text, executor is not None) == ("said", workers == 1)
+    (every, first), (pairs, took) = found
+    assert (every, pairs) == ("every 1,000", "600")
+    assert took == {name: pytest.approx(0.6 * one) for name, one in first.items()}
+    expected = {"reading and decoding": 180 / shares[0], "captions": 60 / shares[0], "text_boxes": 420 / shares[1]}
+    assert {name: one for name, one in took.items() if one} == expected
+    assert fill._forecast(plan, tmp_path / "run", tasks, engine, 499) == ("", None)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_it_is_said_first_costs_no_second_load_and_changes_no_result(
     workers: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fill, "WORTH_PAIRS", 1)
-    monkeypatch.setattr(forecast, "_WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(fill, "_WORTH_PAIRS", 1)
+    monkeypatch.setattr(progress, "_WORTH_SECONDS", 0.0)
     shown = io.StringIO()
     monkeypatch.setattr("tamis.run.progress.Console", lambda **_: Console(file=shown, width=1000))
     loads: Counter[str] = Counter()
@@ -67,7 +78,7 @@ def test_it_is_said_first_costs_no_second_load_and_changes_no_result(
     names = ["caption_length", "image_hash"]
     tamis.score(pool, run=tmp_path / "a", signals=names, engine=Local(workers))
     said = shown.getvalue().splitlines()
-    assert said[0] == f"3 tars, the first {pool / '00000.tar'}, captions in .txt members"
+    assert said[0] == f"3 files, the first {pool / '00000.tar'}: tars; captions: txt"
     assert said[1].startswith("about 0 s for 21 pairs: ")
     assert set(loads.values()) == {1}
     tamis.score(pool, run=tmp_path / "b", signals=names, quiet=True)
@@ -76,19 +87,3 @@ def test_it_is_said_first_costs_no_second_load_and_changes_no_result(
     shown.truncate(0)
     tamis.score(pool, run=tmp_path / "a", signals=[*names, "image_size"])  # of stored rows, no image is read
     assert "about 0 s for 21 pairs" in shown.getvalue()
-
-
-def test_shards_of_unknown_size_are_guessed_by_their_bytes(tmp_path: Path) -> None:
-    tars = open_pool(write_pool(tmp_path / "tars", shards=3, rows=60))
-    assert guessed_pairs(tars.shards) == pytest.approx(180, rel=0.1)
-    (tmp_path / "a.csv").write_text("image,caption\n" + "a.jpg,a cat on a mat\n" * 500)
-    assert guessed_pairs(open_pool(tmp_path / "a.csv").shards) == pytest.approx(500, rel=0.1)
-    assert guessed_pairs([]) == 0
-
-
-def test_workers_share_what_they_can(pool: Path, tmp_path: Path) -> None:
-    plan = Plan(pool=open_pool(pool), signals=(("hash", ImageHash()),), identities=Identities(Device()))
-    tasks = plan.tasks(tmp_path / "run")
-    assert Local(1).share(plan, tasks) == Share(1, 1, overlap=False)
-    assert Local(8).share(plan, tasks[:1]).workers == 1  # one shard is one worker's
-    assert (Local(1).in_process(plan, tasks), Local(2).in_process(plan, tasks)) == (True, False)

@@ -110,7 +110,7 @@ ERRORS = {
     "max(a)": r"max takes 2 value\(s\)",
     "minmax(x=a)": r"minmax takes 1 value",
     "a + 'text'": r"'text' in the score expression .* is not a number",
-    "a * True": r"True in the score expression .* is not a number",
+    "a * True": r"true in the score expression .* is not a number",
     "a * 1e400": r"too large",
     "a +": r"cannot read the score expression 'a \+'",
     "a * 0x10": r"'0x10' in the score expression 'a \* 0x10' is not a decimal number",

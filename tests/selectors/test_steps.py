@@ -215,7 +215,7 @@ def test_a_funnel_has_a_line_for_every_step() -> None:
         *((lambda step=step: step(score="a", value=NAN), "nan") for step in (AtLeast, AtMost)),
         (lambda: Between(score="a", low=0.5, high=0.1), r"low 0\.5 and high 0\.1"),
         *((lambda f=f: TopFraction(score="a", fraction=f), "between 0 and 1") for f in (-0.1, 1.01, NAN)),
-        (lambda: RandomFraction(fraction=30), r"for 30 % write 0\.3"),
+        (lambda: RandomFraction(fraction=30), r"did you mean 0\.3"),
         (lambda: TopN(score="a", n=-1), "-1"),
         (lambda: TopN(score="a", n=1, cap=3), "cap 3"),
         (lambda: Equals(score="2*a", value=1.0), r"'2\*a'"),

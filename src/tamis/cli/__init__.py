@@ -19,11 +19,12 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from tamis import __version__
 from tamis.cli import choosing, evaluate, looking, making, scoring, train
 from tamis.cli.options import with_fields
-from tamis.cli.printing import say
+from tamis.cli.printing import say, usage
 from tamis.errors import StopError, TamisError
 
 #: Every command and its function, in the order of the help.
@@ -31,6 +32,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "score": scoring.score,
     "select": choosing.select,
     "cluster": choosing.cluster,
+    "map": choosing.lay_out,
     "export": choosing.export,
     "report": choosing.report,
     "look": looking.look,
@@ -138,16 +140,18 @@ def build_app(words: Sequence[str] | None = None) -> typer.Typer:
 
 
 def main() -> None:
-    """Runs the command line; prints our errors as one line and exits with their code."""
+    """Runs the command line; prints our errors, and those of what was typed, as one line and exits with their code."""
     try:
-        build_app(sys.argv[1:])(prog_name="tamis", standalone_mode=True)
+        code = build_app(sys.argv[1:])(prog_name="tamis", standalone_mode=False)
+        if code == 130:  # what typer makes of an interrupt
+            say("tamis: interrupted; finished parts are kept, and the same command continues")
+        sys.exit(code)
     except TamisError as error:
         say(f"tamis: {error}")
         sys.exit(2 if isinstance(error, StopError) else 1)
-    except SystemExit as error:
-        if error.code == 130:  # what typer makes of an interrupt
-            say("tamis: interrupted; finished parts are kept, and the same command continues")
-        raise
+    except TyperException as error:
+        say(usage(error))
+        sys.exit(2)
     except OSError as error:  # the disk, a permission: no traceback
         logging.info("where it happened:", exc_info=error)  # with --verbose
         path = error.filename2 or error.filename

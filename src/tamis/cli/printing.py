@@ -23,6 +23,27 @@ def say(text: str) -> None:
     print(escape_controls(text), file=sys.stderr)
 
 
+def usage(error: Any) -> str:
+    """Returns what is wrong with the words of a command, from Typer's error, and which command shows the help."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "tamis"
+    param = getattr(error, "param", None)
+    name = (getattr(param, "metavar", None) if param.param_type_name == "argument" else param.opts[0]) if param else ""
+    message = error.format_message().rstrip(".")
+    if message.startswith("Missing"):
+        message = f"{name} is missing"
+    elif error.__cause__ is not None:  # pydantic's
+        first = error.__cause__.errors()[0]
+        limits = first.get("ctx", {})
+        wanted = "a whole number" if "int" in first["type"] else "a number"
+        if limits:
+            wanted += f" of {limits['ge']} or more" if "ge" in limits else f" of at most {limits.get('le')}"
+        message = f"{name}: expected {wanted}, got {first['input']}"
+    elif near := getattr(error, "possibilities", None):
+        message = f"there is no option {error.option_name} (did you mean {sorted(near)[0]}?)"
+    return f"{command}: {message}\nHelp: {command} --help"
+
+
 @contextmanager
 def stopping_at(*kinds: type[Exception]) -> Iterator[None]:
     """Turns errors of these types, which are about the user's input, into a StopError."""

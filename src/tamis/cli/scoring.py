@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tamis.cli import options
-from tamis.cli.printing import counted, exit_if, print_funnel, print_json, print_statuses, say
-from tamis.errors import StopError, escape_controls
+from tamis.cli.printing import counted, exit_if, print_funnel, print_json, print_statuses, say, stopping_at
+from tamis.errors import StopError, check_fraction, escape_controls
 
 if TYPE_CHECKING:
     from tamis.api import Exported
@@ -22,7 +22,7 @@ _SIGNALS = Option(
     autocompletion=options.completing("signals"),
 )
 _MAX_ERROR_RATE = Option(
-    min=0, max=1, help="Stop if more than this share of shards fails; fewer failures do not change the exit code."
+    help="Stop if more than this share of shards fails; fewer failures do not change the exit code."
 )
 
 
@@ -64,13 +64,20 @@ def score(
     from tamis.pool import PoolSpec
     from tamis.recipe import build, load
     from tamis.run.fill import engine_named
+    from tamis.signals import signal_class
 
-    if recipe is None and signals is None and not field:
+    names = options.split(signals)
+    if recipe is None and not names and not field:
         raise StopError(
             "say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`"
         )
+    for name in names:  # here, so that the message says nothing of a recipe
+        signal_class(name)
+    if max_error_rate is not None:
+        with stopping_at(ValueError):
+            check_fraction(max_error_rate, "--max-error-rate")
     # Signals become scores of the recipe, also where there is none: --set reaches them all by the same path.
-    chosen = load({} if recipe is None else recipe, settings or [], signals=options.split(signals))
+    chosen = load({} if recipe is None else recipe, settings or [], signals=names)
     path = tuple(pool) if len(pool) > 1 else pool[0]
     spec = build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
     kept = options.split(keep)

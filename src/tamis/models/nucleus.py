@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.errors import at_least_one
+from tamis.errors import at_least_one, check_fraction
 from tamis.ids import uniforms
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         at_least_one(captions=self.captions)
-        if not 0 <= self.top_p <= 1:
-            raise ValueError(f"top_p must be in [0, 1], got {self.top_p}")
+        check_fraction(self.top_p, "top_p")
         if self.top_k < 0:
             raise ValueError(f"top_k must be 0 (no limit) or more, got {self.top_k}")
         if not 0 <= self.min_tokens <= self.max_tokens:

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from tamis.arrays import Pixels
-from tamis.errors import ModelError, brief
+from tamis.errors import ModelError
 from tamis.models.loading import one_sentence
 from tamis.models.reference import object_in, resolve
 
@@ -171,7 +171,9 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     sides = [made.shorter, *(made.size or ()), *(made.crop or ()), made.patch, made.patches]
     sides = [side for side in sides if side is not None]
     if not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in sides):
-        raise ModelError(f"{model}: images would become {brief(sides)} pixels; 1 to {LARGEST_SIDE:,} are possible")
+        raise ModelError(
+            f"{model}: images would become {' x '.join(map(str, sides))} pixels; 1 to {LARGEST_SIDE:,} are possible"
+        )
     numbers = (made.scale, *made.mean, *made.std)
     if len(numbers) != 7 or not all(isinstance(one, int | float) for one in numbers) or 0 in (made.scale, *made.std):
         raise ModelError(

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tamis.arrays import Floats
 from tamis.data import Column, Device, Node, Sample, Samples, Signal
-from tamis.errors import PoolError, ShardError, UnreachedError
+from tamis.errors import PoolError, ShardError, UnreachedError, first_line
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
 from tamis.pool.source import Pool, PoolSpec, SampleReader, first_of, set_caption, set_identity
@@ -286,4 +286,4 @@ def _explained(url: str) -> Iterator[None]:
         hidden = error.__context__ if isinstance(error, zipfile.BadZipFile) else None
         cause = hidden if isinstance(hidden, OSError) else error
         kind = UnreachedError if unreached(cause) else ShardError
-        raise kind(f"{url}: the embeddings cannot be read: {type(cause).__name__}: {cause}") from cause
+        raise kind(f"{url}: the embeddings cannot be read: {first_line(cause)}") from cause

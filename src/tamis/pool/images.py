@@ -15,7 +15,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from tamis.arrays import Pixels
 from tamis.data import Sample
-from tamis.errors import SampleError
+from tamis.errors import SampleError, first_line
 from tamis.pool.files import describe_bytes
 
 #: Formats that trainers' loaders open. Others are refused: they are no photographs from the web, and Pillow opens some
@@ -145,7 +145,7 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
         except UnidentifiedImageError as error:
             raise _unidentified(data) from error
         except Exception as error:  # on broken bytes Pillow raises anything
-            raise SampleError("image_broken", f"cannot be decoded: {type(error).__name__}: {error}") from error
+            raise SampleError("image_broken", f"cannot be decoded: {first_line(error)}") from error
 
 
 def _opened(data: bytes) -> Image.Image:

@@ -143,7 +143,7 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
 
 
 def shard_names(urls: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for each file: as `known`, {name: url}, has it, or its stem, with a hash of its folder if needed."""
+    """Names files: as `known` ({name: url}) has it, else its stem, with a hash of its folder if stems collide."""
     stems = {url: _stem(url) for url in urls}
     # If a known file is gone, assume that the pool was moved, and reuse its name for the file with the same stem.
     given = {

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.data import Member, Sample
-from tamis.errors import SampleError, ShardError, UnreachedError
+from tamis.errors import SampleError, ShardError, UnreachedError, first_line
 from tamis.pool.files import ARROW, LANCE, is_lance, is_remote, open_file, read_head
 from tamis.pool.images import is_image
 from tamis.pool.lance import fragment_rows
@@ -158,7 +158,7 @@ class TableShard(Shard):
             elsewhere = full.startswith(("http://", "https://")) and full.split("/")[:3] != self.url.split("/")[:3]
             if is_transient(error) and not elsewhere:
                 raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None
-            what = f"{type(error).__name__}: {error}"
+            what = first_line(error)
             sample.mark("image_missing", f"the image {redacted(path)!r} cannot be read: {what}")
         return None
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Floats, Mask, load_array
 from tamis.data import Sample
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, first_line
 from tamis.ids import SUBSET_DTYPE, file_digest, parse_uid
 from tamis.math.similarity import unit_rows
 
@@ -83,7 +83,7 @@ def _load(path: Path, digest: str) -> Vectors:
         if path.suffix == ".parquet":
             return _from_parquet(path)
     except (OSError, TypeError, ValueError, pa.ArrowException) as error:
-        raise _refused(path, f"it cannot be read ({type(error).__name__}: {error})") from error
+        raise _refused(path, f"it cannot be read ({first_line(error)})") from error
     raise _refused(path, _FORMS)
 
 

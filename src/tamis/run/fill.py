@@ -177,7 +177,7 @@ def _forecast(
     seconds = {name: each * one / (workers if name in hosts else devices) for name, one in took.items()}
     signals = [(label, signal) for label, signal in plan.signals if signal in nodes]
     pairs = "every 1,000" if left is None else f"{left:,}"
-    text = announcement(signals, pairs, seconds, hosts, plan.device.kind != "cpu")
+    text = announcement(pairs, signals, seconds, hosts, plan.device.kind != "cpu")
     return text, executor if workers == 1 else None
 
 

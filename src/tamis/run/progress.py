@@ -268,22 +268,18 @@ class Reporter:
 
 
 def announcement(
-    signals: Sequence[tuple[str, Signal]],
-    pairs: str,
-    seconds: Mapping[str, float],
-    hosts: Collection[str],
-    overlap: bool,
+    pairs: str, signals: Sequence[tuple[str, Signal]], took: Mapping[str, float], hosts: Collection[str], overlap: bool
 ) -> str:
     """Returns what a run will cost, and what to leave out to make it short; "" if it is short.
 
-    `seconds`: of each node by name, and of reading; what several signals need counts for each in equal parts. `hosts`
-    run next to the networks; with `overlap`, as on a GPU, at the same time.
+    `took` has the seconds of reading and of each node, by name: what several signals need counts for each in equal
+    parts. With `overlap`, as on a GPU, `hosts` run while the networks run.
     """
     needs = {label: {node.name for node in topological([signal])} for label, signal in signals}
-    users = {name: frozenset(label for label in needs if name in needs[label]) for name in seconds}
+    users = {name: frozenset(label for label in needs if name in needs[label]) for name in took}
 
     def total(without: Collection[str]) -> float:
-        left = {name: one for name, one in seconds.items() if not users[name] or users[name].difference(without)}
+        left = {name: one for name, one in took.items() if not users[name] or users[name].difference(without)}
         on_host = sum(one for name, one in left.items() if name in hosts)
         networks = sum(left.values()) - on_host
         return max(on_host, networks) if overlap else on_host + networks
@@ -291,10 +287,8 @@ def announcement(
     whole = total(())
     if whole < _WORTH_SECONDS:
         return ""
-    costs = {
-        label: sum(seconds[name] / len(users[name]) for name in seconds if label in users[name]) for label in needs
-    }
-    costs["reading"] = sum(seconds[name] for name in seconds if not users[name])
+    costs = {label: sum(took[name] / len(users[name]) for name in took if label in users[name]) for label in needs}
+    costs["reading"] = sum(took[name] for name in took if not users[name])
     slowest = sorted((label for label in costs if costs[label] >= 1), key=lambda label: -costs[label])[:_SIGNALS_SHOWN]
     text = f"about {duration(whole)} for {pairs} pairs: "
     text += ", ".join(f"{label} {duration(costs[label])}" for label in slowest)

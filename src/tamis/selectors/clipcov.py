@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
-from tamis.errors import RecipeError, RunError, check_words, without_effect
+from tamis.errors import RecipeError, RunError, check_fraction, check_words, without_effect
 from tamis.ids import scramble
 from tamis.math import clipcov
 from tamis.math.clipcov import PARTS, TERMS, Picks
@@ -23,7 +23,7 @@ from tamis.math.order import round_half_up
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import BLOCK, by_uid, embedded, gathered
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
-from tamis.selectors.steps import check_fraction, group_codes
+from tamis.selectors.steps import group_codes
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 
@@ -91,7 +91,7 @@ class ClipCov:
 
     def __post_init__(self) -> None:
         if (self.fraction is None) == (self.n is None):
-            raise ValueError(f"clipcov needs fraction or n, got fraction {self.fraction} and n {self.n}")
+            raise ValueError(f"clipcov needs fraction or n, got {'neither' if self.n is None else 'both'}")
         if self.fraction is not None:
             check_fraction(self.fraction)
         if self.n is not None:

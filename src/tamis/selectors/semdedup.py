@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
+from tamis.errors import check_fraction
 from tamis.ids import format_uid, scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import equal_before, nearest_before, representatives, unit_rows
 from tamis.selectors.clusters import Clusters, ClusterStep, by_uid, gathered
 from tamis.selectors.outcome import Selection, verdict
-from tamis.selectors.steps import check_fraction
 from tamis.store.table import Table
 
 #: Groups whose members are listed in the facts, the largest first.
@@ -62,7 +62,7 @@ class SemDeDup(ClusterStep):
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.fraction is None):
-            raise ValueError(f"semdedup needs epsilon or fraction, got {self.epsilon} and {self.fraction}")
+            raise ValueError(f"semdedup needs epsilon or fraction, got {'neither' if self.epsilon is None else 'both'}")
         for epsilon in (*self.also, *(() if self.epsilon is None else (self.epsilon,))):
             if not 0 <= epsilon <= 2:
                 raise ValueError(f"epsilon is 1 - a cosine, between 0 and 2, got {epsilon}")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import Float64s, Mask
-from tamis.errors import check_words
+from tamis.errors import check_fraction, check_words
 from tamis.ids import scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.expression import parse
@@ -37,13 +37,6 @@ from tamis.store.table import Table
 
 Missing = Literal["error", "drop"]
 Of = Literal["survivors", "pool"]
-
-
-def check_fraction(fraction: float) -> None:
-    """Raises ValueError for a fraction outside [0, 1]."""
-    if not 0 <= fraction <= 1:
-        percent = f": for {fraction:g} % write {fraction / 100:g}" if 1 < fraction <= 100 else ""
-        raise ValueError(f"a fraction must be between 0 and 1, got {str(fraction).removesuffix('.0')}{percent}")
 
 
 def check_numbers(step: str, table: Table, expression: str) -> None:
@@ -191,9 +184,7 @@ class _Top:
 
     def __post_init__(self) -> None:
         if self.cap is not None and (self.per is None or self.cap < 0):
-            raise ValueError(
-                f"{self.name}: cap (rows per group) needs per and must be >= 0; got per {self.per}, cap {self.cap}"
-            )
+            raise ValueError(f"cap (rows per group) must be 0 or more and needs per: COLUMN; got cap {self.cap}")
         check_words(self)
 
     @property

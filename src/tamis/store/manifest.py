@@ -21,7 +21,7 @@ import yaml
 
 from tamis import __version__
 from tamis.data import KEEPS
-from tamis.errors import DamageError, RunError
+from tamis.errors import DamageError, RunError, brief
 from tamis.ids import fingerprint
 from tamis.pool.files import is_remote
 from tamis.storage import drop_cached, explained_errors, files, folders, read_json, sweep, write_json, writing
@@ -258,7 +258,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         for key in _DECISIVE:
             if (was := before["pool"].get(key)) != (now := spec.get(key)):
                 raise RunError(
-                    f"{run} was made with the pool setting {key} = {was!r}, now it is {now!r}, which "
+                    f"{run} was made with another pool setting ({key}: {brief(was)} then, {brief(now)} now), which "
                     "would change its rows. Use another run folder, or the old setting"
                 )
         listed = read_shards(run, before, just_begun=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from tamis.errors import RunError, StopError
+from tamis.errors import RunError, StopError, first_line
 from tamis.storage import explained_errors, writing
 from tamis.train.batches import Batches
 from tamis.train.loop import autocast
@@ -292,7 +292,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
                 state.setdefault(int(number), {})[what] = one if what == "step" else one.to(device)
         optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise RunError(f"{path} is damaged ({type(error).__name__}: {error}): delete it to start again") from error
+        raise RunError(f"{path} is damaged ({first_line(error)}): delete it to start again") from error
     return facts
 
 
