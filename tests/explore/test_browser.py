@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def browser() -> Iterator[Any]:
 def tab(browser: Any) -> Iterator[Any]:
     """An empty tab; whatever the page complains of fails the test."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(15_000)
     tab = context.new_page()
     wrong: list[str] = []
     tab.on("pageerror", lambda error: wrong.append(str(error)))
@@ -162,14 +163,25 @@ def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, p
     assert tab.locator("dialog[open]").count() == 0
 
 
-def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(tab: Any, page: Page) -> None:
-    def labelled(value: int) -> list[int]:
-        return np.flatnonzero(tamis.open_run(page.run).to_numpy("label") == value).tolist()
+def tags_of(page: Page) -> dict[int, str]:
+    """The tags on the disk, by row."""
+    found = tamis.open_run(page.run).to_arrow(["tags"]).column("tags").to_pylist()
+    return {row: tags for row, tags in enumerate(found) if tags}
 
-    opened(tab, page, sort="row")
+
+@pytest.fixture
+def tagged(run_folder: Path, tmp_path: Path) -> Iterator[Page]:
+    """A page whose tags are no other test's."""
+    shutil.copytree(run_folder, tmp_path / "tagged")
+    with served(tmp_path / "tagged") as page:
+        yield page
+
+
+def test_keys_act_only_while_the_pairs_have_the_focus_and_can_be_undone(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row")
     tab.wait_for_selector("[data-row='7']")
     tab.click("#copy-link")
-    tab.keyboard.press("g")  # a button has the focus: nothing is labelled
+    tab.keyboard.press("g")  # a button has the focus: nothing is tagged
     tab.focus(".grid")
     tab.keyboard.press("j")
     tab.keyboard.press("ArrowRight")
@@ -177,18 +189,19 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(t
     assert tab.get_attribute("#card-2", "aria-selected") == "true"
     assert tab.get_attribute("#card-2", "aria-posinset") == "3"
     tab.keyboard.press("g")
-    tab.wait_for_selector("[data-row='2'] .label")
+    tab.wait_for_selector("[data-row='2'] .label.good")
     tab.keyboard.press("j")
     tab.keyboard.press("b")
-    tab.wait_for_selector("[data-row='3'] .label")
-    tab.wait_for_selector("text=1 of 1 pair labelled good")
-    assert (labelled(1), labelled(0)) == ([2], [3])
+    tab.wait_for_selector("[data-row='3'] .label.bad")
+    tab.wait_for_selector("text=keeps 1 of 1 good and 1 of 1 bad")
+    tab.wait_for_selector("text=Too few for a cut: it needs 10 good and 10 bad")
+    assert tags_of(tagged) == {2: "good", 3: "bad"}
     tab.keyboard.press("Control+z")
     tab.wait_for_selector("[data-row='3'] .label", state="detached")
-    assert (labelled(1), labelled(0)) == ([2], [])
-    tab.click("#undo-label:has-text('pair 2')")
+    assert tags_of(tagged) == {2: "good"}
+    tab.click("#undo-tags:has-text('pair 2')")
     tab.wait_for_selector("[data-row='2'] .label", state="detached")
-    expect(tab.locator("#undo-label")).to_have_count(0)
+    expect(tab.locator("#undo-tags")).to_be_hidden()
     tab.focus(".grid")
     tab.keyboard.press("ArrowDown")
     assert tab.get_attribute(".grid", "aria-activedescendant") == "card-7"
@@ -197,9 +210,96 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(t
     tab.wait_for_selector("dialog[open] blockquote")
     tab.keyboard.press("g")
     tab.wait_for_selector("dialog #mark-good[aria-pressed=true]")
-    assert (labelled(1), labelled(0)) == ([0], [])
+    tab.keyboard.press("t")
+    tab.keyboard.type("big band, <b>")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog .mark:has-text('<b>')")
+    assert tags_of(tagged) == {0: "<b>,big band,good"}
+    assert tab.evaluate("document.activeElement.id") == "pair-tag"
+    tab.click("dialog .mark:has-text('big band')")
+    expect(tab.locator("dialog .mark:has-text('big band')")).to_have_count(0)
+    tab.click("dialog h2")  # the focus was in the box, where "u" is a letter
     tab.keyboard.press("u")
-    tab.wait_for_selector("dialog #mark-good[aria-pressed=false]")
+    tab.wait_for_selector("dialog .mark:has-text('big band')")
+    assert tags_of(tagged) == {0: "<b>,big band,good"}
+
+
+def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagged: Page) -> None:
+    def selected(text: str) -> None:
+        expect(tab.locator(".target")).to_have_text(text)
+
+    opened(tab, tagged, sort="row")
+    tab.wait_for_selector("[data-row='9']")
+    tab.click("#card-1", modifiers=["Control"])
+    tab.click("#card-4", modifiers=["Shift"])
+    tab.click("#card-2", modifiers=["Control"])
+    selected("3 pairs selected")
+    assert tab.locator("[aria-selected=true]").evaluate_all("all => all.map((one) => one.dataset.row)") == [
+        "1",
+        "3",
+        "4",
+    ]
+    tab.keyboard.press("t")
+    tab.keyboard.type("blurry")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#card-4 .label:has-text('blurry')")
+    assert tags_of(tagged) == {1: "blurry", 3: "blurry", 4: "blurry"}
+    assert tab.locator("#tag-list option").evaluate_all("all => all.map((one) => [one.value, one.label])") == [
+        ["blurry", "3 pairs"]
+    ]
+    # By keys: Space, Shift with arrows beyond what is loaded, Escape, all.
+    tab.focus(".grid")
+    tab.keyboard.press("Escape")
+    selected("The framed pair")
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Space")
+    tab.keyboard.press("Shift+End")
+    selected("60 pairs selected")
+    tab.keyboard.press("Shift+Home")
+    selected("1 pair selected")
+    tab.keyboard.press("b")
+    tab.wait_for_selector("#card-0 .label.bad")
+    # The filter by a tag and without it; the selection is dropped, all of the view are tagged and untagged at once.
+    tab.click(".tags button:has-text('blurry')")
+    tab.wait_for_selector("main > .told:has-text('3 pairs')")
+    selected("The framed pair")
+    tab.click(".tags button:has-text('blurry')")
+    tab.wait_for_selector("main > .told:has-text('57 pairs')")
+    tab.focus(".grid")
+    tab.keyboard.press("Control+a")
+    selected("57 pairs selected")
+    tab.fill("#tag", "sharp")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector("#said:has-text('57 pairs are tagged sharp')")
+    assert len(tags_of(tagged)) == 60
+    assert tags_of(tagged)[0] == "bad,sharp"
+    # A recipe reads it.
+    tab.select_option("#add-kind", "tagged")
+    tab.fill("#add-value", "sharp")
+    tab.click("#add")
+    shows(tab, 57)
+    expect(tab.locator("#recipe pre")).to_contain_text("tagged:")
+    tab.click("#undo-tags:has-text('57 pairs')")
+    tab.wait_for_selector("text=unknown tag 'sharp'")
+    assert len(tags_of(tagged)) == 4
+
+
+def test_a_cut_from_tags_goes_into_the_recipe_with_one_click(tab: Any, tagged: Page) -> None:
+    run = tamis.open_run(tagged.run)
+    characters = run.to_numpy("characters")
+    order = np.argsort(characters)
+    tagged.ask("tag", rows=order[:20].tolist(), add=["bad"])
+    tagged.ask("tag", rows=order[-20:].tolist(), add=["good"])
+    opened(tab, tagged)
+    offer = tab.locator(".suggestions li:has-text('characters ≥')")
+    expect(offer).to_contain_text("precision 100 % (84 to 100 %), recall 100 % (84 to 100 %); the cut is between")
+    offer.locator("button").click()
+    tab.wait_for_selector(".step")
+    value = float(tab.input_value("#number-0-value"))
+    assert characters[order[19]] < value <= characters[order[-20]]
+    shows(tab, int((characters >= value).sum()))
+    offer.locator("button").click()
+    expect(tab.locator(".step")).to_have_count(1)  # it replaces the cut
 
 
 def focused(tab: Any) -> str:
@@ -327,10 +427,10 @@ def test_images_have_three_sizes_and_the_address_keeps_them(tab: Any, page: Page
     tab.wait_for_selector(".grid.large")
 
 
-@pytest.mark.parametrize("box", ["#caption", "#word-part"])
-def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_search(tab: Any, page: Page, box: str) -> None:
-    """Else the rest of what is typed are keys: "big band" labelled a pair bad."""
-    opened(tab, page, recipe=CUT)
+@pytest.mark.parametrize("box", ["#caption", "#word-part", "#tag", "#pair-tag"])
+def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_box(tab: Any, page: Page, box: str) -> None:
+    """Else the rest of what is typed are keys: "big band" tagged a pair bad."""
+    opened(tab, page, recipe=CUT, **({"pair": 3} if box == "#pair-tag" else {}))
     if box == "#word-part":
         tab.click("#words")
     asked: list[str] = []
@@ -348,7 +448,7 @@ def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_search(tab: Any, pag
     tab.keyboard.type("b")
     assert tab.evaluate("document.activeElement.id") == box[1:]
     assert tab.input_value(box) == "big band"
-    assert not [url for url in asked if "label" in url]
+    assert not [url for url in asked if url.endswith(("/tag", "/undo_tags"))]
 
 
 def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, tmp_path: Path) -> None:
@@ -414,7 +514,7 @@ def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
         tab = context.new_page()
-        tab.set_default_timeout(60_000)
+        tab.set_default_timeout(15_000)
         opened(tab, page, recipe=CUT)
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         tab.click("summary >> nth=0")
@@ -461,7 +561,7 @@ def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: A
     }
     context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
     tab = context.new_page()
-    tab.set_default_timeout(60_000)
+    tab.set_default_timeout(15_000)
     for sign, state in views.items():
         opened(tab, page, **state)
         tab.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
