@@ -204,8 +204,8 @@ class Reporter:
             log.debug("status.json could not be written: %s", second)
 
     def say(self, text: str) -> None:
-        """Prints a line, unless `quiet`."""
-        if not self.quiet:
+        """Prints a line, if there is one, unless `quiet`."""
+        if text and not self.quiet:
             self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
     def advance(self, shard: str, count: int) -> None:
