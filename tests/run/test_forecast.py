@@ -28,26 +28,25 @@ SIGNALS: list[tuple[str, Any]] = [("words", CaptionLength()), ("area", TextArea(
 def test_a_feature_counts_in_equal_parts_and_what_needs_the_slow_one_is_left_out_together() -> None:
     """By hand: reading takes 10 s, the boxes 100 s, reading their text 30 s, the match itself 2 s."""
     took = {"reading": 10.0, "text_boxes": 100.0, "recognised_text": 30.0, "text_match": 2.0}
-    assert announcement("1,000", SIGNALS, took, (), False) == (
+    assert announcement("1,000", SIGNALS, took) == (
         "about 2 min 22 s for 1,000 pairs: match 1 min 22 s, area 50 s, reading 10 s. Without area and match it takes "
         "10 s; the same command adds them later"
     )
-    alone = announcement("1,000", SIGNALS[:2], {"reading": 10.0, "text_boxes": 100.0}, (), False)
+    alone = announcement("1,000", SIGNALS[:2], {"reading": 10.0, "text_boxes": 100.0})
     assert alone.endswith("area 1 min 40 s, reading 10 s. Without area it takes 10 s; the same command adds it later")
-    assert announcement("9", SIGNALS[1:], took, (), False).endswith("area 50 s, reading 10 s")  # nothing would be left
-    assert announcement("9", SIGNALS, took, ["reading"], True).startswith("about 2 min 12 s for 9 pairs")
-    assert announcement("9", SIGNALS, {name: one / 10 for name, one in took.items()}, (), False) == ""  # 14 s
+    assert announcement("9", SIGNALS[1:], took).endswith("area 50 s, reading 10 s")  # nothing would be left
+    assert announcement("9", SIGNALS, {name: one / 10 for name, one in took.items()}) == ""  # 14 s
 
 
-@pytest.mark.parametrize(("workers", "shares"), [(1, (1, 1)), (3, (2, 1))])
+@pytest.mark.parametrize(("workers", "speed"), [(1, 1), (3, 2)])
 def test_what_was_measured_counts_for_the_pairs_that_are_left_and_for_the_workers(
-    workers: int, shares: tuple[int, int], pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: int, speed: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tamis.run.local.cores", lambda: 2)
-    plan = Plan(pool=open_pool(pool), signals=tuple(SIGNALS), identities=Identities(Device()))
+    plan = Plan(pool=open_pool(pool), signals=tuple(SIGNALS[:1]), identities=Identities(Device()))
     tasks, engine = plan.tasks(tmp_path / "run"), Local(workers)
-    assert engine.share(plan, tasks) == shares
-    times = {"reading and decoding": 4.0, "captions": 1.0, "text_boxes": 7.0, "gone": 9.0}
+    assert engine.speed(plan, tasks) == speed
+    times = {"reading and decoding": 11.0, "captions": 1.0, "caption_length": 7.0, "gone": 9.0}
     monkeypatch.setattr(fill, "read_record", lambda path: {"rows": 10, "took": times})
     monkeypatch.setattr(fill, "fill", lambda *_, **__: None)
     found: list[tuple[str, dict[str, float]]] = []
@@ -58,7 +57,7 @@ def test_what_was_measured_counts_for_the_pairs_that_are_left_and_for_the_worker
     (every, first), (pairs, took) = found
     assert (every, pairs) == ("every 1,000", "600")
     assert took == {name: pytest.approx(0.6 * one) for name, one in first.items()}
-    expected = {"reading and decoding": 180 / shares[0], "captions": 60 / shares[0], "text_boxes": 420 / shares[1]}
+    expected = {"reading and decoding": 180 / speed, "captions": 60 / speed, "caption_length": 420 / speed}
     assert {name: one for name, one in took.items() if one} == expected
     assert fill._forecast(plan, tmp_path / "run", tasks, engine, 499) == ("", None)
 

@@ -1,29 +1,27 @@
 """Folders of images with a caption next to each: `a.jpg` and `a.txt`, or `a.json`; also in folders below.
 
-A shard is a range of the sorted names. A new run cuts a folder every `SHARD_PAIRS` pairs. The name of a shard has a
-hash of its first key, so a run that goes on finds its cuts again: new files belong to the shard that they are within.
+A new run cuts the sorted pairs every `SHARD_PAIRS`. The names of the shards have hashes of their first keys, so the
+cuts stay when files are added: these belong to the shard that they are within.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 import xxhash
 
-from tamis.data import Member
-from tamis.errors import PoolError, UnreachedError
-from tamis.pool.files import read_head
+from tamis.data import Member, Sample
+from tamis.errors import PoolError, SampleError, UnreachedError
 from tamis.pool.images import is_image
 from tamis.pool.rows import CAPTION_COLUMNS
-from tamis.pool.source import Pool, PoolSpec, Problem, SampleFiles, SampleReader, too_many_bytes, utf8
+from tamis.pool.source import Pool, PoolSpec, Problem, SampleFiles, SampleReader, read_json, utf8
+from tamis.pool.table import read_file
 from tamis.pool.tar import File, TarShard, caption_ext
 from tamis.remote import unreached
 
@@ -47,10 +45,7 @@ def files_in(root: str) -> list[str]:
 
 
 def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[str, str]) -> Pool:
-    """Returns the pool of a folder's files; `stem` is its first shard's name, `names` are the shards of a run.
-
-    Raises PoolError if there is no image, or none has a caption.
-    """
+    """Returns the pool of a folder's files. `stem`: the first shard's name; `names`: the shards of a run."""
     root, images = spec.paths[0], {ext.lower() for ext in spec.image_extensions}
     endings = {*images, "txt", "json", caption_ext(spec)}
     files = sorted((name for name in found if _ending(name) in endings), key=lambda name: name.rpartition(".")[::2])
@@ -61,9 +56,11 @@ def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[
         return sum(number for has, number in having.items() if ending in has and not images.isdisjoint(has))
 
     if spec.caption is None and not count("txt"):
-        facts = (name for group in groups if len(group) > 1 for name in group if _ending(name) == "json")
-        reader = FolderShard(name=stem, url=root, spec=spec, listing="", pairs=0)
-        spec = replace(spec, caption=_json_caption(reader, itertools.islice(facts, _TRIED)))
+        whole, blank = FolderShard(name=stem, url=root, spec=spec, listing="", pairs=0), Sample(uid=(0, 0), key="")
+        some = (name for group in groups if len(group) > 1 for name in group if _ending(name) == "json")
+        facts = [read_json(blank, whole.file(name).data) for name in itertools.islice(some, _TRIED)]
+        usual = (field for field in CAPTION_COLUMNS if any(isinstance(one.get(field), str | list) for one in facts))
+        spec = replace(spec, caption=next((f"json:{field}" for field in usual), None))
     caption = caption_ext(spec)
     ending = caption.partition(":")[0]
     pictured = sum(number for has, number in having.items() if not images.isdisjoint(has))
@@ -85,17 +82,6 @@ def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[
     about = f"{root}: a folder of {pictured:,} images; captions: {caption}"
     about += "".join(f"; without {what}: {number:,}" for what, number in lacks.items() if number)
     return Pool(spec=spec, kind="folder", shards=tuple(shards), about=about)
-
-
-def _json_caption(shard: FolderShard, names: Iterable[str]) -> str | None:
-    """Returns "json:FIELD" for the first field of a usual name that holds text, or a list, in some json files."""
-    for name in names:
-        with suppress(ValueError, RecursionError):
-            facts = json.loads(shard.file(name).data or b"{}")
-            for column in CAPTION_COLUMNS if isinstance(facts, dict) else ():
-                if isinstance(facts.get(column), str | list):
-                    return f"json:{column}"
-    return None
 
 
 def _stem(name: str) -> str:
@@ -145,31 +131,24 @@ class FolderShard(TarShard):
 
     def file(self, name: str, *, reads: bool = True) -> File:
         """Reads a file, or says what is wrong with it. What is no image is not read from outside the folder."""
-        path, limit = os.path.join(self.url, name), self.limit(_ending(name))
-        file = File("", _ending(name), _place(name), 0, status="image_missing")
+        path, file = os.path.join(self.url, name), File("", _ending(name), _place(name), 0)
         try:
-            facts = os.stat(path)
-            file.size = facts.st_size
-            if not stat.S_ISREG(facts.st_mode):  # a pipe would wait for ever
-                file.problem = "is not a regular file"
-            elif facts.st_size > limit:
-                file.problem, file.status = f"has {too_many_bytes(facts.st_size, limit)}", "image_too_large"
-            elif reads:
-                data = read_head(path, limit)
-                if self._leads_out(path) and not is_image(data):
-                    file.problem = "is a link to a file outside the folder"
-                else:
-                    file.data, file.size = data, len(data)
+            file.size = os.stat(path).st_size
+            if reads:
+                data = read_file(path, self.limit(file.ext))
+                # In the cache of Hugging Face, all files are links into a folder next to `snapshots`.
+                if os.path.islink(path) and not is_image(data):
+                    root = os.path.realpath(self.url).partition("/snapshots/")[0]
+                    if not os.path.realpath(path).startswith(f"{root}/"):
+                        raise SampleError("image_missing", "is a link to a file outside the folder")
+                file.data, file.size = data, len(data)
+        except SampleError as error:
+            file.status, file.problem = error.status, error.reason
         except OSError as error:
             if unreached(error):
                 raise UnreachedError(f"{self.url}: {name!r} cannot be read: {error}") from error
-            file.problem = f"cannot be read: {error.strerror}"
+            file.status, file.problem = "image_missing", f"cannot be read: {error.strerror}"
         return file
-
-    def _leads_out(self, path: str) -> bool:
-        # In the cache of Hugging Face, all files are links into a folder next to `snapshots`.
-        root = os.path.realpath(self.url).partition("/snapshots/")[0]
-        return os.path.islink(path) and not os.path.realpath(path).startswith(f"{root}/")
 
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         return cast(SampleReader, self)
@@ -178,19 +157,20 @@ class FolderShard(TarShard):
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
     ) -> list[SampleFiles | Problem]:
         names = {_place(name): name for name in self.listing.split("\0")}
-        return [self._again(some, caption, names) for some, caption in zip(members, captions, strict=True)]
 
-    def _again(self, members: Sequence[Member], caption: str | None, names: Mapping[int, str]) -> SampleFiles | Problem:
-        found: dict[Member, bytes] = {}
-        for member in members:
-            name = names.get(member.offset)
-            file = None if name is None else self.file(name)
-            if file is not None and file.data is not None:
-                found[Member(member.ext, member.offset, file.size)] = file.data
-            elif member is self.image_member(members):
-                gone = f"its .{member.ext} file is no longer in {self.url}"
-                return Problem("changed", gone) if file is None else Problem(file.status, f"{name!r} {file.problem}")
-        return self.assembled(list(found), list(found.values()), caption)
+        def again(members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
+            found: dict[Member, bytes] = {}
+            for member in members:
+                name = names.get(member.offset)
+                file = File("", "", 0, 0, problem="is no longer there") if name is None else self.file(name)
+                if file.data is not None:
+                    found[Member(member.ext, member.offset, file.size)] = file.data
+                elif member is self.image_member(members):
+                    kind = "changed" if name is None else file.status
+                    return Problem(kind, f"{self.url}: the .{member.ext} file {file.problem}")
+            return self.assembled(list(found), list(found.values()), caption)
+
+        return list(map(again, members, captions))
 
     def close(self) -> None:
         """Nothing is open."""

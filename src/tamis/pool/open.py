@@ -66,11 +66,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
 
 
 def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str], error: PoolError) -> Pool:
-    """Returns the pool of a local folder whose files at its top are none; `error` says why.
-
-    It is images with captions; else tables or tars in folders below, as the hub has them. Tables called metadata belong
-    to the images next to them.
-    """
+    """Returns the pool of images, or of files below, in a folder whose own files are none; `error` says why."""
     root = spec.paths[0]
     if len(spec.paths) > 1 or is_lance(root) or not os.path.isdir(root):
         raise error
@@ -79,6 +75,7 @@ def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str]
     inside = files_in(root)
     below = sorted(name for name in inside if is_pool_file(name, endings))
     refused = any("/" not in name for name in below)
+    # Tables called metadata describe the images next to them.
     described = [name for name in below if os.path.basename(name).startswith("metadata.")]
     if spec.format in ("auto", "folder") and spec.image is None and not (spec.caption if refused else described):
         try:

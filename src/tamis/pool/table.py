@@ -149,7 +149,7 @@ class TableShard(Shard):
         folder, slash, _ = self.url.rpartition("/")
         full = path if is_remote(path) or os.path.isabs(path) else folder + slash + path
         try:
-            return _read_image(full, self.spec.max_bytes)
+            return read_file(full, self.spec.max_bytes)
         except SampleError as error:
             sample.mark(error.status, f"the image {redacted(path)!r} {error.reason}")
         except Exception as error:  # a missing file, or whatever a remote store raises
@@ -309,7 +309,8 @@ def _as_text(value: Any) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
-def _read_image(path: str, limit: int) -> bytes:
+def read_file(path: str, limit: int) -> bytes:
+    """Returns the bytes of a regular file; raises SampleError for another one, or one over the limit."""
     for protocol in ("file://", "local://"):
         path = path.removeprefix(protocol)
     if not is_remote(path):

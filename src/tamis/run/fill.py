@@ -55,8 +55,8 @@ class Engine(Protocol):
     @property
     def suffix(self) -> str: ...
 
-    def share(self, plan: Plan, tasks: Sequence[Task], /) -> tuple[float, float]:
-        """Returns how many workers read at once, and how many devices such as this machine's compute networks."""
+    def speed(self, plan: Plan, tasks: Sequence[Task], /) -> float:
+        """Returns how many times as fast it is as one worker on this machine."""
 
     def __call__(
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
@@ -146,9 +146,9 @@ def fill(
 def _forecast(
     plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left: int | None
 ) -> tuple[str, Executor | None]:
-    """Returns what the missing parts will cost, or "", and an executor that has loaded their models.
+    """Returns what the missing parts cost for the pairs that are `left`, or "", and an executor with their models.
 
-    Some pairs are scored, into a folder that is then deleted. `left`: how many pairs there are, if known.
+    Some pairs are scored, into a folder that is then deleted.
     """
     from tamis.run.local import Local
 
@@ -165,20 +165,18 @@ def _forecast(
     except Exception as error:  # whatever it is, the worker of a shard will report it
         log.debug("the cost cannot be measured: %s", error)
         return "", None
-    indexes = plan.outputs[0] in task.outputs
+    indexes, speed = plan.outputs[0] in task.outputs, engine.speed(plan, tasks)
     stored = [node for node, output in plan.storable.items() if output.path(run, task.shard.name).is_file()]
     nodes = topological([one.node for one in task.outputs if one.node is not None], () if indexes else stored)
-    hosts = {READING, *(node.name for node in nodes if node.host)}
-    took = {name: status["took"].get(name, 0.0) for name in {READING, *(node.name for node in nodes)}}
-    took[READING] -= sum(took[name] for name in hosts - {READING})  # who waits for reading waits for these too
-    took[READING] *= indexes or reads_files(nodes)
-    workers, devices = engine.share(plan, tasks)
-    each = (left or 1000) / max(status["rows"], 1)
-    seconds = {name: each * one / (workers if name in hosts else devices) for name, one in took.items()}
+    took = {node.name: status["took"].get(node.name, 0.0) for node in nodes}
+    if indexes or reads_files(nodes):  # what waits for reading waits for the nodes of the host too
+        hosts = {node.name for node in nodes if node.host}
+        took[READING] = max(0.0, status["took"].get(READING, 0.0) - sum(took[name] for name in hosts))
+    each = (left or 1000) / max(status["rows"], 1) / speed
     signals = [(label, signal) for label, signal in plan.signals if signal in nodes]
     pairs = "every 1,000" if left is None else f"{left:,}"
-    text = announcement(pairs, signals, seconds, hosts, plan.device.kind != "cpu")
-    return text, executor if workers == 1 else None
+    text = announcement(pairs, signals, {name: each * one for name, one in took.items()})
+    return text, executor if speed == 1 else None
 
 
 def _check_first_shard(plan: Plan) -> None:

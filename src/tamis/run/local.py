@@ -126,11 +126,11 @@ class Local:
                     time.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_LOOK_SECONDS)
 
-    def share(self, plan: Plan, tasks: Sequence[Task]) -> tuple[float, float]:
+    def speed(self, plan: Plan, tasks: Sequence[Task]) -> float:
         rank, (devices, available, size) = self.rank or Rank(), self._sizes(plan, tasks)
-        machines = rank.world / rank.local[1]  # on a CPU, a network takes all cores of its machine
-        networks = machines if plan.device.kind == "cpu" else min(size, len(devices)) * rank.world
-        return min(size, available) * rank.world, networks
+        if plan.device.kind == "cpu" and not all(node.host for node in plan.nodes):
+            return rank.world / rank.local[1]  # one worker's networks take all cores of a machine
+        return min(size, available if plan.device.kind == "cpu" else len(devices)) * rank.world
 
     def _sizes(self, plan: Plan, tasks: Sequence[Task]) -> tuple[list[str], int, int]:
         """Returns the devices, the cores and the number of workers."""

@@ -267,22 +267,16 @@ class Reporter:
             self._events.flush()
 
 
-def announcement(
-    pairs: str, signals: Sequence[tuple[str, Signal]], took: Mapping[str, float], hosts: Collection[str], overlap: bool
-) -> str:
+def announcement(pairs: str, signals: Sequence[tuple[str, Signal]], took: Mapping[str, float]) -> str:
     """Returns what a run will cost, and what to leave out to make it short; "" if it is short.
 
-    `took` has the seconds of reading and of each node, by name: what several signals need counts for each in equal
-    parts. With `overlap`, as on a GPU, `hosts` run while the networks run.
+    `took`: the seconds of reading and of each node; what several signals need counts for each in equal parts.
     """
     needs = {label: {node.name for node in topological([signal])} for label, signal in signals}
     users = {name: frozenset(label for label in needs if name in needs[label]) for name in took}
 
     def total(without: Collection[str]) -> float:
-        left = {name: one for name, one in took.items() if not users[name] or users[name].difference(without)}
-        on_host = sum(one for name, one in left.items() if name in hosts)
-        networks = sum(left.values()) - on_host
-        return max(on_host, networks) if overlap else on_host + networks
+        return sum(one for name, one in took.items() if not users[name] or users[name].difference(without))
 
     whole = total(())
     if whole < _WORTH_SECONDS:

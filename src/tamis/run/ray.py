@@ -62,10 +62,9 @@ class Ray:
     def away(self) -> bool:
         return self.address is not None
 
-    def share(self, plan: Plan, tasks: Sequence[Task]) -> tuple[float, float]:
+    def speed(self, plan: Plan, tasks: Sequence[Task]) -> float:
         workers = self.workers or (1 if self.address else cores())  # how large a cluster is, is not known yet
-        on_cpu = plan.device.kind == "cpu"
-        return workers, workers * _cpus(plan, self.workers, self.address) / cores() if on_cpu else workers
+        return workers * (_cpus(plan, self.workers, self.address) / cores() if plan.device.kind == "cpu" else 1)
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
         ray = _ray()
