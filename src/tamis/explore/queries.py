@@ -9,6 +9,7 @@ import json
 import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -30,20 +31,23 @@ from tamis.explore.columns import (
     containing,
     counted,
     counted_among,
+    first_rows,
     heat,
+    matching,
     places_of,
-    rows_of,
 )
 from tamis.explore.images import TextPainter
-from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.layout import names
 from tamis.explore.near import LARGEST, Near
+from tamis.explore.tags import LABEL, Tags, kept_shares
 from tamis.ids import format_uid
+from tamis.math.cuts import LEAST, labelled_cut
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
-from tamis.reporting.pairs import read_pairs, scrambled
+from tamis.reporting.pairs import read_pairs, scrambled, smallest
+from tamis.selectors.tagged import TAGS
 from tamis.storage import explained_errors
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
@@ -67,6 +71,9 @@ WORDS, _WORD, CAPTION = 200, 120, 400
 #: Maximum number of recipes compared at a time.
 COMPARED = 5
 
+#: Maximum number of changed pairs whose tags an answer lists, and of tagged pairs that decide about cuts.
+FEW, JUDGED = 500, 2_000
+
 #: Colours of a map: of words or combinations (one more is for all others), and of numbers; points that are ranked.
 SHADES, LEVELS, _RANKED = 9, 16, 100_000
 
@@ -79,7 +86,7 @@ class Explorer:
 
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
-        self.labels, self.near, self.painter = Labels(run), Near(run), TextPainter(run)
+        self.tags, self.near, self.painter = Tags(run), Near(run), TextPainter(run)
         self.lasso = ""  # the page's last one, as JSON
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
@@ -103,7 +110,7 @@ class Explorer:
     @property
     def words(self) -> list[str]:
         """The word columns that every shard has: status, fields of the pool, and scores without hashes."""
-        return ["status", *word_columns(self.run)]
+        return ["status", *(name for name in word_columns(self.run) if name != TAGS)]
 
     def facts(self) -> dict[str, Any]:
         """Returns the facts that the page loads at its start."""
@@ -131,7 +138,7 @@ class Explorer:
             "texts": sorted(self.run.texts),
             "statuses": dict(self.run.statuses),
             "recipes": opened + self._shipped(),
-            "labels": self.label_facts(),
+            "tags": self.tag_facts(),
             "missing": len(self.run.missing),
             "hashes": "image_hash" in self.run.columns,
             "searchable": self.near.image is not None,
@@ -188,7 +195,7 @@ class Explorer:
             ],
             "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
-            "labels": kept_shares(self.labels, subset.keep),
+            "labels": kept_shares(self.tags, subset.keep),
             "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},
         }
 
@@ -213,11 +220,11 @@ class Explorer:
         }
 
     def view(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> tuple[Rows, int]:
-        """Returns the first rows of a view, and the number of all: see `rows_of`.
+        """Returns the first rows of a view in its order, and the number of all its rows.
 
         `compared`: the recipes of its region; `search`: a search or lasso as JSON, see `_search`.
         """
-        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.labels.version)
+        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.tags.version)
 
     def sides(self, rows: Rows, recipe: Recipe) -> dict[str, Any]:
         """Returns how many of some rows a recipe keeps and drops, and its last threshold."""
@@ -227,19 +234,24 @@ class Explorer:
         return {"counts": [kept, int(rows.size) - kept], "cut": ends}
 
     def _order_rows(self, asked: View, recipe: str, compared: str, search: str, version: int) -> tuple[Rows, int]:
+        rows = self.matching(asked, json.loads(recipe), json.loads(compared), search)
+        return first_rows(asked, self.run, self.choose(json.loads(recipe)), self.order, rows), int(rows.size)
+
+    def matching(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> Rows:
+        """Returns all rows of a view; arguments as in `view`."""
         among: Mask | None = None
         if asked.region:
             among = np.ones(len(self.run), bool)
-            for wanted, other in zip(asked.region, json.loads(compared), strict=True):
+            for wanted, other in zip(asked.region, compared, strict=True):
                 among &= self.choose(other).keep == bool(wanted)
-        subset, rows = self.choose(json.loads(recipe)), self._found(search) if search else None
-        return rows_of(asked, self.run, subset, self.labels.values, self.order, among, rows)
+        rows = self._found(search) if search else None
+        return matching(asked, self.run, self.choose(recipe), self.tags.having, among, rows)
 
     def _search(self, search: str) -> Rows:
         """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
         asked = json.loads(search)
         if "points" in asked:
-            return self.near.inside(str(asked["embedding"]), [(float(x), float(y)) for x, y in asked["points"]])
+            return self.near.inside(str(asked["map"]), [(float(x), float(y)) for x, y in asked["points"]])
         if "text" in asked:
             return self.near.to_text(str(asked["text"]))
         if "image" in asked:
@@ -247,8 +259,8 @@ class Explorer:
         return self.near.neighbours(self.check_row(asked["row"]))[0]
 
     def selected(self) -> list[str]:
-        """Returns the uids of the pairs that are labelled, or inside the page's lasso, in the order of the run."""
-        rows = np.flatnonzero(np.isfinite(self.labels.values))
+        """Returns the uids of the pairs that are tagged, or inside the page's lasso, in the order of the run."""
+        rows = np.flatnonzero(self.tags.having())
         if self.lasso:
             rows = np.union1d(rows, self._found(self.lasso))
         return [format_uid(*halves) for halves in zip(*self.run.table().uids(rows), strict=True)]
@@ -274,45 +286,51 @@ class Explorer:
                 "status": pair.status,
                 "kept": bool(subset.keep[row]),
                 "reason": reasons[int(codes[row])] if codes is not None else "",
-                "label": self.label_of(row),
+                "tags": self.tags.of(row),
                 "scores": {name: _number(pair.numbers[name]) for name in columns},
             }
             for row, pair in ((row, pairs[row]) for row in rows)
         ]
 
-    def label_of(self, row: int) -> str | None:
-        label = self.labels.values[row]
-        return None if np.isnan(label) else "good" if label else "bad"
+    def change_tags(self, rows: Rows, add: Sequence[str], remove: Sequence[str]) -> dict[str, Any]:
+        """Adds tags to rows and removes others."""
+        return self._tagged(lambda: self.tags.change(rows, add=add, remove=remove))
 
-    def set_label(self, row: int, label: str | None) -> dict[str, Any]:
-        """Labels a row: "good", "bad" or None."""
-        self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label])
-        return self._labelled(row)
+    def undo_tags(self) -> dict[str, Any]:
+        """Undoes the last change of tags made through this explorer."""
+        return self._tagged(self.tags.undo)
 
-    def undo_label(self) -> dict[str, Any]:
-        """Undoes the last label set through this explorer."""
-        return self._labelled(self.labels.undo())
+    def _tagged(self, change: Callable[[], Rows]) -> dict[str, Any]:
+        try:
+            rows = change()
+        finally:
+            with self._guard:
+                self._choice.cache_clear()  # recipes may read tags
+                self._bins.pop(LABEL, None)
+        few = {str(row): self.tags.of(row) for row in rows.tolist()} if rows.size <= FEW else None
+        return {"changed": int(rows.size), "rows": few, "tags": self.tag_facts()}
 
-    def _labelled(self, row: int) -> dict[str, Any]:
-        with self._guard:
-            self._choice.cache_clear()  # recipes may read labels
-            self._bins.pop(LABEL, None)
-        return {"row": row, "label": self.label_of(row), "labels": self.label_facts()}
+    def tag_facts(self) -> dict[str, Any]:
+        """Returns each tag with its number of pairs, and the rows that undo changes next: how many, and the first."""
+        last = self.tags.last
+        undo = None if last is None else {"rows": int(last.size), "row": int(last[0])}
+        return {"counts": list(self.tags.counts().items()), "undo": undo}
 
-    def label_facts(self) -> dict[str, int | None]:
-        """Returns the number of good and of bad pairs, and the row that undo changes next."""
-        return {**self.labels.count(), "last": self.labels.last}
+    def suggestions(self) -> dict[str, Any]:
+        """Returns for each score the cut that best separates good from bad, the best score first.
 
-    def suggestions(self) -> list[dict[str, Any]]:
-        """Returns for each score the threshold that best separates good from bad, the best score first."""
-        labels, table = self.labels.values, self.run.table()
-        there = np.isfinite(labels)
-        found = [
-            {"column": name, **best}
-            for name in self.numbers
-            if (best := best_threshold(whole_column(table, name)[there], labels[there])) is not None
-        ]
-        return sorted(found, key=lambda each: -each["gain"])
+        Of more than `JUDGED` good and bad pairs, as many at random decide.
+        """
+        labels, table = self.tags.labels(), self.run.table()
+        rows = np.flatnonzero(np.isfinite(labels))
+        rows = smallest(rows, self.order[rows], self.order.__getitem__, JUDGED)
+        good, cuts = labels[rows] == 1, []
+        for name in self.numbers:
+            values = whole_column(table, name)[rows].astype(np.float64)
+            there = np.isfinite(values)
+            if (cut := labelled_cut(values[there], good[there])) is not None and cut.gain > 0:
+                cuts.append({"column": name, **asdict(cut), "gain": cut.gain})
+        return {"needed": LEAST, "of": int(rows.size), "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}
 
     def map_facts(self, name: str) -> Framed:
         """Returns facts of a map, and x, y and row of its points."""

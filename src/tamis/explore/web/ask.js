@@ -15,8 +15,8 @@ const later = (milliseconds) => new Promise((done) => setTimeout(done, milliseco
 async function fetched(path, body) {
   const once = () => fetch(new URL(path, HERE), { method: "POST", body });
   try {
-    // Not repeated: a second save would find its name taken, a second undo would undo two labels.
-    return await (["ask/save", "ask/undo_label"].includes(path) ? once() : once().catch(() => later(300).then(once)));
+    // Not repeated: a second save would find its name taken, a second undo would undo two changes.
+    return await (["ask/save", "ask/undo_tags"].includes(path) ? once() : once().catch(() => later(300).then(once)));
   } catch {
     throw new Error("the server does not answer: is `tamis explore` still running?");
   }

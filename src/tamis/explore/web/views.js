@@ -1,6 +1,6 @@
 // The other views: disagreements of recipes, copies, rejects.
 
-import { h, fill, foreign, count, percent, say } from "./dom.js";
+import { h, fill, foreign, count, percent } from "./dom.js";
 import { ask } from "./ask.js";
 import { now, change, active, comparable, regionOf } from "./state.js";
 import { face } from "./grid.js";
@@ -80,39 +80,4 @@ export async function copies(place) {
         face(member), h("span", { class: "caption" }, foreign(member.caption || "no caption")),
         h("span", { class: "foot" }, h("span", { class: "verdict" }, number ? "repeats it" : "stays"),
           number && member.bits !== null ? h("span", { class: "score" }, `${member.bits} of 64 bits differ`) : null)))))));
-}
-
-/** How many labelled pairs the recipe keeps, and the thresholds that separate good from bad best. */
-export async function suggest(place, facts, found, undo) {
-  const { good, bad } = found.labels;
-  const { last } = facts.labels; // the pair that was labelled last from here
-  const back = last === null ? null : h("button", { id: "undo-label", type: "button", title: "Take the last label back (u)", click: undo }, `Undo the label of pair ${count(last)}`);
-  if (!good.of && !bad.of) {
-    fill(place, back);
-    return;
-  }
-  const few = Math.max(good.of, bad.of) < 5;
-  const interval = (kind) => (few ? "" : ` (${kind.share.slice(1).map((end) => Math.round(100 * end)).join(" to ")} %)`);
-  const told = (kind, label) => (kind.of ? `${count(kind.kept)} of ${count(kind.of)} ${kind.of === 1 ? "pair" : "pairs"} labelled ${label}${interval(kind)}` : "");
-  const line = h("p", null, "This recipe keeps ", [told(good, "good"), told(bad, "bad")].filter(Boolean).join(" and "), few ? ". Too few labels for an estimate. " : ". ", back);
-  if (good.of < 2 || bad.of < 2) {
-    fill(place, line, h("p", { class: "quiet" }, "Label at least two good and two bad pairs (g and b) for a threshold."));
-    return;
-  }
-  const best = h("ul", { class: "suggestions" });
-  fill(place, line, best);
-  let offers;
-  try {
-    offers = await ask("suggestions");
-  } catch (error) {
-    say(error.message, true);
-    return;
-  }
-  const digits = (number) => Number(number.toPrecision(4));
-  fill(best, offers.slice(0, 3).map((offer) => h("li", null,
-    h("button", { type: "button", title: "Add this step", click: () => {
-      const { recipe } = now();
-      change({ recipe: { ...recipe, select: [...recipe.select, { [offer.keeps]: { score: offer.column, value: digits(offer.value), missing: "drop" } }] } });
-    } }, foreign(offer.column), ` ${offer.keeps === "at_least" ? "≥" : "≤"} ${digits(offer.value)}`),
-    ` keeps ${percent(offer.good, 1)} of the good and ${percent(offer.bad, 1)} of the bad pairs; 95 % interval ${digits(offer.low)} to ${digits(offer.high)}`)));
 }
