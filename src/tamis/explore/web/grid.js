@@ -244,7 +244,7 @@ export class Grid {
       },
     },
     face(found),
-    h("span", { class: "caption" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
+    h("span", { class: "caption", "aria-hidden": "true" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
     h("span", { class: "foot" },
       h("span", { class: "verdict", title: found.reason || "kept" }, found.kept ? "kept" : `dropped${found.reason ? `: ${found.reason.replace(/^Step \d+: /, "")}` : ""}`),
       scores.slice(0, 2).map(([name, value]) => h("span", { class: "score" }, foreign(name), " ", short(value)))),
