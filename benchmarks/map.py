@@ -62,7 +62,6 @@ with sync_playwright() as driver:
     while time.perf_counter() - begun < 5:
         number += 1
         tab.mouse.move(x + 150 * (number % 40 - 20) / 20, y + 80 * (number % 30 - 15) / 15)
-    seconds = time.perf_counter() - begun
     frames = [frame for frame in tab.evaluate("window.frames_") if frame[1]]
     tab.mouse.up()
     used = memory(os.getpid())
@@ -72,7 +71,7 @@ thread.join(20)
 later = frames[len(frames) // 3 :]  # it finds out how many points fit into a frame
 gaps = sorted(b[0] - a[0] for a, b in zip(later, later[1:]))
 print(json.dumps({
-    "first": first, "again": again, "frames": 1000 * len(gaps) / sum(gaps), "slowest": gaps[-1], "moves": number / seconds,
+    "first": first, "again": again, "frames": 1000 * len(gaps) / sum(gaps), "slowest": gaps[-1],
     "drawn": statistics.median(frame[1] for frame in later), "browser": used,
     "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
 }))

@@ -164,7 +164,7 @@ def test_points_have_the_colour_of_their_row(run_folder: Path) -> None:
 
 def test_a_row_without_a_value_has_no_colour(laid: Path) -> None:
     explorer = explored(laid)
-    explorer.change_tags(np.array([5]), ["good"], [])
+    explorer.tags.change(np.array([5]), add=["good"])
     facts, (codes,) = explored(laid).map_colours("map_image", "label", ALL, [])
     rows = explorer.near.layout("map_image").rows
     assert codes[rows != 5].tolist() == [NONE] * 58
