@@ -128,7 +128,7 @@ def usual(signal: str, setting: str) -> dict[str, list[str]]:
 
 
 def shipped_name(recipe: str) -> str | None:
-    """Returns the name of a shipped recipe, None for other recipes. tmars∩c_rho is the older name of tmars-and-c_rho."""
+    """Returns the name of a shipped recipe, else None. tmars∩c_rho is the older name of tmars-and-c_rho."""
     name = recipe.replace("∩", "-and-")
     return name if name in shipped() else None
 
