@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from tamis.graph import Identities
 from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
+from tamis.pool.files import run_name
 from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, PoolSpec
 from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.formats import in_words, status_words
@@ -155,13 +156,6 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
     return replace(pool, shards=tuple(cast(Shard, FirstRows(shard, each)) for shard in taken))
 
 
-def run_name(pool: str) -> str:
-    """Returns a name for a pool's run, such as "pool" for `pool/{0..9}.tar`; never a path to another folder."""
-    plain = takewhile(lambda part: not set(part) & set("{}*?["), Path(pool).parts)
-    name = Path(*plain).name
-    return "pool" if name in ("", ".", "..") else name
-
-
 def cheap_signals(pool: Pool) -> list[str]:
     """Returns signals that take a few milliseconds per pair; `language` only if its package is installed."""
     names = ["caption_length", "language", *(("image_size", "image_hash") if pool.has_images else ())]
@@ -213,10 +207,7 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
 
 
 def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
-    return (
-        f"tamis score {shlex.join([*pool.paths, *_pool_options(pool)])} --run runs/mine --recipe {shlex.quote(recipe)}",
-        f"tamis select runs/mine --recipe {shlex.quote(recipe)} --out {shlex.quote(recipe)}.parquet",
-    )
+    return (f"tamis run {shlex.join([*pool.paths, *_pool_options(pool), '--recipe', recipe])}",)
 
 
 def _pool_options(pool: PoolSpec) -> list[str]:
