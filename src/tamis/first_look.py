@@ -84,6 +84,16 @@ class Look:
     proposals: tuple[Proposal, ...]  # the cheapest first
     failures: Mapping[str, str]  # shard that could not be read -> reason
 
+    def _repr_html_(self) -> str:
+        from tamis.store.notebook import html_table
+
+        rows = [
+            {"recipe": one.recipe, "keeps": f"{one.share[0]:.0%}" if one.share else "", "why": one.why}
+            for one in self.proposals
+        ]
+        counts = f"{self.pairs:,} pairs, the first rows of {self.shards:,} of {self.of:,} shards"
+        return html_table(f"Look {self.page}", counts, rows)
+
 
 def look(
     pool: PathLike | PoolSpec,

@@ -135,6 +135,14 @@ class Planned:
         ]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from tamis.store.notebook import html_table
+
+        device = self.device
+        rows = [{"output": one.kind, "folder": one.folder, "shards to do": f"{one.shards:,}"} for one in self.missing]
+        counts = f"{self.kind}, {self.shards:,} shards, on {device.kind} in {device.precision}"
+        return html_table(f"Plan of {self.run}", counts, rows)
+
 
 def planned(
     pool: PathLike | PoolSpec,

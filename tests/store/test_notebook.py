@@ -108,6 +108,25 @@ def test_a_subset_shows_its_funnel_and_its_images(run: tamis.Run) -> None:
     assert chosen.show(3).html == some.html
 
 
+def test_plans_funnels_and_looks_are_tables(run: tamis.Run, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=1)
+    looked = tamis.look(pool, out=tmp_path / "<b>look.html", quiet=True)
+    planned = tamis.plan(pool, run=tmp_path / "<b>run", signals=["caption_length"])
+    both = tamis.select(run, {**WORDS, "select": [*WORDS["select"], *LETTERS["select"]]})
+    for shown, cells in [
+        (planned, ["index", "scores/caption_length-"]),
+        (looked, [f"{one.recipe}</td>" for one in looked.proposals]),
+        (both.funnel, ["every pair", "words &gt;= 6", f'<td style="text-align:left">{len(both)}</td>']),
+    ]:
+        html = shown._repr_html_()
+        assert html.count("<table>") == 1
+        assert not [cell for cell in cells if cell not in html]
+        assert "<b>look" not in html
+        assert "<b>run" not in html
+    assert list(both.funnel) == both.funnel
+    assert tamis.select(run, "no-filter").funnel._repr_html_()
+
+
 def test_nothing_of_a_pair_is_html(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m"
     write_tar(tmp_path / "pool" / "00000.tar", [("<b>0", {**pair(0), "txt": evil.encode()})])

@@ -60,7 +60,9 @@ class Pages:
         recipe, compared = _recipe(asked["recipe"]), _recipes(asked.get("compared", []))
         search = asked.get("near") or asked.get("lasso")
         view = view_of(asked.get("view", {}))
-        rows, total = self.explorer.view(view, recipe, compared, json.dumps(search) if search else "")
+        searched = json.dumps(search) if search else ""
+        rows, total = self.explorer.view(view, recipe, compared, searched)
+        self.explorer.lasso = "" if asked.get("near") else searched
         start = max(0, int(asked.get("start", 0)))
         here = rows[start : start + min(_MOST, max(0, int(asked.get("count", 60))))].tolist()
         self.images.read_soon(here)

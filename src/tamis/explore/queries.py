@@ -33,6 +33,7 @@ from tamis.explore.columns import (
 from tamis.explore.images import TextPainter
 from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
 from tamis.explore.near import LARGEST, Near
+from tamis.ids import format_uid
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
@@ -65,6 +66,7 @@ class Explorer:
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
         self.labels, self.near, self.painter = Labels(run), Near(run), TextPainter(run)
+        self.lasso = ""  # the page's last one, as JSON
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
@@ -228,6 +230,13 @@ class Explorer:
         if "image" in asked:
             return self.near.to_image(str(asked["image"]))
         return self.near.neighbours(self.check_row(asked["row"]))[0]
+
+    def selected(self) -> list[str]:
+        """Returns the uids of the pairs that are labelled, or inside the page's lasso, in the order of the run."""
+        rows = np.flatnonzero(np.isfinite(self.labels.values))
+        if self.lasso:
+            rows = np.union1d(rows, self._found(self.lasso))
+        return [format_uid(*halves) for halves in zip(*self.run.table().uids(rows), strict=True)]
 
     def check_row(self, number: Any) -> int:
         """Returns a row number, or raises ValueError."""

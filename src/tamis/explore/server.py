@@ -2,8 +2,8 @@
 
 - Every request needs a token of 256 bits, which other users of the machine do not know.
 - Other pages in the same browser do not know it either. Requests for another host name (DNS rebinding) or from another
-  origin are refused, nothing can be framed, and other origins cannot read answers. A link with the right token opens
-  the page from anywhere, as a top-level page.
+  origin are refused, and other origins cannot read answers. A link with the right token opens the page from anywhere,
+  as a top-level page. Nothing can be framed, except by a notebook that started the server and is on this machine.
 - Captions, keys and words are sent as JSON and become text nodes. The page's policy forbids scripts, styles, images
   and connections from elsewhere.
 - An uploaded image has a size limit, is decoded like the pool's images, and is neither stored nor sent back.
@@ -13,11 +13,13 @@
 
 from __future__ import annotations
 
+import atexit
 import hmac
 import json
 import logging
 import secrets
 import socket
+import threading
 import webbrowser
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
@@ -29,6 +31,7 @@ from tamis.explore.near import LARGEST
 from tamis.explore.pages import Pages
 from tamis.ids import json_ready
 from tamis.reporting.pairs import KIND
+from tamis.store.notebook import framed_page
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -53,7 +56,7 @@ _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg"
 _HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'none'; frame-ancestors "
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -63,8 +66,8 @@ _HEADERS = {
 }
 
 
-def refusal(request: Request, token: str) -> tuple[int, str] | None:
-    """Returns status and reason if a request is refused (see the module), else None."""
+def refusal(request: Request, token: str, framed: bool = False) -> tuple[int, str] | None:
+    """Returns status and reason if a request is refused (see the module), else None; `framed`: for a notebook."""
     headers, path = request.headers, request.url.path
     sent = request.query_params.get("token", "") if path == "/" else path.lstrip("/").partition("/")[0]
     host = headers.get("host", "")
@@ -72,7 +75,8 @@ def refusal(request: Request, token: str) -> tuple[int, str] | None:
         return 403, f"this page is served to {HOST} and localhost only"
     known = hmac.compare_digest(sent.encode(), token.encode())
     # Allow top-level navigation from another site: web terminals link to the printed address.
-    page = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+    places = ("document", "iframe") if framed else ("document",)
+    page = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in places
     opened = known and page and request.method == "GET" and path == "/"
     ours = headers.get("origin") in (None, f"http://{host}")
     if not ours or (headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened):
@@ -84,8 +88,11 @@ def refusal(request: Request, token: str) -> tuple[int, str] | None:
     return None if known else (401, "the token is missing or wrong: open the address that `tamis explore` printed")
 
 
-def application(pages: Pages, token: str) -> Starlette:
-    """Returns the ASGI application: `/?token=TOKEN` is the page, `/TOKEN/...` everything else."""
+def application(pages: Pages, token: str, framed: bool = False) -> Starlette:
+    """Returns the ASGI application: `/?token=TOKEN` is the page, `/TOKEN/...` everything else.
+
+    `framed`: pages of this machine, on any port, may show it in a frame.
+    """
     try:
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
@@ -97,10 +104,13 @@ def application(pages: Pages, token: str) -> Starlette:
 
     web = {entry.name: entry.read_bytes() for entry in (files("tamis.explore") / "web").iterdir() if entry.is_file()}
 
+    policy = _HEADERS["content-security-policy"] + (f"localhost:* {HOST}:*" if framed else "'none'")
+    sent = {**_HEADERS, "content-security-policy": policy}
+
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        refused = refusal(request, token)
+        refused = refusal(request, token, framed)
         response = await answer(request) if refused is None else PlainTextResponse(refused[1], refused[0])
-        for name, value in _HEADERS.items():
+        for name, value in sent.items():
             response.headers.setdefault(name, value)
         return response
 
@@ -190,6 +200,8 @@ def _json(found: Any) -> str:
 class Server:
     """Serves the page on a `port` of the loopback interface (0: a free one). `address`: the URL with the token."""
 
+    framed = False
+
     def __init__(self, pages: Pages, *, port: int = 0) -> None:
         try:
             import uvicorn
@@ -209,7 +221,7 @@ class Server:
         self.address = f"http://{HOST}:{self.port}/?token={token}"
         self._images = pages.images
         config = uvicorn.Config(
-            application(pages, token), log_level="warning", access_log=False, ws="none", lifespan="off",
+            application(pages, token, self.framed), log_level="warning", access_log=False, ws="none", lifespan="off",
             server_header=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
@@ -233,3 +245,28 @@ class Server:
                 log.info("there is no browser")
         except (webbrowser.Error, OSError) as error:
             log.warning("no browser can be opened (%s): open the address by hand", error)
+
+
+class NotebookServer(Server):
+    """A server in a thread, for a notebook that shows its page below a cell; `close` or the end of Python stops it."""
+
+    framed = True
+
+    def __init__(self, pages: Pages, *, port: int = 0) -> None:
+        super().__init__(pages, port=port)
+        self.explorer = pages.explorer
+        self._thread = threading.Thread(target=self.serve, name="tamis explore", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Stops the server and frees its port. A second call does nothing."""
+        atexit.unregister(self.close)
+        self.stop()
+        self._thread.join(10)
+
+    def __repr__(self) -> str:
+        return f"The explorer at {self.address}"
+
+    def _repr_html_(self) -> str:
+        return framed_page(self.address)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Environment
@@ -46,6 +46,11 @@ _PAIRS = _TEMPLATES.from_string("""
   {% endif %}<figcaption style="font-size:12px;overflow-wrap:anywhere">
   <span dir="auto">{{ pair.caption }}</span><br><small>{{ pair.facts }}</small></figcaption></figure>
 {% endfor %}</div>""")
+
+_FRAME = _TEMPLATES.from_string("""
+<iframe src="{{ address }}" title="The explorer of Tamis" allow="clipboard-write"
+ style="width:100%;height:760px;border:1px solid #8884"></iframe>
+<p><a href="{{ address }}" target="_blank" rel="noreferrer">Open it in a tab</a></p>""")
 
 _TABLE = _TEMPLATES.from_string("""
 <p><b>{{ title | shown }}</b>: {{ counts }}</p><table>
@@ -94,6 +99,18 @@ def _jpeg(pixels: Pixels, size: int) -> str:
     return base64.b64encode(out.getvalue()).decode()
 
 
+def framed_page(address: str) -> str:
+    """Returns a frame with the explorer's page, and a link for notebooks that show no frames."""
+    return _FRAME.render(address=address)
+
+
+def html_table(title: object, counts: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a table of rows with the same keys."""
+    return _TABLE.render(
+        title=title, counts=counts, names=list(rows[0]) if rows else [], rows=[one.values() for one in rows]
+    )
+
+
 def html_of_run(run: Run) -> str:
     """Returns a run's counts and columns, reading only footers."""
     shards = len(run.shards)
@@ -103,19 +120,18 @@ def html_of_run(run: Run) -> str:
         assert group is not None  # it is a score
         done = len(group.shards & set(run.shards))
         there = "" if done == shards else f"{done:,} of {shards:,} shards"
-        rows.append([name, column.unit or column.kind, column.about, there])
+        rows.append({"column": name, "unit": column.unit or column.kind, "about": column.about, "so far": there})
     counts = f"{len(run):,} pairs in {shards:,} shards"
     counts += f" ({', '.join(f'{count:,} {status}' for status, count in run.statuses.most_common())})"
     counts += f"; {len(run.missing):,} shards are missing" if run.missing else ""
-    return _TABLE.render(title=f"Run {run.path}", counts=counts, names=["column", "unit", "about", "so far"], rows=rows)
+    return html_table(f"Run {run.path}", counts, rows)
 
 
-def html_of_subset(subset: Subset) -> str:
-    """Returns a subset's funnel."""
-    total = int(subset.keep.size)
-    rows = [["every pair", f"{total:,}", "", ""]]
-    for line in subset.funnel:
+def html_of_funnel(title: str, funnel: Sequence[Mapping[str, Any]], total: int, counts: str = "") -> str:
+    """Returns the steps of a recipe with what each keeps and drops of `total` pairs."""
+    rows = [{"step": "every pair", "kept": f"{total:,}", "share": "", "dropped": ""}]
+    for line in funnel:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
-        rows.append([line["step"], f"{line['kept']:,}", f"{line['kept'] / max(total, 1):.1%}", dropped])
-    counts = f"{len(subset):,} of {total:,} pairs ({len(subset) / max(total, 1):.1%})"
-    return _TABLE.render(title=subset.name, counts=counts, names=["step", "kept", "share", "dropped"], rows=rows)
+        share = f"{line['kept'] / max(total, 1):.1%}"
+        rows.append({"step": line["step"], "kept": f"{line['kept']:,}", "share": share, "dropped": dropped})
+    return html_table(title, counts or f"{rows[-1]['kept']} of {total:,} pairs", rows)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ from tamis.store.table import Table
 
 if TYPE_CHECKING:
     import pandas
+
+    from tamis.explore.server import NotebookServer
+    from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +98,7 @@ class Run:
         self.facts: Mapping[str, Any] = facts
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
+        self._page: NotebookServer | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -102,6 +107,33 @@ class Run:
         from tamis.store.notebook import html_of_run
 
         return html_of_run(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_page": None}  # a server stays in its process
+
+    def explore(self, *subsets: str | os.PathLike[str] | Subset, port: int = 0) -> NotebookServer:
+        """Shows the explorer below a notebook's cell. A further call shows a new page and closes the one before.
+
+        Args:
+            subsets: subsets of this run to start from and to compare, as files or objects.
+            port: on the loopback interface; 0 for any free one.
+
+        Returns:
+            The server, which runs in a thread: `close()` stops it, and so does the end of Python.
+
+        Raises:
+            RunError, DependencyError: as `tamis explore`.
+        """
+        explore = import_module("tamis.api").explore  # in a layer above this one, since recipes choose the rows
+        if self._page is not None:
+            self._page.close()
+        self._page = explore(self.path, subsets, port=port, partial=self.partial, notebook=True)
+        return self._page
+
+    @property
+    def selected(self) -> list[str]:
+        """The uids of the pairs that are labelled, or inside the lasso, in the page that `explore` shows; else none."""
+        return self._page.explorer.selected() if self._page is not None else []
 
     # ---- shards ----
 

@@ -45,6 +45,15 @@ Sign = Literal["&", "|", "-"]
 _WORDS: Mapping[Sign, str] = {"&": "in {0} and in {1}", "|": "in {0} or in {1}", "-": "in {0} and not in {1}"}
 
 
+class Funnel(list[Mapping[str, Any]]):
+    """The steps of a recipe with what each keeps and drops: a list, and a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from tamis.store.notebook import html_of_funnel
+
+        return html_of_funnel("Funnel", self, self[0]["before"] if self else 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subset:
     """The rows of a run that a recipe keeps.
@@ -70,6 +79,7 @@ class Subset:
     partial: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "funnel", Funnel(self.funnel))
         if self.times is not None and not np.array_equal(self.times > 0, self.keep):
             raise ValueError("times must be above 0 where keep is True, and 0 elsewhere")
         if not self.verdict.agrees(self.keep):
@@ -86,9 +96,11 @@ class Subset:
         return f"Subset({self.name!r}, {len(self):,} of {self.keep.size:,} pairs)"
 
     def _repr_html_(self) -> str:
-        from tamis.store.notebook import html_of_subset
+        from tamis.store.notebook import html_of_funnel
 
-        return html_of_subset(self)
+        total = int(self.keep.size)
+        counts = f"{len(self):,} of {total:,} pairs ({len(self) / max(total, 1):.1%})"
+        return html_of_funnel(self.name, self.funnel, total, counts)
 
     def __and__(self, other: Subset) -> Subset:
         """Returns the rows in both subsets: see `combined`."""

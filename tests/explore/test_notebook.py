@@ -1,0 +1,131 @@
+"""The page below a notebook's cell: who may frame it, what it selects, when it ends."""
+
+from __future__ import annotations
+
+import http.server
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from browsing import NO_BROWSER, chromium
+from explored_page import Page
+
+import tamis
+from tamis import api
+
+IFRAME = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}
+
+
+@pytest.fixture
+def run(run_folder: Path) -> Iterator[tamis.Run]:
+    run = tamis.open_run(run_folder)
+    yield run
+    if run._page is not None:
+        run._page.close()
+
+
+@contextmanager
+def cell(html: str) -> Iterator[str]:
+    """The address of a page on another port that holds a cell's output, as a notebook's server sends it."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(html.encode())
+
+        def log_message(self, *words: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_port}/"
+        server.shutdown()
+
+
+def test_only_a_page_that_a_notebook_started_may_be_framed_and_only_by_this_machine(run: tamis.Run) -> None:
+    page = Page(run.path, run.explore().address)
+    status, headers, _ = page.request(f"/?token={page.token}", **IFRAME)
+    assert status == 200
+    ancestors = headers["content-security-policy"].partition("frame-ancestors ")[2]
+    assert ancestors == "localhost:* 127.0.0.1:*"
+    for path, sent in [
+        ("/?token=wrong", IFRAME),
+        (f"/{page.token}/web/main.js", IFRAME),
+        (f"/?token={page.token}", {**IFRAME, "Sec_Fetch_Dest": "object"}),
+        (f"/?token={page.token}", {**IFRAME, "Host": "evil.example"}),
+        (f"/?token={page.token}", {**IFRAME, "Origin": "http://localhost:8888"}),
+    ]:
+        assert page.request(path, **sent)[0] == 403, path
+
+
+def test_what_is_labelled_or_inside_the_lasso_is_selected(run: tamis.Run) -> None:
+    assert run.selected == []
+    page = Page(run.path, run.explore().address)
+    uids = run.to_pandas()["uid"].tolist()
+    recipe = {"select": []}
+    for label in ("good", None):
+        page.ask("label", row=3, label=label)
+        assert run.selected == ([uids[3]] if label else [])
+    page.ask("label", row=59, label="bad")
+    corners = [[-2, -2], [2, -2], [2, 2], [-2, 2]]
+    lasso = {"embedding": "image_embedding", "points": corners}
+    inside = page.ask("rows", recipe=recipe, view={"sort": "row"}, lasso=lasso)
+    assert inside["total"] == 59  # one image does not decode, so it is not on the map
+    assert run.selected == [uid for row, uid in enumerate(uids) if row != 13]
+    page.ask("rows", recipe=recipe)
+    assert run.selected == [uids[59]]
+    page.ask("label", row=59, label=None)
+
+
+def test_it_ends_when_it_is_closed_and_a_further_call_closes_the_page_before(run: tamis.Run) -> None:
+    chosen = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
+    first = run.explore(chosen)
+    assert Page(run.path, first.address).ask("facts")["recipes"][0]["name"] == "half"
+    assert len(pickle.loads(pickle.dumps(run))) == 60
+    port = run.explore().port
+    for closed in (first, run._page):
+        closed.close()
+        closed.close()
+        with pytest.raises(ConnectionRefusedError):
+            Page(run.path, closed.address).request("/")
+    run.explore(port=port)  # it is free again
+
+
+@pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
+def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run) -> None:
+    with chromium() as browser, cell(run.explore()._repr_html_()) as address:
+        tab = browser.new_page()
+        tab.goto(address)
+        frame = tab.frame_locator("iframe")
+        frame.locator("body.ready").wait_for(timeout=60_000)
+        frame.locator(".fits button", has_text="random").click()
+        frame.locator(".sides .dropped").wait_for()
+        assert frame.locator(".inside .kept img").first.evaluate(
+            "image => image.decode().then(() => image.naturalWidth)"
+        )
+        frame.locator(".grid").focus()
+        row = int(frame.locator("#card-0").get_attribute("data-row") or -1)
+        tab.keyboard.press("g")
+        frame.locator("#card-0 .label").wait_for()
+        assert run.selected == [run.to_pandas()["uid"][row]]
+        tab.keyboard.press("u")
+        frame.locator("#card-0 .label").wait_for(state="detached")
+    plain = api.explore(run.path)
+    with chromium() as browser, cell(f"<iframe src='{plain.address}'></iframe>") as address:
+        threading.Thread(target=plain.serve, daemon=True).start()
+        tab = browser.new_page()
+        answers: list[int] = []
+        tab.on(
+            "response",
+            lambda answer: answers.append(answer.status) if urlsplit(answer.url).port == plain.port else None,
+        )
+        tab.goto(address)
+        tab.wait_for_timeout(200)
+        assert answers == [403]
+    plain.stop()
