@@ -202,7 +202,10 @@ def _cost(cls: type[Any]) -> str:
 
 def in_full(what: str, name: str) -> str:
     """Returns everything known about one entry of a list, as text; raises RecipeError for an unknown name."""
+    from tamis.recipe import shipped_name
+
     rows = {next(iter(row.values())): row for row in CATALOGUES[what]()}
+    name = (what == "recipes" and shipped_name(name)) or name
     if name not in rows:
         raise RecipeError(unknown_message(what.removesuffix("s"), name, rows))
     if what == "recipes":

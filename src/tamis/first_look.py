@@ -124,7 +124,7 @@ def look(
 
     Raises:
         PoolError: there is no pool.
-        RunError: the page cannot be written, or nothing of the pool can be read.
+        RunError: the page cannot be written, or the pool has no pairs.
     """
     from tamis.reporting import check_page, write_report
 
@@ -140,12 +140,12 @@ def look(
             identities=Identities(device_for("cpu")),
         )  # fmt: skip
         run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)
-        if not len(run):
-            why = next(iter(run.failures.values()), "it has no pairs")
-            raise RunError(f"nothing of {', '.join(spec.paths)} can be read: {why}")
+        if not len(run) and not run.failures:  # with failures, the page lists them
+            raise RunError(f"{', '.join(spec.paths)} has no pairs")
         if hidden := hidden_contents(run):
             log.warning("%s", hidden)
-        subsets = [select(run, name) for name in MEASURED if not set(load(name).reads) - set(run.columns)]
+        tried = MEASURED if len(run) else ()
+        subsets = [select(run, name) for name in tried if not set(load(name).reads) - set(run.columns)]
         result = Look(
             page=page, pairs=len(run), shards=len(run.shards), of=len(whole.shards),
             seconds=round(time.perf_counter() - start, 1), proposals=proposals(run, subsets, spec),
@@ -188,7 +188,7 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
             why = _why_basic(subset, run.statuses)
         interval = (kept.value, kept.low, kept.high)
         found.append(Proposal(recipe=subset.name, why=why, share=interval, commands=_commands(pool, subset.name)))
-    if any("image" in name for name in run.scores):
+    if len(run) and any("image" in name for name in run.scores):
         for name, why in _BY_MODELS.items():
             found.append(Proposal(recipe=name, why=why, share=None, commands=_commands(pool, name)))
     return tuple(found)

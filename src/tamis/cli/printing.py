@@ -36,7 +36,7 @@ def usage(error: Any) -> str:
     elif error.__cause__ is not None:  # pydantic's
         first = error.__cause__.errors()[0]
         limits = first.get("ctx", {})
-        wanted = "a whole number" if "int" in first["type"] else "a number"
+        wanted = "a whole number" if "int" in first["type"] or limits else "a number"
         if limits:
             wanted += f" of {limits['ge']} or more" if "ge" in limits else f" of at most {limits.get('le')}"
         message = f"{name}: expected {wanted}, got {first['input']}"

@@ -95,7 +95,7 @@ def score(
         spec, run=folder, recipe=chosen, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow, quiet=quiet,
         **compute,
     )  # fmt: skip
-    _say_scored(done, compute)
+    _say_scored(done, compute, quiet)
     exit_if(done.failures and max_error_rate is None)
 
 
@@ -144,7 +144,8 @@ def run_recipe(
         return
     done = tamis.run_recipe(
         recipe, settings=settings, engine=engine_named(engine, workers=workers, address=address),
-        partial=partial, grow=grow, overwrite=overwrite, quiet=quiet, on_result=bound(_say_result, compute), **compute,
+        partial=partial, grow=grow, overwrite=overwrite, quiet=quiet,
+        on_result=bound(_say_result, compute, quiet), **compute,
     )  # fmt: skip
     if done.subset and not done.exports:
         ready = f"{shlex.quote(str(done.run.path))} {shlex.quote(done.subset.name)}"
@@ -174,13 +175,13 @@ def status(
     exit_if(found["failed"])
 
 
-def _say_result(compute: dict[str, Any], result: Run | Subset | Exported | Path) -> None:
+def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exported | Path) -> None:
     """Prints one result of a recipe, as soon as it is there: an export may take hours after the funnel."""
     from tamis.store import Run
     from tamis.store.subset import Subset
 
     if isinstance(result, Run):
-        _say_scored(result, compute)
+        _say_scored(result, compute, quiet)
     elif isinstance(result, Subset):
         print_funnel(result)
     elif isinstance(result, Path):
@@ -189,7 +190,7 @@ def _say_result(compute: dict[str, Any], result: Run | Subset | Exported | Path)
         say(f"wrote {result.pairs:,} pairs to {result.out}")
 
 
-def _say_scored(run: Run, compute: dict[str, Any]) -> None:
+def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
     from tamis.models.device import device_for
     from tamis.scoring import hidden_contents
 
@@ -198,7 +199,7 @@ def _say_scored(run: Run, compute: dict[str, Any]) -> None:
     say(f"{len(run):,} pairs in {len(run.shards)} shards, {device.precision} on {device.kind}: {counted(run.statuses)}")
     if hidden := hidden_contents(run):
         say(hidden)
-    for name, error in run.failures.items():
+    for name, error in run.failures.items() if quiet else ():  # else the progress has said it
         say(f"shard {name} failed: {error}")
     if run.failures:
         complete = set(run.shards).intersection(*(found.shards for found in run.scores.values())) - set(run.failures)

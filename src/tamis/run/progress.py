@@ -218,7 +218,7 @@ class Reporter:
             if report.error is not None and not self.quiet:
                 # A Text: in a string, brackets and colons of file names would count as markup or emoji.
                 line = Text.assemble(
-                    (f"shard {escape_controls(report.shard)}:", "red"), f" {escape_controls(report.error)}"
+                    (f"shard {escape_controls(report.shard)} failed:", "red"), f" {escape_controls(report.error)}"
                 )
                 self._console.print(line, soft_wrap=self._live is None)
             if not report.elsewhere:

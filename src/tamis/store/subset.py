@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.arrays import Rows
-from tamis.errors import DamageError, RunError
+from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
@@ -231,7 +231,8 @@ class Subset:
         kept = run.path / "subsets" / f"{path}.parquet"
         path = kept if kept.is_file() and not path.exists() else path
         if not path.exists():
-            raise RunError(f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`")
+            near = nearest(str(path), [one.stem for one in kept.parent.glob("*.parquet")])
+            raise RunError(f"there is no subset {path}{near}; make one with `tamis select RUN --recipe R --out FILE`")
         file = SubsetFile(path)
         facts = file.facts
         _check_run(path, facts, run)
