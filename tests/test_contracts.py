@@ -48,6 +48,7 @@ from tamis.selectors import (
     RandomFraction,
     SemDeDup,
     Step,
+    Tagged,
     TopFraction,
     TopN,
 )
@@ -150,6 +151,7 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         TopN(score="a", n=9, per="w", cap=3, missing="drop"),
     ],
     "equals": [Equals(score="w", value=("en", "fr"), missing="drop"), Equals(score="a", value=0.5, missing="drop")],
+    "tagged": [Tagged(tags="good"), Tagged(tags=("bad", "good"))],
     "random_fraction": [RandomFraction(fraction=0.3, seed=8)],
     "clipcov": [
         ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),
@@ -200,6 +202,7 @@ def columns() -> Mapping[str, Any]:
         "a": a,
         "b": b,
         "w": w,
+        "tags": [{"en": "bad,blurry", "de": "good"}.get(word) for word in w],
         "i": i,
         "t": t,
         "h": h,

@@ -12,7 +12,8 @@ import pytest
 import tamis
 
 CLASSES = ["Pool", "PoolSpec", "Run", "Subset"]
-VERBS = ["bench", "check", "cluster", "export", "look", "plan", "report", "run_recipe", "samples_of", "score", "select"]
+VERBS = ["bench", "check", "cluster", "export", "lay_out", "look", "plan", "report"]
+VERBS += ["run_recipe", "samples_of", "score", "select"]
 OPENERS = ["open_pool", "open_run"]
 
 

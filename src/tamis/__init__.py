@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tamis.api import export, plan, report, run_recipe
     from tamis.choosing import select
     from tamis.evaluate.bench import bench
+    from tamis.explore.layout import lay_out
     from tamis.first_look import look
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.scoring import score
@@ -32,6 +33,7 @@ _MODULES = {
     "score": "tamis.scoring",
     "select": "tamis.choosing",
     "cluster": "tamis.selectors.clusters",
+    "lay_out": "tamis.explore.layout",
     "bench": "tamis.evaluate.bench",
     "check": "tamis.store.check",
     "export": "tamis.api",
@@ -57,6 +59,7 @@ __all__ = [
     "check",
     "cluster",
     "export",
+    "lay_out",
     "look",
     "open_pool",
     "open_run",

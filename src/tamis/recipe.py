@@ -391,6 +391,8 @@ def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
             raise RecipeError(f"{where}: {name} needs at least one recipe or step")
         made: Step = SELECTORS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
         return made
+    if isinstance(entry, dict) and list(entry) == ["tagged"] and not isinstance(entry["tagged"], dict | None):
+        entry = {"tagged": {"tags": entry["tagged"]}}  # the short form: `tagged: blurry`
     name, settings = _single(entry, where, "step")
     with _at(where):
         cls = selector_class(name)

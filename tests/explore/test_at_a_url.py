@@ -1,4 +1,4 @@
-"""The page of a run at a URL: what it saves, and labels that are given there, are at the store."""
+"""The page of a run at a URL: what it saves, and tags that are given there, are at the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = "s3://pool/runs/mine"
 HALF = {"name": "half", "select": [{"top_fraction": {"score": "characters", "fraction": 0.5}}]}
 
 
-def test_two_machines_label_one_run_and_see_what_is_saved(
+def test_two_machines_tag_one_run_and_see_what_is_saved(
     pool: Path, s3: Any, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def be(name: str) -> None:
@@ -34,14 +34,14 @@ def test_two_machines_label_one_run_and_see_what_is_saved(
     with served(RUN) as page:
         assert page.ask("facts")["run"] == RUN
         assert page.ask("save", recipe=HALF)["subset"] == f"{RUN}/subsets/half.parquet"
-        page.ask("label", row=2, label="good")
+        page.ask("tag", rows=[2], add=["good"])
         be("c")
         with served(RUN) as other:
-            other.ask("label", row=3, label="bad")
+            other.ask("tag", rows=[3], add=["bad"])
             with pytest.raises(AssertionError, match=r"mine/subsets/half.parquet exists already"):
                 other.ask("save", recipe=HALF)
         be("b")
-        page.ask("label", row=4, label="good")
+        page.ask("tag", rows=[4], add=["good"])
     s3.invalidate_cache()
     assert b"top_fraction" in s3.cat_file("pool/runs/mine/subsets/half.parquet")
     be("d")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ def browser() -> Iterator[Any]:
 def tab(browser: Any) -> Iterator[Any]:
     """An empty tab; whatever the page complains of fails the test."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(15_000)
     tab = context.new_page()
     wrong: list[str] = []
     tab.on("pageerror", lambda error: wrong.append(str(error)))
@@ -162,14 +164,25 @@ def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, p
     assert tab.locator("dialog[open]").count() == 0
 
 
-def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(tab: Any, page: Page) -> None:
-    def labelled(value: int) -> list[int]:
-        return np.flatnonzero(tamis.open_run(page.run).to_numpy("label") == value).tolist()
+def tags_of(page: Page) -> dict[int, str]:
+    """The tags on the disk, by row."""
+    found = tamis.open_run(page.run).to_arrow(["tags"]).column("tags").to_pylist()
+    return {row: tags for row, tags in enumerate(found) if tags}
 
-    opened(tab, page, sort="row")
+
+@pytest.fixture
+def tagged(run_folder: Path, tmp_path: Path) -> Iterator[Page]:
+    """A page whose tags are no other test's."""
+    shutil.copytree(run_folder, tmp_path / "tagged")
+    with served(tmp_path / "tagged") as page:
+        yield page
+
+
+def test_keys_act_only_while_the_pairs_have_the_focus_and_can_be_undone(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row")
     tab.wait_for_selector("[data-row='7']")
     tab.click("#copy-link")
-    tab.keyboard.press("g")  # a button has the focus: nothing is labelled
+    tab.keyboard.press("g")  # a button has the focus: nothing is tagged
     tab.focus(".grid")
     tab.keyboard.press("j")
     tab.keyboard.press("ArrowRight")
@@ -177,18 +190,19 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(t
     assert tab.get_attribute("#card-2", "aria-selected") == "true"
     assert tab.get_attribute("#card-2", "aria-posinset") == "3"
     tab.keyboard.press("g")
-    tab.wait_for_selector("[data-row='2'] .label")
+    tab.wait_for_selector("[data-row='2'] .label.good")
     tab.keyboard.press("j")
     tab.keyboard.press("b")
-    tab.wait_for_selector("[data-row='3'] .label")
-    tab.wait_for_selector("text=1 of 1 pair labelled good")
-    assert (labelled(1), labelled(0)) == ([2], [3])
+    tab.wait_for_selector("[data-row='3'] .label.bad")
+    tab.wait_for_selector("text=keeps 1 of 1 good and 1 of 1 bad")
+    tab.wait_for_selector("text=Too few for a cut: it needs 10 good and 10 bad")
+    assert tags_of(tagged) == {2: "good", 3: "bad"}
     tab.keyboard.press("Control+z")
     tab.wait_for_selector("[data-row='3'] .label", state="detached")
-    assert (labelled(1), labelled(0)) == ([2], [])
-    tab.click("#undo-label:has-text('pair 2')")
+    assert tags_of(tagged) == {2: "good"}
+    tab.click("#undo-tags:has-text('pair 2')")
     tab.wait_for_selector("[data-row='2'] .label", state="detached")
-    expect(tab.locator("#undo-label")).to_have_count(0)
+    expect(tab.locator("#undo-tags")).to_be_hidden()
     tab.focus(".grid")
     tab.keyboard.press("ArrowDown")
     assert tab.get_attribute(".grid", "aria-activedescendant") == "card-7"
@@ -197,9 +211,96 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_labels_can_be_undone(t
     tab.wait_for_selector("dialog[open] blockquote")
     tab.keyboard.press("g")
     tab.wait_for_selector("dialog #mark-good[aria-pressed=true]")
-    assert (labelled(1), labelled(0)) == ([0], [])
+    tab.keyboard.press("t")
+    tab.keyboard.type("big band, <b>")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog .mark:has-text('<b>')")
+    assert tags_of(tagged) == {0: "<b>,big band,good"}
+    assert tab.evaluate("document.activeElement.id") == "pair-tag"
+    tab.click("dialog .mark:has-text('big band')")
+    expect(tab.locator("dialog .mark:has-text('big band')")).to_have_count(0)
+    tab.click("dialog h2")  # the focus was in the box, where "u" is a letter
     tab.keyboard.press("u")
-    tab.wait_for_selector("dialog #mark-good[aria-pressed=false]")
+    tab.wait_for_selector("dialog .mark:has-text('big band')")
+    assert tags_of(tagged) == {0: "<b>,big band,good"}
+
+
+def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagged: Page) -> None:
+    def selected(text: str) -> None:
+        expect(tab.locator(".target")).to_have_text(text)
+
+    opened(tab, tagged, sort="row")
+    tab.wait_for_selector("[data-row='9']")
+    tab.click("#card-1", modifiers=["Control"])
+    tab.click("#card-4", modifiers=["Shift"])
+    tab.click("#card-2", modifiers=["Control"])
+    selected("3 pairs selected")
+    assert tab.locator("[aria-selected=true]").evaluate_all("all => all.map((one) => one.dataset.row)") == [
+        "1",
+        "3",
+        "4",
+    ]
+    tab.keyboard.press("t")
+    tab.keyboard.type("blurry")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#card-4 .label:has-text('blurry')")
+    assert tags_of(tagged) == {1: "blurry", 3: "blurry", 4: "blurry"}
+    assert tab.locator("#tag-list option").evaluate_all("all => all.map((one) => [one.value, one.label])") == [
+        ["blurry", "3 pairs"]
+    ]
+    # By keys: Space, Shift with arrows beyond what is loaded, Escape, all.
+    tab.focus(".grid")
+    tab.keyboard.press("Escape")
+    selected("The framed pair")
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Space")
+    tab.keyboard.press("Shift+End")
+    selected("60 pairs selected")
+    tab.keyboard.press("Shift+Home")
+    selected("1 pair selected")
+    tab.keyboard.press("b")
+    tab.wait_for_selector("#card-0 .label.bad")
+    # The filter by a tag and without it; the selection is dropped, all of the view are tagged and untagged at once.
+    tab.click(".tags button:has-text('blurry')")
+    tab.wait_for_selector("main > .told:has-text('3 pairs')")
+    selected("The framed pair")
+    tab.click(".tags button:has-text('blurry')")
+    tab.wait_for_selector("main > .told:has-text('57 pairs')")
+    tab.focus(".grid")
+    tab.keyboard.press("Control+a")
+    selected("57 pairs selected")
+    tab.fill("#tag", "sharp")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector("#said:has-text('57 pairs are tagged sharp')")
+    assert len(tags_of(tagged)) == 60
+    assert tags_of(tagged)[0] == "bad,sharp"
+    # A recipe reads it.
+    tab.select_option("#add-kind", "tagged")
+    tab.fill("#add-value", "sharp")
+    tab.click("#add")
+    shows(tab, 57)
+    expect(tab.locator("#recipe pre")).to_contain_text("tagged:")
+    tab.click("#undo-tags:has-text('57 pairs')")
+    tab.wait_for_selector("text=unknown tag 'sharp'")
+    assert len(tags_of(tagged)) == 4
+
+
+def test_a_cut_from_tags_goes_into_the_recipe_with_one_click(tab: Any, tagged: Page) -> None:
+    run = tamis.open_run(tagged.run)
+    characters = run.to_numpy("characters")
+    order = np.argsort(characters)
+    tagged.ask("tag", rows=order[:20].tolist(), add=["bad"])
+    tagged.ask("tag", rows=order[-20:].tolist(), add=["good"])
+    opened(tab, tagged)
+    offer = tab.locator(".suggestions li:has-text('characters ≥')")
+    expect(offer).to_contain_text("precision 100 % (84 to 100 %), recall 100 % (84 to 100 %); the cut is between")
+    offer.locator("button").click()
+    tab.wait_for_selector(".step")
+    value = float(tab.input_value("#number-0-value"))
+    assert characters[order[19]] < value <= characters[order[-20]]
+    shows(tab, int((characters >= value).sum()))
+    offer.locator("button").click()
+    expect(tab.locator(".step")).to_have_count(1)  # it replaces the cut
 
 
 def focused(tab: Any) -> str:
@@ -327,10 +428,10 @@ def test_images_have_three_sizes_and_the_address_keeps_them(tab: Any, page: Page
     tab.wait_for_selector(".grid.large")
 
 
-@pytest.mark.parametrize("box", ["#caption", "#word-part"])
-def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_search(tab: Any, page: Page, box: str) -> None:
-    """Else the rest of what is typed are keys: "big band" labelled a pair bad."""
-    opened(tab, page, recipe=CUT)
+@pytest.mark.parametrize("box", ["#caption", "#word-part", "#tag", "#pair-tag"])
+def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_box(tab: Any, page: Page, box: str) -> None:
+    """Else the rest of what is typed are keys: "big band" tagged a pair bad."""
+    opened(tab, page, recipe=CUT, **({"pair": 3} if box == "#pair-tag" else {}))
     if box == "#word-part":
         tab.click("#words")
     asked: list[str] = []
@@ -348,7 +449,7 @@ def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_search(tab: Any, pag
     tab.keyboard.type("b")
     assert tab.evaluate("document.activeElement.id") == box[1:]
     assert tab.input_value(box) == "big band"
-    assert not [url for url in asked if "label" in url]
+    assert not [url for url in asked if url.endswith(("/tag", "/undo_tags"))]
 
 
 def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, tmp_path: Path) -> None:
@@ -414,7 +515,7 @@ def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
         tab = context.new_page()
-        tab.set_default_timeout(60_000)
+        tab.set_default_timeout(15_000)
         opened(tab, page, recipe=CUT)
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         tab.click("summary >> nth=0")
@@ -461,7 +562,7 @@ def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: A
     }
     context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
     tab = context.new_page()
-    tab.set_default_timeout(60_000)
+    tab.set_default_timeout(15_000)
     for sign, state in views.items():
         opened(tab, page, **state)
         tab.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
@@ -471,3 +572,125 @@ def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: A
     tab.wait_for_selector(".words li")
     assert barriers(tab) == []
     context.close()
+
+
+def on_map(tab: Any, page: Page) -> tuple[Any, Any, Any]:
+    """The rows of the map that is seen whole, and the places of their points on the screen."""
+    _, _, body = page.request(f"/{page.token}/ask/map", json.dumps({"map": "image_embedding"}).encode())
+    start = 4 + int.from_bytes(body[:4], "little")
+    x, y = np.frombuffer(body, np.float32, 2 * 59, start).reshape(2, 59).astype(float)
+    box = tab.locator("#map").bounding_box()
+    scale = min(box["width"] / np.ptp(x), box["height"] / np.ptp(y)) / 1.06
+    left = box["x"] + box["width"] / 2 + (x - (x.min() + x.max()) / 2) * scale
+    top = box["y"] + box["height"] / 2 - (y - (y.min() + y.max()) / 2) * scale
+    return np.frombuffer(body, np.uint32, 59, start + 59 * 8), left, top
+
+
+def lassoed(tab: Any, page: Page) -> tuple[list[int], Any]:
+    """The rows in the grid, and the lasso in the address."""
+    lasso = json.loads(parse_qs(urlsplit(tab.url).fragment)["lasso"][0])
+    found = page.ask("rows", recipe={"select": []}, view={"sort": "row"}, lasso=lasso, count=60)
+    expect(tab.locator("main > .told")).to_have_text(re.compile(f"^{found['total']} pairs?"), timeout=60_000)
+    return [card["row"] for card in found["cards"]], lasso["points"]
+
+
+def test_the_map_shows_the_pair_under_the_pointer_and_a_lasso_fills_the_grid(tab: Any, page: Page) -> None:
+    opened(tab, page, view="map")
+    expect(tab.locator(".legend")).to_contain_text("kept 59", timeout=60_000)
+    expect(tab.locator(".map-box > .told")).to_contain_text(f"tamis map {page.run} --of image")
+    rows, left, top = on_map(tab, page)
+    tab.mouse.move(float(left[0]), float(top[0]))
+    tip = tab.locator(".tip")
+    expect(tip).to_be_visible()
+    expect(tip.locator("img")).to_have_attribute("src", re.compile(f"/image/small/{rows[0]}$"))
+    run = tamis.open_run(page.run)
+    assert tip.locator(".caption").inner_text().strip() in run.to_pandas(["caption"])["caption"][int(rows[0])]
+    tab.mouse.click(float(left[0]), float(top[0]))
+    tab.wait_for_selector("dialog[open]")
+    assert f"pair={rows[0]}" in tab.url
+    tab.keyboard.press("Escape")
+    tab.locator("dialog").wait_for(state="hidden")
+
+    # A loop round the lower left quarter, then the same after a zoom: exactly the rows whose points are inside.
+    box = tab.locator("#map").bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def loop(corners: list[tuple[float, float]]) -> None:
+        tab.click("#map-loop")
+        tab.mouse.move(*corners[0])
+        tab.mouse.down()
+        for corner in [*corners[1:], corners[0]]:
+            tab.mouse.move(*corner, steps=3)
+        tab.mouse.up()
+        tab.click("#map-loop")
+
+    low = box["y"] + box["height"] - 2
+    loop([(box["x"] + 2, middle[1]), middle, (middle[0], low), (box["x"] + 2, low)])
+    tab.wait_for_url("**lasso=**")
+    assert lassoed(tab, page)[0] == sorted(rows[(left < middle[0]) & (top > middle[1])].tolist())
+    assert tab.locator("#map").bounding_box() == box  # the filter's chip does not move the map
+    tab.mouse.move(*middle)
+    tab.mouse.wheel(0, -350)  # zooms by e^0.7
+    zoom = np.exp(0.7)
+    left, top = middle[0] + (left - middle[0]) * zoom, middle[1] + (top - middle[1]) * zoom
+    seen = (abs(left - middle[0]) < box["width"] / 2) & (abs(top - middle[1]) < box["height"] / 2)
+    loop([(middle[0] - 240, middle[1] - 160), (middle[0] + 240, middle[1] - 160), (middle[0], middle[1] + 160)])
+    inside = (abs(top - middle[1]) < 160) & (abs(left - middle[0]) < (middle[1] + 160 - top) * 240 / 320)
+    expect(tab.locator("main > .told")).to_have_text(re.compile(f"^{sum(inside)} pairs?$"), timeout=60_000)
+    found, points = lassoed(tab, page)
+    assert found == sorted(rows[inside].tolist())
+    assert 0 < len(found) < seen.sum() < 59
+    assert np.ptp(np.array(points)[:, 0]) < 2 / zoom
+
+    # The pairs in view, then the whole map again.
+    tab.click("#map-seen")
+    expect(tab.locator("main > .told")).to_have_text(f"{seen.sum()} pairs", timeout=60_000)
+    tab.click("#map-all")
+    tab.click("#map-seen")
+    expect(tab.locator("main > .told")).to_have_text("59 pairs", timeout=60_000)
+
+
+def test_the_map_works_by_keyboard_and_says_what_its_colours_mean(tab: Any, page: Page) -> None:
+    opened(tab, page, view="map", map=["image_embedding", "words"])
+    expect(tab.locator(".ramp i")).to_have_count(16, timeout=60_000)
+    tab.locator("#map-seen").focus()
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.id") == "map"
+    for key in "++++":
+        tab.keyboard.press(key)
+    tab.keyboard.press("0")
+    tip = tab.locator(".tip")
+    for _ in range(40):  # on the way to the left there is a pair
+        if tip.is_visible() and tip.locator("img").count():
+            break
+        tab.keyboard.press("ArrowLeft")
+        tab.wait_for_timeout(50)
+    row = int(tip.locator("img").get_attribute("src").rpartition("/")[2])
+    expect(tip.locator(".caption")).not_to_be_empty()
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open]")
+    assert f"pair={row}" in tab.url
+    tab.keyboard.press("Escape")
+    tab.locator("dialog").wait_for(state="hidden")
+    assert tab.evaluate("document.activeElement.id") == "map"
+
+    # A colour of the legend leaves only its points: the others are no longer drawn.
+    tab.select_option("#map-by", "kept")
+    shown = """() => {
+      const context = document.querySelector("canvas.map").getContext("2d");
+      return new Uint32Array(context.getImageData(0, 0, 2000, 2000).data.buffer).filter(Boolean).length;
+    }"""
+    expect(tab.locator("#legend-1")).to_contain_text("kept 59", timeout=60_000)
+    tab.keyboard.press("Escape")
+    tab.click("#map-all")
+    assert tab.evaluate(shown) > 59
+    opened(tab, page, view="map", recipe=CUT, compared=["@", "no-filter"])
+    kept = int((tamis.open_run(page.run).to_numpy("words") >= 3).sum())
+    expect(tab.locator("#legend-0")).to_have_text(re.compile("^dropped"), timeout=60_000)
+    before = tab.evaluate(shown)
+    tab.click("#legend-0")
+    expect(tab.locator("#legend-0")).to_have_attribute("aria-pressed", "true")
+    assert tab.evaluate(shown) < before
+    assert kept < 60
+    tab.select_option("#map-by", "disagreement")
+    expect(tab.locator(".legend")).to_contain_text("no-filter keep", timeout=60_000)

@@ -64,23 +64,23 @@ def test_only_a_page_that_a_notebook_started_may_be_framed_and_only_by_this_mach
         assert page.request(path, **sent)[0] == 403, path
 
 
-def test_what_is_labelled_or_inside_the_lasso_is_selected(run: tamis.Run) -> None:
+def test_what_is_tagged_or_inside_the_lasso_is_selected(run: tamis.Run) -> None:
     assert run.selected == []
     page = Page(run.path, run.explore().address)
     uids = run.to_pandas()["uid"].tolist()
     recipe = {"select": []}
-    for label in ("good", None):
-        page.ask("label", row=3, label=label)
-        assert run.selected == ([uids[3]] if label else [])
-    page.ask("label", row=59, label="bad")
+    for change in ("add", "remove"):
+        page.ask("tag", rows=[3], **{change: ["any word"]})
+        assert run.selected == ([uids[3]] if change == "add" else [])
+    page.ask("tag", rows=[59], add=["bad"])
     corners = [[-2, -2], [2, -2], [2, 2], [-2, 2]]
-    lasso = {"embedding": "image_embedding", "points": corners}
+    lasso = {"map": "image_embedding", "points": corners}
     inside = page.ask("rows", recipe=recipe, view={"sort": "row"}, lasso=lasso)
     assert inside["total"] == 59  # one image does not decode, so it is not on the map
     assert run.selected == [uid for row, uid in enumerate(uids) if row != 13]
     page.ask("rows", recipe=recipe)
     assert run.selected == [uids[59]]
-    page.ask("label", row=59, label=None)
+    page.ask("undo_tags")
 
 
 def test_it_ends_when_it_is_closed_and_a_further_call_closes_the_page_before(run: tamis.Run) -> None:

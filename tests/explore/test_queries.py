@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from explored_page import served
 from PIL import Image
 
 import tamis
@@ -21,7 +22,7 @@ from tamis.explore.columns import HeldRun, View
 from tamis.explore.images import Images, NoImage
 from tamis.explore.pages import copies, pair_facts
 from tamis.explore.queries import Explorer, as_yaml
-from tamis.store import parts
+from tamis.store import Run, parts
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.store.table import Table
@@ -164,15 +165,36 @@ def test_filters_narrow_a_view(explorer: Explorer) -> None:
     assert set(only.tolist()) == shown(show="dropped")
 
 
-def test_a_view_follows_labels_whose_number_stays_the_same(explorer: Explorer, tmp_path: Path) -> None:
+def test_a_view_follows_tags_whose_number_stays_the_same(explorer: Explorer, tmp_path: Path) -> None:
     shutil.copytree(explorer.run.path, tmp_path / "run")
-    labelled = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
+    tagged = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
     goods = {"name": "goods", "select": [{"equals": {"score": "label", "value": 1, "missing": "drop"}}]}
     for row in (3, 7):
-        labelled.set_label(row, "good")
-        assert labelled.view(View(show="good"), RECIPES[0])[0].tolist() == [row]
-        assert np.flatnonzero(labelled.choose(goods).keep).tolist() == [row]
-        labelled.set_label(row, None)
+        tagged.change_tags(np.array([row]), ["good"], [])
+        assert tagged.view(View(tags=(("good", True),)), RECIPES[0])[0].tolist() == [row]
+        assert tagged.view(View(tags=(("", False),)), RECIPES[0])[1] == 59
+        for recipe in (goods, {"name": "tagged", "select": [{"tagged": "good"}]}):
+            assert np.flatnonzero(tagged.choose(recipe).keep).tolist() == [row]
+        assert tagged.undo_tags()["rows"] == {str(row): []}
+
+
+def test_all_pairs_of_a_view_are_tagged_listed_or_not(
+    explorer: Explorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "LISTED", 5)
+    shutil.copytree(explorer.run.path, tmp_path / "run")
+    with served(tmp_path / "run") as page:
+        cut = {"name": "cut", "select": [{"at_least": {"score": "words", "value": 4, "missing": "drop"}}]}
+        words = explorer.run.to_numpy("words")
+        dropped = np.flatnonzero(~(words >= 4)).tolist()
+        view = {"recipe": cut, "view": {"show": "dropped", "sort": "row"}}
+        assert page.ask("rows", **view, numbers=True, count=99) == {"rows": dropped[:5]}
+        assert page.ask("tag", **view, add=["few  words"])["changed"] == len(dropped) > 5
+        lasso = {"embedding": "image_embedding", "points": [[-2, -2], [2, -2], [2, 2], [-2, 2]]}
+        page.ask("tag", recipe=cut, lasso=lasso, add=["inside"], remove=["few words"])
+        found = Run(tmp_path / "run").to_arrow(["tags"]).column("tags").to_pylist()
+        assert [row for row, tags in enumerate(found) if tags != "inside"] == [13]  # it has no embedding
+        assert found[13] == ("few words" if 13 in dropped else None)
 
 
 def test_bars_cells_and_regions_count_every_pair_once(explorer: Explorer) -> None:

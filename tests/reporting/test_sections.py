@@ -45,6 +45,8 @@ def forty(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "shorter_side": [100.0 if row >= 36 else 300.0 for row in rows],
         "clip": (rows / 40).tolist(),
         "tmars": ((rows * 7 % 40) / 40).tolist(),
+        "other_language": [0.9 if row < 6 else 0.0 for row in rows],
+        "characters": [40.0] * 40,
     }
     return write_run(tmp_path_factory.mktemp("findings") / "run", columns)
 
@@ -61,7 +63,7 @@ def three(run: Run) -> list[Subset]:
 def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> None:
     subsets = three(forty)
     said = sections_of(forty, subsets)["findings"]
-    assert [tuple(each.values()) for each in said["pool"]] == [
+    assert [tuple(each[name] for name in ("rows", "sentence", "anchor")) for each in said["pool"]] == [
         (4, "4 captions (10.0 %) are probably not in English.", "found-language"),
         (4, "4 images (10.0 %) are tiny.", "found-tiny"),
     ]
@@ -91,22 +93,26 @@ def test_sections_with_nothing_to_say_are_left_out(small_run: Run) -> None:
 
 
 def test_another_language_is_claimed_only_where_it_is_fairly_sure(tmp_path: Path) -> None:
-    rows = [  # top language, probability of English, words; whether the report says so, and the recipe drops it
-        ("fr", 0.001, 9, True, True),
-        ("fr", 0.019, 5, True, True),
-        ("fr", 0.02, 5, False, False),
-        ("fr", 0.001, 4, False, False),
-        ("en", 0.9, 9, False, False),
-        ("zh", 0.0, 1, True, True),  # no spaces: a sentence; the recipe drops it as too short
-        (None, np.nan, np.nan, False, True),
+    rows = [  # top language, its probability, English's, words, characters; the report says so, the recipe drops it
+        ("fr", 0.9, 0.001, 9, 30, True, True),
+        ("fr", 0.6, 0.019, 5, 30, True, True),
+        ("fr", 0.59, 0.019, 5, 30, False, True),
+        ("fr", 0.9, 0.02, 5, 30, False, False),
+        ("fr", 0.9, 0.001, 4, 30, False, False),
+        ("en", 0.0, 0.9, 9, 30, False, False),
+        ("zh", 0.6, 0.049, 1, 8, True, True),  # no spaces: a sentence; the recipe drops it as too short
+        ("zh", 0.9, 0.0, 1, 7, False, True),
+        ("zh", 0.9, 0.05, 1, 8, False, True),
+        (None, np.nan, np.nan, np.nan, np.nan, False, True),
     ]
-    top, english, words, *_ = zip(*rows, strict=True)
-    columns = {"top_language": top, "english": english, "words": words, "characters": [30] * 7}
-    run = write_run(tmp_path / "run", {**columns, "shorter_side": [300] * 7, "aspect_ratio": [1] * 7})
+    top, other, english, words, characters, *_ = zip(*rows, strict=True)
+    columns = {"top_language": top, "other_language": other, "english": english, "words": words}
+    columns |= {"characters": characters, "shorter_side": [300] * len(rows), "aspect_ratio": [1] * len(rows)}
+    run = write_run(tmp_path / "run", columns)
     kinds = {each["ident"]: each for each in sections_of(run, [])["found"]["kinds"]}
-    assert sorted(each.row for each in kinds["language"]["pairs"]) == [n for n, row in enumerate(rows) if row[3]]
+    assert sorted(each.row for each in kinds["language"]["pairs"]) == [n for n, row in enumerate(rows) if row[5]]
     kept = np.flatnonzero(tamis.select(run, "basic-multilingual-safe").keep).tolist()
-    assert kept == [number for number, row in enumerate(rows) if not row[4]]
+    assert kept == [number for number, row in enumerate(rows) if not row[6]]
 
 
 def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
@@ -127,7 +133,7 @@ def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
 
 def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Run, tmp_path: Path) -> None:
     said = sections_of(forty, [])["correlation"]
-    assert said["names"] == ["english", "words", "shorter_side", "clip", "tmars"]
+    assert said["names"] == ["english", "words", "shorter_side", "clip", "tmars", "other_language", "characters"]
     assert said["matrix"][3, 3] == pytest.approx(1)
     assert said["matrix"][2, 3] < -0.5
     pool = write_pool(tmp_path / "pool", shards=1, rows=12)
@@ -330,7 +336,7 @@ def test_only_groups_of_repeats_that_the_run_still_has_are_shown(tmp_path: Path)
     (of,) = sections_of(run, [subset])["found"]["repeated"]
     assert [(group["size"], [each.row for each in group["pairs"]]) for group in of["groups"]] == [(3, [4, 1, 2])]
     _, text = shown(run, [subset], "found")
-    assert text.index("All values") > text.index("stays ") < text.index("repeats it")
+    assert text.index("stays ") < text.index("repeats it")
     assert "method: <b>any</b>" in shown(run, [subset], "funnels")[1]
 
 
@@ -342,9 +348,8 @@ def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: 
     (of,) = sections["found"]["repeated"]
     assert of["subset"] is None
     assert sorted(sorted(each.row for each in group["pairs"]) for group in of["groups"]) == [[0, 3], [1, 4]]
-    assert sections["findings"]["pool"] == [
-        {"rows": 2, "sentence": "2 images (40.0 %) are near-copies of another.", "anchor": "found-copies"}
-    ]
+    (copies,) = sections["findings"]["pool"]
+    assert (copies["sentence"], copies["anchor"]) == ("2 images (40.0 %) are near-copies of another.", "found-copies")
     once = tamis.select(run, "distinct")
     sections = sections_of(run, [every(run), once])
     assert [each["subset"]["place"] for each in sections["found"]["repeated"]] == [1]
@@ -424,4 +429,4 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
         assert each.painted[0] != each.painted[1] != each.thumbnail
         assert each.painted[1].startswith("data:image/")
     page = write_report(run, [], tmp_path / "report.html", open_pool(str(folder))).read_text()
-    assert page.count("text painted over:") == len(rows)
+    assert page.count("text outlined and painted over") == len(rows)

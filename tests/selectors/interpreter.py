@@ -18,6 +18,10 @@ Row = dict[str, Any]
 Why = dict[int, str]  # the reason of every row that is dropped
 
 
+#: The tags of a row, by its word.
+TAGS = {None: None, "en": "bad,blurry", "de": "good"}
+
+
 class LackingError(Exception):
     """Rows have no value, and the step says `missing: error`."""
 
@@ -47,6 +51,7 @@ def rows_of(seed: int, count: int, *, scored: bool = True) -> list[Row]:
 def table_of(rows: Sequence[Row], block: int = 4) -> Table:
     columns: dict[str, Any] = {name: np.array([row[name] for row in rows], np.float32) for name in "ab"}
     columns |= {name: [row[name] for row in rows] for name in "wh"}
+    columns["tags"] = [TAGS[row["w"]] for row in rows]
     columns |= {name: np.array([row[name] for row in rows], np.float16).reshape(-1, 3) for name in "it"}
     high, low = np.array([row["uid"] for row in rows], np.uint64).reshape(-1, 2).T
     return Table.of(columns, uids=(high, low), block=block)
@@ -114,6 +119,12 @@ def threshold(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
             if values[n] not in wanted:
                 why[n] = f"{step.score} is not {' or '.join(map(str, wanted))}"
     return why
+
+
+def tagged(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    wanted = [step.tags] if isinstance(step.tags, str) else list(step.tags)
+    has = {n: [tag for tag in (TAGS[rows[n]["w"]] or "").split(",") if tag in wanted] for n in among}
+    return {n: f"not tagged {' or '.join(wanted)}" for n, tags in has.items() if not tags}
 
 
 def top(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
@@ -213,6 +224,7 @@ INTERPRETERS: dict[str, Callable[[Any, Sequence[Row], set[int]], Why]] = {
     **dict.fromkeys(("top_fraction", "top_n"), top),
     **{kind: partial(group, kind=kind) for kind in ("all_of", "any_of", "none_of")},
     "random_fraction": random_fraction,
+    "tagged": tagged,
     "semdedup": semdedup,
     "image_based": image_based,
     "distinct": distinct,

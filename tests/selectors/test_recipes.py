@@ -66,6 +66,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         st.builds(sel.Equals, score=st.just("w"), value=st.sampled_from(["en", ("en", "de"), "x"]), missing=missing),
         st.builds(sel.Equals, score=st.just("a"), value=st.sampled_from([0.25, (0.5, 0.75)]), missing=missing),
     ),
+    "tagged": st.builds(sel.Tagged, tags=st.sampled_from(["good", "bad", ("bad", "good")])),
     "random_fraction": st.builds(sel.RandomFraction, fraction=fraction, seed=st.integers(0, 3), of=of),
     "clipcov": st.builds(
         partial(sel.ClipCov, image="i", text="t", per="w", terms=("cov", "class_reg", "inter")),

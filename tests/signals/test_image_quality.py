@@ -22,8 +22,8 @@ def flat(red: int, green: int, blue: int, side: int = 8) -> Pixels:
 
 def test_hand_worked() -> None:
     assert quality(flat(0, 0, 0)) == {
-        "brightness": 0, "darkest": 0, "brightest": 0, "contrast": 0, "sharpness": 0, "entropy": 0, "one_colour": 1,
-        "grey": 1,
+        "brightness": 0, "darkest": 0, "brightest": 0, "contrast": 0, "sharpness": 0, "sharpest": 0, "entropy": 0,
+        "one_colour": 1, "grey": 1,
     }  # fmt: skip
     assert quality(flat(255, 255, 255))["brightness"] == pytest.approx(1)
     red = quality(flat(255, 0, 0))
@@ -37,6 +37,7 @@ def test_hand_worked() -> None:
     assert found["entropy"] == 1
     assert found["one_colour"] == 0.5
     assert found["sharpness"] == (4 * 255) ** 2  # every pixel is 4 x 255 from its neighbours, half of them above
+    assert found["sharpest"] == 4  # 4 x 255, as a share of the range from 0 to 255
 
     assert quality(flat(10, 18, 10))["grey"] == 1
     assert quality(flat(10, 19, 10))["grey"] == 0
@@ -64,6 +65,8 @@ def test_equals_a_plain_reference(seed: int) -> None:
         "brightest": np.percentile(bright, 99),
         "contrast": light.std() / 255,
         "sharpness": np.var(inside),
+        "sharpest": np.percentile(np.abs(inside), 99.9, method="inverted_cdf")
+        / max(np.subtract(*np.percentile(light, (99, 1), method="inverted_cdf")), 1),
         "entropy": -sum(share * math.log2(share) for share in shares),
         "one_colour": max(colours.values()) / 77,
         "grey": sum(max(pixel) - min(pixel) <= 8 for pixel in image.reshape(-1, 3).tolist()) / 77,

@@ -70,6 +70,10 @@ def test_languages_of_plain_sentences() -> None:
     assert columns["english"][0] > 0.8
     assert (columns["english"][1:4] < 0.1).all()
     assert np.isnan(columns["english"][4])
+    assert (columns["other_language"][:4] > [-1, 0.9, 0.9, 0.9]).all()
+    assert columns["other_language"][0] == 0
+    capitals = score_batch(Language(), [sample("KIDS SWIMMING GOGGLES PINK AND BLUE")])
+    assert (capitals["top_language"], capitals["other_language"][0]) == (["zh"], 0)  # in lower case it is not Chinese
     # The probability of English, also where another language is on top; line breaks are spaces.
     (mixed,) = score_batch(Language(), [sample("Das Boot: the red boat on the beach mit zwei Häusern")])["english"]
     assert 0 < mixed < 1

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "score": scoring.score,
     "select": choosing.select,
     "cluster": choosing.cluster,
+    "map": choosing.lay_out,
     "export": choosing.export,
     "report": choosing.report,
     "look": looking.look,

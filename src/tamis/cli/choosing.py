@@ -1,4 +1,4 @@
-"""Commands that read scores and run no model: select, cluster, export, report."""
+"""Commands that read scores and run no model: select, cluster, map, export, report."""
 
 from __future__ import annotations
 
@@ -64,6 +64,22 @@ def cluster(
 
     done, label = labelled_clusters(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
     say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")
+
+
+def lay_out(
+    run: options.RunPath,
+    of: Annotated[str, Option(help="image, text, both, or the name of stored embeddings.")] = "image",
+    sample: Annotated[int, Option(min=10, help="Most pairs for PaCMAP; others go near their nearest.")] = 100_000,
+    seed: Annotated[int, Option(help="Another seed gives another map.")] = 0,
+) -> None:
+    """Lay out stored embeddings as the explorer's map: adds the columns map_x and map_y. No model runs.
+
+    Example: tamis map runs/mine
+    """
+    import tamis
+
+    done = tamis.lay_out(run, of=of, sample=sample, seed=seed)
+    say(f"{len(done):,} rows have the columns map_x and map_y; tamis explore shows them")
 
 
 def export(

@@ -72,7 +72,7 @@ def explore(
     no_browser: Annotated[bool, Option("--no-browser", help="Print the address, but open no browser.")] = False,
     partial: options.Partial = False,
 ) -> None:
-    """Explore a run in the browser: move a threshold, see which pairs go, label pairs, compare recipes.
+    """Explore a run in the browser: move a threshold, see which pairs go, tag pairs, compare recipes.
 
     Only this machine can open the page, with the address that the command prints. Ctrl-C stops it.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Float32s, Float64s, Mask, Rows
+from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.data import Column
 from tamis.errors import RecipeError, check_words
 from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
@@ -156,6 +156,18 @@ def counted_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask
     return sum(table.map([column], count), np.zeros(len(few), np.int64))
 
 
+def places_of(table: Table, column: str, words: pa.ChunkedArray, *, other: int) -> NDArray[np.uint8]:
+    """Returns the place of each row's word in `words`; `other` for other words, `NONE` for null: (rows,)."""
+    few = words.combine_chunks()
+
+    def look(place: slice, columns: dict[str, Any]) -> NDArray[np.uint8]:
+        here = _texts(columns[column])
+        found = pc.if_else(pc.is_null(here), NONE, pc.fill_null(pc.index_in(here, value_set=few), other))
+        return np.asarray(found).astype(np.uint8)
+
+    return np.concatenate([np.zeros(0, np.uint8), *table.map([column], look)])
+
+
 def _texts(words: Any) -> Any:
     """Returns words as large strings, so that the words of a whole pool fit into one array."""
     return (words.cast(pa.string()) if pa.types.is_dictionary(words.type) else words).cast(pa.large_string())
@@ -172,15 +184,17 @@ LONGEST = 1_000
 class View:
     """Filters and order of the rows to show: code of a reason (0: any), ranges (ends included), words, caption text.
 
+    `tags`: tags ("": any tag) that rows have (True) or lack (False).
     The order "cut" alternates kept and dropped pairs, those nearest to the recipe's last threshold first, "extremes"
     lowest and highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for
     any.
     """
 
-    show: Literal["all", "kept", "dropped", "good", "bad", "labelled"] = "all"
+    show: Literal["all", "kept", "dropped"] = "all"
     reason: int = 0
     ranges: tuple[tuple[str, float | None, float | None], ...] = ()
     words: tuple[tuple[str, str], ...] = ()
+    tags: tuple[tuple[str, bool], ...] = ()
     caption: str = ""
     sort: Literal["random", "row", "cut", "score", "extremes"] = "random"
     column: str = ""
@@ -189,55 +203,62 @@ class View:
 
     def __post_init__(self) -> None:
         check_words(self)
-        for text in (self.caption, *(text for entry in self.words for text in entry)):
+        for text in (self.caption, *(text for entry in self.words for text in entry), *(tag for tag, _ in self.tags)):
             if not isinstance(text, str):
-                raise ValueError(f"caption and words are texts, got {text!r}")
+                raise ValueError(f"caption, words and tags are texts, got {text!r}")
         if len(self.caption) > LONGEST:
             raise RecipeError(f"at most {LONGEST:,} characters of a caption can be searched for: leave some out")
 
 
-def rows_of(
+def matching(
     view: View,
     run: Run,
     subset: Subset,
-    labels: Float32s,
-    order: U64,
+    having: Callable[[str], Mask],
     among: Mask | None = None,
     chosen: Rows | None = None,
-) -> tuple[Rows, int]:
-    """Returns the first `LISTED` rows of a view in its order, and the number of all its rows.
+) -> Rows:
+    """Returns all rows of a view, in the order of the run. `having` returns the rows that have a tag.
 
-    `order`: (rows,) scrambled uids, the random order, which also breaks ties. The view is limited to the mask `among`
-    and to the rows `chosen`, which keep their order if the view's order is "row".
+    The view is limited to the mask `among` and to the rows `chosen`, which keep their order.
     """
     table = run.table()
-    mask = _shown(view, subset, labels)
+    mask = _shown(view, subset)
     if among is not None:
         mask &= among
+    for tag, there in view.tags:
+        mask &= having(tag) == bool(there)
     for column, low, high in view.ranges:
         _keep_range(table, mask, column, low, high)
     for column, word in view.words:
         _keep_word(table, mask, column, word)
     if view.caption:
         _keep_caption(run, mask, view.caption)
-    rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
-    total = int(rows.size)
+    return np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
+
+
+def first_rows(view: View, run: Run, subset: Subset, order: U64, rows: Rows) -> Rows:
+    """Returns the first `LISTED` of the rows of a view, in its order.
+
+    `order`: (rows of the run,) scrambled uids, the random order, which also breaks ties. "row" keeps the rows' order.
+    """
+    table = run.table()
     first = partial(smallest, rows, ties=order.__getitem__, n=LISTED)
     if view.sort == "row":
-        return rows[:LISTED].copy(), total  # a copy: a view would keep all rows in memory
+        return rows[:LISTED].copy()  # a copy: a view would keep all rows in memory
     if view.sort == "random":
-        return first(order[rows]), total
+        return first(order[rows])
     if view.sort == "cut":
         keys, keep = _from_cut(run, subset)[rows], subset.keep[rows]
         sides = (smallest(rows[side], keys[side], order.__getitem__, LISTED) for side in (keep, ~keep))
-        return alternating(*sides)[:LISTED], total
+        return alternating(*sides)[:LISTED]
     check_kind(table, view.column, "number")
     values = whole_column(table, view.column)[rows]
     if view.sort == "score":
-        return first(-values if view.descending else values), total
+        return first(-values if view.descending else values)
     both = alternating(first(values), first(-values))
     _, unique = np.unique(both, return_index=True)
-    return both[np.sort(unique)[:LISTED]], total
+    return both[np.sort(unique)[:LISTED]]
 
 
 def alternating(one: Rows, other: Rows) -> Rows:
@@ -263,14 +284,12 @@ def check_kind(table: Table, column: str, kind: str) -> None:
         raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, {kind}s are needed here")
 
 
-def _shown(view: View, subset: Subset, labels: Float32s) -> Mask:
+def _shown(view: View, subset: Subset) -> Mask:
     if view.reason and subset.verdict.dropped_by is not None:
         return np.asarray(subset.verdict.dropped_by == view.reason)
     if view.show == "all":
         return np.ones(subset.keep.size, bool)
-    if view.show in ("kept", "dropped"):
-        return subset.keep.copy() if view.show == "kept" else ~subset.keep
-    return np.asarray(labels == {"good": 1, "bad": 0}[view.show] if view.show != "labelled" else labels >= 0)
+    return subset.keep.copy() if view.show == "kept" else ~subset.keep
 
 
 def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: float | None) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tamis.arrays import Float32s, Float64s, Mask, Rows
+from tamis.arrays import Float32s, Floats, Mask, Rows
 from tamis.data import Device, Node
-from tamis.errors import RecipeError, SampleError
+from tamis.errors import RecipeError, SampleError, unknown_message
+from tamis.explore.layout import BOTH, Axes, chunks, joined
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor
@@ -20,14 +21,18 @@ from tamis.ids import scramble
 from tamis.models.reference import is_here, resolve
 from tamis.pool.images import decode
 from tamis.pool.source import PoolSpec
-from tamis.reporting.pairs import smallest
+from tamis.reporting.distributions import whole_column
+from tamis.reporting.pairs import scrambled, smallest
 from tamis.storage import files
 from tamis.store.run import Run
 
 log = logging.getLogger(__name__)
 
-#: Maximum number of rows that a search lists, and that a map shows.
-NEAREST, SAMPLE = 2_000, 200_000
+#: Maximum number of rows that a search lists; that a map of principal components shows, and a stored one.
+NEAREST, SAMPLE, MOST = 2_000, 200_000, 5_000_000
+
+#: Rows from which principal components are worked out.
+_FITTED = 50_000
 
 #: Maximum bytes of an uploaded image, and number of uploaded images whose embeddings are kept.
 LARGEST, _IMAGES = 16 << 20, 64
@@ -36,13 +41,12 @@ LARGEST, _IMAGES = 16 << 20, 64
 _CHUNK = 1 << 15
 
 
-class Projection(NamedTuple):
-    """A map of embeddings: their first two principal components. Of the `of` rows with one, it shows `rows` (n,)."""
+class Layout(NamedTuple):
+    """Points of a map in random order, so that the first ones are a sample of all."""
 
-    rows: Rows
-    points: Float64s  # (n, 2)
-    explained: tuple[float, float]  # share of the variance along each axis
-    of: int
+    rows: Rows  # (n,)
+    points: Float32s  # (n, 2), in [-1, 1]
+    explained: tuple[float, ...]  # share of the variance along each axis; () for PaCMAP
 
 
 class Near:
@@ -56,7 +60,7 @@ class Near:
         stored = [name for name in run.embeddings if name.startswith("image_embedding-")]
         whole = [name for name in stored if set(run.shards) <= files(run.embeddings[name], ".npy")]
         self.image: str | None = whole[0] if whole else None
-        self._projections: dict[str, Projection] = {}
+        self._layouts: dict[str, Layout] = {}
         self._images: dict[str, Float32s] = {}
         self._executor: Executor | None = None
         self._guard, self._encoding = threading.Lock(), threading.Lock()
@@ -153,68 +157,75 @@ class Near:
         order = smallest(there, -cosines[there], lambda tied: scramble(*table.uids(tied)), most)
         return order, cosines[order]
 
-    def projection(self, name: str) -> Projection:
-        """Returns a map of stored embeddings: their first two principal components, of at most `SAMPLE` rows."""
+    def maps(self) -> dict[str, tuple[str, Sequence[str]]]:
+        """Returns {name of a map: its method, and its columns}: first the maps that `tamis map` stored."""
+        every = set(self._run.shards)
+        stored = {
+            label: ("PaCMAP", [f"{label}.map_x", f"{label}.map_y"])
+            for label, group in self._run.scores.items()
+            if group.facts["name"] == "map" and group.shards >= every
+        }
+        shortest = {folder: name for name, folder in sorted(self._run.vectors.items(), key=lambda each: -len(each[0]))}
+        plain = {name: ("PCA", [name]) for name in sorted(shortest.values())}
+        return {**stored, **plain, **({"both": ("PCA", BOTH)} if set(BOTH) <= set(plain) else {})}
+
+    def layout(self, name: str) -> Layout:
+        """Returns the points of a map: the stored ones, or the principal components of at most `SAMPLE` rows."""
         with self._guard:
-            if name not in self._projections:
-                self._projections[name] = self._project(name)
-            return self._projections[name]
+            if name not in self._layouts:
+                if name not in self.maps():
+                    raise RecipeError(unknown_message("map", name, self.maps()))
+                method, columns = self.maps()[name]
+                self._layouts[name] = self._stored(columns) if method == "PaCMAP" else self._projected(columns)
+            return self._layouts[name]
 
-    def _project(self, name: str) -> Projection:
+    def _stored(self, columns: Sequence[str]) -> Layout:
         table = self._run.table()
-        if table.kind(name) != "vector":
-            raise RecipeError(f"the column {name!r} holds {table.kind(name)}s, a map shows embeddings")
-        there = np.zeros(len(table), bool)
+        points = np.stack([whole_column(table, column) for column in columns], axis=1)
+        rows = np.flatnonzero(np.isfinite(points[:, 0]))
+        rows = rows[np.argsort(scrambled(table)[rows], kind="stable")][:MOST]
+        return Layout(rows, points[rows], ())
 
-        def look(place: slice, columns: dict[str, Any]) -> None:
-            there[place] = ~np.isnan(columns[name][:, 0])
+    def _projected(self, names: Sequence[str]) -> Layout:
+        table = self._run.table()
 
-        list(table.map([name], look))
-        rows = np.flatnonzero(there)
-        if rows.size < 3:
-            raise RecipeError(f"{rows.size} rows have {name!r}: a map needs three")
+        def read(rows: Rows) -> Float32s:
+            return joined(table, names, rows)
+
+        order = scrambled(table)
+        rows = np.arange(len(table))
         if rows.size > SAMPLE:
-            low = scramble(*table.uids(rows))
-            rows = np.sort(rows[np.argpartition(low, SAMPLE)[:SAMPLE]])
-        points, shares = components(lambda some: np.asarray(table.vectors(name, some), np.float32), rows)
-        return Projection(rows, points, shares, int(there.sum()))
+            rows = np.sort(np.argpartition(order, SAMPLE)[:SAMPLE])
+        there = [np.isfinite(read(chunk)[:, 0]) for chunk in chunks(rows)]
+        rows = rows[np.concatenate(there)] if there else rows
+        if not rows.size:
+            raise RecipeError(f"no row has {' and '.join(names)}: there is nothing to show on a map")
+        axes = Axes(read, rows[:: -(-rows.size // _FITTED)], 2)
+        points = np.concatenate([axes(read(chunk)) for chunk in chunks(rows)])
+        reach = np.abs(points).max(axis=0)
+        places = np.argsort(order[rows], kind="stable")
+        points = (points / np.where(reach > 0, reach, 1))[places]
+        return Layout(rows[places], points.astype(np.float32), tuple(axes.shares.tolist()))
 
     def inside(self, name: str, points: Sequence[tuple[float, float]]) -> Rows:
-        """Returns the rows of a map that are inside a polygon."""
-        found = self.projection(name)
-        return found.rows[inside_polygon(found.points, points)]
+        """Returns the rows of a map that are inside a polygon, ascending."""
+        found = self.layout(name)
+        return np.sort(found.rows[inside_polygon(found.points, points)])
 
 
-def components(read: Callable[[Rows], Float32s], rows: Rows) -> tuple[Float64s, tuple[float, float]]:
-    """Returns the first two principal components of rows' vectors, scaled to [-1, 1], and their shares of the variance.
-
-    `read` returns the vectors of ascending rows; it is called twice per chunk. Memory: d x d numbers. Signs make the
-    largest weight of each component positive. Source: Pearson 1901.
-    """
-    total: Any = 0
-    square: Any = 0
-    chunks = [rows[start : start + _CHUNK] for start in range(0, rows.size, _CHUNK)]
-    for chunk in chunks:
-        vectors = read(chunk)
-        total = vectors.sum(axis=0, dtype=np.float64) + total
-        square = (vectors.T @ vectors).astype(np.float64) + square
-    mean = total / rows.size
-    values, axes = np.linalg.eigh(square / rows.size - np.outer(mean, mean))
-    axes = axes[:, [-1, -2]]
-    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]])
-    points = np.concatenate([(read(chunk) - mean) @ axes for chunk in chunks])
-    reach = np.abs(points).max(axis=0)
-    whole = max(float(values.clip(0).sum()), 1e-12)
-    return points / np.where(reach > 0, reach, 1), (float(values[-1]) / whole, float(values[-2]) / whole)
-
-
-def inside_polygon(points: Float64s, polygon: Sequence[tuple[float, float]]) -> Mask:
+def inside_polygon(points: Floats, polygon: Sequence[tuple[float, float]]) -> Mask:
     """Returns which points are inside a polygon: a ray to the right crosses it an odd number of times."""
     found = np.zeros(len(points), bool)
     corners = np.asarray(polygon, np.float64).reshape(-1, 2)
-    x, y = points[:, 0], points[:, 1]
-    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-        if y1 != y2:
-            crosses = (y1 > y) != (y2 > y)
-            found ^= crosses & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+    if not len(corners):
+        return found
+    low, high = corners.min(axis=0), corners.max(axis=0)
+    near = np.flatnonzero(((points >= low) & (points <= high)).all(axis=1))
+    for place in chunks(near):  # a chunk stays in the cache
+        x, y = points[place].astype(np.float64).T
+        odd = np.zeros(place.size, bool)
+        for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+            if y1 != y2:
+                odd ^= ((y1 > y) != (y2 > y)) & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+        found[place] = odd
     return found

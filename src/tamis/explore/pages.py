@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tamis.errors import RecipeError, TamisError
 from tamis.explore.columns import View
@@ -46,35 +47,40 @@ class Pages:
                 str(asked["column"]), str(asked.get("part", "")), _recipe(asked["recipe"])
             ),
             "regions": lambda asked: explorer.regions(_recipes(asked["compared"])),
-            "label": self._label,
-            "undo_label": lambda asked: explorer.undo_label(),
+            "tag": self._tag,
+            "undo_tags": lambda asked: explorer.undo_tags(),
             "suggestions": lambda asked: explorer.suggestions(),
             "pair": self._pair,
-            "map": self._map,
+            "map": lambda asked: framed(*explorer.map_facts(str(asked["map"]))),
+            "colours": self._colours,
+            "names": lambda asked: explorer.map_names(str(asked["map"])),
+            "card": self._card,
             "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
             "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
             "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
         }
 
     def _rows(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        recipe, compared = _recipe(asked["recipe"]), _recipes(asked.get("compared", []))
-        search = asked.get("near") or asked.get("lasso")
-        view = view_of(asked.get("view", {}))
-        searched = json.dumps(search) if search else ""
-        rows, total = self.explorer.view(view, recipe, compared, searched)
+        """Returns cards of a view, or with `numbers` only rows."""
+        view, recipe, _, searched = about = _view(asked)
+        rows, total = self.explorer.view(*about)
         self.explorer.lasso = "" if asked.get("near") else searched
-        start = max(0, int(asked.get("start", 0)))
-        here = rows[start : start + min(_MOST, max(0, int(asked.get("count", 60))))].tolist()
+        start, many = max(0, int(asked.get("start", 0))), max(0, int(asked.get("count", 60)))
+        if asked.get("numbers"):
+            return {"rows": rows[start : start + many].tolist()}
+        here = rows[start : start + min(_MOST, many)].tolist()
         self.images.read_soon(here)
         cards = self.explorer.cards(here, recipe, _names(asked.get("columns", [])))
         sides = self.explorer.sides(rows, recipe) if view.sort == "cut" else None
         return {"total": total, "listed": int(rows.size), "start": start, "cards": cards, "sides": sides}
 
-    def _label(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        label = asked["label"]
-        if label not in ("good", "bad", None):
-            raise ValueError(f"a label is good, bad or null, got {label!r}")
-        return self.explorer.set_label(self.explorer.check_row(asked["row"]), label)
+    def _tag(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Changes the tags of the given `rows`, or of all rows of a view."""
+        if "rows" in asked:
+            rows = np.array([self.explorer.check_row(row) for row in asked["rows"]], np.int64)
+        else:
+            rows = self.explorer.matching(*_view(asked))
+        return self.explorer.change_tags(rows, _names(asked.get("add", [])), _names(asked.get("remove", [])))
 
     def _pair(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         recipes = [(str(name), _recipe(recipe)) for name, recipe in asked.get("recipes", [])]
@@ -82,17 +88,13 @@ class Pages:
         found["painted"] = self.explorer.painter.problem if found["status"] == "ok" else "the pair has no image"
         return found
 
-    def _map(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        subset = self.explorer.choose(_recipe(asked["recipe"]))
-        projected = self.explorer.near.projection(str(asked["embedding"]))
-        return {
-            "x": np.round(projected.points[:, 0], 4).tolist(),
-            "y": np.round(projected.points[:, 1], 4).tolist(),
-            "row": projected.rows.tolist(),
-            "kept": subset.keep[projected.rows].astype(int).tolist(),
-            "explained": list(projected.explained),
-            "of": projected.of,
-        }
+    def _colours(self, asked: Mapping[str, Any]) -> bytes:
+        recipe, compared = _recipe(asked["recipe"]), _recipes(asked.get("compared", []))
+        return framed(*self.explorer.map_colours(str(asked["map"]), str(asked["by"]), recipe, compared))
+
+    def _card(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        row = self.explorer.check_row(asked["row"])
+        return self.explorer.cards([row], _recipe(asked["recipe"]), _names(asked.get("columns", [])))[0]
 
     def add_image(self, data: bytes) -> dict[str, Any]:
         """Adds an uploaded image to search by, and returns its key."""
@@ -108,13 +110,27 @@ class Pages:
         return encoded(self.images.pixels(row), *LARGE)[0] if kind == "large" else self.images.small(row)
 
 
+def framed(facts: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
+    """Returns bytes: the length of the facts as JSON (uint32), the JSON with spaces up to 4 bytes, the arrays."""
+    text = json.dumps(facts).encode()
+    text += b" " * (-len(text) % 4)
+    return b"".join([np.uint32(len(text)).tobytes(), text, *(array.tobytes() for array in arrays)])
+
+
 def view_of(asked: Mapping[str, Any]) -> View:
     """Returns the requested view; raises for an unknown key or value."""
     settings = dict(asked)
-    for name in ("ranges", "words"):
+    for name in ("ranges", "words", "tags"):
         settings[name] = tuple(tuple(entry) for entry in settings.get(name) or ())
     settings["region"] = tuple(int(bit) for bit in settings.get("region") or ())
     return View(**settings)
+
+
+def _view(asked: Mapping[str, Any]) -> tuple[View, Mapping[str, Any], Sequence[Mapping[str, Any]], str]:
+    """Returns the arguments of `Explorer.view`."""
+    search = asked.get("near") or asked.get("lasso")
+    compared = _recipes(asked.get("compared", []))
+    return view_of(asked.get("view", {})), _recipe(asked["recipe"]), compared, json.dumps(search) if search else ""
 
 
 def _recipe(value: Any) -> Mapping[str, Any]:
@@ -148,7 +164,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
         "status": pair.status,
         "why": [pair.reason, *pair.why_null] if pair.reason else list(pair.why_null),
         "size": [pair.width, pair.height],
-        "label": explorer.label_of(row),
+        "tags": explorer.tags.of(row),
         "scores": _percentiles(explorer, pair.numbers),
         "words": [[name, (value or "")[:_TEXT]] for name, value in pair.words.items() if name != "sieve_caption"],
         "texts": [

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -15,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
+from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask, Rows
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, needs_extra
 from tamis.explore.columns import (
+    NONE,
     Binned,
     HeldRun,
     View,
@@ -27,18 +31,23 @@ from tamis.explore.columns import (
     containing,
     counted,
     counted_among,
+    first_rows,
     heat,
-    rows_of,
+    matching,
+    places_of,
 )
 from tamis.explore.images import TextPainter
-from tamis.explore.labels import LABEL, Labels, best_threshold, kept_shares
+from tamis.explore.layout import names
 from tamis.explore.near import LARGEST, Near
+from tamis.explore.tags import LABEL, Tags, kept_shares
 from tamis.ids import format_uid
+from tamis.math.cuts import LEAST, labelled_cut
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
-from tamis.reporting.pairs import read_pairs, scrambled
+from tamis.reporting.pairs import read_pairs, scrambled, smallest
+from tamis.selectors.tagged import TAGS
 from tamis.storage import explained_errors
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
@@ -46,6 +55,9 @@ from tamis.store.subset import Subset
 #: Chooses rows of a run by a recipe: `tamis.choosing.select`.
 Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]
 Recipe = Mapping[str, Any]
+
+#: Facts, and arrays that are sent after them.
+Framed = tuple[dict[str, Any], list[NDArray[Any]]]
 
 #: Sizes of the caches: subsets, orders of rows, searches, columns of counted words.
 _CHOICES, _ORDERS, _SEARCHES, _COUNTED = 12, 24, 8, 2
@@ -59,13 +71,22 @@ WORDS, _WORD, CAPTION = 200, 120, 400
 #: Maximum number of recipes compared at a time.
 COMPARED = 5
 
+#: Maximum number of changed pairs whose tags an answer lists, and of tagged pairs that decide about cuts.
+FEW, JUDGED = 500, 2_000
+
+#: Colours of a map: of words or combinations (one more is for all others), and of numbers; points that are ranked.
+SHADES, LEVELS, _RANKED = 9, 16, 100_000
+
+#: Points of a map whose captions name its regions, and regions, coarse and fine.
+_NAMED, _REGIONS = 20_000, (10, 50)
+
 
 class Explorer:
     """A run, the subsets it was opened with, and answers about them. `choose` applies a recipe."""
 
     def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
-        self.labels, self.near, self.painter = Labels(run), Near(run), TextPainter(run)
+        self.tags, self.near, self.painter = Tags(run), Near(run), TextPainter(run)
         self.lasso = ""  # the page's last one, as JSON
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
@@ -73,6 +94,7 @@ class Explorer:
         self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _with_steps(json.loads(key))))
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
+        self.map_names = lru_cache(_ORDERS)(self._name_regions)
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
 
     @cached_property
@@ -88,7 +110,7 @@ class Explorer:
     @property
     def words(self) -> list[str]:
         """The word columns that every shard has: status, fields of the pool, and scores without hashes."""
-        return ["status", *word_columns(self.run)]
+        return ["status", *(name for name in word_columns(self.run) if name != TAGS)]
 
     def facts(self) -> dict[str, Any]:
         """Returns the facts that the page loads at its start."""
@@ -112,11 +134,11 @@ class Explorer:
             "rows": len(self.run),
             "columns": columns,
             "words": self.words,
-            "embeddings": sorted(self.run.vectors),
+            "maps": [{"name": name, "method": method} for name, (method, _) in self.near.maps().items()],
             "texts": sorted(self.run.texts),
             "statuses": dict(self.run.statuses),
             "recipes": opened + self._shipped(),
-            "labels": self.label_facts(),
+            "tags": self.tag_facts(),
             "missing": len(self.run.missing),
             "hashes": "image_hash" in self.run.columns,
             "searchable": self.near.image is not None,
@@ -173,7 +195,7 @@ class Explorer:
             ],
             "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
-            "labels": kept_shares(self.labels, subset.keep),
+            "labels": kept_shares(self.tags, subset.keep),
             "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},
         }
 
@@ -198,11 +220,11 @@ class Explorer:
         }
 
     def view(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> tuple[Rows, int]:
-        """Returns the first rows of a view, and the number of all: see `rows_of`.
+        """Returns the first rows of a view in its order, and the number of all its rows.
 
         `compared`: the recipes of its region; `search`: a search or lasso as JSON, see `_search`.
         """
-        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.labels.version)
+        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.tags.version)
 
     def sides(self, rows: Rows, recipe: Recipe) -> dict[str, Any]:
         """Returns how many of some rows a recipe keeps and drops, and its last threshold."""
@@ -212,19 +234,24 @@ class Explorer:
         return {"counts": [kept, int(rows.size) - kept], "cut": ends}
 
     def _order_rows(self, asked: View, recipe: str, compared: str, search: str, version: int) -> tuple[Rows, int]:
+        rows = self.matching(asked, json.loads(recipe), json.loads(compared), search)
+        return first_rows(asked, self.run, self.choose(json.loads(recipe)), self.order, rows), int(rows.size)
+
+    def matching(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> Rows:
+        """Returns all rows of a view; arguments as in `view`."""
         among: Mask | None = None
         if asked.region:
             among = np.ones(len(self.run), bool)
-            for wanted, other in zip(asked.region, json.loads(compared), strict=True):
+            for wanted, other in zip(asked.region, compared, strict=True):
                 among &= self.choose(other).keep == bool(wanted)
-        subset, rows = self.choose(json.loads(recipe)), self._found(search) if search else None
-        return rows_of(asked, self.run, subset, self.labels.values, self.order, among, rows)
+        rows = self._found(search) if search else None
+        return matching(asked, self.run, self.choose(recipe), self.tags.having, among, rows)
 
     def _search(self, search: str) -> Rows:
         """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
         asked = json.loads(search)
         if "points" in asked:
-            return self.near.inside(str(asked["embedding"]), [(float(x), float(y)) for x, y in asked["points"]])
+            return self.near.inside(str(asked["map"]), [(float(x), float(y)) for x, y in asked["points"]])
         if "text" in asked:
             return self.near.to_text(str(asked["text"]))
         if "image" in asked:
@@ -232,8 +259,8 @@ class Explorer:
         return self.near.neighbours(self.check_row(asked["row"]))[0]
 
     def selected(self) -> list[str]:
-        """Returns the uids of the pairs that are labelled, or inside the page's lasso, in the order of the run."""
-        rows = np.flatnonzero(np.isfinite(self.labels.values))
+        """Returns the uids of the pairs that are tagged, or inside the page's lasso, in the order of the run."""
+        rows = np.flatnonzero(self.tags.having())
         if self.lasso:
             rows = np.union1d(rows, self._found(self.lasso))
         return [format_uid(*halves) for halves in zip(*self.run.table().uids(rows), strict=True)]
@@ -259,57 +286,139 @@ class Explorer:
                 "status": pair.status,
                 "kept": bool(subset.keep[row]),
                 "reason": reasons[int(codes[row])] if codes is not None else "",
-                "label": self.label_of(row),
+                "tags": self.tags.of(row),
                 "scores": {name: _number(pair.numbers[name]) for name in columns},
             }
             for row, pair in ((row, pairs[row]) for row in rows)
         ]
 
-    def label_of(self, row: int) -> str | None:
-        label = self.labels.values[row]
-        return None if np.isnan(label) else "good" if label else "bad"
+    def change_tags(self, rows: Rows, add: Sequence[str], remove: Sequence[str]) -> dict[str, Any]:
+        """Adds tags to rows and removes others."""
+        return self._tagged(lambda: self.tags.change(rows, add=add, remove=remove))
 
-    def set_label(self, row: int, label: str | None) -> dict[str, Any]:
-        """Labels a row: "good", "bad" or None."""
-        self.labels.set(row, {"good": 1.0, "bad": 0.0, None: None}[label])
-        return self._labelled(row)
+    def undo_tags(self) -> dict[str, Any]:
+        """Undoes the last change of tags made through this explorer."""
+        return self._tagged(self.tags.undo)
 
-    def undo_label(self) -> dict[str, Any]:
-        """Undoes the last label set through this explorer."""
-        return self._labelled(self.labels.undo())
+    def _tagged(self, change: Callable[[], Rows]) -> dict[str, Any]:
+        try:
+            rows = change()
+        finally:
+            with self._guard:
+                self._choice.cache_clear()  # recipes may read tags
+                self._bins.pop(LABEL, None)
+        few = {str(row): self.tags.of(row) for row in rows.tolist()} if rows.size <= FEW else None
+        return {"changed": int(rows.size), "rows": few, "tags": self.tag_facts()}
 
-    def _labelled(self, row: int) -> dict[str, Any]:
-        with self._guard:
-            self._choice.cache_clear()  # recipes may read labels
-            self._bins.pop(LABEL, None)
-        return {"row": row, "label": self.label_of(row), "labels": self.label_facts()}
+    def tag_facts(self) -> dict[str, Any]:
+        """Returns each tag with its number of pairs, and the rows that undo changes next: how many, and the first."""
+        last = self.tags.last
+        undo = None if last is None else {"rows": int(last.size), "row": int(last[0])}
+        return {"counts": list(self.tags.counts().items()), "undo": undo}
 
-    def label_facts(self) -> dict[str, int | None]:
-        """Returns the number of good and of bad pairs, and the row that undo changes next."""
-        return {**self.labels.count(), "last": self.labels.last}
+    def suggestions(self) -> dict[str, Any]:
+        """Returns for each score the cut that best separates good from bad, the best score first.
 
-    def suggestions(self) -> list[dict[str, Any]]:
-        """Returns for each score the threshold that best separates good from bad, the best score first."""
-        labels, table = self.labels.values, self.run.table()
-        there = np.isfinite(labels)
-        found = [
-            {"column": name, **best}
-            for name in self.numbers
-            if (best := best_threshold(whole_column(table, name)[there], labels[there])) is not None
-        ]
-        return sorted(found, key=lambda each: -each["gain"])
+        Of more than `JUDGED` good and bad pairs, as many at random decide.
+        """
+        labels, table = self.tags.labels(), self.run.table()
+        rows = np.flatnonzero(np.isfinite(labels))
+        rows = smallest(rows, self.order[rows], self.order.__getitem__, JUDGED)
+        good, cuts = labels[rows] == 1, []
+        for name in self.numbers:
+            values = whole_column(table, name)[rows].astype(np.float64)
+            there = np.isfinite(values)
+            if (cut := labelled_cut(values[there], good[there])) is not None and cut.gain > 0:
+                cuts.append({"column": name, **asdict(cut), "gain": cut.gain})
+        return {"needed": LEAST, "of": int(rows.size), "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}
+
+    def map_facts(self, name: str) -> Framed:
+        """Returns facts of a map, and x, y and row of its points."""
+        layout, (method, columns) = self.near.layout(name), self.near.maps()[name]
+        facts = {"name": name, "method": method, "points": int(layout.rows.size), "of": len(self.run)}
+        facts["ends"] = [float(end) for axis in layout.points.T for end in (axis.min(), axis.max())]
+        if method == "PCA":
+            command = shlex.join(["tamis", "map", str(self.run.path), "--of", name.removesuffix("_embedding")])
+            facts |= {"explained": layout.explained, "columns": columns, "command": command}
+        x, y = np.ascontiguousarray(layout.points.T)
+        return facts, [x, y, layout.rows.astype(np.uint32)]
+
+    def map_colours(self, name: str, by: str, recipe: Recipe, compared: Sequence[Recipe]) -> Framed:
+        """Returns a legend, and the number of its entry for each point of a map: (n,) uint8, `NONE` without a value.
+
+        `by`: a column, "kept", or "disagreement": the combination of verdicts of the compared recipes. The values of a
+        number column are coloured by rank.
+        """
+        rows = self.near.layout(name).rows
+        facts: dict[str, Any] = {"by": by}
+        entries: list[dict[str, Any]] = [{"text": "dropped"}, {"text": "kept"}]
+        if by == "kept":
+            codes = self.choose(recipe).keep[rows].astype(np.uint8)
+        elif by == "disagreement":
+            pattern = self._patterns(compared)
+            order = np.argsort(-np.bincount(pattern, minlength=1 << len(compared)), kind="stable")
+            codes = np.minimum(np.argsort(order), SHADES).astype(np.uint8)[pattern[rows]]
+            bits = range(len(compared))
+            entries = [{"pattern": [code >> number & 1 for number in bits]} for code in order[:SHADES].tolist()]
+        elif self.run.table().kind(by) == "number":
+            values = whole_column(self.run.table(), by)[rows]
+            some = values[:_RANKED][np.isfinite(values[:_RANKED])]  # points are in random order
+            edges = np.quantile(some, np.linspace(0, 1, LEVELS + 1)) if some.size else np.zeros(LEVELS + 1)
+            codes = np.searchsorted(edges[1:-1], values, side="right").astype(np.uint8)
+            codes[~np.isfinite(values)] = NONE
+            facts["ends"] = edges[[0, LEVELS // 2, LEVELS]].tolist()
+            entries = [{}] * LEVELS
+        else:
+            check_kind(self.run.table(), by, "word")
+            counts = self._words(by)
+            top = counts.take(pc.select_k_unstable(counts, SHADES, [("n", "descending"), ("word", "ascending")]))
+            codes = places_of(self.run.table(), by, top.column("word"), other=SHADES)[rows]
+            entries = [{"text": word[:_WORD]} for word in top.column("word").to_pylist()]
+        shown = np.bincount(codes, minlength=256)
+        facts["legend"] = [{**entry, "rows": int(n)} for entry, n in zip(entries, shown, strict=False)]
+        facts["others"], facts["none"] = int(shown[len(entries) : NONE].sum()), int(shown[NONE])
+        return facts, [codes]
+
+    def _name_regions(self, name: str) -> list[dict[str, Any]]:
+        """Returns the best words of a map's regions, coarse ones (level 0) before fine ones, the largest first."""
+        try:
+            from sklearn.cluster import KMeans
+            from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+        except ImportError as error:
+            raise needs_extra("scikit-learn", "map") from error
+        layout = self.near.layout(name)
+        order = np.argsort(layout.rows[:_NAMED])  # points are in random order
+        rows, points = layout.rows[:_NAMED][order], layout.points[:_NAMED][order]
+        texts: list[str | None] = []
+        for shard, place in self.run.row_ranges.items():
+            here = rows[slice(*np.searchsorted(rows, [place.start, place.stop]))] - place.start
+            if here.size:
+                texts += self.run.index(shard, ["caption"]).column("caption").take(pa.array(here)).to_pylist()
+        found = []
+        for level, most in enumerate(_REGIONS):
+            count = min(most, len(np.unique(points, axis=0)), -(-rows.size // 10))
+            classes = KMeans(count, n_init=1, max_iter=50, random_state=0).fit_predict(points)
+            for number, words in enumerate(names(texts, classes.tolist(), count, stop=ENGLISH_STOP_WORDS)):
+                if words:
+                    inside = points[classes == number]
+                    x, y = np.median(inside, axis=0).tolist()
+                    found.append({"level": level, "x": x, "y": y, "words": words, "points": len(inside)})
+        return sorted(found, key=lambda region: (region["level"], -region["points"]))
+
+    def _patterns(self, compared: Sequence[Recipe]) -> NDArray[np.uint8]:
+        """Returns for each row the recipes that keep it: bit k is the k-th recipe's."""
+        if not 2 <= len(compared) <= COMPARED:
+            raise RecipeError(f"between 2 and {COMPARED} recipes can be compared, got {len(compared)}")
+        pattern = np.zeros(len(self.run), np.uint8)
+        for number, recipe in enumerate(compared):
+            pattern |= self.choose(recipe).keep.astype(np.uint8) << number
+        return pattern
 
     def regions(self, compared: Sequence[Recipe]) -> dict[str, Any]:
         """Returns the number of pairs kept by each combination of 2 to 5 recipes: the data of an UpSet plot."""
-        if not 2 <= len(compared) <= COMPARED:
-            raise RecipeError(f"between 2 and {COMPARED} recipes can be compared, got {len(compared)}")
-        keeps = [self.choose(recipe).keep for recipe in compared]
-        pattern = np.zeros(len(self.run), np.uint8)
-        for number, keep in enumerate(keeps):
-            pattern |= keep.astype(np.uint8) << number
-        counts = np.bincount(pattern, minlength=1 << len(compared))
+        counts = np.bincount(self._patterns(compared), minlength=1 << len(compared))
         return {
-            "sets": [int(np.count_nonzero(keep)) for keep in keeps],
+            "sets": [int(np.count_nonzero(self.choose(recipe).keep)) for recipe in compared],
             "regions": [
                 {"pattern": [code >> number & 1 for number in range(len(compared))], "rows": int(counts[code])}
                 for code in np.argsort(-counts, kind="stable").tolist()

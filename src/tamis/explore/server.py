@@ -171,12 +171,13 @@ async def _body(request: Request) -> bytes:
 
 
 async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
-    """Runs `work` in a thread and returns its result as JSON, or an error message."""
+    """Runs `work` in a thread and returns its result as JSON or bytes, or an error message."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse, Response
 
     try:
-        text = _json(await run_in_threadpool(work, asked))
+        found = await run_in_threadpool(work, asked)
+        content = found if isinstance(found, bytes) else _json(found)
     except TamisError as error:
         return JSONResponse({"error": str(error)}, 409 if isinstance(error, RunError | DiskFullError) else 422)
     except _UNREADABLE as error:
@@ -186,7 +187,8 @@ async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
         log.warning("a request could not be answered", exc_info=True)
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         return JSONResponse({"error": f"the run or its pool cannot be read or written ({what}): repeat"}, 409)
-    return Response(text, media_type="application/json")
+    kind = "application/octet-stream" if isinstance(found, bytes) else "application/json"
+    return Response(content, media_type=kind)
 
 
 def _json(found: Any) -> str:

@@ -1,4 +1,4 @@
-"""What two texts share: BERTScore, by the contextual embeddings of their tokens, and runs of characters and words."""
+"""What two texts share (BERTScore, runs of characters and words), and which words are a class of texts' own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
+from tamis.arrays import Float64s, Floats
 from tamis.math.similarity import unit_rows
 
 
@@ -96,3 +96,26 @@ def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
             if left < end < right:
                 best = max(best, right - left)
     return best
+
+
+def c_tf_idf(counts: NDArray[np.integer]) -> Float64s:
+    """Returns how well each term names each class: c-TF-IDF, the class-based variant of TF-IDF.
+
+        W[t, c] = tf[t, c] * log(1 + A / f[t])
+
+    tf[t, c] is how often the term occurs in the class, f[t] how often in all classes, and A the mean number of words
+    per class. High: frequent in this class and rare elsewhere. 0: not in the class.
+
+    Args:
+        counts: (c, t) occurrences of each term in each class.
+
+    Returns:
+        (c, t) float64, at least 0.
+
+    Source: Grootendorst 2022, "BERTopic" (arXiv 2203.05794), equation 2.
+    """
+    tf = np.asarray(counts, np.float64)
+    everywhere = tf.sum(axis=0)
+    mean = tf.sum() / max(len(tf), 1)
+    weights: Float64s = tf * np.log1p(mean / np.where(everywhere > 0, everywhere, 1))
+    return weights

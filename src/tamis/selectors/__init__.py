@@ -31,6 +31,7 @@ SELECTORS = Register(
         "top_fraction": "steps:TopFraction",
         "top_n": "steps:TopN",
         "equals": "steps:Equals",
+        "tagged": "tagged:Tagged",
         "random_fraction": "steps:RandomFraction",
         "clipcov": "clipcov:ClipCov",
         "semdedup": "semdedup:SemDeDup",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -370,34 +370,54 @@ def labelled_clusters(
     if not rows:
         raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")
     count = clusters if clusters is not None else usual_count(rows)
-    settings: dict[str, Any] = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
-    settings["stamps"] = list(opened.stamps)  # other rows have other clusters
-    stem = fingerprint({"name": "cluster", "version": 1, "settings": settings})
+    settings = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
     columns = (
         Column(name="cluster", unit="number of a cluster", better="neither", about=f"which of {count:,} clusters"),
         Column(name="centroid_cosine", unit="cosine", better="neither", about="cosine with the cluster's centre"),
     )
-    target = opened.path / "scores" / f"cluster-{stem}"
-    made = None
-    if not set(opened.shards) <= files(target, ".parquet"):
+
+    def compute() -> tuple[dict[str, Float32s], dict[str, Floats]]:
         made = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
-        check_same_rows(opened, opened.shards)  # that took a while
-    # Only now: clusters that cannot be made (too many, no faiss) must not leave empty columns in the run.
-    with locked(opened.path, doing="notes its clusters", patience=PREPARING_SECONDS):
-        labels = manifest.labels_of(opened.path)
-        label = "cluster" if labels.get("cluster", stem) == stem else f"cluster_{stem[:4]}"
-        facts = {"name": "cluster", "label": label, "version": 1, "settings": settings, "tamis": __version__}
+        numbers = np.where(made.label >= 0, made.label, np.nan).astype(np.float32)
+        return {"cluster": numbers, "centroid_cosine": made.cosine}, {"centroids.npy": made.centroids}
+
+    return add_columns(opened, "cluster", "cluster", settings, columns, compute)
+
+
+def add_columns(
+    run: Run,
+    name: str,
+    label: str,
+    settings: Mapping[str, Any],
+    columns: Sequence[Column],
+    compute: Callable[[], tuple[Mapping[str, Float32s], Mapping[str, Floats]]],
+) -> tuple[Run, str]:
+    """Adds columns worked out from stored embeddings; returns the run, opened again, and the label of the columns.
+
+    `compute` returns {column: (rows,) numbers, NaN in rows without embedding} and {side file: array}. It is called
+    unless every shard has the columns of these settings. The label gets an ending if other columns have it.
+    """
+    settings = {**settings, "stamps": list(run.stamps)}  # other rows have other values
+    stem = fingerprint({"name": name, "version": 1, "settings": settings})
+    target = run.path / "scores" / f"{name}-{stem}"
+    made = None
+    if not set(run.shards) <= files(target, ".parquet"):
+        made = compute()
+        check_same_rows(run, run.shards)  # that took a while
+    # Only now: what cannot be computed (too many clusters, no faiss) must not leave empty columns in the run.
+    with locked(run.path, doing=f"notes its columns of {name}", patience=PREPARING_SECONDS):
+        label = label if manifest.labels_of(run.path).get(label, stem) == stem else f"{label}_{stem[:4]}"
+        facts = {"name": name, "label": label, "version": 1, "settings": settings, "tamis": __version__}
         facts["columns"] = [asdict(column) for column in columns]
-        manifest.describe(opened.path, {f"scores/{target.name}": facts})  # even if only this file was lost
-        if made is not None:
-            write_array(target / "centroids.npy", made.centroids)
+        manifest.describe(run.path, {f"scores/{target.name}": facts})  # even if only this file was lost
+        for file, array in made[1].items() if made else ():
+            write_array(target / file, array)
     if made is None:
-        return Run(opened.path, partial=partial), label
-    for shard, place in opened.row_ranges.items():
-        numbers = made.label[place]
-        label_values = np.where(numbers >= 0, numbers, np.nan).astype(np.float32)
-        values = {"cluster": label_values, "centroid_cosine": made.cosine[place]}
-        reasons = [None if number >= 0 else "the row has no embedding" for number in numbers.tolist()]
-        with held(opened, shard, patience=PREPARING_SECONDS) as uids:
+        return Run(run.path, partial=run.partial), label
+    for shard, place in run.row_ranges.items():
+        values = {column: numbers[place] for column, numbers in made[0].items()}
+        lacking = np.isnan(values[columns[0].name]).tolist()
+        reasons = ["the row has no embedding" if lacks else None for lacks in lacking]
+        with held(run, shard, patience=PREPARING_SECONDS) as uids:
             parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
-    return Run(opened.path, partial=partial), label
+    return Run(run.path, partial=run.partial), label

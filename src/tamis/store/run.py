@@ -132,7 +132,7 @@ class Run:
 
     @property
     def selected(self) -> list[str]:
-        """The uids of the pairs that are labelled, or inside the lasso, in the page that `explore` shows; else none."""
+        """The uids of the pairs that are tagged, or inside the lasso, in the page that `explore` shows; else none."""
         return self._page.explorer.selected() if self._page is not None else []
 
     # ---- shards ----
@@ -345,6 +345,8 @@ class Run:
         several += [full for full in self.columns if full.endswith(f".{name}")]
         if several:
             raise RunError(f"{self.path} has several {name!r}: write {' or '.join(several)}")
+        if name == "tags":
+            raise RunError(f"no pair of {self.path} has a tag: give tags with `tamis explore`")
         if name.endswith("_embedding"):
             raise RunError(
                 f"{unknown_message('stored embedding', name, self.vectors)} in {self.path}; store them with "

@@ -15,8 +15,8 @@ const later = (milliseconds) => new Promise((done) => setTimeout(done, milliseco
 async function fetched(path, body) {
   const once = () => fetch(new URL(path, HERE), { method: "POST", body });
   try {
-    // Not repeated: a second save would find its name taken, a second undo would undo two labels.
-    return await (["ask/save", "ask/undo_label"].includes(path) ? once() : once().catch(() => later(300).then(once)));
+    // Not repeated: a second save would find its name taken, a second undo would undo two changes.
+    return await (["ask/save", "ask/undo_tags"].includes(path) ? once() : once().catch(() => later(300).then(once)));
   } catch {
     throw new Error("the server does not answer: is `tamis explore` still running?");
   }
@@ -24,10 +24,17 @@ async function fetched(path, body) {
 
 async function post(path, body) {
   const answer = await fetched(path, body);
+  if (answer.headers.get("content-type") === "application/octet-stream") return framed(await answer.arrayBuffer());
   if (!answer.headers.get("content-type")?.startsWith("application/json")) throw new Error(await answer.text());
   const found = await answer.json();
   if (!answer.ok) throw new Error(found.error);
   return found;
+}
+
+/** Facts, the bytes they came with, and the place where their arrays begin. */
+function framed(bytes) {
+  const start = 4 + new DataView(bytes).getUint32(0, true);
+  return [JSON.parse(new TextDecoder().decode(bytes.slice(4, start))), bytes, start];
 }
 
 /** Calls `work` with the newest argument only, one call at a time, so that a slider waits for each answer. */

@@ -3,25 +3,32 @@
 import { h, fill, refill, foreign, brief, count, short, say } from "./dom.js";
 import { ask, imageUrl, send } from "./ask.js";
 import { now, change, active, regionOf } from "./state.js";
+import { chip } from "./tags.js";
 
 const CARD = { small: 104, medium: 208, large: 320 }; // the least width of a card
 const GAP = 12;
 const SPLIT = 28; // between kept and dropped pairs
 const PAGE = 60;
+const BAR = 60; // height of the bar at the bottom of the window
 
 export class Grid {
   /** `about()` returns the arguments of a request, except the position. */
   constructor(about) {
     this.about = about;
     this.pages = new Map();
+    this.total = 0;
     this.listed = 0;
     this.places = 0; // on the page: those of the listed pairs, and the empty ones next to a cut
     this.sides = null; // the numbers of kept and dropped pairs, if they are next to each other
     this.cursor = 0;
+    this.chosen = new Set(); // rows that are selected
+    this.every = false; // all rows of the view are selected, listed or not
+    this.start = { place: 0, chosen: [] }; // of a range
+    this.selected = () => {}; // is called when the selection changes
     this.told = h("p", { class: "told", role: "status" });
     this.heads = h("div", { class: "sides", hidden: true });
     this.inside = h("div", { class: "inside", role: "presentation" });
-    this.box = h("div", { role: "listbox", tabindex: 0, "aria-label": "Pairs: j, k and arrows move, Enter opens, g and b label", keydown: (event) => this.key(event) }, this.inside);
+    this.box = h("div", { role: "listbox", tabindex: 0, "aria-multiselectable": "true", "aria-label": "Pairs: j, k and arrows move, Enter opens, Space selects, t tags, g and b tag good and bad", keydown: (event) => this.key(event) }, this.inside);
     this.shown = new Map();
     new ResizeObserver(() => this.lay()).observe(this.box);
     window.addEventListener("scroll", () => this.lay(), { passive: true });
@@ -30,6 +37,9 @@ export class Grid {
   /** Loads the rows again; the old cards stay, in grey, until the answer comes. */
   async load() {
     const question = (this.question = {});
+    const about = JSON.stringify({ ...this.about(), columns: [] });
+    if (about !== this.shownFor) this.clear(); // else pairs that are no longer here would be tagged
+    this.shownFor = about;
     this.box.setAttribute("aria-busy", "true");
     if (now().near) fill(this.told, h("span", { class: "busy" }), "Looking for images ", like(now().near), " …");
     let found;
@@ -44,6 +54,7 @@ export class Grid {
     this.box.removeAttribute("aria-busy");
     this.pages.clear();
     this.pages.set(0, found.cards);
+    this.total = found.total;
     this.listed = found.listed;
     this.sides = found.sides?.counts.every(Boolean) ? found.sides.counts : null;
     fill(this.told, problem || `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
@@ -132,7 +143,9 @@ export class Grid {
       card.style.height = `${tall}px`;
       card.style.transform = `translate(${column * (side + GAP) + (column < across / 2 ? 0 : split)}px, ${Math.floor(place / across) * this.tall}px)`;
       card.classList.toggle("here", place === this.cursor);
-      card.setAttribute("aria-selected", String(place === this.cursor));
+      const on = this.every || this.chosen.has(Number(card.dataset.row));
+      card.classList.toggle("chosen", on);
+      card.setAttribute("aria-selected", String(on || (!this.size && place === this.cursor)));
     }
     // The focus stays on the box; this tells a screen reader which card is selected.
     const here = this.shown.get(this.cursor);
@@ -141,37 +154,115 @@ export class Grid {
   }
 
   key(event) {
+    if (event.target !== this.box || event.altKey) return;
     const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.across, ArrowDown: this.across, Home: -this.places, End: this.places }[event.key];
-    if (by === undefined || event.target !== this.box || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    const held = event.ctrlKey || event.metaKey;
+    const act = held ? { a: () => this.all() }[event.key]
+      : by !== undefined ? () => this.move(by, event.shiftKey)
+        : { " ": () => this.select(this.cursor), Escape: () => this.clear() }[event.key];
+    if (!act) return;
     event.preventDefault();
-    this.move(by);
+    act();
+  }
+
+  get size() {
+    return this.every ? this.total : this.chosen.size;
+  }
+
+  /** What keys and the tag box change: the selected pairs, else the framed one. */
+  target() {
+    if (this.every) return this.about();
+    const rows = this.chosen.size ? [...this.chosen] : [this.at(this.cursor)?.row].filter((row) => row !== undefined);
+    return rows.length ? { rows } : null;
+  }
+
+  /** Selects one more pair, or one less. */
+  select(place) {
+    const row = this.at(place)?.row;
+    if (row === undefined) return;
+    if (this.every) this.chosen.clear();
+    this.every = false;
+    if (!this.chosen.delete(row)) this.chosen.add(row);
+    this.begin(place);
+  }
+
+  /** Selects all pairs from the start of the range to a place, on one side if both are; asks for those not loaded. */
+  async extend(place) {
+    const { place: start, chosen } = this.start;
+    const side = (each) => !this.sides || each % this.across < this.across / 2;
+    const first = Math.min(start, place);
+    const places = Array.from({ length: Math.abs(start - place) + 1 }, (_, at) => first + at);
+    const indices = places.filter((each) => side(start) !== side(place) || side(each) === side(place)).map((each) => this.index(each)).filter((index) => index >= 0);
+    let rows = indices.map((index) => this.pages.get(Math.floor(index / PAGE))?.[index % PAGE]?.row);
+    this.cursor = place;
+    const asked = (this.asked = {});
+    if (rows.includes(undefined)) {
+      const least = Math.min(...indices);
+      const found = await ask("rows", { ...this.about(), start: least, count: Math.max(...indices) - least + 1, numbers: true }).catch((error) => say(error.message, true));
+      rows = found ? indices.map((index) => found.rows[index - least]) : [];
+    }
+    if (asked !== this.asked) return; // the range has another end now
+    this.every = false;
+    this.chosen = new Set([...chosen, ...rows]);
+    this.lay();
+    this.selected();
+  }
+
+  all() {
+    this.every = this.total > 0;
+    this.begin(this.cursor);
+  }
+
+  clear() {
+    this.every = false;
+    this.chosen.clear();
+    this.begin(this.cursor);
+  }
+
+  /** Frames a place, where a range would start. */
+  begin(place) {
+    this.asked = null;
+    this.cursor = place;
+    this.start = { place, chosen: [...this.chosen] };
+    this.lay();
+    this.selected();
   }
 
   card(found, place) {
     const scores = Object.entries(found.scores);
     return h("button", {
-      type: "button", class: `card ${found.kept ? "kept" : "dropped"} ${found.label ?? ""}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": this.index(place) + 1, "data-row": found.row, "aria-label": called(found),
-      click: () => { this.cursor = place; this.box.focus({ preventScroll: true }); this.lay(); change({ pair: found.row }); },
+      type: "button", class: `card ${found.kept ? "kept" : "dropped"}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": this.index(place) + 1, "data-row": found.row, "aria-label": called(found),
+      click: (event) => {
+        this.box.focus({ preventScroll: true });
+        if (event.shiftKey) this.extend(place);
+        else if (event.ctrlKey || event.metaKey || event.target.className === "tick") this.select(place);
+        else {
+          this.begin(place);
+          change({ pair: found.row });
+        }
+      },
     },
     face(found),
     h("span", { class: "caption" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
     h("span", { class: "foot" },
       h("span", { class: "verdict", title: found.reason || "kept" }, found.kept ? "kept" : `dropped${found.reason ? `: ${found.reason.replace(/^Step \d+: /, "")}` : ""}`),
       scores.slice(0, 2).map(([name, value]) => h("span", { class: "score" }, foreign(name), " ", short(value)))),
-    found.label ? h("span", { class: "label" }, found.label) : null);
+    h("span", { class: "tick", "aria-hidden": "true" }, "✓"),
+    found.tags.length ? h("span", { class: "card-tags" }, found.tags.slice(0, 3).map(chip), found.tags.length > 3 ? h("span", { class: "label" }, `+${found.tags.length - 3}`) : null) : null);
   }
 
-  /** Moves the cursor and scrolls to its card. */
-  move(by) {
-    if (!this.places) return;
+  /** Moves the cursor and scrolls to its card; with `range` all pairs up to it are selected. */
+  move(by, range = false) {
+    if (!this.places) return this.selected();
     let to = Math.min(this.places - 1, Math.max(0, this.cursor + by));
     while (to < this.places && this.index(to) < 0) to += by < 0 ? -1 : 1; // over the empty places next to a cut
     while (this.index(to) < 0) to -= 1;
-    this.cursor = to;
-    if (!by) return this.lay();
+    if (range) this.extend(to);
+    else this.begin(to);
+    if (!by) return undefined;
     const top = this.box.getBoundingClientRect().top + Math.floor(this.cursor / this.across) * this.tall;
     if (top < 60) scrollBy(0, top - 120);
-    else if (top + this.tall > innerHeight) scrollBy(0, top + this.tall - innerHeight + 20);
+    else if (top + this.tall > innerHeight - BAR) scrollBy(0, top + this.tall - innerHeight + BAR + 20);
     this.lay();
     const found = this.at(this.cursor);
     if (found && now().pair !== null) change({ pair: found.row }, { replace: true });
@@ -188,8 +279,9 @@ export class Grid {
     return now().pair ?? this.at(this.cursor)?.row ?? null;
   }
 
-  labelled(row, label) {
-    for (const cards of this.pages.values()) for (const card of cards ?? []) if (card.row === row) card.label = label;
+  /** Shows changed tags: { row: tags }. */
+  tagged(rows) {
+    for (const cards of this.pages.values()) for (const card of cards ?? []) card.tags = rows[card.row] ?? card.tags;
     this.lay(true);
   }
 }
@@ -206,7 +298,7 @@ function headings(cut) {
 }
 
 /** The name of a card for screen readers. */
-export const called = (found) => [brief(found.caption), found.kept ? "kept" : "dropped", found.reason, found.label].filter(Boolean).join(", ");
+export const called = (found) => [brief(found.caption), found.kept ? "kept" : "dropped", found.reason, ...found.tags ?? []].filter(Boolean).join(", ");
 
 /** The image of a card, or the reason why there is none. */
 export function face(found) {
@@ -268,10 +360,8 @@ export class Controls {
   }
 
   show(state) {
-    const labels = this.facts.labels.good + this.facts.labels.bad;
     return h("label", { class: "field" }, "Show ", h("select", { id: "show", change: (event) => change({ show: event.target.value, reason: 0 }) },
-      option("all", "all pairs", state.show), option("kept", "kept", state.show), option("dropped", "dropped", state.show),
-      labels ? [option("good", "good", state.show), option("bad", "bad", state.show), option("labelled", "labelled", state.show)] : null));
+      option("all", "all pairs", state.show), option("kept", "kept", state.show), option("dropped", "dropped", state.show)));
   }
 
   order(state) {
@@ -294,6 +384,7 @@ export class Controls {
     const filters = [
       ...state.ranges.map(([name, low, high], place) => [[foreign(name), ` ${short(low)} to ${short(high)}`], () => change({ ranges: state.ranges.filter((_, each) => each !== place) })]),
       ...state.words.map(([name, word], place) => [[foreign(name), " ", foreign(word)], () => change({ words: state.words.filter((_, each) => each !== place) })]),
+      ...state.tags.map(([tag, there], place) => [[there ? "tagged " : "not tagged ", foreign(tag)], () => change({ tags: state.tags.filter((_, each) => each !== place) })]),
       ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
       ...(regionOf(this.facts).length ? [["one part of the comparison", () => change({ region: [] })]] : []),
       ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
@@ -307,7 +398,7 @@ const option = (value, text, chosen) => h("option", { value, ...(value === chose
 
 export const gridQuestion = (facts, columns, compared) => {
   const state = now();
-  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: regionOf(facts) };
+  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, tags: state.tags, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: regionOf(facts) };
   return { recipe: active(), view, compared: view.region.length ? compared() : [], columns: columns(), lasso: state.lasso, near: state.near };
 };
 

@@ -7,15 +7,17 @@ import { RecipePane, fitting, shapeOf, startOf } from "./recipe.js";
 import { ScoresPane } from "./charts.js";
 import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
-import { MapView, copies, disagree, rejects, suggest } from "./views.js";
+import { TagBar } from "./tags.js";
+import { MapView } from "./map.js";
+import { copies, disagree, rejects } from "./views.js";
 
 const VIEWS = { grid: "Grid", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
-const FILTERS = ["show", "reason", "ranges", "words", "caption", "sort", "column", "descending", "region", "lasso", "near"];
+const FILTERS = ["show", "reason", "ranges", "words", "tags", "caption", "sort", "column", "descending", "region", "lasso", "near"];
 const place = (id) => document.getElementById(id);
 
 let facts;
 let found = null; // what the server said of the recipe
-let recipe, scores, grid, controls, panel, map;
+let recipe, scores, grid, controls, panel, map, tags;
 const parts = {}; // of the main pane
 
 const recipeOf = (name) => (name === "@" ? active() : facts.recipes.find((entry) => entry.name === name)?.recipe);
@@ -66,10 +68,10 @@ function shownIn(view) {
 
 /** The parts of the main pane are created once; changing the view hides some and fills others. */
 function makeMain() {
-  for (const name of ["labels", "above"]) parts[name] = h("div", { class: name });
+  parts.above = h("div", { class: "above" });
   parts.tabs = h("nav", { class: "tabs", "aria-label": "Views" });
   parts.heading = h("h2", { class: "unseen" });
-  fill(place("main"), parts.tabs, parts.heading, parts.labels, parts.above, controls.box, grid.told, grid.heads, grid.box);
+  fill(place("main"), parts.tabs, parts.heading, parts.above, controls.box, tags.box, grid.told, grid.heads, grid.box, tags.bar);
 }
 
 function drawMain() {
@@ -77,10 +79,10 @@ function drawMain() {
   fill(parts.tabs, Object.entries(VIEWS).map(([name, text]) =>
     h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text)));
   parts.heading.textContent = VIEWS[state.view];
-  for (const part of [controls.box, grid.told, grid.box]) part.hidden = state.view === "copies";
+  for (const part of [controls.box, grid.told, grid.box, tags.bar]) part.hidden = state.view === "copies";
   grid.heads.hidden ||= state.view === "copies";
   fill(parts.above);
-  map = state.view === "map" ? new MapView(parts.above, facts) : null;
+  place("main").classList.toggle("beside", state.view === "map");
   controls.draw(found);
   drawView();
 }
@@ -88,7 +90,7 @@ function drawMain() {
 async function drawView() {
   try {
     if (now().view === "disagree") await disagree(parts.above, facts, compared);
-    else if (now().view === "map") await map.draw();
+    else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
     else if (now().view === "copies") await copies(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
     else if (isEmpty()) await fitting(parts.above, facts);
@@ -119,42 +121,49 @@ listen(async (state, before) => {
     controls.draw(found);
     grid.lay(true);
   }
-  if (recipeChanged) labelsLine();
-  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso"))) drawView();
+  if (recipeChanged && found) tags.suggest(found);
+  if (changed("tags")) tags.draw();
+  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso", "map"))) drawView();
   if (changed("pair")) panel.show(state.pair);
 });
 
 const sameColumns = () => JSON.stringify(scores.columns()) === JSON.stringify([...scores.charts.keys()]);
 
-function labelsLine() {
-  if (found) suggest(parts.labels, facts, found, unlabel);
+/** Tags the opened pair, else the selected pairs, else the framed one: { add: [], remove: [] }. */
+function tag(changes) {
+  const target = now().pair !== null ? { rows: [now().pair] } : grid.target();
+  const what = [["add", "tagged"], ["remove", "no longer tagged"]].filter(([key]) => changes[key]).map(([key, text]) => `${text} ${changes[key].join(", ")}`).join(", ");
+  return target && retag("tag", { ...target, ...changes }, what);
 }
 
-const label = (row, value) => (row === null ? null : relabel("label", { row, label: value }));
-const unlabel = () => relabel("undo_label");
+const untag = () => retag("undo_tags", {}, "as before");
 
-/** Sets a label or undoes the last one; the answer contains the pair and its label. */
-async function relabel(name, about) {
+/** Changes tags or undoes the last change; the answer has the tags of the changed pairs unless they are many. */
+async function retag(name, about, what) {
   let said;
   try {
     said = await ask(name, about);
   } catch (error) {
     say(error.message, true);
-    return;
+    return false;
   }
-  facts.labels = said.labels;
-  grid.labelled(said.row, said.label);
-  if (panel.found?.row === said.row && now().pair === said.row) panel.draw({ ...panel.found, label: said.label });
-  say(said.label ? `Pair ${count(said.row)} is ${said.label}` : `Pair ${count(said.row)} has no label`);
+  facts.tags = said.tags;
+  tags.draw();
+  const opened = panel.found?.row;
+  if (said.rows) grid.tagged(said.rows);
+  else grid.load();
+  if (opened !== undefined && opened === now().pair) said.rows?.[opened] ? panel.draw({ ...panel.found, tags: said.rows[opened] }) : panel.show(opened);
+  say(`${count(said.changed)} ${said.changed === 1 ? "pair is" : "pairs are"} ${what}`);
   await choose();
   controls.draw(found);
-  labelsLine();
+  if (found) tags.suggest(found);
+  return true;
 }
 
 document.addEventListener("keydown", (event) => {
   const act = {
     j: () => grid.move(1), k: () => grid.move(-1),
-    g: () => label(grid.here(), "good"), b: () => label(grid.here(), "bad"), u: unlabel,
+    g: () => tag({ add: ["good"] }), b: () => tag({ add: ["bad"] }), u: untag, t: () => (panel.box.open ? panel.input : tags.input).box.focus(),
   }[(event.ctrlKey || event.metaKey) && event.key === "z" ? "u" : event.ctrlKey || event.metaKey || event.altKey ? "" : event.key];
   // Letters are keys where the pairs, or an opened pair, have the focus. Elsewhere the user may be typing.
   const opened = panel?.box.open && !event.target.matches("input, select, textarea");
@@ -192,7 +201,8 @@ async function start() {
   recipe.histograms = histograms;
   grid = new Grid(question);
   controls = new Controls(facts);
-  panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], label);
+  tags = new TagBar(facts, grid, tag, untag);
+  panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], tag);
   head();
   await scores.draw();
   recipe.draw();
@@ -201,7 +211,7 @@ async function start() {
   await choose();
   controls.draw(found);
   if (now().view === "rejects") drawView();
-  labelsLine();
+  if (found) tags.suggest(found);
   await grid.load();
   if (now().pair !== null) {
     grid.find(now().pair); // the focus returns to its card

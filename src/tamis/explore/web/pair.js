@@ -4,13 +4,15 @@ import { h, fill, foreign, brief, count, short, copy } from "./dom.js";
 import { ask, imageUrl } from "./ask.js";
 import { now, change } from "./state.js";
 import { face } from "./grid.js";
+import { isLabel, tagForm } from "./tags.js";
 
 export class PairPanel {
-  constructor(box, facts, recipes, labelled) {
+  constructor(box, facts, recipes, tag) {
     this.box = box;
     this.facts = facts;
     this.recipes = recipes;
-    this.labelled = labelled;
+    this.tag = tag;
+    this.input = tagForm("pair-tag", facts, tag);
     box.addEventListener("close", () => { if (now().pair !== null) change({ pair: null }); });
     box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
   }
@@ -40,15 +42,18 @@ export class PairPanel {
     return h("div", { class: "bar" },
       h("h2", null, found ? `Pair ${count(found.row)}` : "A pair"),
       found ? h("span", { class: "marks" },
-        ["good", "bad"].map((label) => h("button", {
-          type: "button", id: `mark-${label}`, class: `mark ${label}`, "aria-pressed": String(found.label === label), title: label[0],
-          click: () => this.labelled(found.row, found.label === label ? null : label),
-        }, label))) : null,
+        [...new Set(["good", "bad", ...found.tags])].map((tag) => {
+          const on = found.tags.includes(tag);
+          return h("button", { type: "button", id: `mark-${tag}`, class: `mark ${isLabel(tag)}`, "aria-pressed": String(on), title: isLabel(tag) ? tag[0] : "Untag",
+            click: () => this.tag({ [on ? "remove" : "add"]: [tag] }) }, foreign(tag), isLabel(tag) ? "" : " ×");
+        }), this.input.form) : null,
       h("button", { type: "button", id: "close-pair", title: "Close (Esc)", click: () => this.box.close() }, "Close"));
   }
 
   draw(found) {
     this.found = found;
+    this.input.draw();
+    const typing = document.activeElement === this.input.box; // which moves: else the next letters would be keys
     this.box.setAttribute("aria-label", `Pair ${count(found.row)}: ${brief(found.caption)}`);
     fill(this.box, this.heading(found),
       h("div", { class: "pair" },
@@ -61,6 +66,7 @@ export class PairPanel {
               place === text.nearest ? h("span", { class: "tag" }, "nearest to the caption") : null))))),
           this.verdicts(found), this.scores(found), this.words(found), this.names(found), this.neighbours(found))));
     this.box.scrollTop = 0;
+    if (typing) this.input.box.focus({ preventScroll: true });
   }
 
   image(found) {

@@ -12,7 +12,7 @@ const NAMES = {
 
 export const CUTS = ["at_least", "at_most", "between"];
 export const nameOf = (step) => (typeof step === "string" ? step : Object.keys(step)[0]);
-export const settingsOf = (step) => (typeof step === "string" ? {} : step[nameOf(step)] ?? {});
+export const settingsOf = (step) => (typeof step === "string" ? {} : typeof step.tagged === "string" ? [step.tagged] : step[nameOf(step)] ?? {});
 
 /** The recipe on the page after choosing a subset or a shipped recipe as a start. */
 export const startOf = (entry) => structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name });
@@ -239,21 +239,22 @@ export class RecipePane {
   adder() {
     const columns = this.facts.columns.map((column) => column.name);
     const kind = h("select", { id: "add-kind", "aria-label": "Kind of the new step" },
-      ["at_least", "at_most", "between", "top_fraction", "equals", "random_fraction", ...(this.facts.hashes ? ["distinct"] : [])]
+      ["at_least", "at_most", "between", "top_fraction", "equals", "tagged", "random_fraction", ...(this.facts.hashes ? ["distinct"] : [])]
         .map((name) => h("option", { value: name }, NAMES[name])));
     const column = h("select", { id: "add-column", "aria-label": "Column of the new step" });
     const value = h("input", { id: "add-value", placeholder: "word", "aria-label": "Word of the new step", hidden: true });
     const offer = () => {
       const words = kind.value === "equals";
       fill(column, (words ? this.facts.words : columns).map((name) => h("option", { value: name }, name)));
-      column.hidden = ["random_fraction", "distinct"].includes(kind.value);
-      value.hidden = !words;
+      column.hidden = ["random_fraction", "distinct", "tagged"].includes(kind.value);
+      value.hidden = !words && kind.value !== "tagged";
     };
     kind.addEventListener("change", offer);
     offer();
     const steps = async () => {
       const name = kind.value;
       if (name === "random_fraction") return { random_fraction: { fraction: 0.5, seed: 0 } };
+      if (name === "tagged") return { tagged: value.value.split(",").map((tag) => tag.trim()) };
       if (name === "distinct") return { distinct: { missing: "drop" } };
       if (name === "top_fraction") return { top_fraction: { score: column.value, fraction: 0.5, missing: "drop" } };
       if (name === "equals") return { equals: { score: column.value, value: value.value, missing: "drop" } };

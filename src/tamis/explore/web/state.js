@@ -10,6 +10,7 @@ export const EMPTY = Object.freeze({
   reason: 0,
   ranges: [],
   words: [],
+  tags: [], // that pairs have (true) or lack (false); "": any tag
   caption: "",
   sort: "random",
   column: "",
@@ -19,6 +20,7 @@ export const EMPTY = Object.freeze({
   compared: [],
   charts: null,
   heat: null,
+  map: null, // which map, coloured by what
   lasso: null,
   near: null,
   pair: null,
@@ -32,17 +34,18 @@ const list = (fits) => (value) => Array.isArray(value) && value.every(fits);
 const oneOf = (...words) => (value) => words.includes(value);
 const orNull = (fits) => (value) => value === null || fits(value);
 const tuple = (...each) => (value) => Array.isArray(value) && value.length === each.length && each.every((fits, place) => fits(value[place]));
-const step = (value) => text(value) || (record(value) && Object.keys(value).length === 1 && typeof Object.values(value)[0] === "object");
+const step = (value) => text(value) || (record(value) && Object.keys(value).length === 1 && (typeof Object.values(value)[0] === "object" || text(value.tagged)));
 
 /** Checks of each part of the URL, which may be mistyped or forged. */
 const FITS = {
   recipe: (value) => record(value) && list(step)(value.select) && ["undefined", "string"].includes(typeof value.name) && (value.saved === undefined || whole(value.saved)),
   off: list(whole),
   view: oneOf("grid", "disagree", "map", "copies", "rejects"),
-  show: oneOf("all", "kept", "dropped", "good", "bad", "labelled"),
+  show: oneOf("all", "kept", "dropped"),
   reason: whole,
   ranges: list(tuple(text, orNull(number), orNull(number))),
   words: list(tuple(text, text)),
+  tags: list(tuple(text, oneOf(true, false))),
   caption: text,
   sort: oneOf("random", "row", "cut", "score", "extremes"),
   column: text,
@@ -52,7 +55,8 @@ const FITS = {
   compared: list(text),
   charts: orNull(list(text)),
   heat: orNull(tuple(text, text)),
-  lasso: orNull((value) => record(value) && text(value.embedding) && list(tuple(number, number))(value.points)),
+  map: orNull(tuple(text, text)),
+  lasso: orNull((value) => record(value) && text(value.map) && list(tuple(number, number))(value.points)),
   near: orNull((value) => record(value) && (text(value.text) || text(value.image) || whole(value.row)) && ["undefined", "string"].includes(typeof value.name)),
   pair: orNull(whole),
 };

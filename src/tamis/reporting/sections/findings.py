@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.arrays import Mask
+from tamis.data import STATUSES
 from tamis.errors import RecipeError
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.formats import in_words, plural, share, status_words
@@ -29,13 +30,19 @@ _POOL = 100_000
 #: Limits in recipes: languages and sizes in `basic`, text in images in `text_match`.
 LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
 
-#: A caption is probably not in English if English has less than this probability and it has at least this many words.
-#: Of 10,000 alt-texts of LAION's English part, lid.176 puts another language first in 1,112, of which 61 in 100 are
-#: English. This rule finds 162, of which 33 in 100 are English.
-ENGLISH, ENOUGH_WORDS = 0.02, 5
+#: A caption is probably not in English if English has less than this probability, another language at least that one,
+#: and it has at least this many words. docs/report.md has the precision of each finding.
+ENGLISH, OTHER, ENOUGH_WORDS = 0.02, 0.6, 5
 
-#: Languages written without spaces: what counts as one word may be a sentence.
-UNSPACED = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo")
+#: Languages written without spaces, where one word may be a sentence: the limits of English and of characters there.
+UNSPACED, ENGLISH_UNSPACED, ENOUGH_CHARACTERS = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo"), 0.05, 8
+
+#: Limits on `image_quality`. With CleanVision's, dark and bright images of real pools were drawings, and blurred ones
+#: had a shallow depth of field.
+DARK, DARK_PARTS, BRIGHT, ONE_COLOUR, SHARPEST, ENTROPY, OPAQUE = 0.15, 0.7, 0.95, 0.95, 0.35, 3, 0.1
+
+#: A size is odd if the shorter side is this many times as long or as short as the median.
+ODD_SIZE = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +50,8 @@ class Trait:
     """What a finding is about: the words of its sentence, and whether a pair `holds` it (None: found in another way).
 
     The sentence counts the `noun` and ends with `one` or `many`. Cards show the first of `columns`. `judged`: how many
-    flagged pairs of real pools were right, of how many that were checked by eye; None for a plain measure.
+    flagged pairs of real pools were right, of how many that were checked by eye; None for a plain measure. `relative`:
+    `holds` also gets the median of the first column.
     """
 
     noun: str
@@ -52,14 +60,15 @@ class Trait:
     rule: str
     columns: tuple[str, ...] = ()
     holds: Callable[..., Mask] | None = None
+    relative: bool = False
     judged: tuple[int, int] | None = None
 
 
-def _another_language(top: Any, english: Any, words: Any) -> Mask:
+def _another_language(top: Any, other: Any, english: Any, words: Any, characters: Any) -> Mask:
     top = top if top.type == pa.string() else top.cast(pa.string())
-    other = pc.fill_null(pc.not_equal(top, LANGUAGE), False).to_numpy(zero_copy_only=False)
     unspaced = pc.is_in(top, pa.array(UNSPACED)).to_numpy(zero_copy_only=False)
-    found: Mask = other & (english < ENGLISH) & ((words >= ENOUGH_WORDS) | unspaced)
+    one_word = unspaced & (english < ENGLISH_UNSPACED) & (characters >= ENOUGH_CHARACTERS)
+    found: Mask = (other >= OTHER) & (one_word | (english < ENGLISH) & (words >= ENOUGH_WORDS))
     return found
 
 
@@ -69,10 +78,12 @@ TRAITS: Mapping[str, Trait] = {
         noun="caption",
         one="is probably not in English",
         many="are probably not in English",
-        rule=f"the most probable language is another, English has less than {ENGLISH:.0%}, and there are "
-        f"{ENOUGH_WORDS} words or more (any number where a language has no spaces)",
-        columns=("top_language", "english", "words"),
+        rule=f"another language has a probability of {OTHER:.0%} or more, also in lower case, English less than "
+        f"{ENGLISH:.0%}, and there are {ENOUGH_WORDS} words or more (in a language without spaces: "
+        f"{ENGLISH_UNSPACED:.0%}, {ENOUGH_CHARACTERS} characters)",
+        columns=("top_language", "other_language", "english", "words", "characters"),
         holds=_another_language,
+        judged=(131, 147),
     ),
     "tiny": Trait(
         noun="image",
@@ -89,11 +100,61 @@ TRAITS: Mapping[str, Trait] = {
         rule="such as black line art on a transparent background: tamis score --transparency white shows it on white",
         columns=("content_hidden",),
         holds=lambda hidden: hidden == 1,
+        judged=(2, 2),
+    ),
+    "size": Trait(
+        noun="image",
+        one="has an odd size",
+        many="have an odd size",
+        rule=f"the shorter side is over {ODD_SIZE} times as long, or as short, as the median of this pool; not tiny",
+        columns=("shorter_side",),
+        holds=lambda side, median: (side > ODD_SIZE * median) | ((side < median / ODD_SIZE) & (side >= SHORTER_SIDE)),
+        relative=True,
+    ),
+    "dark": Trait(
+        noun="image",
+        one="is dark",
+        many="are dark",
+        rule=f"the mean brightness is below {DARK:.0%}, that of the brightest parts below {DARK_PARTS:.0%}; no drawing",
+        columns=("brightness", "brightest", "entropy", "transparent"),
+        holds=lambda mean, parts, entropy, transparent: (
+            (mean < DARK) & (parts < DARK_PARTS) & (entropy > ENTROPY) & (transparent < OPAQUE)
+        ),
+        judged=(29, 32),
+    ),
+    "bright": Trait(
+        noun="image",
+        one="is nearly white",
+        many="are nearly white",
+        rule=f"the mean brightness is above {BRIGHT:.0%}: overexposed, or a drawing or product on white",
+        columns=("brightness", "one_colour", "transparent"),
+        holds=lambda mean, colour, transparent: (mean > BRIGHT) & (colour <= ONE_COLOUR) & (transparent < OPAQUE),
+        judged=(139, 142),
+    ),
+    "plain": Trait(
+        noun="image",
+        one="is almost one colour",
+        many="are almost one colour",
+        rule=f"one colour fills more than {ONE_COLOUR:.0%} of it",
+        columns=("one_colour", "transparent"),
+        holds=lambda colour, transparent: (colour > ONE_COLOUR) & (transparent < OPAQUE),
+        judged=(120, 120),
+    ),
+    "blurred": Trait(
+        noun="image",
+        one="may be blurred",
+        many="may be blurred",
+        rule="no edge is sharp, at 512 pixels on the longer side; no drawing",
+        columns=("sharpest", "entropy", "transparent"),
+        holds=lambda sharpest, entropy, transparent: (
+            (sharpest < SHARPEST) & (entropy > ENTROPY) & (transparent < OPAQUE)
+        ),
+        judged=(4, 9),
     ),
     "elongated": Trait(
         noun="image",
-        one="is elongated",
-        many="are elongated",
+        one="is long and thin",
+        many="are long and thin",
         rule=f"the longer side is more than {ASPECT_RATIO} times the shorter one",
         columns=("aspect_ratio",),
         holds=lambda ratio: ratio > ASPECT_RATIO,
@@ -108,17 +169,19 @@ TRAITS: Mapping[str, Trait] = {
     ),
     "spelt": Trait(
         noun="image",
-        one="spells out its caption",
-        many="spell out their captions",
+        one="shows text that repeats part of its caption",
+        many="show text that repeats part of their caption",
         rule=f"text in the image shares {SHARED} or more consecutive characters with the caption",
         columns=("text_match",),
         holds=lambda shared: shared >= SHARED,
+        judged=(192, 200),
     ),
     "copies": Trait(
         noun="image",
         one="is a near-copy of another",
         many="are near-copies of another",
         rule="their perceptual hashes differ in a few bits and their thumbnails agree; the one to keep is not counted",
+        judged=(139, 139),
     ),
 }
 
@@ -128,9 +191,14 @@ def found(context: Context) -> Facts | None:
     columns = {context.run.columns[name][0]: name for name in reversed([*context.numbers, *context.words])}
     asked = {ident: trait for ident, trait in TRAITS.items() if trait.holds and set(trait.columns) <= set(columns)}
 
+    medians = {
+        ident: [context.histograms[columns[trait.columns[0]]].quantiles[0.5]]
+        for ident, trait in asked.items() if trait.relative
+    }  # fmt: skip
+
     def masks(values: Mapping[str, Any]) -> dict[str, Mask]:
         return {
-            ident: trait.holds(*(values[columns[name]] for name in trait.columns))
+            ident: trait.holds(*(values[columns[name]] for name in trait.columns), *medians.get(ident, ()))
             for ident, trait in asked.items()
             if trait.holds
         }
@@ -226,13 +294,16 @@ _ALIKE = 0.9
 
 def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
     """Sums up the other `sections`. Each has `rows`, a `sentence` or `what` they are, and an `anchor` or ""."""
-    pool = [
-        {"rows": rows, "sentence": f"{rows:,} {status_words(status, rows)} ({share(rows, context.rows)}).",
-         "anchor": f"reject-{status}"}
-        for status, rows in context.statuses.items() if status != "ok"
-    ]  # fmt: skip
+    pool = []
+    for each in (sections["rejects"] or {"rejects": []})["rejects"]:
+        status, rows = each["status"], each["rows"]
+        pool.append({
+            "anchor": f"reject-{status}", "about": status.partition("_")[0],
+            "sentence": f"{rows:,} {status_words(status, rows)} ({share(rows, context.rows)}).",
+            "rule": STATUSES.get(status, ""), "precision": None, "column": None, **each,
+        })  # fmt: skip
     for kind in (sections["found"] or {"kinds": []})["kinds"]:
-        pool.append({"rows": kind["rows"], "sentence": kind["sentence"], "anchor": f"found-{kind['ident']}"})
+        pool.append({**kind, "anchor": f"found-{kind['ident']}", "about": TRAITS[kind["ident"]].noun})
     return {
         "rows": context.rows,
         "pool": _largest_first(pool),

@@ -1,0 +1,210 @@
+"""Tags are a part of the run: written by several explorers, in bulk, undone, exported, and read by recipes."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from factories import pair, write_pool, write_tar
+
+import tamis
+from tamis.errors import RecipeError, RunError
+from tamis.explore.columns import HeldRun
+from tamis.explore.tags import _FACTS, COLUMNS, LABEL, Tags
+from tamis.ids import fingerprint
+from tamis.store import claims, manifest, parts
+from tamis.store.claims import claimed
+
+
+@pytest.fixture
+def run(run_folder: Path, tmp_path: Path) -> HeldRun:
+    shutil.copytree(run_folder, tmp_path / "run")
+    return HeldRun(tmp_path / "run")
+
+
+def rows(*numbers: int) -> Any:
+    return np.array(numbers, np.int64)
+
+
+def stored(run: HeldRun) -> dict[int, list[str]]:
+    """The tags on the disk, by row."""
+    tags = Tags(HeldRun(run.path))
+    return {row: tags.of(row) for row in np.flatnonzero(tags.having()).tolist()}
+
+
+def test_recipes_read_tags_and_labels(run: HeldRun, tmp_path: Path) -> None:
+    tags = Tags(run)
+    tags.change(rows(3, 40), add=["good", "  red   car "])
+    tags.change(rows(40, 5), add=["bad", "caf\u00e9"])  # bad replaces good
+    tags.change(rows(3), add=["cafe\u0301"])  # the same word in Unicode's other form
+
+    def kept(*select: Any) -> list[int]:
+        chosen = {"select": list(select)}
+        found = tamis.select(run.path, chosen).rows().tolist()
+        assert tamis.select(run, chosen).rows().tolist() == found
+        return [int(row) for row in found]
+
+    assert kept({"tagged": "red car"}) == [3, 40]
+    assert kept({"tagged": ["good", "caf\u00e9"]}) == [3, 5, 40]
+    assert kept({"none_of": [{"tagged": "bad"}]}, {"tagged": {"tags": "red car"}}) == [3]
+    assert kept({"equals": {"score": "label", "value": 0, "missing": "drop"}}) == [5, 40]
+    with pytest.raises(RecipeError, match=r"unknown tag 'redcar'.*did you mean 'red car'.*good"):
+        kept({"tagged": "redcar"})
+    assert stored(run) == {
+        3: ["caf\u00e9", "good", "red car"],
+        5: ["bad", "caf\u00e9"],
+        40: ["bad", "caf\u00e9", "red car"],
+    }
+    assert tags.counts() == {"caf\u00e9": 3, "bad": 2, "red car": 2, "good": 1}
+    assert tamis.check(run.path).exit_code == 0
+    subset = tamis.select(run.path, {"select": [{"tagged": "red car"}]})
+    tamis.export(subset, "parquet", tmp_path / "tagged.parquet")
+    exported = pq.read_table(tmp_path / "tagged.parquet").select(["tags", "label"]).to_pylist()
+    assert exported == [
+        {"tags": "caf\u00e9,good,red car", "label": 1.0},
+        {"tags": "bad,caf\u00e9,red car", "label": 0.0},
+    ]
+
+
+def test_a_run_without_tags_says_where_to_give_them(run: HeldRun, pool: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no pair of .* has a tag: give tags with `tamis explore`"):
+        tamis.select(run, {"select": [{"tagged": "blurry"}]})
+    recipe = {
+        "pool": str(pool),
+        "run": str(tmp_path / "new"),
+        "signals": ["caption_length"],
+        "select": [{"tagged": "x"}],
+    }
+    with pytest.raises(RecipeError, match="selects by tags: score, give tags"):
+        tamis.run_recipe(recipe, quiet=True)
+
+
+@pytest.mark.parametrize("tag", ["", " \n ", "a,b", "bell\x07", "\u202egnp", "\u200b", "\ud800", "x" * 61, 3, None])
+def test_what_is_no_word_is_no_tag(run: HeldRun, tag: Any) -> None:
+    with pytest.raises(RecipeError, match="a tag has"):
+        Tags(run).change(rows(1), add=[tag])
+    assert stored(run) == {}
+
+
+def test_a_run_that_was_labelled_before_there_were_tags(run: HeldRun) -> None:
+    """Its files have no column of tags: it is read, and the first change adds the column to all shards."""
+    folder = run.path / "scores" / f"label-{fingerprint(_FACTS)}"
+    facts = {**_FACTS, "label": LABEL, "columns": [dataclasses.asdict(COLUMNS[0])]}
+    manifest.describe(run.path, {f"scores/{folder.name}": facts})
+    for shard, place in run.row_ranges.items():
+        values = np.full(place.stop - place.start, np.nan)
+        values[[3, 7]] = 1.0, 0.0
+        parts.write_scores(
+            folder / f"{shard}.parquet", COLUMNS[:1], {LABEL: values}, [None] * 30, uids=run.owner(shard).uids
+        )
+    before = {3: ["good"], 7: ["bad"], 33: ["good"], 37: ["bad"]}
+    assert stored(run) == before
+    assert tamis.select(run.path, {"select": [{"tagged": ["good"]}]}).rows().tolist() == [3, 33]
+    tags = Tags(HeldRun(run.path))
+    tags.change(rows(1, 3), add=["blurry"])
+    assert stored(run) == {**before, 1: ["blurry"], 3: ["blurry", "good"]}
+    assert tamis.select(run.path, {"select": [{"tagged": "blurry"}]}).rows().tolist() == [1, 3]
+    assert tamis.check(run.path).exit_code == 0
+
+
+def test_a_change_that_cannot_be_written_is_not_made(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a change of many pairs had written before the disk was full can be undone."""
+    tags = Tags(run)
+    tags.change(rows(3), add=["good"])
+    write = parts.write_scores
+
+    def refuse(path: Path, *arguments: Any, **named: Any) -> None:
+        if path.stem == "00001":
+            raise RunError("the disk is full")
+        write(path, *arguments, **named)
+
+    monkeypatch.setattr(parts, "write_scores", refuse)
+    with pytest.raises(RunError, match="full"):
+        tags.change(rows(40), add=["bad"])
+    assert stored(run) == {3: ["good"]}
+    with pytest.raises(RunError, match="full"):
+        tags.change(rows(1, 3, 40), add=["bad"])
+    assert stored(run) == {1: ["bad"], 3: ["bad"]}
+    assert tags.undo().tolist() == [1, 3]
+    assert stored(run) == {3: ["good"]} == {row: tags.of(row) for row in (3,)}
+
+
+def test_two_explorers_keep_each_others_tags(run: HeldRun) -> None:
+    one, other = Tags(run), Tags(HeldRun(run.path))
+    one.change(rows(3), add=["good"])
+    other.change(rows(4, 40), add=["bad"])
+    one.change(rows(3, 4), add=["blurry"])
+    assert stored(run) == {3: ["blurry", "good"], 4: ["bad", "blurry"], 40: ["bad"]}
+    other.change(rows(3, 40), add=["bad"])
+    other.undo()  # gives back what the run had
+    assert stored(run) == {3: ["blurry", "good"], 4: ["bad", "blurry"], 40: ["bad"]}
+
+
+def test_one_undo_takes_back_one_change_of_many_pairs(run: HeldRun) -> None:
+    tags = Tags(run)
+    tags.change(rows(3, 50), add=["good"])
+    tags.change(np.arange(60), add=["bad", "blurry"])
+    assert tags.change(rows(3), add=["bad"]).size == 0  # says nothing new
+    assert tags.counts() == {"bad": 60, "blurry": 60}
+    assert tags.undo().size == 60
+    assert stored(run) == {3: ["good"], 50: ["good"]}
+    assert tags.last is not None
+    assert tags.undo().tolist() == [3, 50]
+    assert stored(run) == {}
+    assert tags.last is None
+    with pytest.raises(RecipeError, match="nothing to undo"):
+        tags.undo()
+
+
+def test_changes_at_once_wait_for_each_other(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the run's lock, which gives up after a while: 11 of 58 labels were refused."""
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.0)
+    tags = Tags(run)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda row: tags.change(rows(row), add=["good"]), range(60)))
+    assert len(stored(run)) == 60
+
+
+def test_a_run_that_is_gone_is_not_made_again_by_a_tag(run: HeldRun, tmp_path: Path) -> None:
+    tags = Tags(run)
+    tags.change(rows(3), add=["good"])
+    run.path.rename(tmp_path / "moved")
+    with pytest.raises(RunError, match="is gone"):
+        tags.change(rows(4), add=["good"])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["moved"]
+
+
+def test_no_tag_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=2)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True).path
+    tags, untagged = Tags(HeldRun(run)), Tags(HeldRun(run))
+    tags.change(rows(0), add=["good"])
+    write_tar(pool / "00000.tar", [(f"new{number}", pair(500 + number)) for number in range(7)])
+    manifest.forget(run, ["00000"])
+    tamis.score(pool, run=run, signals=["caption_length"], quiet=True)
+    for each, row in [(tags, 0), (tags, 8), (untagged, 0)]:
+        with pytest.raises(RunError, match=r"shard 00000 has other rows now.*open the run again"):
+            each.change(rows(row), add=["bad"])
+    assert not (next((run / "scores").glob("label-*")) / "00000.parquet").exists()
+    again = Tags(HeldRun(run))
+    again.change(rows(8), add=["good"])
+    assert tamis.check(run).exit_code == 0
+
+
+def test_no_tag_is_written_while_another_process_is_at_the_shard(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that holds the claim may remove the shard's files, and with them a tag just written."""
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
+    tags = Tags(run)
+    for row in (3, 40):  # the first tag of a run writes parts of every shard
+        with claimed(run.path, run.shards[1]) as mine:
+            assert mine
+            with pytest.raises(RunError, match="shard 00001"):
+                tags.change(rows(row), add=["good"])
+        tags.change(rows(3), add=["good"])
+    assert stored(run) == {3: ["good"]}
