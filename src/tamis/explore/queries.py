@@ -10,7 +10,7 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import yaml
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Mask, Rows
+from tamis.arrays import Mask, Rows
 from tamis.errors import RecipeError, needs_extra
 from tamis.explore.columns import (
     NONE,
@@ -46,7 +46,7 @@ from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
-from tamis.reporting.pairs import read_pairs, scrambled, smallest
+from tamis.reporting.pairs import read_pairs, smallest
 from tamis.selectors.tagged import TAGS
 from tamis.storage import explained_errors
 from tamis.store.run import INDEX_NUMBERS
@@ -96,11 +96,6 @@ class Explorer:
         self._found = lru_cache(_SEARCHES)(self._search)
         self.map_names = lru_cache(_ORDERS)(self._name_regions)
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
-
-    @cached_property
-    def order(self) -> U64:
-        """The random order: (rows,) scrambled uids."""
-        return scrambled(self.run.table())
 
     @property
     def numbers(self) -> list[str]:
@@ -235,7 +230,7 @@ class Explorer:
 
     def _order_rows(self, asked: View, recipe: str, compared: str, search: str, version: int) -> tuple[Rows, int]:
         rows = self.matching(asked, json.loads(recipe), json.loads(compared), search)
-        return first_rows(asked, self.run, self.choose(json.loads(recipe)), self.order, rows), int(rows.size)
+        return first_rows(asked, self.run, self.choose(json.loads(recipe)), self.run.order, rows), int(rows.size)
 
     def matching(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> Rows:
         """Returns all rows of a view; arguments as in `view`."""
@@ -323,7 +318,7 @@ class Explorer:
         """
         labels, table = self.tags.labels(), self.run.table()
         rows = np.flatnonzero(np.isfinite(labels))
-        rows = smallest(rows, self.order[rows], self.order.__getitem__, JUDGED)
+        rows = smallest(rows, self.run.order[rows], self.run.order.__getitem__, JUDGED)
         good, cuts = labels[rows] == 1, []
         for name in self.numbers:
             values = whole_column(table, name)[rows].astype(np.float64)

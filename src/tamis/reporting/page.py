@@ -111,7 +111,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("count", "plural", "share", "width", "number", "fixed", "size", "when", "clip")
+    names = ("count", "plural", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
     made.filters |= {name: getattr(formats, name) for name in names}
     made.filters |= {"link": link, "colour": formats.colour, "yaml": _yaml}
     made.globals |= {

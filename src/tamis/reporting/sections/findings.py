@@ -231,7 +231,7 @@ def _finding(ident: str, rows: int, of: int, columns: Mapping[str, str], pairs: 
         "share": rows / of,
         "column": columns[trait.columns[0]] if trait.columns else None,
         "pairs": pairs,
-        "precision": trait.judged and "{} of {} that we checked by eye in real pools were right.".format(*trait.judged),
+        "precision": trait.judged and "Of {1} that we checked by eye, {0} were right.".format(*trait.judged),
     }
 
 
