@@ -74,7 +74,7 @@ def test_what_is_tagged_or_inside_the_lasso_is_selected(run: tamis.Run) -> None:
         assert run.selected == ([uids[3]] if change == "add" else [])
     page.ask("tag", rows=[59], add=["bad"])
     corners = [[-2, -2], [2, -2], [2, 2], [-2, 2]]
-    lasso = {"embedding": "image_embedding", "points": corners}
+    lasso = {"map": "image_embedding", "points": corners}
     inside = page.ask("rows", recipe=recipe, view={"sort": "row"}, lasso=lasso)
     assert inside["total"] == 59  # one image does not decode, so it is not on the map
     assert run.selected == [uid for row, uid in enumerate(uids) if row != 13]

@@ -1,13 +1,15 @@
-"""BERTScore and the longest shared runs: by hand, and against their definitions in loops."""
+"""BERTScore, the longest shared runs and c-TF-IDF: by hand, and against their definitions in loops."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.math.texts import bertscore, longest_shared_run, longest_words_across
+from tamis.math.texts import bertscore, c_tf_idf, longest_shared_run, longest_words_across
 
 
 def slow_bertscore(candidate: np.ndarray, reference: np.ndarray, counts: list[bool], others: list[bool]) -> list[float]:
@@ -89,3 +91,18 @@ def test_words_across_lines_by_hand(words: list[str], lines: list[str], length: 
 @given(*[st.lists(st.text("ab", min_size=1, max_size=3), max_size=5)] * 2)
 def test_the_run_of_words_across_lines_is_the_longest_of_all(words: list[str], lines: list[str]) -> None:
     assert longest_words_across(words, lines) == slow_across(words, lines)
+
+
+def test_c_tf_idf_by_hand_and_by_a_slow_reference() -> None:
+    # Two classes with 4 and 2 words: A = 3. "dog" occurs 3 times, all in the first class; "red" once in each.
+    counts = np.array([[3, 1, 0], [0, 1, 1]])
+    weights = c_tf_idf(counts)
+    assert weights[0].tolist() == pytest.approx([3 * math.log(1 + 3 / 3), math.log(1 + 3 / 2), 0])
+    assert weights[1].tolist() == pytest.approx([0, math.log(1 + 3 / 2), math.log(1 + 3 / 1)])
+    counts = np.random.default_rng(0).integers(0, 5, (4, 7))
+    counts[:, 6] = 0  # a term that no class has
+    for (number, term), weight in np.ndenumerate(c_tf_idf(counts)):
+        everywhere = sum(int(row[term]) for row in counts)
+        expected = counts[number, term] * math.log(1 + counts.sum() / 4 / everywhere) if everywhere else 0
+        assert weight == pytest.approx(expected)
+    assert c_tf_idf(np.zeros((0, 3), int)).shape == (0, 3)

@@ -95,7 +95,7 @@ def test_sentences_say_how_many_and_are_right_for_one(found: Any) -> None:
     assert kinds["copies"]["sentence"] == f"1 image ({share}) is a near-copy of another."
     assert kinds["blurred"]["sentence"] == f"1 image ({share}) may be blurred."
     assert kinds["elongated"]["sentence"] == f"1 image ({share}) is long and thin."
-    assert kinds["dark"]["precision"] == "29 of 32 that we checked by eye in real pools were right."
+    assert kinds["dark"]["precision"] == "Of 32 that we checked by eye, 29 were right."
     assert kinds["tiny"]["precision"] is None
     assert all(set(each) == {"ident", "sentence", "rule", "rows", "share", "column", "pairs", "precision"}
                for each in kinds.values())  # fmt: skip

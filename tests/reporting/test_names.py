@@ -55,6 +55,8 @@ def test_a_subset_is_called_by_its_recipe_and_what_was_changed_of_it(
         ("language.top_language is not en", "not English by DataComp's rule"),
         ("in none of english >= 0.02, words <= 4", "probably not in English"),
         ("clip below the cut", "below the cut of clip"),
+        ("words below the cut", "below the cut of words"),
+        ("words below 3", "with a short caption"),
         ("<b>whatever</b>", "<b>whatever</b>"),
     ],
 )

@@ -92,7 +92,8 @@ def positions(table: Table, names: Sequence[str], there: Mask, *, sample: int, s
         index: Any = faiss.index_factory(vectors.shape[1], f"IVF{round(4 * laid.size**0.5)},Flat" if many else "Flat")
         index.train(vectors)
         index.add(vectors)
-        index.nprobe = 8
+        if many:
+            index.nprobe = 8
         for chunk in chunks(rest):
             nearest: Rows = index.search(axes(joined(table, names, chunk)), min(_NEIGHBOURS, laid.size))[1]
             nearest = np.where(nearest < 0, nearest[:, :1], nearest)  # an index may find fewer

@@ -249,7 +249,7 @@ class Explorer:
         """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
         asked = json.loads(search)
         if "points" in asked:
-            return self.near.inside(str(asked["embedding"]), [(float(x), float(y)) for x, y in asked["points"]])
+            return self.near.inside(str(asked["map"]), [(float(x), float(y)) for x, y in asked["points"]])
         if "text" in asked:
             return self.near.to_text(str(asked["text"]))
         if "image" in asked:

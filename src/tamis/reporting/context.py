@@ -20,7 +20,7 @@ from tamis.data import Column
 from tamis.pool import Pool
 from tamis.reporting.distributions import Histogram, Tally, histograms, tallies
 from tamis.reporting.formats import clip, names_of
-from tamis.reporting.pairs import Group, Painter, Pair, first_by, read_pairs, scrambled, shown_groups
+from tamis.reporting.pairs import SIDES, Group, Painter, Pair, first_by, read_pairs, scrambled, shown_groups
 from tamis.selectors.expression import parse
 from tamis.store import Run
 from tamis.store.reasons import Cut, Verdict, blocks
@@ -106,7 +106,8 @@ class Context:
         self.incomplete: Mapping[str, int] = {label: n for label, n in have.items() if n < len(shards)}
         self.painter: Painter | None = None
         self._budget, self._texts = budget, TEXTS
-        self._asked: list[tuple[Pair, bool]] = []
+        self._pairs: dict[int, Pair] = {}
+        self._painted: set[int] = set()
 
     @cached_property
     def statuses(self) -> Mapping[str, int]:
@@ -248,25 +249,36 @@ class Context:
         return parse(score).values(self.run.table(names))
 
     def pair(self, row: int, *, painted: bool = False) -> Pair:
-        """Returns an empty pair for a card; `read_pairs` fills it. `painted`: with its painted images."""
-        pair = Pair(row=row)
-        self._asked.append((pair, painted))
-        return pair
+        """Returns the pair of a row, which `read_pairs` fills. `painted`: with its painted images."""
+        if painted:
+            self._painted.add(row)
+        return self._pairs.setdefault(row, Pair(row=row))
 
     def read_pairs(self) -> None:
         """Fills the pairs that `pair` returned. Beyond the budget, images are left out and texts cut."""
-        rows = {pair.row for pair, _ in self._asked}
-        painted = {pair.row for pair, both in self._asked if both}
+        rows, painted = list(self._pairs), self._painted
+        images = max(1, len(rows) + 2 * len(painted))
+        # A WebP image of n pixels takes about n / 6 characters: many images are smaller, so that all fit.
+        side = round(min(SIDES[1], max(SIDES[0], (4 * self._budget / images) ** 0.5)))
         found = read_pairs(
-            self.run, rows, self.numbers, list(self.words), self.pool, painted=painted, painter=self.painter
+            self.run, rows, self.numbers, list(self.words), self.pool, painted=painted, painter=self.painter, side=side
         )
         texts = [name for name in self.words if self.tallies[name].kind == "text"] if rows else []
-        for pair, both in self._asked:
-            known = replace(found[pair.row], texts=[name for name in texts if found[pair.row].words[name]])
-            vars(pair).update(vars(self._within_budget(known, both)))
-        self._asked.clear()
+        for row, pair in self._pairs.items():
+            known = replace(
+                found[row], texts=[name for name in texts if found[row].words[name]], subsets=self._decisions(row)
+            )
+            vars(pair).update(vars(self._within_budget(known)))
 
-    def _within_budget(self, pair: Pair, painted: bool) -> Pair:
+    def _decisions(self, row: int) -> dict[str, str]:
+        """Returns per subset "kept", or why it drops a row."""
+        found = {}
+        for name, verdict, keep in zip(self.names, self.verdicts, self.keeps, strict=True):
+            reason = "dropped" if verdict.dropped_by is None else verdict.reasons[verdict.dropped_by[row]]
+            found[name["label"]] = "kept" if keep[row] else reason
+        return found
+
+    def _within_budget(self, pair: Pair) -> Pair:
         texts = [pair.caption or "", *(pair.words[name] or "" for name in pair.texts)]
         weight = sum(len(text.encode("utf-8", "replace")) for text in texts)
         if weight > self._texts:
@@ -274,7 +286,7 @@ class Context:
             pair = replace(pair, caption=pair.caption and clip(pair.caption, _SHORTENED), words={**pair.words, **cut})
         else:
             self._texts -= weight
-        weight = sum(map(len, pair.painted)) if painted and all(pair.painted) else len(pair.thumbnail)
+        weight = len(pair.thumbnail) + sum(map(len, pair.painted))
         if weight > self._budget:
             return replace(pair, thumbnail="", painted=("", ""), no_image="left out to keep the page small")
         self._budget -= weight

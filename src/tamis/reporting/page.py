@@ -27,28 +27,30 @@ from tamis.reporting.distributions import RARE
 from tamis.reporting.pairs import Pair
 from tamis.reporting.sections import bench, findings, pool, scores, subsets, text, values
 
-#: Name -> (title, function), in page order. The name is also the anchor, the key in `report.json` and the template.
-SECTIONS: Mapping[str, tuple[str, Callable[[Context], Facts | None]]] = {
-    "look": ("Recipes to try", bench.look),
-    "funnels": ("Funnels", subsets.funnels),
-    "bench": ("Bench", bench.gather),
-    "galleries": ("Galleries", subsets.galleries),
-    "overlap": ("Overlap", subsets.overlap),
-    "found": ("Found in the pool", findings.found),
-    "rejects": ("Rejects", findings.rejects),
-    "text": ("Written text", text.gather),
-    "scores": ("Scores", scores.gather),
-    "correlation": ("Correlation", scores.correlation),
-    "values": ("Values and words", values.gather),
-    "pool": ("Pool", pool.gather),
-    "run": ("Run", pool.run_facts),
+#: Name -> (title, what it shows, function), in page order. The name is also the anchor, the key in `report.json` and
+#: the template. A section is folded, with what it shows next to its title; those that say "" are open.
+SECTIONS: Mapping[str, tuple[str, str, Callable[[Context], Facts | None]]] = {
+    "mosaic": ("Images", "", pool.mosaic),
+    "look": ("Recipes to try", "", bench.look),
+    "funnels": ("Funnels", "what each step of a recipe keeps and drops", subsets.funnels),
+    "bench": ("Bench", "models trained on what each recipe keeps", bench.gather),
+    "galleries": ("Galleries", "pairs just above and just below each cut", subsets.galleries),
+    "overlap": ("Overlap", "what two subsets share, and where they disagree", subsets.overlap),
+    "found": ("Found in the pool", "each finding with captions and values; repeated images", findings.found),
+    "rejects": ("Rejects", "pairs that cannot be read, and why", findings.rejects),
+    "text": ("Written text", "pairs that match by the text in the image", text.gather),
+    "scores": ("Scores", "a histogram of each score, with pairs from low to high", scores.gather),
+    "correlation": ("Correlation", "which scores rank the pairs alike", scores.correlation),
+    "values": ("Values and words", "what each subset keeps of each value and word", values.gather),
+    "pool": ("Pool", "statuses, sizes, signals and their settings", pool.gather),
+    "run": ("Run", "the folder, when it was made, its recipe", pool.run_facts),
 }
 
-#: The first section, built from the facts of the others.
+#: The section after the mosaic, built from the facts of the others. The page shows "look" in it.
 FINDINGS = "findings"
 
 #: Version of the layout of report.json; docs/report.md describes it.
-FORMAT = 3
+FORMAT = 4
 
 #: Strings near the start of our page and our JSON file; a file without them is not overwritten.
 GENERATOR = 'name="generator" content="tamis '
@@ -57,8 +59,11 @@ BEGINS = '{"kind": "tamis report"'
 #: Loads nothing and runs no script, whatever a caption contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
-#: A text of more than `CLAMP` characters is folded, one of more than `TEXT_MOST` is cut there.
-TEXT_MOST, CLAMP = 8_000, 64
+#: Maximum number of characters of a text: where its pair is open, and on its card.
+TEXT_MOST, CARD_MOST = 8_000, 200
+
+#: Findings that are shown at once; the rest is folded.
+SHOWN = 7
 
 #: Controls, lone surrogates and non-characters: not allowed in HTML, or not encodable as UTF-8.
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
@@ -69,8 +74,8 @@ _IMAGES = frozenset({"thumbnail", "thumbnail_size", "no_image", "painted"})
 
 def gather(context: Context) -> Facts:
     """Returns heading, notes and the facts of each section; sections without any are left out."""
-    found = {name: gather(context) for name, (_, gather) in SECTIONS.items()}
-    sections = {FINDINGS: findings.gather(context, found), **found}
+    found = {name: gather(context) for name, (_, _, gather) in SECTIONS.items()}
+    sections = {"mosaic": found["mosaic"], FINDINGS: findings.gather(context, found), **found}
     context.read_pairs()
     return {
         "heading": pool.heading(context),
@@ -81,12 +86,18 @@ def gather(context: Context) -> Facts:
 
 def render(facts: Facts, *, now: float | None = None) -> str:
     """Returns the page as HTML. `now`: the date it shows, in seconds since 1970; None for the current time."""
-    titles = {FINDINGS: "Findings", **{name: title for name, (title, _) in SECTIONS.items()}}
+    titles = {FINDINGS: "Findings", **{name: title for name, (title, _, _) in SECTIONS.items()}}
+    about = {FINDINGS: "", **{name: about for name, (_, about, _) in SECTIONS.items()}}
+    pairs: dict[int, Pair] = {}
+    _plain(facts, pairs)  # each pair of the page once
     page = (
         environment()
         .get_template("page.html")
-        .render(facts, titles=titles, now=time.time() if now is None else now, version=__version__, policy=POLICY)
-    )
+        .render(
+            facts, titles=titles, about=about, pairs=[pairs[row] for row in sorted(pairs)],
+            now=time.time() if now is None else now, version=__version__, policy=POLICY,
+        )
+    )  # fmt: skip
     return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", page)
 
 
@@ -100,11 +111,12 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("count", "plural", "share", "width", "number", "fixed", "size", "when", "clip")
+    names = ("count", "plural", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
     made.filters |= {name: getattr(formats, name) for name in names}
     made.filters |= {"link": link, "colour": formats.colour, "yaml": _yaml}
     made.globals |= {
-        "NONE": formats.NONE, "STATUSES": STATUSES, "CLAMP": CLAMP, "TEXT_MOST": TEXT_MOST, "JOINED": charts.JOINED,
+        "NONE": formats.NONE, "STATUSES": STATUSES, "CARD_MOST": CARD_MOST, "TEXT_MOST": TEXT_MOST, "SHOWN": SHOWN,
+        "JOINED": charts.JOINED,
         "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries,
         "histogram_shapes": charts.histogram_shapes, "interval_shapes": charts.interval_shapes,
         "bench_tables": bench.tables, "disagreements": subsets.disagreements, "says": subsets.says,

@@ -15,12 +15,10 @@ const NONE = 255; // the code of a point without a value
 const DENSITIES = 8; // levels of opacity by the number of points in a pixel
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** A colour of style.css as [red, green, blue]. */
-function colour(name) {
-  const hex = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  return [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16));
-}
+const colour = (name) => [1, 3, 5].map((place) => parseInt(styled(name).slice(place, place + 2), 16));
 
 /** Colours from low to high, evenly between the three of style.css. */
 function shades(many) {
@@ -51,14 +49,10 @@ export class MapView {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint(false));
   }
 
-  get name() {
-    const known = this.facts.maps.map((map) => map.name);
-    return [now().map?.[0], known.find((name) => name === "map_image"), known.find((name) => name.startsWith("map_")), "image_embedding", known[0]].find((name) => known.includes(name));
-  }
-
-  get by() {
-    const known = ["kept", ...(this.compared().length > 1 ? ["disagreement"] : []), ...this.facts.columns.map((column) => column.name), ...this.facts.words];
-    return known.includes(now().map?.[1]) ? now().map[1] : "kept";
+  /** What the points can be coloured by: [value, text]. */
+  ways() {
+    const both = this.compared().length > 1 ? [["disagreement", "disagreement"]] : [];
+    return [["kept", "kept or dropped"], ...both, ...[...this.facts.columns.map((column) => column.name), ...this.facts.words].map((name) => [name, name])];
   }
 
   /** Shows the map of the page's state; asks only for what has changed. */
@@ -68,7 +62,9 @@ export class MapView {
       return;
     }
     if (!this.box.isConnected) fill(place, this.box);
-    const { name, by } = this;
+    const known = this.facts.maps.map((map) => map.name); // stored ones first
+    const name = [now().map?.[0], "map_image", known.find((each) => each.startsWith("map_")), "image_embedding", known[0]].find((each) => known.includes(each));
+    const by = this.ways().some(([value]) => value === now().map?.[1]) ? now().map[1] : "kept";
     const question = (this.question = {});
     this.controls(name, by);
     if (this.found?.name !== name) {
@@ -103,31 +99,24 @@ export class MapView {
     const pick = (id, label, entries, chosen, set) => h("select", { id, "aria-label": label, change: (event) => change({ map: set(event.target.value) }) },
       entries.map(([value, text]) => h("option", { value, ...(value === chosen ? { selected: true } : {}) }, text)));
     const press = (id, text, title, click, pressed) => h("button", { type: "button", id, title, "aria-label": title, "aria-pressed": pressed, click }, text);
-    const columns = [...this.facts.columns.map((column) => column.name), ...this.facts.words].map((column) => [column, column]);
     fill(this.bar,
       pick("map-of", "Which map", this.facts.maps.map((map) => [map.name, `${map.name} (${map.method})`]), name, (value) => [value, by]),
-      h("label", { class: "field" }, "Colour ", pick("map-by", "Colour by", [["kept", "kept or dropped"], ...(this.compared().length > 1 ? [["disagreement", "disagreement"]] : []), ...columns], by, (value) => [name, value])),
+      h("label", { class: "field" }, "Colour ", pick("map-by", "Colour by", this.ways(), by, (value) => [name, value])),
       press("map-in", "+", "Zoom in", () => this.zoom(1.5)), press("map-out", "−", "Zoom out", () => this.zoom(1 / 1.5)),
       press("map-all", "Whole map", "Show the whole map", () => this.fit(true)),
       press("map-loop", "Lasso", "Draw a loop round pairs to see them in the grid", () => { this.looping = !this.looping; this.controls(name, by); }, String(Boolean(this.looping))),
-      press("map-seen", "Pairs in view", "Show the pairs of this part of the map in the grid", () => {
-        const { width, height } = this.size();
-        this.keep([[0, 0], [width, 0], [width, height], [0, height]].map(([left, top]) => this.inverse(left, top)));
-      }));
+      press("map-seen", "Pairs in view", "Show the pairs of this part of the map in the grid", () =>
+        this.keep([[0, 0], [this.width, 0], [this.width, this.height], [0, this.height]].map((corner) => this.inverse(...corner)))));
     this.over.classList.toggle("looping", Boolean(this.looping));
   }
 
   // ---- where things are ----
 
-  size() {
-    return { width: this.sheet.clientWidth, height: this.sheet.clientHeight };
-  }
-
   /** Fits the canvases to their box; `whole` also shows the whole map. */
   fit(whole = false) {
-    const { width, height } = this.size();
+    const [width, height, scale] = [this.sheet.clientWidth, this.sheet.clientHeight, devicePixelRatio || 1];
     if (!this.found || !width) return;
-    const scale = devicePixelRatio || 1;
+    Object.assign(this, { width, height, scale });
     for (const each of [this.canvas, this.over]) Object.assign(each, { width: Math.round(width * scale), height: Math.round(height * scale) });
     this.ids = new Uint32Array(this.canvas.width * this.canvas.height);
     this.counts = new Uint16Array(this.ids.length);
@@ -141,14 +130,13 @@ export class MapView {
   }
 
   place(x, y) {
-    const { width, height } = this.size();
-    return [width / 2 + (x - this.view.x) * this.view.k, height / 2 - (y - this.view.y) * this.view.k];
+    return [this.width / 2 + (x - this.view.x) * this.view.k, this.height / 2 - (y - this.view.y) * this.view.k];
   }
 
+  /** The point of the map at a place, to a hundredth of a pixel. */
   inverse(left, top) {
-    const { width, height } = this.size();
     const digits = clamp(Math.ceil(Math.log10(this.view.k)) + 2, 0, 12);
-    return [this.view.x + (left - width / 2) / this.view.k, this.view.y - (top - height / 2) / this.view.k].map((value) => Number(value.toFixed(digits)));
+    return [this.view.x + (left - this.width / 2) / this.view.k, this.view.y - (top - this.height / 2) / this.view.k].map((value) => Number(value.toFixed(digits)));
   }
 
   move(across, down) {
@@ -158,11 +146,10 @@ export class MapView {
   }
 
   /** Zooms; the point of the map at `left`, `top` stays where it is. */
-  zoom(by, left = this.size().width / 2, top = this.size().height / 2) {
-    const { width, height } = this.size();
+  zoom(by, left = this.width / 2, top = this.height / 2) {
     const k = clamp(this.view.k * by, this.whole / 4, this.whole * 20000);
-    this.view.x += (left - width / 2) * (1 / this.view.k - 1 / k);
-    this.view.y -= (top - height / 2) * (1 / this.view.k - 1 / k);
+    this.view.x += (left - this.width / 2) * (1 / this.view.k - 1 / k);
+    this.view.y -= (top - this.height / 2) * (1 / this.view.k - 1 / k);
     this.view.k = k;
     this.redraw(true);
   }
@@ -192,10 +179,10 @@ export class MapView {
   raster(limit) {
     const { ids, counts, x, y, codes, view, only } = this;
     const { width, height } = this.canvas;
-    const scale = (view.k * width) / this.size().width;
+    const scale = view.k * this.scale;
     const [left, top] = [width / 2 - view.x * scale, height / 2 + view.y * scale];
     // Points grow as the map is zoomed, as far as those in view leave room.
-    const size = Math.round(clamp((160 / Math.sqrt(this.found.points)) * (view.k / this.whole), 1, 6) * (devicePixelRatio || 1));
+    const size = Math.round(clamp((160 / Math.sqrt(this.found.points)) * (view.k / this.whole), 1, 6) * this.scale);
     const [right, bottom, half] = [width - size, height - size, size / 2];
     ids.fill(0);
     counts.fill(0);
@@ -213,21 +200,21 @@ export class MapView {
     }
   }
 
-  /** The colours by code: [red, green, blue]. */
+  /** The colours of the legend, of all others, and at `NONE` of points without a value: [red, green, blue]. */
   palette() {
-    const { by, legend } = this.coloured;
-    const usual = by === "kept" ? ["--dots", "--accent"].map(colour) : this.coloured.ends ? shades(legend.length) : legend.map((_, place) => colour(`--map-${place + 1}`));
-    return (code) => (code === NONE ? colour("--rule") : usual[code] ?? colour("--dots"));
+    const { by, legend, ends } = this.coloured;
+    const usual = by === "kept" ? ["--dots", "--accent"].map(colour) : ends ? shades(legend.length) : legend.map((_, place) => colour(`--map-${place + 1}`));
+    return Object.assign([...usual, colour("--dots")], { [NONE]: colour("--rule") });
   }
 
+  /** Colours the pixels by the codes of their points, the more points the more opaque. */
   colour() {
-    const { ids, counts, codes, image, coloured } = this;
-    const of = this.palette();
+    const { ids, counts, codes, image } = this;
     const table = new Uint32Array(256 * DENSITIES);
-    for (const code of [...Array(coloured.legend.length + 1).keys(), NONE]) {
-      const [red, green, blue] = of(code);
-      for (let level = 0; level < DENSITIES; level += 1) table[code * DENSITIES + level] = ((120 + Math.round((135 * level) / (DENSITIES - 1))) << 24) | (blue << 16) | (green << 8) | red;
-    }
+    const faint = this.found.points > 20000 ? 110 : 190;
+    this.palette().forEach(([red, green, blue], code) => {
+      for (let level = 0; level < DENSITIES; level += 1) table[code * DENSITIES + level] = ((faint + ((255 - faint) * level) / (DENSITIES - 1)) << 24) | (blue << 16) | (green << 8) | red;
+    });
     const level = Uint8Array.from({ length: 256 }, (_, many) => Math.min(DENSITIES - 1, Math.round(Math.log2(Math.max(1, many)) * 1.5)));
     const pixels = new Uint32Array(image.data.buffer);
     for (let place = 0; place < pixels.length; place += 1) {
@@ -237,24 +224,30 @@ export class MapView {
     this.canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
-  /** Draws names, the lasso, and a cross in the middle while the map has the keyboard. */
+  /** Draws names, the lasso, a ring round the point that is shown, and the middle while the map has the keyboard. */
   drawOver() {
     const context = this.over.getContext("2d");
-    const { width, height } = this.size();
-    const style = getComputedStyle(document.documentElement);
-    context.setTransform(devicePixelRatio || 1, 0, 0, devicePixelRatio || 1, 0, 0);
+    const { width, height, scale } = this;
+    const [ink, card] = [styled("--ink"), styled("--card")];
+    context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, width, height);
-    context.fillStyle = context.strokeStyle = style.getPropertyValue("--ink");
     const loop = this.lasso ?? (now().lasso?.map === this.found.name ? now().lasso.points : []);
-    context.lineWidth = 2;
-    context.beginPath();
-    loop.forEach(([x, y], place) => context[place ? "lineTo" : "moveTo"](...this.place(x, y)));
-    context.closePath();
-    context.stroke();
-    context.font = `600 13px ${style.getPropertyValue("--sans")}`;
-    context.textAlign = "center";
-    context.textBaseline = "middle";
-    context.lineJoin = "round";
+    const line = new Path2D();
+    loop.forEach(([x, y], place) => line[place ? "lineTo" : "moveTo"](...this.place(x, y)));
+    line.closePath();
+    Object.assign(context, { lineWidth: 2, strokeStyle: ink, font: `600 13px ${styled("--sans")}`, textAlign: "center", textBaseline: "middle", lineJoin: "round" });
+    context.stroke(line);
+    if (loop.length && !this.lasso) { // what is outside fades
+      line.rect(0, 0, width, height);
+      Object.assign(context, { fillStyle: card, globalAlpha: 0.75 });
+      context.fill(line, "evenodd");
+    }
+    Object.assign(context, { fillStyle: ink, globalAlpha: 1 });
+    if (this.at >= 0) {
+      context.beginPath();
+      context.arc(...this.place(this.x[this.at], this.y[this.at]), 7, 0, 7);
+      context.stroke();
+    }
     const boxes = [];
     for (const region of this.names) {
       if (region.level && this.view.k < this.whole * 1.8) continue;
@@ -264,22 +257,18 @@ export class MapView {
       if (left - half < 0 || left + half > width || top < 12 || top > height - 12) continue;
       if (boxes.some((box) => Math.abs(box.left - left) < box.half + half && Math.abs(box.top - top) < 22)) continue;
       boxes.push({ left, top, half });
-      context.lineWidth = 4;
-      context.strokeStyle = style.getPropertyValue("--card");
+      Object.assign(context, { lineWidth: 4, strokeStyle: card });
       context.strokeText(text, left, top);
       context.fillText(text, left, top);
     }
-    this.labels = boxes.length;
-    if (!this.over.matches(":focus-visible")) return;
-    context.fillRect(width / 2 - 7, height / 2 - 0.5, 15, 1);
-    context.fillRect(width / 2 - 0.5, height / 2 - 7, 1, 15);
+    if (this.over.matches(":focus-visible")) context.strokeRect(width / 2 - 4, height / 2 - 4, 8, 8);
   }
 
   drawLegend() {
     const { legend, others, none, ends, by } = this.coloured;
-    const of = this.palette();
+    const colours = this.palette();
     const words = (entry) => entry.text ?? [["keep", 1], ["drop", 0]].map(([verb, bit]) => [entry.pattern.flatMap((kept, place) => (kept === bit ? [this.compared()[place].name ?? "mine"] : [])).join(", "), verb]).filter(([names]) => names).map((each) => each.join(" ")).join(" · ");
-    const swatch = (code) => h("i", { style: { background: `rgb(${of(code)})` } });
+    const swatch = (code) => h("i", { style: { background: `rgb(${colours[code]})` } });
     const entry = (code, text, rows) => h("button", { type: "button", id: `legend-${code}`, "aria-pressed": String(this.only === code), title: "Show only these", click: () => { this.only = this.only === code ? null : code; this.drawLegend(); this.paint(false); } },
       swatch(code), foreign(text), h("small", null, ` ${count(rows)}`));
     fill(this.legend,
@@ -291,8 +280,7 @@ export class MapView {
 
   /** The point nearest to a place, or -1. */
   pick(left, top, reach = NEAR) {
-    const scale = this.canvas.width / this.size().width;
-    const [across, down, far] = [left, top, reach].map((value) => Math.round(value * scale));
+    const [across, down, far] = [left, top, reach].map((value) => Math.round(value * this.scale));
     let best = -1;
     let least = far * far + 1;
     for (let y = Math.max(0, down - far); y <= Math.min(this.canvas.height - 1, down + far); y += 1) {
@@ -310,11 +298,11 @@ export class MapView {
     const same = point === this.at;
     this.at = point;
     this.tip.hidden = point < 0;
+    if (!same) this.drawOver();
     if (point < 0) return;
     const [left, top] = this.place(this.x[point], this.y[point]);
-    const { width, height } = this.size();
-    this.tip.style.left = `${clamp(left + (left > width - 220 ? -216 : 16), 0, Math.max(0, width - 200))}px`;
-    this.tip.style.top = `${clamp(top - 60, 0, Math.max(0, height - 220))}px`;
+    this.tip.style.left = `${clamp(left + (left > this.width - 220 ? -216 : 16), 0, this.width - 200)}px`;
+    this.tip.style.top = `${clamp(top - 60, 0, Math.max(0, this.height - 220))}px`;
     if (same) return;
     const found = await this.card(this.rows[point]).catch((error) => say(error.message, true));
     if (!found || point !== this.at) return;
@@ -364,34 +352,31 @@ export class MapView {
       if (other) this.zoom(Math.hypot(left - other[0], top - other[1]) / Math.max(1, Math.hypot(before[0] - other[0], before[1] - other[1])), (left + other[0]) / 2, (top + other[1]) / 2);
       this.move((left - before[0]) / pointers.size, (top - before[1]) / pointers.size);
     });
-    const end = (event) => {
+    over.addEventListener("pointerup", (event) => {
       if (!pointers.delete(event.pointerId)) return;
       const drawn = this.lasso;
       this.lasso = null;
-      if (drawn?.length > 2 && event.type === "pointerup") this.keep(drawn);
-      else if (drawn) this.drawOver();
-      else if (moved < 4 && event.type === "pointerup") {
+      if (drawn) this.keep(drawn.length > 2 ? drawn : null);
+      else if (moved < 4) {
         this.show(this.pick(...at(event)));
         this.open();
       }
-    };
-    over.addEventListener("pointerup", end);
-    over.addEventListener("pointercancel", end);
-    over.addEventListener("pointerleave", () => { if (!over.matches(":focus-visible")) this.show(-1); });
+    });
+    over.addEventListener("pointercancel", () => { pointers.clear(); this.lasso = null; });
+    over.addEventListener("pointerleave", () => this.found && this.show(-1));
     over.addEventListener("wheel", (event) => {
       event.preventDefault();
+      if (!this.found) return;
       this.show(-1);
       this.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)), ...at(event));
     });
-    const { move, zoom } = { move: (across, down) => this.move((across * this.size().width) / 8, (down * this.size().height) / 8), zoom: (by) => this.zoom(by) };
     const keys = {
-      ArrowLeft: () => move(1, 0), ArrowRight: () => move(-1, 0), ArrowUp: () => move(0, 1), ArrowDown: () => move(0, -1),
-      "+": () => zoom(1.5), "=": () => zoom(1.5), "-": () => zoom(1 / 1.5), 0: () => this.fit(true), Escape: () => this.keep(null), Enter: () => this.open(),
+      ArrowLeft: () => this.move(60, 0), ArrowRight: () => this.move(-60, 0), ArrowUp: () => this.move(0, 60), ArrowDown: () => this.move(0, -60),
+      "+": () => this.zoom(1.5), "=": () => this.zoom(1.5), "-": () => this.zoom(1 / 1.5), 0: () => this.fit(true), Escape: () => this.keep(null), Enter: () => this.open(),
     };
-    const middle = () => { // the pair at the cross in the middle
+    const middle = () => { // the pair in the middle
       this.paint(false);
-      const { width, height } = this.size();
-      this.show(this.pick(width / 2, height / 2, 40));
+      this.show(this.pick(this.width / 2, this.height / 2, 40));
     };
     over.addEventListener("keydown", (event) => {
       if (!keys[event.key] || !this.found || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -400,6 +385,6 @@ export class MapView {
       if (event.key !== "Enter" && event.key !== "Escape") middle();
     });
     over.addEventListener("focus", () => { if (this.found && over.matches(":focus-visible")) middle(); });
-    over.addEventListener("blur", () => { this.show(-1); if (this.found) this.drawOver(); });
+    over.addEventListener("blur", () => this.found && this.show(-1));
   }
 }

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.arrays import Mask
+from tamis.data import STATUSES
 from tamis.errors import RecipeError
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.formats import in_words, plural, share, status_words
@@ -230,7 +231,7 @@ def _finding(ident: str, rows: int, of: int, columns: Mapping[str, str], pairs: 
         "share": rows / of,
         "column": columns[trait.columns[0]] if trait.columns else None,
         "pairs": pairs,
-        "precision": trait.judged and "{} of {} that we checked by eye in real pools were right.".format(*trait.judged),
+        "precision": trait.judged and "Of {1} that we checked by eye, {0} were right.".format(*trait.judged),
     }
 
 
@@ -293,13 +294,16 @@ _ALIKE = 0.9
 
 def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
     """Sums up the other `sections`. Each has `rows`, a `sentence` or `what` they are, and an `anchor` or ""."""
-    pool = [
-        {"rows": rows, "sentence": f"{rows:,} {status_words(status, rows)} ({share(rows, context.rows)}).",
-         "anchor": f"reject-{status}"}
-        for status, rows in context.statuses.items() if status != "ok"
-    ]  # fmt: skip
+    pool = []
+    for each in (sections["rejects"] or {"rejects": []})["rejects"]:
+        status, rows = each["status"], each["rows"]
+        pool.append({
+            "anchor": f"reject-{status}", "about": status.partition("_")[0],
+            "sentence": f"{rows:,} {status_words(status, rows)} ({share(rows, context.rows)}).",
+            "rule": STATUSES.get(status, ""), "precision": None, "column": None, **each,
+        })  # fmt: skip
     for kind in (sections["found"] or {"kinds": []})["kinds"]:
-        pool.append({"rows": kind["rows"], "sentence": kind["sentence"], "anchor": f"found-{kind['ident']}"})
+        pool.append({**kind, "anchor": f"found-{kind['ident']}", "about": TRAITS[kind["ident"]].noun})
     return {
         "rows": context.rows,
         "pool": _largest_first(pool),
