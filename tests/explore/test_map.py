@@ -163,7 +163,7 @@ def test_points_have_the_colour_of_their_row(run_folder: Path) -> None:
 
 def test_a_row_without_a_value_has_no_colour(laid: Path) -> None:
     explorer = explored(laid)
-    explorer.labels.set(5, 1.0)
+    explorer.tags.change(np.array([5]), add=["good"])
     facts, (codes,) = explored(laid).map_colours("map_image", "label", ALL, [])
     rows = explorer.near.layout("map_image").rows
     assert codes[rows != 5].tolist() == [NONE] * 58

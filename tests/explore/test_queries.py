@@ -190,7 +190,7 @@ def test_all_pairs_of_a_view_are_tagged_listed_or_not(
         view = {"recipe": cut, "view": {"show": "dropped", "sort": "row"}}
         assert page.ask("rows", **view, numbers=True, count=99) == {"rows": dropped[:5]}
         assert page.ask("tag", **view, add=["few  words"])["changed"] == len(dropped) > 5
-        lasso = {"embedding": "image_embedding", "points": [[-2, -2], [2, -2], [2, 2], [-2, 2]]}
+        lasso = {"map": "image_embedding", "points": [[-2, -2], [2, -2], [2, 2], [-2, 2]]}
         page.ask("tag", recipe=cut, lasso=lasso, add=["inside"], remove=["few words"])
         found = Run(tmp_path / "run").to_arrow(["tagged"]).column("tagged").to_pylist()
         assert [row for row, tags in enumerate(found) if tags != "inside"] == [13]  # it has no embedding
