@@ -205,7 +205,7 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_can_be_undone(tab: Any
     expect(tab.locator("#undo-tags")).to_be_hidden()
     tab.focus(".grid")
     tab.keyboard.press("ArrowDown")
-    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-7"
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-8"
     tab.keyboard.press("Home")
     tab.keyboard.press("Enter")
     tab.wait_for_selector("dialog[open] blockquote")

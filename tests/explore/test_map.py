@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from explored_page import Page
 from factories import uids_in
@@ -15,7 +16,7 @@ from factories import uids_in
 import tamis
 from tamis import api
 from tamis.errors import RecipeError
-from tamis.explore.columns import NONE, HeldRun
+from tamis.explore.columns import NONE, HeldRun, places_of
 from tamis.explore.layout import names, positions
 from tamis.explore.near import Near, inside_polygon
 from tamis.explore.queries import LEVELS, Explorer
@@ -168,6 +169,8 @@ def test_a_row_without_a_value_has_no_colour(laid: Path) -> None:
     rows = explorer.near.layout("map_image").rows
     assert codes[rows != 5].tolist() == [NONE] * 58
     assert facts["none"] == 58
+    table = Table.of({"w": ["a", None, "b", "c"]})
+    assert places_of(table, "w", pa.chunked_array([["c", "a"]]), other=9).tolist() == [1, NONE, 9, 0]
 
 
 def test_the_page_gets_positions_as_bytes(page: Page) -> None:

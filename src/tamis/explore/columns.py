@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.data import Column
 from tamis.errors import RecipeError, check_words
 from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
-from tamis.reporting.pairs import smallest
+from tamis.reporting.pairs import scrambled, smallest
 from tamis.selectors.expression import parse
 from tamis.store import parts
 from tamis.store.reasons import blocks
@@ -46,6 +46,11 @@ class HeldRun(Run):
         self._read_uids = cache(lambda block: parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"])))
         self._room = most
         self._guard = threading.Lock()
+
+    @cached_property
+    def order(self) -> U64:
+        """The random order: (rows,) scrambled uids."""
+        return scrambled(self.table())
 
     def table(self, aliases: Mapping[str, str] | None = None) -> Table:
         return dataclasses.replace(super().table(aliases), read_uids=self._read_uids)

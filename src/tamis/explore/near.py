@@ -13,6 +13,7 @@ import numpy as np
 from tamis.arrays import Float32s, Floats, Mask, Rows
 from tamis.data import Device, Node
 from tamis.errors import RecipeError, SampleError, unknown_message
+from tamis.explore.columns import HeldRun
 from tamis.explore.layout import BOTH, Axes, chunks, joined
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
@@ -22,9 +23,8 @@ from tamis.models.reference import is_here, resolve
 from tamis.pool.images import decode
 from tamis.pool.source import PoolSpec
 from tamis.reporting.distributions import whole_column
-from tamis.reporting.pairs import scrambled, smallest
+from tamis.reporting.pairs import smallest
 from tamis.storage import files
-from tamis.store.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Near:
     `image`: name of the run's image embeddings; None if it stores none.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: HeldRun) -> None:
         self._run = run
         stored = [name for name in run.embeddings if name.startswith("image_embedding-")]
         whole = [name for name in stored if set(run.shards) <= files(run.embeddings[name], ".npy")]
@@ -183,7 +183,7 @@ class Near:
         table = self._run.table()
         points = np.stack([whole_column(table, column) for column in columns], axis=1)
         rows = np.flatnonzero(np.isfinite(points[:, 0]))
-        rows = rows[np.argsort(scrambled(table)[rows], kind="stable")][:MOST]
+        rows = rows[np.argsort(self._run.order[rows])][:MOST]
         return Layout(rows, points[rows], ())
 
     def _projected(self, names: Sequence[str]) -> Layout:
@@ -192,10 +192,9 @@ class Near:
         def read(rows: Rows) -> Float32s:
             return joined(table, names, rows)
 
-        order = scrambled(table)
         rows = np.arange(len(table))
         if rows.size > SAMPLE:
-            rows = np.sort(np.argpartition(order, SAMPLE)[:SAMPLE])
+            rows = np.sort(np.argpartition(self._run.order, SAMPLE)[:SAMPLE])
         there = [np.isfinite(read(chunk)[:, 0]) for chunk in chunks(rows)]
         rows = rows[np.concatenate(there)] if there else rows
         if not rows.size:
@@ -203,7 +202,7 @@ class Near:
         axes = Axes(read, rows[:: -(-rows.size // _FITTED)], 2)
         points = np.concatenate([axes(read(chunk)) for chunk in chunks(rows)])
         reach = np.abs(points).max(axis=0)
-        places = np.argsort(order[rows], kind="stable")
+        places = np.argsort(self._run.order[rows])
         points = (points / np.where(reach > 0, reach, 1))[places]
         return Layout(rows[places], points.astype(np.float32), tuple(axes.shares.tolist()))
 

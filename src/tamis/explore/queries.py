@@ -10,7 +10,7 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import yaml
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Mask, Rows
+from tamis.arrays import Mask, Rows
 from tamis.errors import RecipeError, needs_extra
 from tamis.explore.columns import (
     NONE,
@@ -40,12 +40,12 @@ from tamis.explore.layout import names
 from tamis.explore.near import LARGEST, Near
 from tamis.explore.tags import LABEL, Tags, kept_shares
 from tamis.ids import format_uid
-from tamis.math.statistics import LEAST_LABELLED, Estimate, labelled_cut
+from tamis.math.statistics import LEAST_LABELLED, labelled_cut
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
-from tamis.reporting.pairs import read_pairs, scrambled, smallest
+from tamis.reporting.pairs import read_pairs, smallest
 from tamis.selectors.steps import BAD, GOOD, TAGS
 from tamis.storage import explained_errors
 from tamis.store.run import INDEX_NUMBERS
@@ -95,11 +95,6 @@ class Explorer:
         self._found = lru_cache(_SEARCHES)(self._search)
         self.map_names = lru_cache(_ORDERS)(self._name_regions)
         self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
-
-    @cached_property
-    def order(self) -> U64:
-        """The random order: (rows,) scrambled uids."""
-        return scrambled(self.run.table())
 
     @property
     def numbers(self) -> list[str]:
@@ -243,7 +238,7 @@ class Explorer:
             for wanted, other in zip(asked.region, json.loads(compared), strict=True):
                 among &= self.choose(other).keep == bool(wanted)
         subset, rows = self.choose(json.loads(recipe)), self._found(search) if search else None
-        return rows_of(asked, self.run, subset, self.tags.having, self.order, among, rows, most)
+        return rows_of(asked, self.run, subset, self.tags.having, self.run.order, among, rows, most)
 
     def _search(self, search: str) -> Rows:
         """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
@@ -314,17 +309,13 @@ class Explorer:
         """
         good, cuts = self.tags.having(GOOD), []
         rows = np.flatnonzero(good | self.tags.having(BAD))
-        rows = smallest(rows, self.order[rows], self.order.__getitem__, JUDGED)
+        rows = smallest(rows, self.run.order[rows], self.run.order.__getitem__, JUDGED)
         for name in self.numbers:
             values = whole_column(self.run.table(), name)[rows].astype(np.float64)
             kinds = (values[np.isfinite(values) & kind[rows]] for kind in (good, ~good))
             if (cut := labelled_cut(*kinds)) is not None and cut["gain"] > 0:
-                cuts.append(
-                    {
-                        "column": name,
-                        **{key: asdict(value) if isinstance(value, Estimate) else value for key, value in cut.items()},
-                    }
-                )
+                shares = {key: cut[key] and asdict(cut[key]) for key in ("precision", "recall", "fallout")}
+                cuts.append({**cut, **shares, "column": name})
         return {"needed": LEAST_LABELLED, "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}
 
     def map_facts(self, name: str) -> Framed:

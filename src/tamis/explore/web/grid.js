@@ -5,7 +5,8 @@ import { ask, imageUrl, send } from "./ask.js";
 import { now, change, active, regionOf } from "./state.js";
 import { chip } from "./tags.js";
 
-const CARD = { small: 104, medium: 208, large: 320 }; // the least width of a card
+const CARD = { small: 132, medium: 180, large: 320 }; // the least width of a card
+const TEXT = { small: 0, medium: 92, large: 112 }; // the height of a card below its image
 const GAP = 12;
 const SPLIT = 28; // between kept and dropped pairs
 const PAGE = 60;
@@ -99,12 +100,12 @@ export class Grid {
     const width = this.box.clientWidth;
     if (!width) return;
     const { size } = now();
-    const least = width < 480 ? CARD[size] * 0.72 : CARD[size];
+    const least = width < 480 ? CARD[size] * 0.8 : CARD[size];
     const split = this.sides ? SPLIT : 0;
     let across = Math.max(1, Math.floor((width - split + GAP) / (least + GAP)));
     if (this.sides) across = Math.max(2, across - (across % 2));
     const side = (width - split - GAP * (across - 1)) / across;
-    const tall = Math.round(side * 0.82) + (size === "small" ? 0 : 112);
+    const tall = Math.round(side * 0.82) + TEXT[size];
     this.across = across;
     this.tall = tall + GAP;
     this.places = this.sides ? Math.ceil(Math.max(...this.sides) / (across / 2)) * across : this.listed;
@@ -243,7 +244,7 @@ export class Grid {
       },
     },
     face(found),
-    h("span", { class: "caption" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
+    h("span", { class: "caption", "aria-hidden": "true" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
     h("span", { class: "foot" },
       h("span", { class: "verdict", title: found.reason || "kept" }, found.kept ? "kept" : `dropped${found.reason ? `: ${found.reason.replace(/^Step \d+: /, "")}` : ""}`),
       scores.slice(0, 2).map(([name, value]) => h("span", { class: "score" }, foreign(name), " ", short(value)))),
@@ -333,8 +334,8 @@ function search(facts) {
     event.preventDefault();
     const text = event.target.elements[0].value.trim();
     nearest(text ? { text } : null);
-  } }, h("input", { id: "near", type: "search", placeholder: "images like these words", "aria-label": "Images like these words" }),
-  h("button", { type: "button", id: "near-image", title: "Images like one from this machine; it is not kept", click: () => file.click() }, "like an image …"), file);
+  } }, h("input", { id: "near", type: "search", placeholder: "like these words", "aria-label": "Images like these words" }),
+  h("button", { type: "button", id: "near-image", title: "Images like one from this machine; it is not kept", click: () => file.click() }, "by image …"), file);
 }
 
 /** The controls above the grid. Their text boxes are created once, so that redraws keep focus and text. */

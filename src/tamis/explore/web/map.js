@@ -9,7 +9,7 @@ import { now, change, active } from "./state.js";
 import { face } from "./grid.js";
 
 const REST = 150; // milliseconds without movement until all points are drawn
-const FRAME = 20; // milliseconds that drawing may take while the map moves
+const FRAME = 18; // milliseconds that drawing may take while the map moves
 const NEAR = 8; // pixels from the pointer to a point
 const NONE = 255; // the code of a point without a value
 const DENSITIES = 8; // levels of opacity by the number of points in a pixel
@@ -46,7 +46,7 @@ export class MapView {
     this.card = newest((row) => ask("card", { row, recipe: active(), columns: this.columns() }));
     this.listen();
     new ResizeObserver(() => this.fit()).observe(this.sheet);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint(false));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.table = null; this.paint(false); });
   }
 
   /** What the points can be coloured by: [value, text]. */
@@ -80,7 +80,7 @@ export class MapView {
     if (this.key !== JSON.stringify(asked)) {
       const [coloured, bytes, start] = await ask("colours", asked);
       if (question !== this.question) return;
-      Object.assign(this, { key: JSON.stringify(asked), coloured, codes: new Uint8Array(bytes, start), only: null });
+      Object.assign(this, { key: JSON.stringify(asked), coloured, codes: new Uint8Array(bytes, start), only: null, table: null });
     }
     this.drawLegend();
     this.tell();
@@ -169,9 +169,12 @@ export class MapView {
     if (!this.image || !this.coloured) return;
     const begun = performance.now();
     const many = this.found.points;
-    this.raster(moving ? Math.min(many, this.budget) : many);
+    this.canvas.dataset.drawn = moving ? Math.min(many, this.budget) : many;
+    this.raster(Number(this.canvas.dataset.drawn));
     this.colour();
-    if (moving) this.budget = clamp(Math.round(this.budget * clamp(FRAME / (performance.now() - begun), 0.5, 1.2)), 20000, many);
+    const [gap, spent] = [begun - this.painted, performance.now() - begun];
+    if (moving && gap < 500) this.budget = clamp(Math.round(this.budget * clamp(FRAME / Math.max(spent, gap - 12), 0.6, 1.1)), 20000, many);
+    this.painted = begun;
     this.drawOver();
   }
 
@@ -210,11 +213,7 @@ export class MapView {
   /** Colours the pixels by the codes of their points, the more points the more opaque. */
   colour() {
     const { ids, counts, codes, image } = this;
-    const table = new Uint32Array(256 * DENSITIES);
-    const faint = this.found.points > 20000 ? 110 : 190;
-    this.palette().forEach(([red, green, blue], code) => {
-      for (let level = 0; level < DENSITIES; level += 1) table[code * DENSITIES + level] = ((faint + ((255 - faint) * level) / (DENSITIES - 1)) << 24) | (blue << 16) | (green << 8) | red;
-    });
+    const table = (this.table ??= this.shaded());
     const level = Uint8Array.from({ length: 256 }, (_, many) => Math.min(DENSITIES - 1, Math.round(Math.log2(Math.max(1, many)) * 1.5)));
     const pixels = new Uint32Array(image.data.buffer);
     for (let place = 0; place < pixels.length; place += 1) {
@@ -222,6 +221,16 @@ export class MapView {
       pixels[place] = id ? table[codes[id - 1] * DENSITIES + level[counts[place] > 255 ? 255 : counts[place]]] : 0;
     }
     this.canvas.getContext("2d").putImageData(image, 0, 0);
+  }
+
+  /** The pixel of each code and level of opacity. */
+  shaded() {
+    const table = new Uint32Array(256 * DENSITIES);
+    const faint = this.found.points > 20000 ? 110 : 190;
+    this.palette().forEach(([red, green, blue], code) => {
+      for (let level = 0; level < DENSITIES; level += 1) table[code * DENSITIES + level] = ((faint + ((255 - faint) * level) / (DENSITIES - 1)) << 24) | (blue << 16) | (green << 8) | red;
+    });
+    return table;
   }
 
   /** Draws names, the lasso, a ring round the point that is shown, and the middle while the map has the keyboard. */
