@@ -77,7 +77,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
         to: "npy" (DataComp), "parquet", "keys", "webdataset", "huggingface", "dropped" (the dropped pairs, with
             reasons), or the format that an installed plug-in registers.
         out: the file, or the folder for webdataset and huggingface.
-        overwrite: replace a file that the same format wrote earlier.
+        overwrite: replace what the same format wrote there for another subset. The same subset's shards are kept.
         settings: the format's own, listed in docs/recipes.md; `croissant=False` writes no metadata next to `out`.
 
     Returns:
@@ -91,15 +91,17 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
     from tamis.exporters import exporter_class
 
     exporter: Exporter = build(exporter_class(to), settings, f"export, {to}")
-    return _write_export(exporter, subset, Path(out).expanduser(), overwrite)
+    return _write_export(exporter, subset, Path(out).expanduser(), overwrite=overwrite, clear=overwrite)
 
 
-def _write_export(exporter: Exporter, subset: Subset, out: Path, overwrite: bool) -> int:
+def _write_export(exporter: Exporter, subset: Subset, out: Path, *, overwrite: bool, clear: bool) -> int:
     from tamis.store.stream import pool_of
 
     _check_export(exporter, out, subset.run, subset.run.pool_files, overwrite)
     open_run(subset.run)  # raises if the run is incomplete and was not opened as partial
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
+    if clear:
+        exporter.clear(out, subset)
     pairs = exporter.write(subset, out, *pool)
     if exporter.croissant:
         from tamis.exporters.croissant import write_croissant
@@ -292,7 +294,8 @@ def run_recipe(
         report_result(subset)
         for exporter, out in chosen.exports:
             again = overwrite or are_outputs(run.path, [out])
-            exports.append(Exported(exporter.name, out, _write_export(exporter, subset, out, again)))
+            pairs = _write_export(exporter, subset, out, overwrite=again, clear=overwrite)
+            exports.append(Exported(exporter.name, out, pairs))
             note_outputs(run.path, [out])
             report_result(exports[-1])
     pages = _pages(chosen.report) if chosen.report else [run.path / "report.html"]
@@ -316,7 +319,9 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
     from tamis.selectors.outcome import check_files
 
     if recipe.pool is None:
-        raise RecipeError(f"the recipe {recipe.name!r} names no pool: add 'pool: PATH'")
+        raise RecipeError(
+            f"the recipe {recipe.name!r} names no pool: add 'pool: PATH' to it, or type `tamis run POOL --recipe ...`"
+        )
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = location(recipe.run)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tamis.data import Signal, flat, references, settings
-from tamis.errors import RecipeError, RunError, brief, unknown_message
+from tamis.errors import RecipeError, RunError, brief, nearest, unknown_message
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
@@ -82,7 +82,7 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
             lacking[column] = error
     if lacking:
         first = next(iter(lacking.values()))
-        raise RunError(f"{first}{_how_to_make(list(lacking), run, recipe)}") from first
+        raise RunError(_how_to_make(list(lacking), run, recipe) or str(first)) from first
     check_kinds(recipe.steps, run.table(columns))
     return columns
 
@@ -183,8 +183,9 @@ def _how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
         return ""
     entries = list(dict.fromkeys(entries))
     commands = _score_commands(run, entries, ["embeddings"] if vectors else [])
-    lacks = f"{run.path} lacks what the recipe {recipe.name!r} reads: {', '.join(map(repr, columns))}"
-    return "\n".join(["", f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
+    named = ", ".join(f"{column!r}{nearest(column, run.columns)}" for column in columns)
+    lacks = f"{run.path} lacks what the recipe {recipe.name!r} reads: {named}"
+    return "\n".join([f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
 
 
 def _score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Sequence[str] = ()) -> list[str]:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.arrays import Rows
-from tamis.errors import DamageError, RunError
+from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
@@ -220,14 +220,19 @@ class Subset:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
-        """Reads a subset of a run. If the file has no reasons, `verdict.problem` says why.
+        """Reads a subset of a run: a file, or the name of one in the run's folder `subsets`.
+
+        If the file has no reasons, `verdict.problem` says why.
 
         Raises:
             RunError: it is not a subset file, is damaged, or belongs to another run.
         """
         path = output_path(path)
+        kept = run.path / "subsets" / f"{path}.parquet"
+        path = kept if kept.is_file() and not path.exists() else path
         if not path.exists():
-            raise RunError(f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`")
+            near = nearest(str(path), [one.stem for one in kept.parent.glob("*.parquet")])
+            raise RunError(f"there is no subset {path}{near}; make one with `tamis select RUN --recipe R --out FILE`")
         file = SubsetFile(path)
         facts = file.facts
         _check_run(path, facts, run)
