@@ -318,6 +318,10 @@ def test_every_path_works_by_keyboard_alone(tab: Any, page: Page) -> None:
     tab.keyboard.press("Enter")
     tab.wait_for_selector("dialog[open] blockquote")
     assert focused(tab) == "close-pair"
+    tab.keyboard.press("ArrowRight")
+    expect(tab.locator("dialog h2")).to_have_text("Pair 2")
+    tab.keyboard.press("ArrowLeft")
+    expect(tab.locator("dialog h2")).to_have_text("Pair 1")
     tab.keyboard.press("Enter")
     expect(tab.locator("dialog")).to_be_hidden()
     assert (focused(tab), tab.get_attribute(".grid", "aria-activedescendant")) == ("grid", "card-1")

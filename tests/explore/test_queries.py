@@ -144,7 +144,7 @@ def test_what_another_step_drops_is_not_next_to_the_cut(explorer: Explorer) -> N
     assert 0 < late.sum() < late.size
     assert late.tolist() == sorted(late.tolist(), reverse=True)
     sides = explorer.sides(rows, recipe)
-    assert sides == {"counts": [rows.size - late.size, late.size], "cut": {"score": "words", "low": 5.0, "high": None}}
+    assert sides == {"counts": [rows.size - late.size, late.size], "cut": ["words", 5.0, None]}
     assert explorer.sides(rows, RECIPES[0]) == {"counts": [60, 0], "cut": None}
 
 

@@ -226,8 +226,7 @@ class Explorer:
         """Returns how many of some rows a recipe keeps and drops, and its last threshold."""
         subset = self.choose(recipe)
         kept, cut = int(np.count_nonzero(subset.keep[rows])), subset.verdict.ranking
-        ends = {"score": cut.score, "low": cut.low, "high": cut.high} if cut else None
-        return {"counts": [kept, int(rows.size) - kept], "cut": ends}
+        return {"counts": [kept, int(rows.size) - kept], "cut": cut and [cut.score, cut.low, cut.high]}
 
     def _order_rows(
         self, asked: View, recipe: str, compared: str, search: str, most: int | None, version: int
