@@ -166,7 +166,7 @@ def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, p
 
 def tags_of(page: Page) -> dict[int, str]:
     """The tags on the disk, by row."""
-    found = tamis.open_run(page.run).to_arrow(["tags"]).column("tags").to_pylist()
+    found = tamis.open_run(page.run).to_arrow(["tagged"]).column("tagged").to_pylist()
     return {row: tags for row, tags in enumerate(found) if tags}
 
 

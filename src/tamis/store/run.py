@@ -346,7 +346,7 @@ class Run:
         several += [full for full in self.columns if full.endswith(f".{name}")]
         if several:
             raise RunError(f"{self.path} has several {name!r}: write {' or '.join(several)}")
-        if name == "tags":
+        if name == "tagged":
             raise RunError(f"no pair of {self.path} has a tag: give tags with `tamis explore`")
         if name.endswith("_embedding"):
             raise RunError(
