@@ -66,7 +66,7 @@ def test_classes_that_a_run_lacks_say_which_signal_makes_them(tmp_path: Path, sc
     tamis.score(write_pool(tmp_path / "pool", shards=1, rows=2), run=bare, signals=["image_size"], quiet=True)
     with pytest.raises(
         RunError,
-        match=r"unknown score column 'zero_shot_class'.*\n.* To score it:\ntamis score .*pool --run .*bare --signals "
+        match=r"reads: 'zero_shot_class'\. To score it:\ntamis score .*pool --run .*bare --signals "
         r"zero_shot_class --set signals\.zero_shot_class\.model=openai/clip-vit-base-patch32\nBuilt-in .*=lab/clip$",
     ):
         tamis.select(bare, {"columns": {"image_embedding": "width", "text_embedding": "height"}, **CLIPCOV})

@@ -53,7 +53,7 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     assert "2 images repeat another of the sample" in done.out
     page = html.unescape(Path("look.html").read_text(encoding="utf-8"))
     assert page.index("Recipes to try") < page.index(">Pool<")
-    assert "tamis score 'a pool' --run runs/mine --recipe basic" in re.sub("<[^<>]*>", "", page)
+    assert "tamis run 'a pool' --recipe basic" in re.sub("<[^<>]*>", "", page)
     said = json.loads(Path("look.json").read_text())["sections"]["look"]
     assert [one["recipe"] for one in said["proposals"]] == ["basic", "distinct", "clip-30", "tmars", "sieve", "icc"]
     value, low, high = said["proposals"][1]["share"]
@@ -109,12 +109,23 @@ def test_metadata_is_looked_at_without_pictures(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_looked_at_leaves_no_page(tmp_path: Path) -> None:
-    (tmp_path / "pool").mkdir()
-    (tmp_path / "pool" / "00000.tar").write_bytes(b"no tar at all")
-    for pool, error in (("typo", PoolError), ("pool", RunError)):
+    write_tar(tmp_path / "empty" / "00000.tar", [])
+    for pool, error in (("typo", PoolError), ("empty", RunError)):
         with pytest.raises(error, match=pool):
             package.look(tmp_path / pool, out=tmp_path / "page.html", quiet=True)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_pool_of_broken_shards_has_a_page_that_lists_them_and_exit_code_1(tmp_path: Path, tamis: Tamis) -> None:
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "00000.tar").write_bytes(b"no tar at all")
+    done = tamis("look", "pool", "--quiet")
+    assert (done.code, "pool/00000.tar: this is not a tar file" in done.err) == (1, True), done.err
+    assert "this is not a tar file" in Path("look.html").read_text(encoding="utf-8")
+    write_pool(tmp_path / "more", shards=1, rows=3)
+    (tmp_path / "more" / "00000.tar").rename(tmp_path / "pool" / "00001.tar")
+    done = tamis("look", "pool", "--quiet", "--overwrite")
+    assert (done.code, "next: tamis run pool --recipe basic" in done.err) == (1, True), done.err
 
 
 def test_a_table_is_read_by_the_columns_that_are_named(tmp_path: Path, tamis: Tamis) -> None:
@@ -125,7 +136,7 @@ def test_a_table_is_read_by_the_columns_that_are_named(tmp_path: Path, tamis: Ta
     done = tamis("look", "t.csv", "--caption", "words", "--image", "pic", "--max-pixels", "1000000", "--quiet")
     assert done.code == 0, done.err
     page = html.unescape(re.sub("<[^<>]*>", "", Path("look.html").read_text(encoding="utf-8")))
-    assert "tamis score t.csv --caption words --image pic --max-pixels 1000000 --run runs/mine" in page
+    assert "tamis run t.csv --caption words --image pic --max-pixels 1000000 --recipe" in page
     assert "1 missing image" in done.out
 
 

@@ -266,7 +266,7 @@ def test_a_missing_recipe_is_named_with_the_nearest(tmp_path: Path) -> None:
     assert "did you mean 'basic'" in refused("basik")
     assert "unknown recipe" in refused(tmp_path)
     run = write_run(tmp_path / "run", {"clipp": [0.1, 0.2]}, shards=1)
-    with pytest.raises(tamis.store.run.RunError, match=r"'clip'.*did you mean 'clipp'"):
+    with pytest.raises(tamis.store.run.RunError, match=r"'clip' \(did you mean 'clipp'\?\). To score it"):
         tamis.select(run, "clip-30")
 
 

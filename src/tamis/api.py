@@ -77,7 +77,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
         to: "npy" (DataComp), "parquet", "keys", "webdataset", "huggingface", "dropped" (the dropped pairs, with
             reasons), or the format that an installed plug-in registers.
         out: the file, or the folder for webdataset and huggingface.
-        overwrite: replace a file that the same format wrote earlier.
+        overwrite: replace what the same format wrote there for another subset. The same subset's shards are kept.
         settings: the format's own, listed in docs/recipes.md; `croissant=False` writes no metadata next to `out`.
 
     Returns:
@@ -91,15 +91,17 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
     from tamis.exporters import exporter_class
 
     exporter: Exporter = build(exporter_class(to), settings, f"export, {to}")
-    return _write_export(exporter, subset, Path(out).expanduser(), overwrite)
+    return _write_export(exporter, subset, Path(out).expanduser(), overwrite=overwrite, clear=overwrite)
 
 
-def _write_export(exporter: Exporter, subset: Subset, out: Path, overwrite: bool) -> int:
+def _write_export(exporter: Exporter, subset: Subset, out: Path, *, overwrite: bool, clear: bool) -> int:
     from tamis.store.stream import pool_of
 
     _check_export(exporter, out, subset.run, subset.run.pool_files, overwrite)
     open_run(subset.run)  # raises if the run is incomplete and was not opened as partial
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
+    if clear:
+        exporter.clear(out, subset)
     pairs = exporter.write(subset, out, *pool)
     if exporter.croissant:
         from tamis.exporters.croissant import write_croissant
@@ -181,12 +183,7 @@ def _readable_pool(run: Run) -> Pool | None:
 
 
 def explore(
-    run: PathLike,
-    subsets: Sequence[PathLike | Subset] = (),
-    *,
-    port: int = 0,
-    partial: bool = False,
-    notebook: bool = False,
+    run: PathLike, subsets: Sequence[PathLike | Subset] = (), *, port: int = 0, partial: bool = False
 ) -> Server:
     """Opens a run in a local web page. It chooses rows with `select`, so page and command agree.
 
@@ -195,7 +192,6 @@ def explore(
         subsets: subsets of this run to compare, as files or objects.
         port: on the loopback interface; 0 for any free one.
         partial: show the finished shards of an incomplete run.
-        notebook: serve in a thread, and let notebooks of this machine show the page in a frame: see `Run.explore`.
 
     Returns:
         The server: open its `address`; `serve()` answers until it is interrupted.
@@ -208,7 +204,7 @@ def explore(
     from tamis.explore.images import Images
     from tamis.explore.pages import Pages
     from tamis.explore.queries import Explorer
-    from tamis.explore.server import NotebookServer, Server
+    from tamis.explore.server import Server
 
     opened = HeldRun(run, partial=partial)
     opened.check_complete()
@@ -221,7 +217,7 @@ def explore(
             )
     pool = _readable_pool(opened)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
-    return (NotebookServer if notebook else Server)(Pages(explorer, Images(opened, pool)), port=port)
+    return Server(Pages(explorer, Images(opened, pool)), port=port)
 
 
 @dataclass(frozen=True)
@@ -292,7 +288,8 @@ def run_recipe(
         report_result(subset)
         for exporter, out in chosen.exports:
             again = overwrite or are_outputs(run.path, [out])
-            exports.append(Exported(exporter.name, out, _write_export(exporter, subset, out, again)))
+            pairs = _write_export(exporter, subset, out, overwrite=again, clear=overwrite)
+            exports.append(Exported(exporter.name, out, pairs))
             note_outputs(run.path, [out])
             report_result(exports[-1])
     pages = _pages(chosen.report) if chosen.report else [run.path / "report.html"]
@@ -316,7 +313,9 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
     from tamis.selectors.outcome import check_files
 
     if recipe.pool is None:
-        raise RecipeError(f"the recipe {recipe.name!r} names no pool: add 'pool: PATH'")
+        raise RecipeError(
+            f"the recipe {recipe.name!r} names no pool: add 'pool: PATH' to it, or type `tamis run POOL --recipe ...`"
+        )
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = location(recipe.run)

@@ -31,7 +31,34 @@ def _of_classes(what: str, heading: str) -> Rows:
 
 
 def _recipes() -> Rows:
-    return [{"recipe": one.name, "about": one.about, "source": one.source} for one in _loaded()]
+    from tamis.selectors.outcome import describe
+
+    rows: Rows = []
+    for one in _loaded():
+        steps = [describe(step) for step in one.steps if getattr(step, "score", "") != "status"]
+        keeps = ", ".join(steps).replace("_", " ") or "every pair"
+        facts = {"paper": _paper(one.source), "needs": _needs(one), "keeps": keeps}
+        rows.append({"recipe": one.name, **facts, "about": one.about, "source": one.source})
+    return rows
+
+
+def _paper(source: str) -> str:
+    """Returns the paper that a recipe's source names first: "DataComp 2023", "Radenovic 2023"; else "Tamis"."""
+    found = re.search(r"(\w+) et al\. (\d{4})(?:, ([\w-]+))?", source)
+    return f"{found[3] or found[1]} {found[2]}" if found and not source.startswith("Tamis") else "Tamis"
+
+
+def _needs(recipe: Any) -> str:
+    """Returns the signals of a recipe, and the size of the models of the hub that they run."""
+    from tamis.data import references
+    from tamis.graph import topological
+    from tamis.models.reference import HUB
+
+    nodes = topological([signal for _, signal in recipe.signals])
+    models = {name for node in nodes for name in references(node, "model").values()}
+    size = sum((HUB[name].size_mb or 0) / 1000 for name in models if name in HUB)
+    names = ", ".join(signal.name for _, signal in recipe.signals) or "nothing"
+    return f"{names} ({size:.1f} GB)" if size else names
 
 
 def _models() -> Rows:
@@ -80,7 +107,9 @@ _HEADINGS = {
 def tables(what: str, rows: Rows) -> list[tuple[str, Rows]]:
     """Returns tables of (heading or "", rows) for the terminal; `in_full` shows everything about one row."""
     if what != "models":
-        left_out = {"signals": ("columns", "settings"), "recipes": ("source",), "steps": ("settings",)}.get(what, ())
+        left_out = {"signals": ("columns", "settings"), "recipes": ("about", "source"), "steps": ("settings",)}.get(
+            what, ()
+        )
         return [("", [{name: value for name, value in row.items() if name not in left_out} for row in rows])]
     found = []
     for (
@@ -160,19 +189,23 @@ def _default(setting: dataclasses.Field[Any]) -> Any:
 
 
 def _first_line(cls: type[Any]) -> str:
-    return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ").rstrip(".")
+    text = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+    return text.partition(". Settings as")[0].rstrip(".")
 
 
 def _cost(cls: type[Any]) -> str:
     """Returns the start of the sentence "Cost: ..." in a class's docstring; "not said" if there is none."""
     match = re.search(r"^Cost: (.*?)(?:[.;](?:\s|$)|\Z)", inspect.getdoc(cls) or "", re.MULTILINE | re.DOTALL)
     cost = " ".join(match[1].split()) if match else "not said"
-    return cost if len(cost) < 70 else cost.partition(", ")[0]
+    return cost if len(cost) < 70 else re.split(r", | \(", cost)[0]
 
 
 def in_full(what: str, name: str) -> str:
     """Returns everything known about one entry of a list, as text; raises RecipeError for an unknown name."""
+    from tamis.recipe import shipped_name
+
     rows = {next(iter(row.values())): row for row in CATALOGUES[what]()}
+    name = (what == "recipes" and shipped_name(name)) or name
     if name not in rows:
         raise RecipeError(unknown_message(what.removesuffix("s"), name, rows))
     if what == "recipes":

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from tamis.graph import Identities
 from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
+from tamis.pool.files import run_name
 from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, PoolSpec
 from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.formats import in_words, status_words
@@ -123,7 +124,7 @@ def look(
 
     Raises:
         PoolError: there is no pool.
-        RunError: the page cannot be written, or nothing of the pool can be read.
+        RunError: the page cannot be written, or the pool has no pairs.
     """
     from tamis.reporting import check_page, write_report
 
@@ -139,12 +140,12 @@ def look(
             identities=Identities(device_for("cpu")),
         )  # fmt: skip
         run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)
-        if not len(run):
-            why = next(iter(run.failures.values()), "it has no pairs")
-            raise RunError(f"nothing of {', '.join(spec.paths)} can be read: {why}")
+        if not len(run) and not run.failures:  # with failures, the page lists them
+            raise RunError(f"{', '.join(spec.paths)} has no pairs")
         if hidden := hidden_contents(run):
             log.warning("%s", hidden)
-        subsets = [select(run, name) for name in MEASURED if not set(load(name).reads) - set(run.columns)]
+        tried = MEASURED if len(run) else ()
+        subsets = [select(run, name) for name in tried if not set(load(name).reads) - set(run.columns)]
         result = Look(
             page=page, pairs=len(run), shards=len(run.shards), of=len(whole.shards),
             seconds=round(time.perf_counter() - start, 1), proposals=proposals(run, subsets, spec),
@@ -163,13 +164,6 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
     taken = sorted(ordered[: min(shards, pairs)], key=lambda shard: shard.name)
     each = -(-pairs // len(taken)) if taken else 0
     return replace(pool, shards=tuple(cast(Shard, FirstRows(shard, each)) for shard in taken))
-
-
-def run_name(pool: str) -> str:
-    """Returns a name for a pool's run, such as "pool" for `pool/{0..9}.tar`; never a path to another folder."""
-    plain = takewhile(lambda part: not set(part) & set("{}*?["), Path(pool).parts)
-    name = Path(*plain).name
-    return "pool" if name in ("", ".", "..") else name
 
 
 def cheap_signals(pool: Pool) -> list[str]:
@@ -194,7 +188,7 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
             why = _why_basic(subset, run.statuses)
         interval = (kept.value, kept.low, kept.high)
         found.append(Proposal(recipe=subset.name, why=why, share=interval, commands=_commands(pool, subset.name)))
-    if any("image" in name for name in run.scores):
+    if len(run) and any("image" in name for name in run.scores):
         for name, why in _BY_MODELS.items():
             found.append(Proposal(recipe=name, why=why, share=None, commands=_commands(pool, name)))
     return tuple(found)
@@ -223,10 +217,7 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
 
 
 def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
-    return (
-        f"tamis score {shlex.join([*pool.paths, *_pool_options(pool)])} --run runs/mine --recipe {shlex.quote(recipe)}",
-        f"tamis select runs/mine --recipe {shlex.quote(recipe)} --out {shlex.quote(recipe)}.parquet",
-    )
+    return (f"tamis run {shlex.join([*pool.paths, *_pool_options(pool), '--recipe', recipe])}",)
 
 
 def _pool_options(pool: PoolSpec) -> list[str]:

@@ -42,6 +42,7 @@ _FLOAT = re.compile(
     r"[-+]?((0|[1-9][0-9]{0,30})(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
 )
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
+_UNNAMED = "recipe"  # the name of a mapping
 _DEEPEST = 20  # levels of --set: no recipe has more
 
 #: Validates values against the types of a record's fields. Cached, because building one is slow.
@@ -128,7 +129,7 @@ def usual(signal: str, setting: str) -> dict[str, list[str]]:
 
 
 def shipped_name(recipe: str) -> str | None:
-    """Returns the name of a shipped recipe, None for other recipes. tmars∩c_rho is the older name of tmars-and-c_rho."""
+    """Returns the name of a shipped recipe, else None. tmars∩c_rho is the older name of tmars-and-c_rho."""
     name = recipe.replace("∩", "-and-")
     return name if name in shipped() else None
 
@@ -140,7 +141,7 @@ def _identity(recipe: str) -> str:
 
 def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if isinstance(recipe, Mapping):
-        return dict(recipe), "recipe"
+        return dict(recipe), _UNNAMED
     text = os.fspath(recipe)
     if name := shipped_name(text):
         return _yaml((files("tamis.recipes") / f"{name}.yaml").read_bytes(), name), name
@@ -260,10 +261,10 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
 
 
 def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe:
+    where = "recipe" if name == _UNNAMED else f"recipe {name!r}"
     for key in data:
         if key not in KEYS:
-            raise RecipeError(f"recipe {name!r}: {unknown_message('key', str(key), KEYS)}")
-    where = f"recipe {name!r}"
+            raise RecipeError(f"{where}: {unknown_message('key', str(key), KEYS)}")
     if data.get("name") is not None:
         name = _word(data["name"], f"{where}, name")
         if not name or name.startswith(".") or set(name) & set("/\\\0"):

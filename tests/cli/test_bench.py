@@ -105,7 +105,7 @@ def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_w
     (placed / "photos" / "cat.jpg").touch()
     done = tamis(*words)
     assert done.code == 2
-    assert "photos contains other files (cat.jpg, ...), no bench: name another folder (--out)" in done.err
+    assert "photos holds other files (cat.jpg, ...) and no bench: name another folder (--out)" in done.err
     assert [path.name for path in (placed / "photos").rglob("*")] == ["cat.jpg"]
     (placed / "photos" / "cat.jpg").unlink()
     with locked(placed / "photos" / "cells"):

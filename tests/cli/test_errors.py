@@ -52,3 +52,64 @@ def test_control_characters_in_file_names_reach_no_terminal(tamis: Tamis, tmp_pa
     assert done.code == 1
     assert "\x1b" not in done.err
     assert "\\x1b[31mred" in done.err
+
+
+#: Wrong entries of a recipe, and what their messages say.
+WRONG = {
+    "- top_fraction: {score: words, fraction: 30}": "fraction must be between 0 and 1, got 30; did you mean 0.3?",
+    "- random_fraction: {fraction: 30}": "did you mean 0.3?",
+    "- clipcov: {fraction: 30}": "did you mean 0.3?",
+    "- semdedup: {fraction: 30}": "did you mean 0.3?",
+    "- top_fraction: {score: words, fraction: 30 %}": "fraction: expected a number, got '30 %'; did you mean 0.3?",
+    "- top_fraction: {score: words, fraction: {a: 1}}": "fraction: expected a number, got settings ('a')",
+    "- top_fraction: {score: words, fraction: }": "fraction: expected a number, got nothing",
+    "- at_least: {score: [words], value: 3}": "score: expected text, got a list ('words')",
+    "- equals: {score: status, value: {a: 1}}": "value: expected text, a number or a list, such as [a, b], got",
+    "- top_n: {score: words, n: 2.5}": "n: expected a whole number, got 2.5",
+    "- top_n: {score: words, n: 3, cap: 1}": "cap (rows per group) must be 0 or more and needs per: COLUMN; got cap 1",
+    "- semdedup: {epsilon: 0.1, also: [a]}": "also: expected a list, such as [a, b], got a list ('a')",
+    "- clipcov: {}": "clipcov needs fraction or n, got neither",
+    "- distinct: {distance: far}": "distance: expected a whole number, got 'far'",
+    "-": "expected one step with its settings, got nothing",
+    "- all_of: {a: 1}": "expected a list (lines that begin with '- '), got settings ('a')",
+    "[]\nname: {a: 1}": "name: expected text, got settings ('a')",
+    "[]\nreport: [a]": "report: expected text, got a list ('a')",
+    "[]\npool: {path: {a: 1}}": "path: expected text or a list, such as [a, b], got settings ('a')",
+    "[]\npool: {path: p, max_pixels: big}": "max_pixels: expected a whole number, got 'big'",
+    "[]\nsignals: [{clip: {model: 3}}]": "model: expected text, got 3",
+    "[]\nsignals: [{sieve: {captioner: lab/captioner, sampling: 3}}]": "sampling: expected settings, such as",
+    "[]\nsignals: [{sieve: {captioner: lab/captioner, sampling: {top_p: 30}}}]": "top_p must be between 0 and 1",
+}
+
+
+@pytest.mark.parametrize("entry", WRONG)
+def test_a_wrong_entry_of_a_recipe_is_explained_in_words(
+    tamis: Tamis, scored: Path, tmp_path: Path, entry: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(f"select:\n  {entry}\n" if entry[0] == "-" else f"select: {entry}\n")
+    done = tamis("select", "run", "-r", "mine.yaml", "-o", "x.parquet")
+    assert (done.code, WRONG[entry] in done.err) == (2, True), done.err
+    assert not re.search(r"\{'|\bNone\b|Input should|\bvalid\b|\b(str|int|float|tuple|dict)\b", done.err)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("score", "tamis score: POOL... is missing"),
+        ("select run", "tamis select: --recipe is missing"),
+        ("look pool --pairs 0", "tamis look: --pairs: expected a whole number of 1 or more, got 0"),
+        ("explore run --port 99999", "tamis explore: --port: expected a whole number of at most 65535, got 99999"),
+        ("score pool --run r --batch-size many", "tamis score: --batch-size: expected a whole number, got many"),
+        ("select run --recpie random", "tamis select: there is no option --recpie (did you mean --recipe?)"),
+        (
+            "score pool --signals caption_length --max-error-rate 30",
+            "must be between 0 and 1, got 30; did you",
+        ),
+        ("score pool --signals Clip", "tamis: unknown signal 'Clip' (did you mean 'clip'?)"),
+        ("scor", "tamis: No such command 'scor'. Did you mean 'score'?"),
+    ],
+)
+def test_a_wrong_option_is_explained_in_words(tamis: Tamis, scored: Path, command: str, message: str) -> None:
+    done = tamis(*command.split())
+    assert done.code == 2
+    assert done.err.startswith(message) or message in done.err.splitlines()[0], done.err

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-from command_line import Tamis
+from command_line import Tamis, everything
 from factories import write_pool
 
 import tamis as package
 from tamis import errors
+from tamis.recipe import load, shipped
 
 
 def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
@@ -98,3 +100,58 @@ def test_the_shell_completes_names(
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     assert set(tamis().out.split()) == found
+
+
+@pytest.mark.parametrize("what", ["signals", "recipes", "models", "steps", "exports"])
+def test_a_list_fits_80_columns_and_cuts_no_word(tamis: Tamis, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    whole = set(tamis("list", what).out.split())
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = tamis("list", what).out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert set(narrow.split()) == whole
+    if what == "recipes":
+        assert narrow.split()[:4] == ["recipe", "paper", "needs", "keeps"]
+        assert re.search(r"^clip-30 +DataComp 2023 +clip \(1.7 GB\) +top 30 % of", narrow, re.MULTILINE)
+
+
+def test_recipes_have_names_that_type_easily_and_their_older_names_work(tamis: Tamis, scored: Path) -> None:
+    assert all(name.isascii() for name in shipped())
+    assert load("tmars∩c_rho") == load("tmars-and-c_rho")
+    steps = [load({"select": [{"all_of": [name]}]}).steps for name in ("image∩clip", "image-and-clip")]
+    assert steps[0] == steps[1]
+    assert "name: icc-and-tmars" in tamis("list", "recipes", "icc∩tmars").out
+    assert "the recipe 'icc-and-tmars' reads" in tamis("select", "run", "-r", "icc∩tmars", "-o", "x.parquet").err
+
+
+def test_a_pool_and_a_recipe_need_no_other_word(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool")
+    (tmp_path / "mine.yaml").write_text("signals: [caption_length]\nselect: [{top_n: {score: words, n: 5}}]\n")
+    done = tamis("run", "pool", "--recipe", "mine.yaml", "-q", "--caption", "txt")
+    assert done.code == 0, done.err
+    assert done.err.endswith("tamis explore runs/pool mine\nexport them:   tamis export runs/pool mine mine.npy\n")
+    assert tamis("export", "runs/pool", "mine", "mine.npy").code == 0
+    assert tamis("export", "runs/pool", "mine", "shards").code == 0
+    assert {path.name for path in (tmp_path / "shards").iterdir()} >= {"00000.tar", "sizes.json"}
+    assert tamis("report", "runs/pool", "mine").code == 0
+    assert tamis("score", "pool", "--signals", "image_size", "--caption", "txt", "-q").code == 0
+    assert set(package.open_run("runs/pool").scores) == {"caption_length", "image_size"}
+    assert "name one with --to" in tamis("export", "runs/pool", "mine", "mine.jpg").err
+    assert "tamis run pool --recipe basic" in tamis("run", "pool").err
+    assert "goes with a pool and --recipe" in tamis("run", "mine.yaml", "--caption", "txt").err
+
+
+def test_overwrite_replaces_the_export_in_a_folder_and_nothing_else(tamis: Tamis, scored: Path, tmp_path: Path) -> None:
+    for recipe in ("random", "no-filter"):
+        assert tamis("select", "run", "-r", recipe, "-o", f"{recipe}.parquet").code == 0
+    export = ("--to", "webdataset", "--set", "shard_size=4")
+    assert tamis("export", "run", "no-filter.parquet", "out", *export).code == 0
+    (tmp_path / "out" / "2024-notes.txt").write_text("mine")
+    before = everything(tmp_path / "out")
+    refused = tamis("export", "run", "random.parquet", "out", *export)
+    assert (refused.code, "replace it with --overwrite" in refused.err) == (2, True)
+    assert tamis("export", "run", "no-filter.parquet", "out", *export).code == 0  # the same again changes nothing
+    assert everything(tmp_path / "out") == before
+    assert tamis("export", "run", "random.parquet", "out", *export, "--overwrite").code == 0
+    after = everything(tmp_path / "out")
+    assert sorted(after) == ["00000.tar", "00001.tar", "00002.tar", "2024-notes.txt", "export.json", "sizes.json"]
+    assert sum(json.loads(after["sizes.json"]).values()) == 11

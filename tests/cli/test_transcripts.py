@@ -1,4 +1,4 @@
-"""What each command prints: transcripts/*.txt, run again and compared.
+"""What each command prints: transcripts/*.txt, and a new user's path in docs/transcript.md, run again and compared.
 
 A line that begins with "$ " is a command; what follows is its standard output, lines of standard error after "! ", and
 the exit code if it is not 0. `TAMIS_WRITE=1 pytest tests/cli/test_transcripts.py` writes them from what is printed now:
@@ -11,6 +11,9 @@ import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +23,10 @@ from command_line import Tamis, everything
 from factories import image_bytes, pair, write_pool, write_run, write_tar
 
 import tamis as package
+from tamis.lab import make_pool
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
+PAGE = Path(__file__).parents[2] / "docs" / "transcript.md"
 
 #: What differs from one run to the next.
 PASSING = (
@@ -84,3 +89,50 @@ def test_a_command_prints_what_its_transcript_shows(path: Path, tamis: Tamis, cl
         path.write_text("\n".join(found), encoding="utf-8")
         return
     assert "\n".join(found) == expected, "if this is right, TAMIS_WRITE=1 updates it"
+
+
+def test_the_path_of_a_new_user_is_as_the_page_shows_it(
+    tamis: Tamis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's commands run in order on a drawn pool, both streams together, as in a terminal of 80 columns."""
+    make_pool(tmp_path / "pool", pairs=200, seed=0, shard_size=50)
+    shutil.copytree(tmp_path / "pool", tmp_path / "damaged")
+    whole = (tmp_path / "damaged" / "00001.tar").read_bytes()
+    (tmp_path / "damaged" / "00001.tar").write_bytes(whole[:100_000])
+    (tmp_path / "damaged" / "00002.tar").write_bytes(b"an error page")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(image_bytes())
+    (tmp_path / "table.csv").write_text("title,link\na dog,http://example.org/dog.jpg\n")
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def again(found: re.Match[str]) -> str:
+        done = (printed(shlex.split(command)) for command in re.findall(r"^\$ (.*)$", found[1], re.MULTILINE))
+        return f"```console\n{chr(10).join(done)}```\n"
+
+    def printed(words: list[str]) -> str:
+        command = f"$ {shlex.join(words)}\n".replace("'", '"')
+        if words[1] == "explore" and "--no-browser" in words:
+            server = [sys.executable, "-m", *words]
+            with subprocess.Popen(
+                server, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as run:
+                assert run.stdout is not None
+                shown = run.stdout.readline() + run.stdout.readline()
+                run.send_signal(signal.SIGINT)
+            shown = re.sub(r"http://\S+", "http://127.0.0.1:PORT/?key=KEY", shown)
+        else:
+            monkeypatch.setattr(sys, "stderr", sys.stdout)
+            done = tamis(*words[1:])
+            shown = done.out + (f"[exit code {done.code}]\n" if done.code else "")
+        shown = shown.replace(f"{tmp_path}/", "").replace(str(tmp_path), ".")
+        for pattern, word in PASSING[2:5]:
+            shown = pattern.sub(word, shown)
+        return command + re.sub(r"(?<=pairs) · [\d,]+ pairs/s|; to try things out.*| · slowest: [^·\n]*", "", shown)
+
+    expected = PAGE.read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(re.findall(r"```yaml\n(.*?)```", expected, re.DOTALL)[0])
+    page = re.sub(r"```console\n(.*?)```\n", again, expected, flags=re.DOTALL)
+    if os.environ.get("TAMIS_WRITE"):
+        PAGE.write_text(page, encoding="utf-8")
+        return
+    assert page == expected, "if this is right, TAMIS_WRITE=1 updates it"

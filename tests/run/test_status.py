@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import signal
 import time
@@ -129,21 +130,37 @@ def test_progress_is_a_bar_or_plain_lines_and_errors_are_shown_as_written(termin
         time.sleep(0.25)
         reporter.advance("a", 15)
         reporter.finish(ShardReport(shard="a", rows=40, took={"sieve": 2.0, "clip": 1.0}))
-        assert str(tally).startswith("40 of 100 pairs · ")
-        assert " left · slowest: sieve" in str(tally)
+        assert " left · 40 of 100 pairs · " in tally.line()
+        assert tally.line().endswith("slowest: sieve")
         reporter._write("running")
         live = json.loads((tmp_path / "status.json").read_text())
         reporter.finish(ShardReport(shard="b", rows=5, error="no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone"))
     assert live["pairs"] == {"done": 40, "total": 100, "exact": True}
     assert live["took"] == {"sieve": 2.0, "clip": 1.0}
-    assert r"shard b: no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone" in shown.getvalue()
+    assert r"shard b failed: no mk[a]/[/b]/x.tar [red]or :smile: \x1b[2Jgone" in shown.getvalue()
     assert "\x1b[2J" not in shown.getvalue()
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
     if terminal:
         assert " 10%" in shown.getvalue()
     else:
         last = shown.getvalue().splitlines()[-1]
-        assert (last.startswith("2/2 shards · 25 pairs"), "1 failed" in last) == (True, True)
+        assert re.match(r"2/2 shards · in \d+ s · 1 failed · 25 pairs", last), last
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_progress_fits_the_terminal(width: int, tmp_path: Path) -> None:
+    shown = io.StringIO()
+    console = Console(force_terminal=True, file=shown, width=width, color_system=None)
+    tally = Tally(1234, expected={f"{number:05}": 10_000 for number in range(1234)}, failed={"x": "broken"})
+    with Reporter(tmp_path, tally, console=console) as reporter:
+        for shard in ("00000", "00001"):
+            reporter.advance(shard, 4000)
+            time.sleep(0.25)
+            reporter.finish(ShardReport(shard=shard, rows=10_000, took={"reading and decoding": 2.0}))
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()))
+    assert max(map(len, lines)) <= width
+    assert any("1/1234 shards" in line or "2/1234 shards" in line for line in lines)
+    assert any(" left · 1 failed" in line for line in lines) == (width == 80)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,14 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import partly, print_funnel, print_json, say
+from tamis.errors import StopError
+
+#: Format of an export without `--to`, by the ending of its path.
+_BY_ENDING = {".npy": "npy", ".parquet": "parquet", ".txt": "keys", "": "webdataset"}
 
 _FORMAT = Option(
-    help="npy, webdataset, huggingface, parquet or keys; or dropped: what is not kept, and why.",
+    help="npy, webdataset, huggingface, parquet or keys; or dropped: what is not kept, and why. Default: by the "
+    "ending of OUT: .npy, .parquet, .txt (keys), none (webdataset).",
     autocompletion=options.completing("exports"),
 )
 
@@ -79,21 +84,24 @@ def lay_out(
 
 def export(
     run: options.RunPath,
-    subset: Annotated[Path, Argument(metavar="SUBSET", help="A subset file that `tamis select` wrote.")],
+    subset: Annotated[Path, Argument(metavar="SUBSET", help="A subset file, or the name of one in the run folder.")],
     out: Annotated[Path, Argument(metavar="OUT", help="File to write; a folder for webdataset and huggingface.")],
-    to: Annotated[str, _FORMAT],
+    to: Annotated[str | None, _FORMAT] = None,
     settings: Annotated[list[str] | None, Option("--set", metavar="A=VALUE", help="A setting of the format.")] = None,
     partial: options.Partial = False,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a subset for a trainer, or the pairs that it drops.
 
-    Example: tamis export runs/mine basic.parquet subset.npy --to npy
+    Example: tamis export runs/mine basic.parquet subset.npy
     """
     import tamis
     from tamis.store import open_run
     from tamis.store.subset import Subset
 
+    to = to or _BY_ENDING.get(out.suffix.lower())
+    if to is None:
+        raise StopError(f"no format has the ending {out.suffix!r}: name one with --to, such as --to npy")
     format_settings = options.assigned(settings)
     options.in_a_folder(out)
     chosen = Subset.load(subset, open_run(run, partial=partial))

@@ -58,8 +58,10 @@ def look(
         f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
         f"wrote {found.page}"
     )
-    for name, error in found.failures.items():
+    for name, error in found.failures.items() if quiet else ():  # else the progress has said it
         say(f"shard {name} failed: {error}")
+    if found.proposals:
+        say(f"next: {found.proposals[0].commands[0]}")
     exit_if(found.failures)
 
 

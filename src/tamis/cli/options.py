@@ -33,7 +33,9 @@ def completing(what: str) -> Callable[[str], list[str]]:
 
 #: str, not Path: Path collapses "//" in URLs.
 RunPath = Annotated[str, Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
-Subsets = Annotated[list[Path] | None, Argument(metavar="[SUBSET]...", help="Subset files.")]
+Subsets = Annotated[
+    list[Path] | None, Argument(metavar="[SUBSET]...", help="Subset files, or names of subsets in the run folder.")
+]
 
 ONE_RECIPE = Option(
     "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")

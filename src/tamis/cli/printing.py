@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ def usage(error: Any) -> str:
     elif error.__cause__ is not None:  # pydantic's
         first = error.__cause__.errors()[0]
         limits = first.get("ctx", {})
-        wanted = "a whole number" if "int" in first["type"] else "a number"
+        wanted = "a whole number" if "int" in first["type"] or limits else "a number"
         if limits:
             wanted += f" of {limits['ge']} or more" if "ge" in limits else f" of at most {limits.get('le')}"
         message = f"{name}: expected {wanted}, got {first['input']}"
@@ -85,13 +86,17 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in rows[0]:
-        table.add_column(name, justify="right" if name in ("kept", "share", "MB") else "left", overflow="fold")
+        justify: Any = "right" if name in ("kept", "share", "MB") else "left"
+        # A name stays on one line. A step of a funnel may be a sentence.
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "step" and name == next(iter(rows[0])))
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=200)  # a file or pipe has no width to wrap at
-    console.print(table)
+    # A file or pipe has no width to wrap at.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
+    console = Console(highlight=False, markup=False, width=width)
+    with console.capture() as printed:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def correlations(found: Agreement) -> dict[str, str]:

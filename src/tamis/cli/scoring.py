@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from functools import partial as bound
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +23,9 @@ _SIGNALS = Option(
     help="Signals, separated by commas: caption_length,language; may be repeated.",
     autocompletion=options.completing("signals"),
 )
+_RUN = Option(
+    metavar="RUN", help="The run folder, new or existing, or its fsspec URL. Default: runs/ and the pool's name."
+)
 _MAX_ERROR_RATE = Option(
     help="Stop if more than this share of shards fails; fewer failures do not change the exit code."
 )
@@ -31,7 +36,7 @@ def score(
         list[str],
         Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like."),
     ],
-    run: Annotated[str, Option(metavar="RUN", help="The run folder, new or existing, or its fsspec URL.")],
+    run: Annotated[str | None, _RUN] = None,
     *,
     recipe: Annotated[str | None, options.ONE_RECIPE] = None,
     signals: Annotated[list[str] | None, _SIGNALS] = None,
@@ -62,6 +67,7 @@ def score(
     """
     import tamis
     from tamis.pool import PoolSpec
+    from tamis.pool.files import default_run
     from tamis.recipe import build, load
     from tamis.run.fill import engine_named
     from tamis.signals import signal_class
@@ -80,23 +86,26 @@ def score(
     chosen = load({} if recipe is None else recipe, settings or [], signals=names)
     path = tuple(pool) if len(pool) > 1 else pool[0]
     spec = build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
-    kept = options.split(keep)
+    kept, folder = options.split(keep), run or default_run(pool[0])
     if dry_run:
-        print(tamis.plan(spec, run=run, recipe=chosen, keep=kept, grow=grow, **compute))
+        print(tamis.plan(spec, run=folder, recipe=chosen, keep=kept, grow=grow, **compute))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
     done = tamis.score(
-        spec, run=run, recipe=chosen, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow, quiet=quiet,
+        spec, run=folder, recipe=chosen, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow, quiet=quiet,
         **compute,
     )  # fmt: skip
-    _say_scored(done, compute)
+    _say_scored(done, compute, quiet)
     exit_if(done.failures and max_error_rate is None)
 
 
 def run_recipe(
-    recipe: Annotated[str, Argument(metavar="RECIPE", help="A recipe file with pool and run.")],
+    what: Annotated[str, Argument(metavar="POOL|RECIPE", help="A pool, with --recipe; or a recipe file.")],
     *,
+    recipe: Annotated[str | None, options.ONE_RECIPE] = None,
+    run: Annotated[str | None, _RUN] = None,
     settings: options.RecipeSettings = None,
+    reading: options.PoolSettings,
     compute: options.Compute,
     workers: options.Workers = None,
     engine: Annotated[str, Option(help="How shards are distributed: local or ray.")] = "local",
@@ -107,24 +116,40 @@ def run_recipe(
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Score, select, export and report, as one recipe says.
+    """Score, select, export and report, as one recipe says. Of a pool, all results are in the run folder.
 
-    Example: tamis run recipe.yaml --set select.top_fraction.fraction=0.3
+    Example: tamis run pool --recipe basic
     """
     import tamis
+    from tamis.pool.files import default_run
+    from tamis.recipe import shipped_name
     from tamis.run.fill import engine_named
+
+    changed = {name: value for name, value in reading.items() if value != getattr(options.Reading, name)}
+    if recipe is None and changed:
+        raise StopError(f"--{next(iter(changed))} goes with a pool and --recipe; in a recipe, write it under 'pool'")
+    if recipe is None and not what.endswith((".yaml", ".yml")) and shipped_name(what) is None:
+        raise StopError(f"{what!r} is no recipe. To run one on a pool: tamis run {shlex.quote(what)} --recipe basic")
+    above = [f"run={json.dumps(run)}"] if run else []
+    if recipe is not None:
+        above = [f"pool={json.dumps({'path': what, **changed})}", f"run={json.dumps(run or default_run(what))}"]
+    recipe, settings = recipe or what, [*above, *(settings or [])]
 
     if engine == "static":
         raise StopError(
             "ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once"
         )
     if dry_run:
-        print(tamis.plan(recipe=recipe, settings=settings or [], grow=grow, overwrite=overwrite, **compute))
+        print(tamis.plan(recipe=recipe, settings=settings, grow=grow, overwrite=overwrite, **compute))
         return
     done = tamis.run_recipe(
-        recipe, settings=settings or [], engine=engine_named(engine, workers=workers, address=address),
-        partial=partial, grow=grow, overwrite=overwrite, quiet=quiet, on_result=bound(_say_result, compute), **compute,
+        recipe, settings=settings, engine=engine_named(engine, workers=workers, address=address),
+        partial=partial, grow=grow, overwrite=overwrite, quiet=quiet,
+        on_result=bound(_say_result, compute, quiet), **compute,
     )  # fmt: skip
+    if done.subset and not done.exports:
+        ready = f"{shlex.quote(str(done.run.path))} {shlex.quote(done.subset.name)}"
+        say(f"see its pairs: tamis explore {ready}\nexport them:   tamis export {ready} {done.subset.name}.npy")
     exit_if(done.run.failures)
 
 
@@ -150,13 +175,13 @@ def status(
     exit_if(found["failed"])
 
 
-def _say_result(compute: dict[str, Any], result: Run | Subset | Exported | Path) -> None:
+def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exported | Path) -> None:
     """Prints one result of a recipe, as soon as it is there: an export may take hours after the funnel."""
     from tamis.store import Run
     from tamis.store.subset import Subset
 
     if isinstance(result, Run):
-        _say_scored(result, compute)
+        _say_scored(result, compute, quiet)
     elif isinstance(result, Subset):
         print_funnel(result)
     elif isinstance(result, Path):
@@ -165,7 +190,7 @@ def _say_result(compute: dict[str, Any], result: Run | Subset | Exported | Path)
         say(f"wrote {result.pairs:,} pairs to {result.out}")
 
 
-def _say_scored(run: Run, compute: dict[str, Any]) -> None:
+def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
     from tamis.models.device import device_for
     from tamis.scoring import hidden_contents
 
@@ -174,7 +199,7 @@ def _say_scored(run: Run, compute: dict[str, Any]) -> None:
     say(f"{len(run):,} pairs in {len(run.shards)} shards, {device.precision} on {device.kind}: {counted(run.statuses)}")
     if hidden := hidden_contents(run):
         say(hidden)
-    for name, error in run.failures.items():
+    for name, error in run.failures.items() if quiet else ():  # else the progress has said it
         say(f"shard {name} failed: {error}")
     if run.failures:
         complete = set(run.shards).intersection(*(found.shards for found in run.scores.values())) - set(run.failures)

@@ -55,3 +55,7 @@ class Exporter(ABC):
             run: the run that is exported; None if it does not exist yet.
         """
         return False
+
+    def clear(self, out: Path, subset: Subset) -> None:
+        """Removes another subset's export of this format from a folder, when `--overwrite` asks for it."""
+        return None

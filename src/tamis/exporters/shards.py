@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import closing
@@ -92,18 +93,32 @@ class ShardsExport(Exporter):
     def wrote(self, out: Path, run: Run | None) -> bool:
         return (out / self.MANIFEST).is_file()
 
-    def _begin(self, subset: Subset, out: Path) -> None:
-        """Writes the manifest that identifies this export, and removes what a killed one left."""
+    def clear(self, out: Path, subset: Subset) -> None:
+        manifest = out / self.MANIFEST
+        if manifest.is_file() and read_json(manifest).get("fingerprint") != self._fingerprint(subset):
+            shard = re.compile(re.sub(r"\{\w+:0\{width\}d\}", r"\\d{5,}", self.FILE_NAMES) + r"(\.idx)?|sizes\.json")
+            for path in [*out.iterdir(), *out.glob(".nv-meta/*")]:
+                if path.parent != out or shard.fullmatch(path.name):
+                    path.unlink()
+            manifest.unlink()  # last, so that a command that was killed can be repeated
+
+    def _fingerprint(self, subset: Subset) -> str:
         digest = xxhash.xxh3_128()
         for values in (subset.rows(), *subset.uids()):
             digest.update(values.tobytes())
         # The stamps too: a shard may be replaced by one with the same row count.
         settings = {**self.identity(subset), "rows": digest.hexdigest()}
         run = {"urls": subset.run.urls, "stamps": list(subset.run.stamps)}
-        identity = fingerprint(settings | {"run": run})
-        manifest = out / self.MANIFEST
+        return fingerprint(settings | {"run": run})
+
+    def _begin(self, subset: Subset, out: Path) -> None:
+        """Writes the manifest that identifies this export, and removes what a killed one left."""
+        identity, manifest = self._fingerprint(subset), out / self.MANIFEST
         if manifest.is_file() and read_json(manifest).get("fingerprint") != identity:
-            raise RunError(f"{out} holds another export; delete it, or choose another folder")
+            raise RunError(
+                f"{out} holds another export: choose another folder, or replace it with --overwrite "
+                "(in Python, overwrite=True)"
+            )
         sweep(out)
         facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)}
         write_json(manifest, {"fingerprint": identity, **facts})

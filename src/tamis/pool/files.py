@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import RawIOBase
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from fsspec.utils import glob_translate
@@ -297,3 +298,15 @@ def _pread(file: int, offset: int, size: int) -> bytes:
     while len(data) < size and (more := os.pread(file, size - len(data), offset + len(data))):
         data += more  # one call reads at most 2 GiB
     return data
+
+
+def run_name(pool: str) -> str:
+    """Returns a name for a pool's run, such as "pool" for `pool/{0..9}.tar`; never a path to another folder."""
+    plain = itertools.takewhile(lambda part: not set(part) & set("{}*?["), Path(pool).parts)
+    name = Path(*plain).name
+    return "pool" if name in ("", ".", "..") else name
+
+
+def default_run(pool: str) -> str:
+    """Returns the run folder of a command that names none, such as "runs/pool"."""
+    return f"runs/{run_name(pool)}"

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from tamis.errors import RunError, escape_controls
@@ -33,6 +34,8 @@ _SHORTEST_SECONDS = 0.2  # before that, no rate is shown
 _RENEW_SECONDS = 15.0  # most seconds between two writes of the status, also during a long batch
 _STALE_SECONDS = 2 * _RENEW_SECONDS
 _NODES_SHOWN = 6
+_BAR = 10
+_BEFORE_FACTS = len("* scoring ") + _BAR + len(" 100% ")  # columns of the live line before its words
 
 
 class Tally:
@@ -126,20 +129,22 @@ class Tally:
         total, speed = self.total, self._speeds()[1]
         return (total - self.pairs) / speed if speed and total is not None else None
 
-    def __str__(self) -> str:
-        """Pairs, rate, time left and errors, as one line."""
+    def line(self, width: int = 1000) -> str:
+        """Shards, time left, errors, pairs and rate on one line: what fits into `width` characters, in this order."""
         total, left = self.total, self.seconds_left
-        words = [f"{self.rows:,} pairs"]
+        pairs = f"{self.rows:,} pairs"
         if left != 0.0 and total:
-            words = [f"{self.pairs:,} of {'about ' if self._unknown else ''}{total:,} pairs"]
-        if self.rate:
-            words.append(f"{self.rate:,.0f} pairs/s")
+            pairs = f"{self.pairs:,} of {'about ' if self._unknown else ''}{total:,} pairs"
+        words = [f"{self.done + len(self.failed)}/{self.shards} shards"]
         if left is not None:
             words.append(f"{duration(left)} left" if left else f"in {duration(time.time() - self.started)}")
         bad = sum(count for status, count in self.statuses.items() if status != "ok")
-        words += [f"{bad:,} bad rows"] if bad else []
         words += [f"{len(self.failed)} failed"] if self.failed else []
+        words += [pairs, *([f"{self.rate:,.0f} pairs/s"] if self.rate else [])]
+        words += [f"{bad:,} bad rows"] if bad else []
         words += [f"slowest: {max(self.took, key=self.took.__getitem__)}"] if self.took else []
+        while len(words) > 1 and len(" · ".join(words)) > width:
+            words.pop()
         return " · ".join(words)
 
     def as_json(self) -> dict[str, Any]:
@@ -178,8 +183,8 @@ class Reporter:
 
     def __enter__(self) -> Self:
         if not self.quiet and self._console.is_terminal and self.tally.done < self.tally.shards:
-            bar = (TextColumn("scoring"), BarColumn(bar_width=24), TaskProgressColumn())
-            facts = TextColumn("{task.fields[facts]}", markup=False)
+            bar = (TextColumn("scoring"), BarColumn(bar_width=_BAR), TaskProgressColumn())
+            facts = TextColumn("{task.fields[facts]}", markup=False, table_column=Column(no_wrap=True))
             self._live = Progress(SpinnerColumn(), *bar, facts, console=self._console)
             self._live.add_task("scoring", total=None, facts="")
             self._live.start()
@@ -213,7 +218,7 @@ class Reporter:
             if report.error is not None and not self.quiet:
                 # A Text: in a string, brackets and colons of file names would count as markup or emoji.
                 line = Text.assemble(
-                    (f"shard {escape_controls(report.shard)}:", "red"), f" {escape_controls(report.error)}"
+                    (f"shard {escape_controls(report.shard)} failed:", "red"), f" {escape_controls(report.error)}"
                 )
                 self._console.print(line, soft_wrap=self._live is None)
             if not report.elsewhere:
@@ -222,15 +227,15 @@ class Reporter:
 
     def _show(self, force: bool = False) -> None:
         now, tally = time.time(), self.tally
-        finished = f"{tally.done + len(tally.failed)}/{tally.shards} shards"
         total, unfinished = tally.total, tally.seconds_left != 0.0
         if self._live is not None:
             total = total if unfinished else tally.pairs
-            self._live.update(self._live.task_ids[0], total=total, completed=tally.pairs, facts=f"{finished} · {tally}")
+            facts = tally.line(self._console.width - _BEFORE_FACTS)
+            self._live.update(self._live.task_ids[0], total=total, completed=tally.pairs, facts=facts)
         elif not self.quiet and (force or now - self._line_at >= _LINE_SECONDS):
             self._line_at = now
             share = f"{math.floor(100 * tally.pairs / total)} % · " if total and unfinished else ""
-            self._console.print(f"{finished} · {share}{tally}", highlight=False, markup=False, soft_wrap=True)
+            self._console.print(f"{share}{tally.line()}", highlight=False, markup=False, soft_wrap=True)
         if force or now - self._status_at >= seconds_between_writes(self.run):
             self._write("running")
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.arrays import Rows
-from tamis.errors import DamageError, RunError
+from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
@@ -51,7 +51,7 @@ class Funnel(list[Mapping[str, Any]]):
     def _repr_html_(self) -> str:
         from tamis.store.notebook import html_of_funnel
 
-        return html_of_funnel("Funnel", self, self[0]["before"] if self else 0)
+        return html_of_funnel("Funnel", self, *((self[-1]["kept"], self[0]["before"]) if self else (0, 0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +98,7 @@ class Subset:
     def _repr_html_(self) -> str:
         from tamis.store.notebook import html_of_funnel
 
-        total = int(self.keep.size)
-        counts = f"{len(self):,} of {total:,} pairs ({len(self) / max(total, 1):.1%})"
-        return html_of_funnel(self.name, self.funnel, total, counts)
+        return html_of_funnel(self.name, self.funnel, len(self), self.keep.size)
 
     def __and__(self, other: Subset) -> Subset:
         """Returns the rows in both subsets: see `combined`."""
@@ -220,14 +218,19 @@ class Subset:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], run: Run) -> Subset:
-        """Reads a subset of a run. If the file has no reasons, `verdict.problem` says why.
+        """Reads a subset of a run: a file, or the name of one in the run's folder `subsets`.
+
+        If the file has no reasons, `verdict.problem` says why.
 
         Raises:
             RunError: it is not a subset file, is damaged, or belongs to another run.
         """
         path = output_path(path)
+        kept = run.path / "subsets" / f"{path}.parquet"
+        path = kept if kept.is_file() and not path.exists() else path
         if not path.exists():
-            raise RunError(f"there is no subset at {path}; make one with `tamis select RUN --recipe R --out FILE`")
+            near = nearest(str(path), [one.stem for one in kept.parent.glob("*.parquet")])
+            raise RunError(f"there is no subset {path}{near}; make one with `tamis select RUN --recipe R --out FILE`")
         file = SubsetFile(path)
         facts = file.facts
         _check_run(path, facts, run)

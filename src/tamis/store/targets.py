@@ -174,7 +174,7 @@ def check_own(
     others = [name for name in names if not any(fnmatch(name, one) for one in (*also, ".*", "lost+found"))]
     others = [name for name in others if name not in read_there]
     if others and not any(next(folder.glob(mark), None) is not None for mark in marks):
-        raise RunError(f"{folder} contains other files ({others[0]}, ...), no {what}: name another folder ({option})")
+        raise RunError(f"{folder} holds other files ({others[0]}, ...) and no {what}: name another folder ({option})")
 
 
 def check_ending(path: Path, *right: str, hint: str = "") -> None:
