@@ -50,7 +50,7 @@ class Trait:
     """What a finding is about: the words of its sentence, and whether a pair `holds` it (None: found in another way).
 
     The sentence counts the `noun` and ends with what it `says` of one or of several. Cards show the first of `columns`.
-    `holds` gets `columns`, then `optional` ones (None in a run without them), and if `relative` the median of the first.
+    `holds` gets `columns`, `optional` ones (None in a run without them), and if `relative` the median of the first.
     `judged`: how many flagged pairs were right, of how many checked by eye; None for a plain measure.
     """
 
@@ -88,8 +88,8 @@ TRAITS: Mapping[str, Trait] = {
     "language": Trait(
         noun="caption",
         says=("is probably not in English", "are probably not in English"),
-        rule=f"probability of another language {OTHER:.0%} or more, of English below {ENGLISH:.0%}; {ENOUGH_WORDS} words "
-        f"or more (without spaces: below {ENGLISH_UNSPACED:.0%}, {ENOUGH_CHARACTERS} characters)",
+        rule=f"probability of another language {OTHER:.0%} or more, of English below {ENGLISH:.0%}; {ENOUGH_WORDS} "
+        f"words or more (without spaces: below {ENGLISH_UNSPACED:.0%}, {ENOUGH_CHARACTERS} characters)",
         columns=("top_language", "other_language", "characters", "english", "words"),
         holds=_another_language,
         judged=(131, 147),
