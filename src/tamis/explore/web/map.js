@@ -71,6 +71,7 @@ export class MapView {
       fill(this.told, "Reading the map …");
       const [found, bytes, start] = await ask("map", { map: name });
       if (question !== this.question) return;
+      if (this.found) this.show(-1);
       const column = (Kind, number) => new Kind(bytes, start + 4 * number * found.points, found.points);
       Object.assign(this, { found, x: column(Float32Array, 0), y: column(Float32Array, 1), rows: column(Uint32Array, 2), codes: new Uint8Array(found.points), names: [], key: "", budget: found.points });
       this.fit(true);
@@ -98,7 +99,7 @@ export class MapView {
   controls(name, by) {
     const pick = (id, label, entries, chosen, set) => h("select", { id, "aria-label": label, change: (event) => change({ map: set(event.target.value) }) },
       entries.map(([value, text]) => h("option", { value, ...(value === chosen ? { selected: true } : {}) }, text)));
-    const press = (id, text, title, click, pressed) => h("button", { type: "button", id, title, "aria-label": title, "aria-pressed": pressed, click }, text);
+    const press = (id, text, title, click, pressed) => h("button", { type: "button", id, title, "aria-label": text.length > 1 ? null : title, "aria-pressed": pressed, click }, text);
     fill(this.bar,
       pick("map-of", "Which map", this.facts.maps.map((map) => [map.name, `${map.name} (${map.method})`]), name, (value) => [value, by]),
       h("label", { class: "field" }, "Colour ", pick("map-by", "Colour by", this.ways(), by, (value) => [name, value])),
@@ -325,7 +326,8 @@ export class MapView {
   }
 
   keep(points) {
-    change({ lasso: points ? { map: this.found.name, points } : null });
+    if (points || now().lasso) change({ lasso: points && { map: this.found.name, points } });
+    else this.drawOver();
   }
 
   listen() {

@@ -37,12 +37,9 @@ ENGLISH, OTHER, ENOUGH_WORDS = 0.02, 0.6, 5
 #: Languages written without spaces, where one word may be a sentence: the limits of English and of characters there.
 UNSPACED, ENGLISH_UNSPACED, ENOUGH_CHARACTERS = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo"), 0.05, 8
 
-#: Limits on `image_quality`. With CleanVision's, dark and bright images of real pools were drawings, and blurred ones
-#: had a shallow depth of field.
-DARK, DARK_PARTS, BRIGHT, ONE_COLOUR, SHARPEST, ENTROPY, OPAQUE = 0.15, 0.7, 0.95, 0.95, 0.35, 3, 0.1
-
-#: A size is odd if the shorter side is this many times as long or as short as the median.
-ODD_SIZE = 5
+#: Limits on images, the last in medians of the pool. With CleanVision's, dark and bright images of real pools were
+#: drawings, and blurred ones had a shallow depth of field.
+DARK, DARK_PARTS, BRIGHT, ONE_COLOUR, SHARPEST, ENTROPY, OPAQUE, ODD_SIZE = 0.15, 0.7, 0.95, 0.95, 0.35, 3, 0.1, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,7 @@ class Trait:
     """What a finding is about: the words of its sentence, and whether a pair `holds` it (None: found in another way).
 
     The sentence counts the `noun` and ends with what it `says` of one or of several. Cards show the first of `columns`.
-    `holds` gets `columns`, then `optional` ones (None in a run without them), and if `relative` the median of the first.
+    `holds` gets `columns`, `optional` ones (None in a run without them), and if `relative` the median of the first.
     `judged`: how many flagged pairs were right, of how many checked by eye; None for a plain measure.
     """
 
@@ -88,8 +85,8 @@ TRAITS: Mapping[str, Trait] = {
     "language": Trait(
         noun="caption",
         says=("is probably not in English", "are probably not in English"),
-        rule=f"probability of another language {OTHER:.0%} or more, of English below {ENGLISH:.0%}; {ENOUGH_WORDS} words "
-        f"or more (without spaces: below {ENGLISH_UNSPACED:.0%}, {ENOUGH_CHARACTERS} characters)",
+        rule=f"probability of another language {OTHER:.0%} or more, of English below {ENGLISH:.0%}; {ENOUGH_WORDS} "
+        f"words or more (without spaces: below {ENGLISH_UNSPACED:.0%}, {ENOUGH_CHARACTERS} characters)",
         columns=("top_language", "other_language", "characters", "english", "words"),
         holds=_another_language,
         judged=(131, 147),
