@@ -202,7 +202,7 @@ def columns() -> Mapping[str, Any]:
         "a": a,
         "b": b,
         "w": w,
-        "tags": [{"en": "bad,blurry", "de": "good"}.get(word) for word in w],
+        "tagged": [{"en": "bad,blurry", "de": "good"}.get(word) for word in w],
         "i": i,
         "t": t,
         "h": h,

@@ -183,12 +183,7 @@ def _readable_pool(run: Run) -> Pool | None:
 
 
 def explore(
-    run: PathLike,
-    subsets: Sequence[PathLike | Subset] = (),
-    *,
-    port: int = 0,
-    partial: bool = False,
-    notebook: bool = False,
+    run: PathLike, subsets: Sequence[PathLike | Subset] = (), *, port: int = 0, partial: bool = False
 ) -> Server:
     """Opens a run in a local web page. It chooses rows with `select`, so page and command agree.
 
@@ -197,7 +192,6 @@ def explore(
         subsets: subsets of this run to compare, as files or objects.
         port: on the loopback interface; 0 for any free one.
         partial: show the finished shards of an incomplete run.
-        notebook: serve in a thread, and let notebooks of this machine show the page in a frame: see `Run.explore`.
 
     Returns:
         The server: open its `address`; `serve()` answers until it is interrupted.
@@ -210,7 +204,7 @@ def explore(
     from tamis.explore.images import Images
     from tamis.explore.pages import Pages
     from tamis.explore.queries import Explorer
-    from tamis.explore.server import NotebookServer, Server
+    from tamis.explore.server import Server
 
     opened = HeldRun(run, partial=partial)
     opened.check_complete()
@@ -223,7 +217,7 @@ def explore(
             )
     pool = _readable_pool(opened)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
-    return (NotebookServer if notebook else Server)(Pages(explorer, Images(opened, pool)), port=port)
+    return Server(Pages(explorer, Images(opened, pool)), port=port)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
     """
     from tamis.selectors.outcome import check_columns as check_kinds
 
-    columns = {**_older_tags(recipe, run), **_scored_columns(recipe, run), **recipe.columns}
+    columns = {**_scored_columns(recipe, run), **recipe.columns}
     lacking: dict[str, RunError] = {}
     known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
     for column in (columns.get(name, name) for name in recipe.reads):
@@ -85,12 +85,6 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
         raise RunError(_how_to_make(list(lacking), run, recipe) or str(first)) from first
     check_kinds(recipe.steps, run.table(columns))
     return columns
-
-
-def _older_tags(recipe: Recipe, run: Run) -> dict[str, str]:
-    """Maps the tags to the column `label` in a run whose pairs were labelled before there were tags."""
-    older = "tags" in recipe.reads and "tags" not in run.columns and "label" in run.columns
-    return {"tags": "label"} if older else {}
 
 
 def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
@@ -138,7 +132,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
     known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
     if run is not None and ((folder := location(run)) / "run.json").is_file():
         opened = Run(folder)
-        known |= {*opened.columns, *opened.vectors, *_older_tags(recipe, opened)}
+        known |= {*opened.columns, *opened.vectors}
     of_pool = tuple((signal.name, signal) for signal in pool.signals) if pool else ()
     for label, signal in (*recipe.signals, *of_pool):
         for column in signal.columns:
@@ -156,10 +150,8 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
                 f"recipe {recipe.name!r} reads the stored embeddings {column_name!r}, which will not be there: add "
                 "'keep: [embeddings]' and a signal that makes them, such as clip"
             )
-        if column_name == "tags":
-            raise RecipeError(
-                f"recipe {recipe.name!r} selects by tags: score, give tags with `tamis explore`, then select"
-            )
+        if column_name == "tagged":
+            raise RecipeError(f"recipe {recipe.name!r} selects by tags: score, tag with `tamis explore`, then select")
         maker = maker_of(column_name)
         raise RecipeError(
             f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}"

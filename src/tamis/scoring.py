@@ -138,10 +138,8 @@ class Planned:
     def _repr_html_(self) -> str:
         from tamis.store.notebook import html_table
 
-        device = self.device
-        rows = [{"output": one.kind, "folder": one.folder, "shards to do": f"{one.shards:,}"} for one in self.missing]
-        counts = f"{self.kind}, {self.shards:,} shards, on {device.kind} in {device.precision}"
-        return html_table(f"Plan of {self.run}", counts, rows)
+        counts = f"{self.kind} of {self.shards:,} shards, on {self.device.kind}. Shards to do, by output:"
+        return html_table(f"Plan of {self.run}", counts, [vars(output) for output in self.missing])
 
 
 def planned(

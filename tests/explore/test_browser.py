@@ -166,7 +166,7 @@ def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, p
 
 def tags_of(page: Page) -> dict[int, str]:
     """The tags on the disk, by row."""
-    found = tamis.open_run(page.run).to_arrow(["tags"]).column("tags").to_pylist()
+    found = tamis.open_run(page.run).to_arrow(["tagged"]).column("tagged").to_pylist()
     return {row: tags for row, tags in enumerate(found) if tags}
 
 
@@ -318,6 +318,10 @@ def test_every_path_works_by_keyboard_alone(tab: Any, page: Page) -> None:
     tab.keyboard.press("Enter")
     tab.wait_for_selector("dialog[open] blockquote")
     assert focused(tab) == "close-pair"
+    tab.keyboard.press("ArrowRight")
+    expect(tab.locator("dialog h2")).to_have_text("Pair 2")
+    tab.keyboard.press("ArrowLeft")
+    expect(tab.locator("dialog h2")).to_have_text("Pair 1")
     tab.keyboard.press("Enter")
     expect(tab.locator("dialog")).to_be_hidden()
     assert (focused(tab), tab.get_attribute(".grid", "aria-activedescendant")) == ("grid", "card-1")

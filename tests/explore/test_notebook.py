@@ -25,8 +25,7 @@ IFRAME = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fet
 def run(run_folder: Path) -> Iterator[tamis.Run]:
     run = tamis.open_run(run_folder)
     yield run
-    if run._page is not None:
-        run._page.close()
+    run.explore().close()
 
 
 @contextmanager
@@ -88,13 +87,13 @@ def test_it_ends_when_it_is_closed_and_a_further_call_closes_the_page_before(run
     first = run.explore(chosen)
     assert Page(run.path, first.address).ask("facts")["recipes"][0]["name"] == "half"
     assert len(pickle.loads(pickle.dumps(run))) == 60
-    port = run.explore().port
-    for closed in (first, run._page):
+    second = run.explore()
+    for closed in (first, second):
         closed.close()
         closed.close()
         with pytest.raises(ConnectionRefusedError):
             Page(run.path, closed.address).request("/")
-    run.explore(port=port)  # it is free again
+    run.explore(port=second.port)  # it is free again
 
 
 @pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)

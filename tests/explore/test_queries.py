@@ -144,7 +144,7 @@ def test_what_another_step_drops_is_not_next_to_the_cut(explorer: Explorer) -> N
     assert 0 < late.sum() < late.size
     assert late.tolist() == sorted(late.tolist(), reverse=True)
     sides = explorer.sides(rows, recipe)
-    assert sides == {"counts": [rows.size - late.size, late.size], "cut": {"score": "words", "low": 5.0, "high": None}}
+    assert sides == {"counts": [rows.size - late.size, late.size], "cut": ["words", 5.0, None]}
     assert explorer.sides(rows, RECIPES[0]) == {"counts": [60, 0], "cut": None}
 
 
@@ -170,12 +170,12 @@ def test_a_view_follows_tags_whose_number_stays_the_same(explorer: Explorer, tmp
     tagged = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
     goods = {"name": "goods", "select": [{"equals": {"score": "label", "value": 1, "missing": "drop"}}]}
     for row in (3, 7):
-        tagged.change_tags(np.array([row]), ["good"], [])
+        tagged.retag(lambda row=row: tagged.tags.change(np.array([row]), add=["good"]))
         assert tagged.view(View(tags=(("good", True),)), RECIPES[0])[0].tolist() == [row]
         assert tagged.view(View(tags=(("", False),)), RECIPES[0])[1] == 59
         for recipe in (goods, {"name": "tagged", "select": [{"tagged": "good"}]}):
             assert np.flatnonzero(tagged.choose(recipe).keep).tolist() == [row]
-        assert tagged.undo_tags()["rows"] == {str(row): []}
+        assert tagged.retag(tagged.tags.undo)["rows"] == {str(row): []}
 
 
 def test_all_pairs_of_a_view_are_tagged_listed_or_not(
@@ -192,7 +192,7 @@ def test_all_pairs_of_a_view_are_tagged_listed_or_not(
         assert page.ask("tag", **view, add=["few  words"])["changed"] == len(dropped) > 5
         lasso = {"map": "image_embedding", "points": [[-2, -2], [2, -2], [2, 2], [-2, 2]]}
         page.ask("tag", recipe=cut, lasso=lasso, add=["inside"], remove=["few words"])
-        found = Run(tmp_path / "run").to_arrow(["tags"]).column("tags").to_pylist()
+        found = Run(tmp_path / "run").to_arrow(["tagged"]).column("tagged").to_pylist()
         assert [row for row, tags in enumerate(found) if tags != "inside"] == [13]  # it has no embedding
         assert found[13] == ("few words" if 13 in dropped else None)
 

@@ -65,10 +65,10 @@ def test_recipes_read_tags_and_labels(run: HeldRun, tmp_path: Path) -> None:
     assert tamis.check(run.path).exit_code == 0
     subset = tamis.select(run.path, {"select": [{"tagged": "red car"}]})
     tamis.export(subset, "parquet", tmp_path / "tagged.parquet")
-    exported = pq.read_table(tmp_path / "tagged.parquet").select(["tags", "label"]).to_pylist()
+    exported = pq.read_table(tmp_path / "tagged.parquet").select(["tagged", "label"]).to_pylist()
     assert exported == [
-        {"tags": "caf\u00e9,good,red car", "label": 1.0},
-        {"tags": "bad,caf\u00e9,red car", "label": 0.0},
+        {"tagged": "caf\u00e9,good,red car", "label": 1.0},
+        {"tagged": "bad,caf\u00e9,red car", "label": 0.0},
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_run_without_tags_says_where_to_give_them(run: HeldRun, pool: Path, tm
         "signals": ["caption_length"],
         "select": [{"tagged": "x"}],
     }
-    with pytest.raises(RecipeError, match="selects by tags: score, give tags"):
+    with pytest.raises(RecipeError, match="selects by tags: score, tag with"):
         tamis.run_recipe(recipe, quiet=True)
 
 
@@ -105,7 +105,6 @@ def test_a_run_that_was_labelled_before_there_were_tags(run: HeldRun) -> None:
         )
     before = {3: ["good"], 7: ["bad"], 33: ["good"], 37: ["bad"]}
     assert stored(run) == before
-    assert tamis.select(run.path, {"select": [{"tagged": ["good"]}]}).rows().tolist() == [3, 33]
     tags = Tags(HeldRun(run.path))
     tags.change(rows(1, 3), add=["blurry"])
     assert stored(run) == {**before, 1: ["blurry"], 3: ["blurry", "good"]}
@@ -154,10 +153,8 @@ def test_one_undo_takes_back_one_change_of_many_pairs(run: HeldRun) -> None:
     assert tags.counts() == {"bad": 60, "blurry": 60}
     assert tags.undo().size == 60
     assert stored(run) == {3: ["good"], 50: ["good"]}
-    assert tags.last is not None
     assert tags.undo().tolist() == [3, 50]
     assert stored(run) == {}
-    assert tags.last is None
     with pytest.raises(RecipeError, match="nothing to undo"):
         tags.undo()
 

@@ -120,6 +120,7 @@ def test_a_long_foreign_sentence_is_found_and_a_short_foreign_name_is_not(tmp_pa
         c for c, is_so in captions.items() if is_so
     )
     assert kinds["language"]["sentence"] == "3 captions (37.5 %) are probably not in English."
+    assert [each.caption for each in kinds["short"]["pairs"]] == ["Crème brûlée"]  # the Chinese sentence is not short
     # DataComp's rule takes lid.176 at its word: it drops all but the last.
     rule = {"name": "rule", "select": [{"equals": {"score": "top_language", "value": "en", "missing": "drop"}}]}
     assert np.flatnonzero(tamis.select(run, rule).keep).tolist() == [7]
@@ -127,16 +128,17 @@ def test_a_long_foreign_sentence_is_found_and_a_short_foreign_name_is_not(tmp_pa
 
 def test_one_large_pool_sets_what_size_is_odd(tmp_path: Path) -> None:
     sides = [1000.0] * 7 + [5000, 5001, 200, 199]
-    run = write_run(tmp_path / "run", {"shorter_side": sides})
+    run = write_run(tmp_path / "run", {"shorter_side": sides, "words": [2.0] + [3.0] * 10})
     kinds = {each["ident"]: each for each in sections_of(run, [])["found"]["kinds"]}
     assert [each.row for each in kinds["size"]["pairs"]] == [8]
     assert [each.row for each in kinds["tiny"]["pairs"]] == [10]
+    assert [each.row for each in kinds["short"]["pairs"]] == [0]  # without languages too
 
 
 def test_the_documentation_has_the_precision_of_each_finding() -> None:
     page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
     for ident, trait in TRAITS.items():
-        row = re.search(rf"^\| {re.escape(trait.many)} \|.*$", page, re.MULTILINE)
+        row = re.search(rf"^\| {re.escape(trait.says[1])} \|.*$", page, re.MULTILINE)
         assert row, f"docs/report.md has no row for {ident}"
         if trait.judged is not None:
             right, judged = trait.judged

@@ -51,7 +51,7 @@ def rows_of(seed: int, count: int, *, scored: bool = True) -> list[Row]:
 def table_of(rows: Sequence[Row], block: int = 4) -> Table:
     columns: dict[str, Any] = {name: np.array([row[name] for row in rows], np.float32) for name in "ab"}
     columns |= {name: [row[name] for row in rows] for name in "wh"}
-    columns["tags"] = [TAGS[row["w"]] for row in rows]
+    columns["tagged"] = [TAGS[row["w"]] for row in rows]
     columns |= {name: np.array([row[name] for row in rows], np.float16).reshape(-1, 3) for name in "it"}
     high, low = np.array([row["uid"] for row in rows], np.uint64).reshape(-1, 2).T
     return Table.of(columns, uids=(high, low), block=block)

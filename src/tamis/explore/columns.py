@@ -215,17 +215,20 @@ class View:
             raise RecipeError(f"at most {LONGEST:,} characters of a caption can be searched for: leave some out")
 
 
-def matching(
+def rows_of(
     view: View,
     run: Run,
     subset: Subset,
     having: Callable[[str], Mask],
+    order: U64,
     among: Mask | None = None,
     chosen: Rows | None = None,
-) -> Rows:
-    """Returns all rows of a view, in the order of the run. `having` returns the rows that have a tag.
+    most: int | None = None,
+) -> tuple[Rows, int]:
+    """Returns the first `LISTED` rows of a view in its order, or `most` in the order "row", and the number of all.
 
-    The view is limited to the mask `among` and to the rows `chosen`, which keep their order.
+    `having` returns the rows with a tag. `order`: (rows,) scrambled uids, the random order, which also breaks ties. The
+    view is limited to the mask `among` and to the rows `chosen`, which keep their order if the view's order is "row".
     """
     table = run.table()
     mask = _shown(view, subset)
@@ -239,31 +242,24 @@ def matching(
         _keep_word(table, mask, column, word)
     if view.caption:
         _keep_caption(run, mask, view.caption)
-    return np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
-
-
-def first_rows(view: View, run: Run, subset: Subset, order: U64, rows: Rows) -> Rows:
-    """Returns the first `LISTED` of the rows of a view, in its order.
-
-    `order`: (rows of the run,) scrambled uids, the random order, which also breaks ties. "row" keeps the rows' order.
-    """
-    table = run.table()
+    rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
+    total = int(rows.size)
     first = partial(smallest, rows, ties=order.__getitem__, n=LISTED)
     if view.sort == "row":
-        return rows[:LISTED].copy()  # a copy: a view would keep all rows in memory
+        return rows[: most or LISTED].copy(), total  # a copy: a view would keep all rows in memory
     if view.sort == "random":
-        return first(order[rows])
+        return first(order[rows]), total
     if view.sort == "cut":
         keys, keep = _from_cut(run, subset)[rows], subset.keep[rows]
         sides = (smallest(rows[side], keys[side], order.__getitem__, LISTED) for side in (keep, ~keep))
-        return alternating(*sides)[:LISTED]
+        return alternating(*sides)[:LISTED], total
     check_kind(table, view.column, "number")
     values = whole_column(table, view.column)[rows]
     if view.sort == "score":
-        return first(-values if view.descending else values)
+        return first(-values if view.descending else values), total
     both = alternating(first(values), first(-values))
     _, unique = np.unique(both, return_index=True)
-    return both[np.sort(unique)[:LISTED]]
+    return both[np.sort(unique)[:LISTED]], total
 
 
 def alternating(one: Rows, other: Rows) -> Rows:

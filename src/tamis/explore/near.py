@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,6 @@ from tamis.pool.source import PoolSpec
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import smallest
 from tamis.storage import files
-
-log = logging.getLogger(__name__)
 
 #: Maximum number of rows that a search lists; that a map of principal components shows, and a stored one.
 NEAREST, SAMPLE, MOST = 2_000, 200_000, 5_000_000
@@ -79,13 +77,11 @@ class Near:
         return self._nearest(name, self._embedded(name, TextEmbedding, Captions(), text))[0]
 
     def warm(self) -> None:
-        """Loads the encoder of searches by words, unless it would have to be downloaded."""
-        try:
+        """Loads the encoder of searches by words unless it would be downloaded; what fails, a search reports."""
+        with suppress(Exception):
             name = self._name()
             if is_here(self._run.table().about(name)["settings"]["model"]):
                 self._embedded(name, TextEmbedding, Captions(), "warm")
-        except Exception as error:  # a model may raise anything; the search will report it
-            log.info("the encoder of searches was not loaded: %s", error)
 
     def add_image(self, data: bytes) -> str:
         """Embeds an image file as the pool's images were, and returns its key for `to_image`."""

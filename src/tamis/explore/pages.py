@@ -48,7 +48,7 @@ class Pages:
             ),
             "regions": lambda asked: explorer.regions(_recipes(asked["compared"])),
             "tag": self._tag,
-            "undo_tags": lambda asked: explorer.undo_tags(),
+            "undo_tags": lambda asked: explorer.retag(explorer.tags.undo),
             "suggestions": lambda asked: explorer.suggestions(),
             "pair": self._pair,
             "map": lambda asked: framed(*explorer.map_facts(str(asked["map"]))),
@@ -79,8 +79,10 @@ class Pages:
         if "rows" in asked:
             rows = np.array([self.explorer.check_row(row) for row in asked["rows"]], np.int64)
         else:
-            rows = self.explorer.matching(*_view(asked))
-        return self.explorer.change_tags(rows, _names(asked.get("add", [])), _names(asked.get("remove", [])))
+            unlimited = _view({**asked, "view": {**asked.get("view", {}), "sort": "row"}})
+            rows = self.explorer.view(*unlimited, most=self.rows)[0]
+        add, remove = _names(asked.get("add", [])), _names(asked.get("remove", []))
+        return self.explorer.retag(lambda: self.explorer.tags.change(rows, add=add, remove=remove))
 
     def _pair(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         recipes = [(str(name), _recipe(recipe)) for name, recipe in asked.get("recipes", [])]

@@ -31,23 +31,22 @@ from tamis.explore.columns import (
     containing,
     counted,
     counted_among,
-    first_rows,
     heat,
-    matching,
     places_of,
+    rows_of,
 )
 from tamis.explore.images import TextPainter
 from tamis.explore.layout import names
 from tamis.explore.near import LARGEST, Near
 from tamis.explore.tags import LABEL, Tags, kept_shares
 from tamis.ids import format_uid
-from tamis.math.cuts import LEAST, labelled_cut
+from tamis.math.statistics import LEAST_LABELLED, labelled_cut
 from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, smallest
-from tamis.selectors.tagged import TAGS
+from tamis.selectors.steps import BAD, GOOD, TAGS
 from tamis.storage import explained_errors
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
@@ -214,33 +213,31 @@ class Explorer:
             "kept": heat(across, down, self.choose(recipe).keep).tolist(),
         }
 
-    def view(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> tuple[Rows, int]:
-        """Returns the first rows of a view in its order, and the number of all its rows.
+    def view(
+        self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "", most: int | None = None
+    ) -> tuple[Rows, int]:
+        """Returns the first rows of a view, and the number of all: see `rows_of`.
 
         `compared`: the recipes of its region; `search`: a search or lasso as JSON, see `_search`.
         """
-        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, self.tags.version)
+        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, most, self.tags.version)
 
     def sides(self, rows: Rows, recipe: Recipe) -> dict[str, Any]:
         """Returns how many of some rows a recipe keeps and drops, and its last threshold."""
         subset = self.choose(recipe)
         kept, cut = int(np.count_nonzero(subset.keep[rows])), subset.verdict.ranking
-        ends = {"score": cut.score, "low": cut.low, "high": cut.high} if cut else None
-        return {"counts": [kept, int(rows.size) - kept], "cut": ends}
+        return {"counts": [kept, int(rows.size) - kept], "cut": cut and [cut.score, cut.low, cut.high]}
 
-    def _order_rows(self, asked: View, recipe: str, compared: str, search: str, version: int) -> tuple[Rows, int]:
-        rows = self.matching(asked, json.loads(recipe), json.loads(compared), search)
-        return first_rows(asked, self.run, self.choose(json.loads(recipe)), self.run.order, rows), int(rows.size)
-
-    def matching(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> Rows:
-        """Returns all rows of a view; arguments as in `view`."""
+    def _order_rows(
+        self, asked: View, recipe: str, compared: str, search: str, most: int | None, version: int
+    ) -> tuple[Rows, int]:
         among: Mask | None = None
         if asked.region:
             among = np.ones(len(self.run), bool)
-            for wanted, other in zip(asked.region, compared, strict=True):
+            for wanted, other in zip(asked.region, json.loads(compared), strict=True):
                 among &= self.choose(other).keep == bool(wanted)
-        rows = self._found(search) if search else None
-        return matching(asked, self.run, self.choose(recipe), self.tags.having, among, rows)
+        subset, rows = self.choose(json.loads(recipe)), self._found(search) if search else None
+        return rows_of(asked, self.run, subset, self.tags.having, self.run.order, among, rows, most)
 
     def _search(self, search: str) -> Rows:
         """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
@@ -287,15 +284,8 @@ class Explorer:
             for row, pair in ((row, pairs[row]) for row in rows)
         ]
 
-    def change_tags(self, rows: Rows, add: Sequence[str], remove: Sequence[str]) -> dict[str, Any]:
-        """Adds tags to rows and removes others."""
-        return self._tagged(lambda: self.tags.change(rows, add=add, remove=remove))
-
-    def undo_tags(self) -> dict[str, Any]:
-        """Undoes the last change of tags made through this explorer."""
-        return self._tagged(self.tags.undo)
-
-    def _tagged(self, change: Callable[[], Rows]) -> dict[str, Any]:
+    def retag(self, change: Callable[[], Rows]) -> dict[str, Any]:
+        """Calls `change`, which changes tags; returns the number of its rows, and their tags unless they are many."""
         try:
             rows = change()
         finally:
@@ -307,7 +297,7 @@ class Explorer:
 
     def tag_facts(self) -> dict[str, Any]:
         """Returns each tag with its number of pairs, and the rows that undo changes next: how many, and the first."""
-        last = self.tags.last
+        last = self.tags.changes[-1][0] if self.tags.changes else None
         undo = None if last is None else {"rows": int(last.size), "row": int(last[0])}
         return {"counts": list(self.tags.counts().items()), "undo": undo}
 
@@ -316,16 +306,16 @@ class Explorer:
 
         Of more than `JUDGED` good and bad pairs, as many at random decide.
         """
-        labels, table = self.tags.labels(), self.run.table()
-        rows = np.flatnonzero(np.isfinite(labels))
+        good, cuts = self.tags.having(GOOD), []
+        rows = np.flatnonzero(good | self.tags.having(BAD))
         rows = smallest(rows, self.run.order[rows], self.run.order.__getitem__, JUDGED)
-        good, cuts = labels[rows] == 1, []
         for name in self.numbers:
-            values = whole_column(table, name)[rows].astype(np.float64)
-            there = np.isfinite(values)
-            if (cut := labelled_cut(values[there], good[there])) is not None and cut.gain > 0:
-                cuts.append({"column": name, **asdict(cut), "gain": cut.gain})
-        return {"needed": LEAST, "of": int(rows.size), "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}
+            values = whole_column(self.run.table(), name)[rows].astype(np.float64)
+            kinds = (values[np.isfinite(values) & kind[rows]] for kind in (good, ~good))
+            if (cut := labelled_cut(*kinds)) is not None and cut["gain"] > 0:
+                shares = {key: cut[key] and asdict(cut[key]) for key in ("precision", "recall", "fallout")}
+                cuts.append({**cut, **shares, "column": name})
+        return {"needed": LEAST_LABELLED, "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}
 
     def map_facts(self, name: str) -> Framed:
         """Returns facts of a map, and x, y and row of its points."""

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import atexit
 import hmac
 import json
 import logging
@@ -31,7 +30,6 @@ from tamis.explore.near import LARGEST
 from tamis.explore.pages import Pages
 from tamis.ids import json_ready
 from tamis.reporting.pairs import KIND
-from tamis.store.notebook import framed_page
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -66,8 +64,8 @@ _HEADERS = {
 }
 
 
-def refusal(request: Request, token: str, framed: bool = False) -> tuple[int, str] | None:
-    """Returns status and reason if a request is refused (see the module), else None; `framed`: for a notebook."""
+def refusal(request: Request, token: str, framed: bool) -> tuple[int, str] | None:
+    """Returns status and reason if a request is refused (see the module), else None."""
     headers, path = request.headers, request.url.path
     sent = request.query_params.get("token", "") if path == "/" else path.lstrip("/").partition("/")[0]
     host = headers.get("host", "")
@@ -88,11 +86,8 @@ def refusal(request: Request, token: str, framed: bool = False) -> tuple[int, st
     return None if known else (401, "the token is missing or wrong: open the address that `tamis explore` printed")
 
 
-def application(pages: Pages, token: str, framed: bool = False) -> Starlette:
-    """Returns the ASGI application: `/?token=TOKEN` is the page, `/TOKEN/...` everything else.
-
-    `framed`: pages of this machine, on any port, may show it in a frame.
-    """
+def application(pages: Pages, token: str, framed: Callable[[], bool]) -> Starlette:
+    """Returns the ASGI application: `/?token=TOKEN` is the page, `/TOKEN/...` everything else."""
     try:
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
@@ -104,14 +99,12 @@ def application(pages: Pages, token: str, framed: bool = False) -> Starlette:
 
     web = {entry.name: entry.read_bytes() for entry in (files("tamis.explore") / "web").iterdir() if entry.is_file()}
 
-    policy = _HEADERS["content-security-policy"] + (f"localhost:* {HOST}:*" if framed else "'none'")
-    sent = {**_HEADERS, "content-security-policy": policy}
-
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        refused = refusal(request, token, framed)
+        refused = refusal(request, token, framed())
         response = await answer(request) if refused is None else PlainTextResponse(refused[1], refused[0])
-        for name, value in sent.items():
+        for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
+        response.headers["content-security-policy"] += f"localhost:* {HOST}:*" if framed() else "'none'"
         return response
 
     def index(request: Request) -> Response:
@@ -202,8 +195,6 @@ def _json(found: Any) -> str:
 class Server:
     """Serves the page on a `port` of the loopback interface (0: a free one). `address`: the URL with the token."""
 
-    framed = False
-
     def __init__(self, pages: Pages, *, port: int = 0) -> None:
         try:
             import uvicorn
@@ -221,9 +212,11 @@ class Server:
             raise RunError(message) from error
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{self.port}/?token={token}"
-        self._images = pages.images
+        self.explorer, self._images = pages.explorer, pages.images
+        self._thread: threading.Thread | None = None
+        app = application(pages, token, lambda: self._thread is not None)
         config = uvicorn.Config(
-            application(pages, token, self.framed), log_level="warning", access_log=False, ws="none", lifespan="off",
+            app, log_level="warning", access_log=False, ws="none", lifespan="off",
             server_header=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
@@ -240,6 +233,23 @@ class Server:
         """Makes `serve` return; call it from another thread."""
         self._server.should_exit = True
 
+    def start(self) -> Server:
+        """Serves in a thread, until `close` or the end of Python, a page that notebooks of this machine may frame."""
+        self._thread = threading.Thread(target=self.serve, name="tamis explore", daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stops what `start` started and frees the port. A second call does nothing."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def _repr_html_(self) -> str:
+        style = "width:100%;height:760px;border:1px solid #8884"
+        frame = f'<iframe src="{self.address}" title="The explorer" allow="clipboard-write" style="{style}"></iframe>'
+        return f'{frame}<p><a href="{self.address}" target="_blank" rel="noreferrer">Open it in a tab</a></p>'
+
     def open_browser(self) -> None:
         """Opens the page in a browser, if there is one."""
         try:
@@ -247,28 +257,3 @@ class Server:
                 log.info("there is no browser")
         except (webbrowser.Error, OSError) as error:
             log.warning("no browser can be opened (%s): open the address by hand", error)
-
-
-class NotebookServer(Server):
-    """A server in a thread, for a notebook that shows its page below a cell; `close` or the end of Python stops it."""
-
-    framed = True
-
-    def __init__(self, pages: Pages, *, port: int = 0) -> None:
-        super().__init__(pages, port=port)
-        self.explorer = pages.explorer
-        self._thread = threading.Thread(target=self.serve, name="tamis explore", daemon=True)
-        self._thread.start()
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """Stops the server and frees its port. A second call does nothing."""
-        atexit.unregister(self.close)
-        self.stop()
-        self._thread.join(10)
-
-    def __repr__(self) -> str:
-        return f"The explorer at {self.address}"
-
-    def _repr_html_(self) -> str:
-        return framed_page(self.address)

@@ -162,6 +162,66 @@ def auc(positive: NDArray[Any], negative: NDArray[Any]) -> float:
     return float((below + not_above).mean() / 2 / len(negative))
 
 
+#: Fewest positives and fewest negatives for `labelled_cut`. Of 10 kept of 10, the recall's interval begins at 72 %.
+LEAST_LABELLED = 10
+
+_FOLDS = 10
+
+
+def labelled_cut(positive: Float64s, negative: Float64s, *, draws: int = 200, seed: int = 0) -> dict[str, Any] | None:
+    """Returns the cut that maximises Youden's J, with what it does to scores that it was not chosen from.
+
+    A cut fits the scores it was chosen from too well, so the shares are cross-validated: each score is judged by a cut
+    (value and side) chosen from the other nine tenths. Their intervals are Wilson's.
+
+    Args:
+        positive, negative: (n,) and (m,) finite scores, float32 as float64.
+
+    Returns:
+        `keeps` ("at_least" or "at_most"); `value`; `low` and `high`, its bootstrap interval on the same side; Estimates
+        `precision` (None if nothing is kept), `recall` and `fallout` (share of the negatives that is kept); and `gain`,
+        recall - fallout. None with fewer than `LEAST_LABELLED` of either, or if all scores are equal.
+
+    Source: Youden 1950, "Index for rating diagnostic tests"; Stone 1974, "Cross-validatory choice and assessment of
+    statistical predictions".
+    """
+    kinds = [np.random.default_rng(seed).permutation(kind) for kind in (positive, negative)]
+    if min(map(len, kinds)) < LEAST_LABELLED or np.ptp(np.concatenate(kinds)) == 0:
+        return None
+    kept = np.zeros(2, np.int64)
+    for fold in range(_FOLDS):
+        sign, value = _better_side(*(np.delete(kind, slice(fold, None, _FOLDS)) for kind in kinds))
+        kept += [np.count_nonzero(sign * kind[fold::_FOLDS] >= sign * value) for kind in kinds]
+    hits, false = kept.tolist()
+    recall, fallout = share_interval(hits, len(positive)), share_interval(false, len(negative))
+    sign, value = _better_side(*kinds)
+    cut = bootstrap(lambda *some: sign * youden(*(sign * kind for kind in some))[0], *kinds, draws=draws, seed=seed)
+    return {
+        "keeps": "at_least" if sign > 0 else "at_most", "value": value, "low": cut.low, "high": cut.high,
+        "precision": share_interval(hits, hits + false) if hits + false else None,
+        "recall": recall, "fallout": fallout, "gain": recall.value - fallout.value,
+    }  # fmt: skip
+
+
+def _better_side(positive: Float64s, negative: Float64s) -> tuple[float, float]:
+    """Returns 1 to keep `score >= value` or -1 to keep `score <= value`, and the value."""
+    upwards, downwards = youden(positive, negative), youden(-positive, -negative)
+    return (1.0, upwards[0]) if upwards[1] >= downwards[1] else (-1.0, -downwards[0])
+
+
+def youden(positive: Float64s, negative: Float64s) -> tuple[float, float]:
+    """Returns the value that maximises Youden's J of `score >= value`: the share of the positives minus the share of
+    the negatives that it keeps; and J. The value is the shortest decimal number that separates the same float32 scores.
+    """
+    scores = np.unique(np.concatenate([positive, negative]))[::-1]
+    recall, fallout = (1 - np.searchsorted(np.sort(kind), scores) / len(kind) for kind in (positive, negative))
+    best = int(np.argmax(recall - fallout))
+    lowest, below = scores[best], scores[best + 1] if best + 1 < scores.size else scores[best]
+    shorter = (float(f"{(lowest + below) / 2:.{digits}g}") for digits in range(1, 10))
+    value = next((each for each in shorter if below < np.float32(each) <= lowest), lowest)
+    return float(value), float((recall - fallout)[best])
+
+
 def _centred(values: NDArray[np.floating[Any]]) -> Float64s:
     """Returns ranks shifted to mean 0 and scaled to length 1; empty where all values are equal."""
     ranks = average_ranks(values)

@@ -62,8 +62,8 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri
 #: Maximum number of characters of a text: where its pair is open, and on its card.
 TEXT_MOST, CARD_MOST = 8_000, 200
 
-#: Findings that are shown at once; the rest is folded.
-SHOWN = 7
+#: Findings that are shown with their images at once.
+SHOWN = 6
 
 #: Controls, lone surrogates and non-characters: not allowed in HTML, or not encodable as UTF-8.
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")

@@ -31,7 +31,7 @@ SELECTORS = Register(
         "top_fraction": "steps:TopFraction",
         "top_n": "steps:TopN",
         "equals": "steps:Equals",
-        "tagged": "tagged:Tagged",
+        "tagged": "steps:Tagged",
         "random_fraction": "steps:RandomFraction",
         "clipcov": "clipcov:ClipCov",
         "semdedup": "semdedup:SemDeDup",

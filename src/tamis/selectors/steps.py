@@ -1,4 +1,4 @@
-"""The simple selectors: thresholds, best rows, equal values, random rows, and combinations of other steps.
+"""The simple selectors: thresholds, best rows, equal values, tags, random rows, and combinations of other steps.
 
 A row without a score (null, or an expression that comes out NaN or infinite) is an error, because neither keeping nor
 dropping it silently would be right. A step that says `missing: drop` drops and counts it.
@@ -6,6 +6,7 @@ dropping it silently would be right. A step that says `missing: drop` drops and 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import Float64s, Mask
-from tamis.errors import check_fraction, check_words
+from tamis.errors import RecipeError, check_fraction, check_words, unknown_message
 from tamis.ids import scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.expression import parse
@@ -364,6 +365,67 @@ class Equals:
         list(table.map([self.score], work))
         score = None if is_word else self.score
         return verdict(self, keep, missing & candidates, candidates, f"{self.score} is not {self._listed}", score=score)
+
+
+#: The column of people's tags: a row's tags, sorted and joined; null without a tag.
+TAGS, SEPARATOR = "tagged", ","
+
+#: Two tags that exclude each other. The column `label` has them as 1 and 0.
+GOOD, BAD = "good", "bad"
+
+#: Maximum characters of a tag; invisible characters within words of Persian and within emoji.
+_LONGEST_TAG, _JOINERS = 60, "\u200c\u200d"
+
+
+def tags_in(text: str | None) -> list[str]:
+    """Returns the tags of a cell of the column."""
+    return text.split(SEPARATOR) if text else []
+
+
+def checked_tag(text: Any) -> str:
+    """Returns a tag without surplus spaces, in Unicode's composed form (NFC), or raises RecipeError."""
+    tag = " ".join(unicodedata.normalize("NFC", text).split()) if isinstance(text, str) else ""
+    hidden = any(unicodedata.category(one) in ("Cc", "Cf", "Cs") for one in tag if one not in _JOINERS)
+    if not tag.strip(_JOINERS) or len(tag) > _LONGEST_TAG or hidden or SEPARATOR in tag:
+        what = f"a tag has 1 to {_LONGEST_TAG} characters, no comma and nothing invisible"
+        raise RecipeError(f"{what}, got {str(text)[:80]!r}")
+    return tag
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagged:
+    """Keeps rows that have at least one of some tags, which people gave in `tamis explore`.
+
+    In recipes: `tagged: blurry` or `tagged: [blurry, text]`.
+
+    Attributes:
+        tags: the tag or tags. Each must be on a row of the run, except `good` and `bad`.
+    """
+
+    name: ClassVar[str] = "tagged"
+    reads: ClassVar[frozenset[str]] = frozenset({TAGS})
+    tags: str | tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self._wanted:
+            raise ValueError("tagged needs at least one tag, got an empty list")
+
+    @property
+    def _wanted(self) -> list[str]:
+        return [checked_tag(tag) for tag in ([self.tags] if isinstance(self.tags, str) else self.tags)]
+
+    @property
+    def described(self) -> str:
+        return f"tagged {' or '.join(self._wanted)}"
+
+    def select(self, table: Table) -> Selection:
+        codes, sets = group_codes(table, TAGS)
+        tags, wanted = [tags_in(str(text)) for text in sets], set(self._wanted)
+        known = {GOOD, BAD}.union(*tags)
+        for tag in sorted(wanted - known):
+            raise RecipeError(f"tagged: {unknown_message('tag', tag, known)}")
+        has = np.array([*(not wanted.isdisjoint(each) for each in tags), False])  # the last: of code -1, no tag
+        return verdict(self, has[codes], np.zeros(0, bool), table.candidates(), f"not {self.described}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,11 +47,6 @@ _PAIRS = _TEMPLATES.from_string("""
   <span dir="auto">{{ pair.caption }}</span><br><small>{{ pair.facts }}</small></figcaption></figure>
 {% endfor %}</div>""")
 
-_FRAME = _TEMPLATES.from_string("""
-<iframe src="{{ address }}" title="The explorer of Tamis" allow="clipboard-write"
- style="width:100%;height:760px;border:1px solid #8884"></iframe>
-<p><a href="{{ address }}" target="_blank" rel="noreferrer">Open it in a tab</a></p>""")
-
 _TABLE = _TEMPLATES.from_string("""
 <p><b>{{ title | shown }}</b>: {{ counts }}</p><table>
 <thead><tr>{% for name in names %}<th style="text-align:left">{{ name }}</th>{% endfor %}</tr></thead><tbody>
@@ -99,11 +94,6 @@ def _jpeg(pixels: Pixels, size: int) -> str:
     return base64.b64encode(out.getvalue()).decode()
 
 
-def framed_page(address: str) -> str:
-    """Returns a frame with the explorer's page, and a link for notebooks that show no frames."""
-    return _FRAME.render(address=address)
-
-
 def html_table(title: object, counts: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns a table of rows with the same keys."""
     return _TABLE.render(
@@ -127,11 +117,11 @@ def html_of_run(run: Run) -> str:
     return html_table(f"Run {run.path}", counts, rows)
 
 
-def html_of_funnel(title: str, funnel: Sequence[Mapping[str, Any]], total: int, counts: str = "") -> str:
-    """Returns the steps of a recipe with what each keeps and drops of `total` pairs."""
+def html_of_funnel(title: str, funnel: Sequence[Mapping[str, Any]], kept: int, total: int) -> str:
+    """Returns the steps of a recipe with what each keeps and drops."""
     rows = [{"step": "every pair", "kept": f"{total:,}", "share": "", "dropped": ""}]
     for line in funnel:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
         share = f"{line['kept'] / max(total, 1):.1%}"
         rows.append({"step": line["step"], "kept": f"{line['kept']:,}", "share": share, "dropped": dropped})
-    return html_table(title, counts or f"{rows[-1]['kept']} of {total:,} pairs", rows)
+    return html_table(title, f"{kept:,} of {total:,} pairs ({kept / max(total, 1):.1%})", rows)

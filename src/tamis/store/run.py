@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,7 @@ from tamis.store.table import Table
 if TYPE_CHECKING:
     import pandas
 
-    from tamis.explore.server import NotebookServer
+    from tamis.explore.server import Server
     from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,10 @@ class ScoreSet:
         return parts.read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 
 
+#: The pages that `Run.explore` shows; not in the runs, which worker processes get copies of.
+_PAGES: WeakKeyDictionary[Run, Server] = WeakKeyDictionary()
+
+
 class Run:
     """A run folder, opened for reading. It reads files only when needed, and holds no lock.
 
@@ -98,7 +103,6 @@ class Run:
         self.facts: Mapping[str, Any] = facts
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
-        self._page: NotebookServer | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -108,11 +112,8 @@ class Run:
 
         return html_of_run(self)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_page": None}  # a server stays in its process
-
-    def explore(self, *subsets: str | os.PathLike[str] | Subset, port: int = 0) -> NotebookServer:
-        """Shows the explorer below a notebook's cell. A further call shows a new page and closes the one before.
+    def explore(self, *subsets: str | os.PathLike[str] | Subset, port: int = 0) -> Server:
+        """Shows the explorer below a notebook's cell. A further call closes the page before.
 
         Args:
             subsets: subsets of this run to start from and to compare, as files or objects.
@@ -125,15 +126,15 @@ class Run:
             RunError, DependencyError: as `tamis explore`.
         """
         explore = import_module("tamis.api").explore  # in a layer above this one, since recipes choose the rows
-        if self._page is not None:
-            self._page.close()
-        self._page = explore(self.path, subsets, port=port, partial=self.partial, notebook=True)
-        return self._page
+        if self in _PAGES:
+            _PAGES[self].close()
+        _PAGES[self] = explore(self.path, subsets, port=port, partial=self.partial).start()
+        return _PAGES[self]
 
     @property
     def selected(self) -> list[str]:
         """The uids of the pairs that are tagged, or inside the lasso, in the page that `explore` shows; else none."""
-        return self._page.explorer.selected() if self._page is not None else []
+        return _PAGES[self].explorer.selected() if self in _PAGES else []
 
     # ---- shards ----
 
@@ -345,7 +346,7 @@ class Run:
         several += [full for full in self.columns if full.endswith(f".{name}")]
         if several:
             raise RunError(f"{self.path} has several {name!r}: write {' or '.join(several)}")
-        if name == "tags":
+        if name == "tagged":
             raise RunError(f"no pair of {self.path} has a tag: give tags with `tamis explore`")
         if name.endswith("_embedding"):
             raise RunError(

@@ -51,7 +51,7 @@ class Funnel(list[Mapping[str, Any]]):
     def _repr_html_(self) -> str:
         from tamis.store.notebook import html_of_funnel
 
-        return html_of_funnel("Funnel", self, self[0]["before"] if self else 0)
+        return html_of_funnel("Funnel", self, *((self[-1]["kept"], self[0]["before"]) if self else (0, 0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +98,7 @@ class Subset:
     def _repr_html_(self) -> str:
         from tamis.store.notebook import html_of_funnel
 
-        total = int(self.keep.size)
-        counts = f"{len(self):,} of {total:,} pairs ({len(self) / max(total, 1):.1%})"
-        return html_of_funnel(self.name, self.funnel, total, counts)
+        return html_of_funnel(self.name, self.funnel, len(self), self.keep.size)
 
     def __and__(self, other: Subset) -> Subset:
         """Returns the rows in both subsets: see `combined`."""

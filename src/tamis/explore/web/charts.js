@@ -126,10 +126,7 @@ export class ScoresPane {
     this.cell ??= [0, 0];
     draw();
     canvas.addEventListener("pointermove", (event) => look(cell(event)));
-    canvas.addEventListener("click", (event) => {
-      look(cell(event));
-      open();
-    });
+    canvas.addEventListener("click", (event) => { look(cell(event)); open(); });
     canvas.addEventListener("keydown", (event) => {
       const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] }[event.key];
       if (by) look([this.cell[0] + by[0], this.cell[1] + by[1]]);

@@ -287,15 +287,14 @@ export class Grid {
   }
 }
 
-/** What is on the two sides of a cut. */
+/** What is on the two sides of a cut: [score, lowest, highest]. */
 function headings(cut) {
-  const near = (kept) => {
-    if (!cut) return "";
-    const [low, high] = [cut.low, cut.high].map((end) => end !== null);
-    const where = low && high ? (kept ? "just inside" : "just outside") : low === kept ? "just above" : "just below";
-    return [": ", foreign(cut.score), ` ${where} ${[cut.low, cut.high].filter((end) => end !== null).map(short).join(" to ")}`];
-  };
-  return [["Kept", "kept", true], ["Dropped", "dropped", false]].map(([text, kind, kept]) => h("p", { class: kind }, h("strong", null, text), near(kept)));
+  const [score, ...ends] = cut ?? [];
+  const limits = ends.filter((end) => end !== null);
+  return ["kept", "dropped"].map((kind) => {
+    const way = limits.length === 2 ? { kept: "inside", dropped: "outside" }[kind] : (ends[0] === null) === (kind === "dropped") ? "above" : "below";
+    return h("p", { class: kind }, h("strong", null, kind), cut ? [": ", foreign(score), ` just ${way} ${limits.map(short).join(" to ")}`] : null);
+  });
 }
 
 /** The name of a card for screen readers. */

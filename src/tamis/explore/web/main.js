@@ -167,6 +167,7 @@ document.addEventListener("keydown", (event) => {
   }[(event.ctrlKey || event.metaKey) && event.key === "z" ? "u" : event.ctrlKey || event.metaKey || event.altKey ? "" : event.key];
   // Letters are keys where the pairs, or an opened pair, have the focus. Elsewhere the user may be typing.
   const opened = panel?.box.open && !event.target.matches("input, select, textarea");
+  if (opened && ["ArrowLeft", "ArrowRight"].includes(event.key)) grid.move(event.key === "ArrowLeft" ? -1 : 1);
   if (!grid?.box.contains(event.target) && !opened) {
     if (act && event.target === document.body) say("The keys work once the pairs have the focus: press Tab, or click between the pairs");
   } else if (act) {

@@ -68,9 +68,10 @@ export class TagBar {
   /** What the recipe keeps of the good and bad pairs, and the cuts that separate them best. */
   async suggest(found) {
     const { good, bad } = found.labels;
-    const part = (kind, name) => (kind.of ? `${count(kind.kept)} of ${count(kind.of)} ${name}${Math.max(good.of, bad.of) < 5 ? "" : ` (${range(kind.share.slice(1))})`}` : "");
-    const line = good.of || bad.of ? h("p", null, "This recipe keeps ", [part(good, "good"), part(bad, "bad")].filter(Boolean).join(" and "), ".") : null;
-    if (!line) return fill(this.cuts);
+    const all = (kind) => kind?.n ?? 0;
+    const part = (kind, name) => (kind ? `${count(kind.kept)} of ${count(kind.n)} ${name}${kind.n < 5 ? "" : ` (${range([kind.low, kind.high])})`}` : "");
+    if (!good && !bad) return fill(this.cuts);
+    const line = h("p", null, "This recipe keeps ", [part(good, "good"), part(bad, "bad")].filter(Boolean).join(" and "), ".");
     let offers;
     try {
       offers = await this.asks();
@@ -79,7 +80,7 @@ export class TagBar {
     }
     if (!offers) return undefined; // a newer question is on its way
     const { cuts, needed } = offers;
-    if (Math.min(good.of, bad.of) < needed) return fill(this.cuts, line, h("p", { class: "quiet" }, `Too few for a cut: it needs ${needed} good and ${needed} bad pairs (keys g and b), there are ${count(good.of)} and ${count(bad.of)}.`));
+    if (Math.min(all(good), all(bad)) < needed) return fill(this.cuts, line, h("p", { class: "quiet" }, `Too few for a cut: it needs ${needed} good and ${needed} bad pairs (keys g and b), there are ${count(all(good))} and ${count(all(bad))}.`));
     if (!cuts.length) return fill(this.cuts, line, h("p", { class: "quiet" }, "No score separates good from bad."));
     return fill(this.cuts, line, h("ul", { class: "suggestions" }, cuts.slice(0, 3).map((cut) => this.offer(cut))),
       h("p", { class: "quiet" }, "These cuts maximise the share of the good minus the share of the bad that they keep (Youden's J). Precision and recall are of pairs that the cut was not chosen from (10-fold cross-validation); in brackets and for the cut, 95 % intervals."));

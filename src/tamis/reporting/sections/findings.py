@@ -49,54 +49,61 @@ ODD_SIZE = 5
 class Trait:
     """What a finding is about: the words of its sentence, and whether a pair `holds` it (None: found in another way).
 
-    The sentence counts the `noun` and ends with `one` or `many`. Cards show the first of `columns`. `judged`: how many
-    flagged pairs of real pools were right, of how many that were checked by eye; None for a plain measure. `relative`:
-    `holds` also gets the median of the first column.
+    The sentence counts the `noun` and ends with what it `says` of one or of several. Cards show the first of `columns`.
+    `holds` gets `columns`, `optional` ones (None in a run without them), and if `relative` the median of the first.
+    `judged`: how many flagged pairs were right, of how many checked by eye; None for a plain measure.
     """
 
     noun: str
-    one: str
-    many: str
+    says: tuple[str, str]
     rule: str
     columns: tuple[str, ...] = ()
     holds: Callable[..., Mask] | None = None
+    optional: tuple[str, ...] = ()
     relative: bool = False
     judged: tuple[int, int] | None = None
 
 
-def _another_language(top: Any, other: Any, english: Any, words: Any, characters: Any) -> Mask:
+def _unspaced(top: Any, other: Any, characters: Any) -> Mask:
+    """Returns which captions are a sentence in a language without spaces."""
     top = top if top.type == pa.string() else top.cast(pa.string())
     unspaced = pc.is_in(top, pa.array(UNSPACED)).to_numpy(zero_copy_only=False)
-    one_word = unspaced & (english < ENGLISH_UNSPACED) & (characters >= ENOUGH_CHARACTERS)
-    found: Mask = (other >= OTHER) & (one_word | (english < ENGLISH) & (words >= ENOUGH_WORDS))
+    found: Mask = unspaced & (other >= OTHER) & (characters >= ENOUGH_CHARACTERS)
     return found
+
+
+def _another_language(top: Any, other: Any, characters: Any, english: Any, words: Any) -> Mask:
+    found: Mask = (other >= OTHER) & (english < ENGLISH) & (words >= ENOUGH_WORDS)
+    found |= _unspaced(top, other, characters) & (english < ENGLISH_UNSPACED)
+    return found
+
+
+def _short(words: Any, *unspaced: Any) -> Mask:
+    short: Mask = words < WORDS
+    return short if any(column is None for column in unspaced) else short & ~_unspaced(*unspaced)
 
 
 #: Name in `report.json` and in links -> trait.
 TRAITS: Mapping[str, Trait] = {
     "language": Trait(
         noun="caption",
-        one="is probably not in English",
-        many="are probably not in English",
-        rule=f"another language has a probability of {OTHER:.0%} or more, also in lower case, English less than "
-        f"{ENGLISH:.0%}, and there are {ENOUGH_WORDS} words or more (in a language without spaces: "
-        f"{ENGLISH_UNSPACED:.0%}, {ENOUGH_CHARACTERS} characters)",
-        columns=("top_language", "other_language", "english", "words", "characters"),
+        says=("is probably not in English", "are probably not in English"),
+        rule=f"probability of another language {OTHER:.0%} or more, of English below {ENGLISH:.0%}; {ENOUGH_WORDS} "
+        f"words or more (without spaces: below {ENGLISH_UNSPACED:.0%}, {ENOUGH_CHARACTERS} characters)",
+        columns=("top_language", "other_language", "characters", "english", "words"),
         holds=_another_language,
         judged=(131, 147),
     ),
     "tiny": Trait(
         noun="image",
-        one="is tiny",
-        many="are tiny",
+        says=("is tiny", "are tiny"),
         rule=f"the shorter side has fewer than {SHORTER_SIDE} pixels",
         columns=("shorter_side",),
         holds=lambda side: side < SHORTER_SIDE,
     ),
     "hidden": Trait(
         noun="image",
-        one="is a single colour once transparency is ignored",
-        many="are a single colour once transparency is ignored",
+        says=("is a single colour once transparency is ignored", "are a single colour once transparency is ignored"),
         rule="such as black line art on a transparent background: tamis score --transparency white shows it on white",
         columns=("content_hidden",),
         holds=lambda hidden: hidden == 1,
@@ -104,18 +111,16 @@ TRAITS: Mapping[str, Trait] = {
     ),
     "size": Trait(
         noun="image",
-        one="has an odd size",
-        many="have an odd size",
-        rule=f"the shorter side is over {ODD_SIZE} times as long, or as short, as the median of this pool; not tiny",
+        says=("has an odd size", "have an odd size"),
+        rule=f"the shorter side is over {ODD_SIZE} times as long, or as short, as the median; not tiny",
         columns=("shorter_side",),
         holds=lambda side, median: (side > ODD_SIZE * median) | ((side < median / ODD_SIZE) & (side >= SHORTER_SIDE)),
         relative=True,
     ),
     "dark": Trait(
         noun="image",
-        one="is dark",
-        many="are dark",
-        rule=f"the mean brightness is below {DARK:.0%}, that of the brightest parts below {DARK_PARTS:.0%}; no drawing",
+        says=("is dark", "are dark"),
+        rule=f"brightness below {DARK:.0%} on average, below {DARK_PARTS:.0%} in the brightest parts; no drawing",
         columns=("brightness", "brightest", "entropy", "transparent"),
         holds=lambda mean, parts, entropy, transparent: (
             (mean < DARK) & (parts < DARK_PARTS) & (entropy > ENTROPY) & (transparent < OPAQUE)
@@ -124,17 +129,15 @@ TRAITS: Mapping[str, Trait] = {
     ),
     "bright": Trait(
         noun="image",
-        one="is nearly white",
-        many="are nearly white",
-        rule=f"the mean brightness is above {BRIGHT:.0%}: overexposed, or a drawing or product on white",
+        says=("is nearly white", "are nearly white"),
+        rule=f"brightness above {BRIGHT:.0%} on average: overexposed, or a drawing or product on white",
         columns=("brightness", "one_colour", "transparent"),
         holds=lambda mean, colour, transparent: (mean > BRIGHT) & (colour <= ONE_COLOUR) & (transparent < OPAQUE),
         judged=(139, 142),
     ),
     "plain": Trait(
         noun="image",
-        one="is almost one colour",
-        many="are almost one colour",
+        says=("is almost one colour", "are almost one colour"),
         rule=f"one colour fills more than {ONE_COLOUR:.0%} of it",
         columns=("one_colour", "transparent"),
         holds=lambda colour, transparent: (colour > ONE_COLOUR) & (transparent < OPAQUE),
@@ -142,9 +145,8 @@ TRAITS: Mapping[str, Trait] = {
     ),
     "blurred": Trait(
         noun="image",
-        one="may be blurred",
-        many="may be blurred",
-        rule="no edge is sharp, at 512 pixels on the longer side; no drawing",
+        says=("may be blurred", "may be blurred"),
+        rule="no edge is sharp at 512 pixels; no drawing",
         columns=("sharpest", "entropy", "transparent"),
         holds=lambda sharpest, entropy, transparent: (
             (sharpest < SHARPEST) & (entropy > ENTROPY) & (transparent < OPAQUE)
@@ -153,24 +155,22 @@ TRAITS: Mapping[str, Trait] = {
     ),
     "elongated": Trait(
         noun="image",
-        one="is long and thin",
-        many="are long and thin",
+        says=("is long and thin", "are long and thin"),
         rule=f"the longer side is more than {ASPECT_RATIO} times the shorter one",
         columns=("aspect_ratio",),
         holds=lambda ratio: ratio > ASPECT_RATIO,
     ),
     "short": Trait(
         noun="caption",
-        one="is short",
-        many="are short",
+        says=("is short", "are short"),
         rule=f"fewer than {WORDS} words",
         columns=("words",),
-        holds=lambda words: words < WORDS,
+        optional=("top_language", "other_language", "characters"),
+        holds=_short,
     ),
     "spelt": Trait(
         noun="image",
-        one="shows text that repeats part of its caption",
-        many="show text that repeats part of their caption",
+        says=("shows text that repeats part of its caption", "show text that repeats part of their caption"),
         rule=f"text in the image shares {SHARED} or more consecutive characters with the caption",
         columns=("text_match",),
         holds=lambda shared: shared >= SHARED,
@@ -178,9 +178,8 @@ TRAITS: Mapping[str, Trait] = {
     ),
     "copies": Trait(
         noun="image",
-        one="is a near-copy of another",
-        many="are near-copies of another",
-        rule="their perceptual hashes differ in a few bits and their thumbnails agree; the one to keep is not counted",
+        says=("is a near-copy of another", "are near-copies of another"),
+        rule="hashes within a few bits, and thumbnails agree; the one to keep is not counted",
         judged=(139, 139),
     ),
 }
@@ -190,7 +189,6 @@ def found(context: Context) -> Facts | None:
     """Returns the findings, the most frequent first, and groups of `repeated` images; None if there are none."""
     columns = {context.run.columns[name][0]: name for name in reversed([*context.numbers, *context.words])}
     asked = {ident: trait for ident, trait in TRAITS.items() if trait.holds and set(trait.columns) <= set(columns)}
-
     medians = {
         ident: [context.histograms[columns[trait.columns[0]]].quantiles[0.5]]
         for ident, trait in asked.items() if trait.relative
@@ -198,13 +196,17 @@ def found(context: Context) -> Facts | None:
 
     def masks(values: Mapping[str, Any]) -> dict[str, Mask]:
         return {
-            ident: trait.holds(*(values[columns[name]] for name in trait.columns), *medians.get(ident, ()))
+            ident: trait.holds(
+                *(values.get(columns.get(name, "")) for name in trait.columns + trait.optional), *medians.get(ident, ())
+            )
             for ident, trait in asked.items()
             if trait.holds
         }
 
-    needed = list(dict.fromkeys(columns[name] for trait in asked.values() for name in trait.columns))
-    found = first_of_each(context.table, needed, masks, context.order, _SHOWN) if asked else {}
+    needed = {
+        columns[name]: None for each in asked.values() for name in each.columns + each.optional if name in columns
+    }
+    found = first_of_each(context.table, list(needed), masks, context.order, _SHOWN) if asked else {}
     repeats, repeated = _repeated(context)
     members = [row for groups in repeated[:1] for group in groups["groups"] for row in group["rows"][:2]]
     found["copies"] = repeats, members[:_SHOWN]
@@ -225,7 +227,7 @@ def _finding(ident: str, rows: int, of: int, columns: Mapping[str, str], pairs: 
     trait = TRAITS[ident]
     return {
         "ident": ident,
-        "sentence": f"{plural(rows, trait.noun)} ({share(rows, of)}) {trait.one if rows == 1 else trait.many}.",
+        "sentence": f"{plural(rows, trait.noun)} ({share(rows, of)}) {trait.says[rows != 1]}.",
         "rule": trait.rule,
         "rows": rows,
         "share": rows / of,
