@@ -98,7 +98,7 @@ export class MapView {
   controls(name, by) {
     const pick = (id, label, entries, chosen, set) => h("select", { id, "aria-label": label, change: (event) => change({ map: set(event.target.value) }) },
       entries.map(([value, text]) => h("option", { value, ...(value === chosen ? { selected: true } : {}) }, text)));
-    const press = (id, text, title, click, pressed) => h("button", { type: "button", id, title, "aria-label": title, "aria-pressed": pressed, click }, text);
+    const press = (id, text, title, click, pressed) => h("button", { type: "button", id, title, "aria-label": text.length > 1 ? null : title, "aria-pressed": pressed, click }, text);
     fill(this.bar,
       pick("map-of", "Which map", this.facts.maps.map((map) => [map.name, `${map.name} (${map.method})`]), name, (value) => [value, by]),
       h("label", { class: "field" }, "Colour ", pick("map-by", "Colour by", this.ways(), by, (value) => [name, value])),
