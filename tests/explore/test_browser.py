@@ -502,13 +502,18 @@ def test_it_opens_on_the_pairs_next_to_the_cut_of_its_subset(tab: Any, run_folde
 
 def test_without_a_subset_it_offers_the_recipes_that_fit(tab: Any, page: Page) -> None:
     opened(tab, page)
-    expect(tab.locator(".fits")).to_contain_text("random")
     run = tamis.open_run(page.run)
     share = f"keeps {round(100 * len(tamis.select(run, 'distinct')) / 60)} %"
     expect(tab.locator(".fits li", has_text="distinct")).to_contain_text(share)
     expect(tab.locator(".fits li", has_text="distinct")).to_contain_text("One of each image.")
     text = tab.inner_text("#head") + tab.inner_text("#recipe")
     assert text.count("60") == 1
+    tab.fill("#caption", "boat")  # what was asked for has the room
+    tab.press("#caption", "Enter")
+    expect(tab.locator(".fits")).to_have_count(0)
+    assert focused(tab) == "caption"
+    tab.fill("#caption", "")
+    tab.press("#caption", "Enter")
     tab.locator(".fits button", has_text="distinct").press("Enter")
     shows(tab, len(tamis.select(run, "distinct")))
     expect(tab.locator(".sides .dropped")).to_be_visible()

@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
-import { now, change, listen, read, begin, active, comparable, isEmpty } from "./state.js";
+import { now, change, listen, read, begin, active, comparable, isEmpty, isUntouched } from "./state.js";
 import { RecipePane, fitting, shapeOf, startOf } from "./recipe.js";
 import { ScoresPane } from "./charts.js";
 import { Grid, Controls, gridQuestion } from "./grid.js";
@@ -93,7 +93,7 @@ async function drawView() {
     else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
     else if (now().view === "copies") await copies(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
-    else if (isEmpty()) await fitting(parts.above, facts);
+    else if (isUntouched()) await fitting(parts.above, facts);
     else fill(parts.above);
   } catch (error) {
     fill(parts.above, h("p", { class: "problem" }, error.message));
@@ -123,7 +123,7 @@ listen(async (state, before) => {
   }
   if (recipeChanged && found) tags.suggest(found);
   if (changed("tags")) tags.draw();
-  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso", "map"))) drawView();
+  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso", "map") || (state.view === "grid" && changed(...FILTERS)))) drawView();
   if (changed("pair")) panel.show(state.pair);
 });
 

@@ -34,10 +34,10 @@ const SLOW = /clipcov|semdedup|image_based/;
 
 /** The recipes that fit the run, each with the share that it keeps: shown while the recipe has no step. */
 export async function fitting(place, facts) {
-  const some = facts.recipes.filter((entry) => entry.start && entry.name !== "no-filter");
+  const some = facts.recipes.filter((entry) => entry.start && !["no-filter", "random"].includes(entry.name));
   const shares = some.map(() => h("span", { class: "number" }));
   const list = h("ul", { class: "fits" }, some.map((entry, number) => h("li", null,
-    h("button", { type: "button", id: `fit-${number}`, click: () => change(starting(entry)) },
+    h("button", { type: "button", id: `fit-${number}`, title: entry.about, click: () => change(starting(entry)) },
       h("b", null, foreign(entry.name)), shares[number], h("span", { class: "about" }, entry.about?.match(/^.*?\.(?=\s|$)/s)?.[0] ?? "A saved subset.")))));
   fill(place, h("h3", null, some.length ? "Recipes that fit this run: choose one to see what it keeps and drops" : "No recipe fits this run yet"), list);
   for (const [number, entry] of some.entries()) {

@@ -37,8 +37,8 @@ ENGLISH, OTHER, ENOUGH_WORDS = 0.02, 0.6, 5
 #: Languages written without spaces, where one word may be a sentence: the limits of English and of characters there.
 UNSPACED, ENGLISH_UNSPACED, ENOUGH_CHARACTERS = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo"), 0.05, 8
 
-#: Limits on images, the last in medians of the pool. With CleanVision's, dark and bright images of real pools were drawings, and blurred ones
-#: had a shallow depth of field.
+#: Limits on images, the last in medians of the pool. With CleanVision's, dark and bright images of real pools were
+#: drawings, and blurred ones had a shallow depth of field.
 DARK, DARK_PARTS, BRIGHT, ONE_COLOUR, SHARPEST, ENTROPY, OPAQUE, ODD_SIZE = 0.15, 0.7, 0.95, 0.95, 0.35, 3, 0.1, 5
 
 
