@@ -71,6 +71,7 @@ export class MapView {
       fill(this.told, "Reading the map …");
       const [found, bytes, start] = await ask("map", { map: name });
       if (question !== this.question) return;
+      if (this.found) this.show(-1);
       const column = (Kind, number) => new Kind(bytes, start + 4 * number * found.points, found.points);
       Object.assign(this, { found, x: column(Float32Array, 0), y: column(Float32Array, 1), rows: column(Uint32Array, 2), codes: new Uint8Array(found.points), names: [], key: "", budget: found.points });
       this.fit(true);
@@ -325,7 +326,8 @@ export class MapView {
   }
 
   keep(points) {
-    change({ lasso: points ? { map: this.found.name, points } : null });
+    if (points || now().lasso) change({ lasso: points && { map: this.found.name, points } });
+    else this.drawOver();
   }
 
   listen() {
