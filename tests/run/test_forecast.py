@@ -77,7 +77,7 @@ def test_it_is_said_first_costs_no_second_load_and_changes_no_result(
     names = ["caption_length", "image_hash"]
     tamis.score(pool, run=tmp_path / "a", signals=names, engine=Local(workers))
     said = shown.getvalue().splitlines()
-    assert said[0] == f"3 files, the first {pool / '00000.tar'}: tars; captions: txt"
+    assert said[0] == f"3 tars, the first {pool / '00000.tar'}; captions: txt"
     assert said[1].startswith("about 0 s for 21 pairs: ")
     assert set(loads.values()) == {1}
     tamis.score(pool, run=tmp_path / "b", signals=names, quiet=True)

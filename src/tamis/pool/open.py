@@ -95,9 +95,10 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
         if url in named and url not in urls:  # other files in a folder or glob are ignored
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
     stems = shard_names(urls, names)
-    about = urls[0] if len(urls) == 1 else f"{len(urls):,} files, the first {urls[0]}"
+    what = {"webdataset": "tars", "table": "tables"}.get(kind, "files of DataComp's metadata")
+    about = f"{len(urls):,} {what}, the first {urls[0]}" if len(urls) > 1 else urls[0]
     if kind == "webdataset":
-        about += f": tars; captions: {spec.caption or 'txt'}"
+        about += f"; captions: {spec.caption or 'txt'}"
         shards = tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls)
         return Pool(spec=spec, kind=kind, shards=shards, about=about)
     if kind == "datacomp":
@@ -105,11 +106,11 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
             raise PoolError(f"{urls[0]} is DataComp's metadata, with one caption for each image: leave out 'captions'")
         from tamis.pool.datacomp import metadata_pool
 
-        return replace(metadata_pool(spec, {url: stems[url] for url in urls}), about=f"{about}: DataComp's metadata")
+        return replace(metadata_pool(spec, {url: stems[url] for url in urls}), about=about)
     from tamis.pool.table import table_shards
 
     rows = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
-    about += f": tables; images: {rows[0].image or 'none'}; captions: {rows[0].caption}"
+    about += f"; images: {rows[0].image or 'none'}; captions: {rows[0].caption}"
     return Pool(spec=spec, kind=kind, shards=rows, has_images=rows[0].image is not None, about=about)
 
 
