@@ -200,7 +200,7 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_can_be_undone(tab: Any
     tab.keyboard.press("Control+z")
     tab.wait_for_selector("[data-row='3'] .label", state="detached")
     assert tags_of(tagged) == {2: "good"}
-    tab.click("#undo-tags:has-text('pair 2')")
+    tab.click("#undo-tags:has-text('Undo: pair 2')")
     tab.wait_for_selector("[data-row='2'] .label", state="detached")
     expect(tab.locator("#undo-tags")).to_be_hidden()
     tab.focus(".grid")
@@ -248,8 +248,9 @@ def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagge
     assert tab.locator("#tag-list option").evaluate_all("all => all.map((one) => [one.value, one.label])") == [
         ["blurry", "3 pairs"]
     ]
-    # By keys: Space, Shift with arrows beyond what is loaded, Escape, all.
-    tab.focus(".grid")
+    # By keys: Space, Shift with arrows, Escape, all.
+    tab.keyboard.press("Escape")
+    expect(tab.locator(".grid")).to_be_focused()
     tab.keyboard.press("Escape")
     selected("The framed pair")
     tab.keyboard.press("Home")
@@ -266,7 +267,10 @@ def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagge
     selected("The framed pair")
     tab.click(".tags button:has-text('blurry')")
     tab.wait_for_selector("main > .told:has-text('57 pairs')")
-    tab.focus(".grid")
+    tab.click("#select-all")
+    expect(tab.locator(".grid")).to_be_focused()
+    selected("57 pairs selected")
+    tab.keyboard.press("Escape")
     tab.keyboard.press("Control+a")
     selected("57 pairs selected")
     tab.fill("#tag", "sharp")
@@ -280,7 +284,7 @@ def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagge
     tab.click("#add")
     shows(tab, 57)
     expect(tab.locator("#recipe pre")).to_contain_text("tagged:")
-    tab.click("#undo-tags:has-text('57 pairs')")
+    tab.click("#undo-tags:has-text('Undo: 57 pairs')")
     tab.wait_for_selector("text=unknown tag 'sharp'")
     assert len(tags_of(tagged)) == 4
 

@@ -27,10 +27,7 @@ function add(element, children) {
 
 const FOCUSABLE = "button:not(:disabled), select, input, [tabindex]";
 
-/**
- * Replaces the children of an element. Focus and caret move to the new element with the same `id`; without one, to the
- * element in the same place, or to the pane. Else the focus would be lost, and the next Tab would start at the top.
- */
+/** Replaces the children of an element. Focus and caret move to the new element with the same `id`, or in the same place, or to the pane. */
 export function fill(element, ...children) {
   const before = element.contains(document.activeElement) ? document.activeElement : null;
   const caret = before && "selectionStart" in before ? [before.selectionStart, before.selectionEnd] : [null];

@@ -43,14 +43,7 @@ export class Grid {
     this.shownFor = about;
     this.box.setAttribute("aria-busy", "true");
     if (now().near) fill(this.told, h("span", { class: "busy" }), "Looking for images ", like(now().near), " …");
-    let found;
-    let problem = "";
-    try {
-      found = await ask("rows", { ...this.about(), start: 0, count: PAGE });
-    } catch (error) {
-      found = { cards: [], total: 0, listed: 0, sides: null };
-      problem = error.message;
-    }
+    const found = await ask("rows", { ...this.about(), start: 0, count: PAGE }).catch((error) => ({ cards: [], total: 0, listed: 0, problem: error.message }));
     if (question !== this.question) return; // a newer question is on its way
     this.box.removeAttribute("aria-busy");
     this.pages.clear();
@@ -58,7 +51,7 @@ export class Grid {
     this.total = found.total;
     this.listed = found.listed;
     this.sides = found.sides?.counts.every(Boolean) ? found.sides.counts : null;
-    fill(this.told, problem || `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
+    fill(this.told, found.problem ?? `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
       found.total > found.listed ? `, the first ${count(found.listed)} of this order can be scrolled through` : "");
     fill(this.heads, headings(found.sides?.cut));
     this.lay(true);
@@ -210,6 +203,7 @@ export class Grid {
   }
 
   all() {
+    this.box.focus({ preventScroll: true });
     this.every = this.total > 0;
     this.begin(this.cursor);
   }

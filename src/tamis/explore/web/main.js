@@ -148,6 +148,7 @@ async function retag(name, about, what) {
     return false;
   }
   facts.tags = said.tags;
+  tags.offers = null;
   tags.draw();
   const opened = panel.found?.row;
   if (said.rows) grid.tagged(said.rows);

@@ -43,13 +43,10 @@ export async function fitting(place, facts) {
   for (const [number, entry] of some.entries()) {
     if (!list.isConnected) return;
     if (SLOW.test(JSON.stringify(entry.recipe)) && facts.rows > 100_000) continue;
-    try {
-      // Without `signals`: the server would warn of each model that is not the recipe's own.
-      entry.kept ??= (await ask("choose", { recipe: { ...entry.recipe, signals: undefined } })).kept;
-      fill(shares[number], `keeps ${percent(entry.kept, facts.rows)}`, h("i", { style: { width: `${(100 * entry.kept) / facts.rows}%` } }));
-    } catch {
-      shares[number].closest("li").remove(); // it needs a file or a setting
-    }
+    // Without `signals`: the server would warn of each model that is not the recipe's own.
+    entry.kept ??= (await ask("choose", { recipe: { ...entry.recipe, signals: undefined } }).catch(() => null))?.kept;
+    if (entry.kept === undefined) shares[number].closest("li").remove(); // it needs a file or a setting
+    else fill(shares[number], `keeps ${percent(entry.kept, facts.rows)}`, h("i", { style: { width: `${(100 * entry.kept) / facts.rows}%` } }));
   }
 }
 

@@ -1,7 +1,7 @@
 // Tags: the bar below the grid, the tags in use, the form that an opened pair has too, and the cuts that good and bad pairs suggest.
 
 import { h, fill, foreign, count, percent, say } from "./dom.js";
-import { ask, newest } from "./ask.js";
+import { ask } from "./ask.js";
 import { now, change } from "./state.js";
 import { nameOf, settingsOf } from "./recipe.js";
 
@@ -29,15 +29,16 @@ export class TagBar {
     this.facts = facts;
     this.grid = grid;
     this.input = tagForm("tag", facts, tag);
+    this.input.box.addEventListener("keydown", (event) => { if (event.key === "Escape") grid.box.focus(); });
     this.target = h("span", { class: "target", role: "status" });
     this.all = h("button", { id: "select-all", type: "button", title: "Ctrl+A in the grid", click: () => grid.all() });
     this.none = h("button", { id: "select-none", type: "button", title: "Escape in the grid", click: () => grid.clear() }, "Clear");
-    this.undo = h("button", { id: "undo-tags", type: "button", title: "u, Ctrl+Z", click: undo });
+    this.undo = h("button", { id: "undo-tags", type: "button", title: "Undo the last change of tags (u, Ctrl+Z)", click: undo });
     this.list = h("ul", { class: "filters", "aria-label": "Show pairs by tag" });
-    this.cuts = h("div", { class: "cuts" });
-    this.bar = h("section", { class: "bar tag-bar", "aria-label": "Tag pairs" }, this.target, this.input.form, this.all, this.none, this.undo);
+    this.cuts = h("details", { class: "cuts", open: matchMedia("(min-width: 62rem)").matches });
+    this.offers = null; // an answer about the tags as they are
+    this.bar = h("section", { class: "bar tag-bar", "aria-label": "Tag pairs" }, this.target, this.all, this.none, this.input.form, this.undo);
     this.box = h("section", { class: "tags", "aria-label": "Tags" }, this.list, this.cuts);
-    this.asks = newest(() => ask("suggestions"));
     grid.selected = () => this.draw();
   }
 
@@ -51,7 +52,7 @@ export class TagBar {
     this.all.disabled = !grid.total || grid.every;
     this.none.disabled = !grid.size;
     this.undo.hidden = !undo;
-    if (undo) fill(this.undo, `Undo the tags of ${undo.rows === 1 ? `pair ${count(undo.row)}` : pairs(undo.rows)}`);
+    if (undo) fill(this.undo, `Undo: ${undo.rows === 1 ? `pair ${count(undo.row)}` : pairs(undo.rows)}`);
     this.input.draw();
     // A click shows the pairs with the tag, a second one those without it, a third one all.
     const pick = (tag, text) => {
@@ -71,14 +72,10 @@ export class TagBar {
     const all = (kind) => kind?.n ?? 0;
     const part = (kind, name) => (kind ? `${count(kind.kept)} of ${count(kind.n)} ${name}${kind.n < 5 ? "" : ` (${range([kind.low, kind.high])})`}` : "");
     if (!good && !bad) return fill(this.cuts);
-    const line = h("p", null, "This recipe keeps ", [part(good, "good"), part(bad, "bad")].filter(Boolean).join(" and "), ".");
-    let offers;
-    try {
-      offers = await this.asks();
-    } catch (error) {
-      return say(error.message, true);
-    }
-    if (!offers) return undefined; // a newer question is on its way
+    const line = h("summary", null, "This recipe keeps ", [part(good, "good"), part(bad, "bad")].filter(Boolean).join(" and "), ".");
+    const asked = (this.offers ??= ask("suggestions"));
+    const offers = await asked.catch((error) => say(error.message, true));
+    if (!offers || asked !== this.offers) return undefined; // there are other tags now
     const { cuts, needed } = offers;
     if (Math.min(all(good), all(bad)) < needed) return fill(this.cuts, line, h("p", { class: "quiet" }, `Too few for a cut: it needs ${needed} good and ${needed} bad pairs (keys g and b), there are ${count(all(good))} and ${count(all(bad))}.`));
     if (!cuts.length) return fill(this.cuts, line, h("p", { class: "quiet" }, "No score separates good from bad."));
