@@ -245,6 +245,7 @@ def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagge
     tab.keyboard.press("Enter")
     tab.wait_for_selector("#card-4 .label:has-text('blurry')")
     assert tags_of(tagged) == {1: "blurry", 3: "blurry", 4: "blurry"}
+    assert NO_AXE or barriers(tab) == []
     assert tab.locator("#tag-list option").evaluate_all("all => all.map((one) => [one.value, one.label])") == [
         ["blurry", "3 pairs"]
     ]
