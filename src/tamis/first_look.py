@@ -9,24 +9,22 @@ import shlex
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import xxhash
 
 from tamis.choosing import select
-from tamis.data import Sample
 from tamis.errors import RunError, at_least_one
 from tamis.graph import Identities
 from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.files import run_name
-from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, PoolSpec
+from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, FirstRows, PoolSpec
 from tamis.recipe import PathLike, Recipe, load
 from tamis.reporting.formats import in_words, status_words
 from tamis.run.fill import fill
@@ -41,25 +39,6 @@ log = logging.getLogger(__name__)
 
 #: Recipes that need only the cheap signals.
 MEASURED = ("basic", "distinct")
-
-
-class FirstRows:
-    """A shard of which only the first rows are read."""
-
-    def __init__(self, shard: Shard, rows: int) -> None:
-        self._shard, self._rows = shard, rows
-
-    def samples(self) -> Iterator[Sample]:
-        return islice(self._shard.samples(), self._rows)
-
-    @property
-    def pairs(self) -> int | None:
-        """The number of rows, if known."""
-        pairs = getattr(self._shard, "pairs", None)
-        return None if pairs is None else min(pairs, self._rows)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shard, name)
 
 
 @dataclass(frozen=True, kw_only=True)

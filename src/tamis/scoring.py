@@ -81,7 +81,7 @@ def score(
     assemble = partial(
         assembled, opened, path, signals=signals, recipe=chosen, keep=keep, identities=identities, grow=grow
     )
-    return fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate)
+    return fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, forecasts=True)
 
 
 def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:

@@ -130,7 +130,7 @@ def test_the_path_of_a_new_user_is_as_the_page_shows_it(
         return command + re.sub(r"(?<=pairs) · [\d,]+ pairs/s|; to try things out.*| · slowest: [^·\n]*", "", shown)
 
     expected = PAGE.read_text(encoding="utf-8")
-    (tmp_path / "mine.yaml").write_text(re.findall(r"```yaml\n(.*?)```", expected, re.DOTALL)[0])
+    (tmp_path / "mine.yaml").write_text(re.findall(r"```text\n(.*?)```", expected, re.DOTALL)[0])
     page = re.sub(r"```console\n(.*?)```\n", again, expected, flags=re.DOTALL)
     if os.environ.get("TAMIS_WRITE"):
         PAGE.write_text(page, encoding="utf-8")

@@ -43,12 +43,12 @@ def test_braces_that_name_too_many_files_are_an_error(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("path", "reason", "settings"),
     [
-        ("images", r"the folder holds no \*\.tar, .*\*\.jsonl", {}),
+        ("images", "it holds 1 images, and no captions of them. A pool is one of three: .*", {}),
         ("images", r"the folder holds no \*\.parquet$", {"format": "datacomp"}),
         ("*.tar", "nothing is there", {}),
         ("pool/{00000..00004}.tar", r"2 of the files that .* names are not there, the first: '.*00003\.tar'", {}),
         ("pool/{00007..00003}.tar", r"the range \{00007\.\.00003\} in .* runs backwards", {}),
-        ("pool.zip", r"pool\.zip' is not a pool file: expected tars \(.*\) or tables \(.*\)", {}),
+        ("pool.zip", r"pool\.zip' is not a pool file\. A pool is one of three: tars .*; a table .*; a folder", {}),
         (("pool", "more.csv"), r"more\.csv' cannot be read together with the webdataset pool", {}),
         ((), "the pool has no path", {}),
         ("nosuch://bucket/*.tar", r"cannot open 'nosuch://bucket/\*\.tar': .*nosuch", {}),

@@ -134,7 +134,7 @@ def test_without_the_setting_a_list_gives_its_first_and_lines_are_one_caption(tm
     pool = {name: facts["pool"][name] for name in names}
     assert facts["pool_fingerprint"] == fingerprint({"pool": pool, "shards": lines.urls})  # as before the setting
     assert "captions" not in facts["pool"]
-    with pytest.raises(RunError, match="made with the pool setting captions = None, now it is 'first'"):
+    with pytest.raises(RunError, match=r"made with another pool setting \(captions: nothing then, 'first' now\)"):
         score(PoolSpec(path=str(tmp_path / "pool"), captions="first"), tmp_path / "lines", "caption_length")
     (tmp_path / "tables").mkdir()
     table = open_pool(pool_of(tmp_path / "tables", "parquet")).shards[0]

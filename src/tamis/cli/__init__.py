@@ -145,7 +145,7 @@ def main() -> None:
         code = build_app(sys.argv[1:])(prog_name="tamis", standalone_mode=False)
         if code == 130:  # what typer makes of an interrupt
             say("tamis: interrupted; finished parts are kept, and the same command continues")
-        sys.exit(code)
+        sys.exit(code or 0)
     except TamisError as error:
         say(f"tamis: {error}")
         sys.exit(2 if isinstance(error, StopError) else 1)

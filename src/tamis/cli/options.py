@@ -105,7 +105,7 @@ class Fields:
 class Reading:
     """The settings of `PoolSpec` that are options, copied: importing it would slow `--help` down."""
 
-    format: Annotated[str, "auto, webdataset, table or datacomp."] = "auto"
+    format: Annotated[str, "auto, webdataset, table, datacomp or folder."] = "auto"
     caption: Annotated[str | None, "Where the caption is: txt, json:FIELD, or a table's column."] = None
     captions: Annotated[str | None, "Of an image's several captions: first, longest, or each as a row."] = None
     image: Annotated[

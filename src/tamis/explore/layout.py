@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.arrays import Float32s, Mask, Rows
+from tamis.arrays import Float32s, Float64s, Mask, Rows
 from tamis.data import Column
 from tamis.errors import RecipeError, needs_extra
 from tamis.math.similarity import unit_rows
@@ -29,8 +29,11 @@ _DIMENSIONS, _NEIGHBOURS, _FEW = 100, 5, 10
 #: Words of at least three letters, so no numbers.
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
-#: Rows in memory at once, and laid-out rows from which the search for neighbours uses an index.
-_CHUNK, _INDEXED = 1 << 15, 20_000
+#: Rows in memory at once; rows that principal components are fitted to; laid-out rows from which an index searches.
+_CHUNK, _FITTED, _INDEXED = 1 << 15, 25_000, 20_000
+
+#: Returns the vectors of ascending rows: (n, d).
+Reader = Callable[[Rows], Float32s]
 
 
 def lay_out(run: str | os.PathLike[str] | Run, *, of: str = "image", sample: int = 100_000, seed: int = 0) -> Run:
@@ -77,8 +80,7 @@ def positions(table: Table, names: Sequence[str], there: Mask, *, sample: int, s
     """Returns the position of every row in [-1, 1]: (rows, 2) float32, NaN where there is no embedding."""
     every = np.flatnonzero(there)
     laid = np.sort(by_uid(table, every, seed=seed)[:sample])
-    axes = Axes(lambda rows: joined(table, names, rows), laid, _DIMENSIONS)
-    vectors = np.concatenate([axes(joined(table, names, chunk)) for chunk in chunks(laid)])  # (laid, dimensions)
+    vectors, project, _ = principal(lambda rows: joined(table, names, rows), laid, _DIMENSIONS)
     points = vectors[:, :2] if laid.size < _FEW else embed(vectors, seed=seed)
     low, high = points.min(axis=0), points.max(axis=0)
     points = (points - (low + high) / 2) / max(float((high - low).max()) / 2, 1e-12)
@@ -95,7 +97,7 @@ def positions(table: Table, names: Sequence[str], there: Mask, *, sample: int, s
         if many:
             index.nprobe = 8
         for chunk in chunks(rest):
-            nearest: Rows = index.search(axes(joined(table, names, chunk)), min(_NEIGHBOURS, laid.size))[1]
+            nearest: Rows = index.search(project(chunk), min(_NEIGHBOURS, laid.size))[1]
             nearest = np.where(nearest < 0, nearest[:, :1], nearest)  # an index may find fewer
             out[chunk] = np.median(points[nearest], axis=1)
     return out
@@ -126,28 +128,30 @@ def chunks(rows: Rows) -> list[Rows]:
     return [rows[start : start + _CHUNK] for start in range(0, rows.size, _CHUNK)]
 
 
-class Axes:
-    """Principal components of rows' vectors, and `shares` of the variance along each; calls return (n, k) coordinates.
+def principal(read: Reader, rows: Rows, count: int) -> tuple[Float32s, Reader, Float64s]:
+    """Returns the first principal components of rows' vectors: coordinates (n, k), a function that returns those of
+    other rows, and the share of the variance along each.
 
-    `read` returns the vectors of ascending rows, a chunk at a time. Memory: d x d numbers. Signs make the largest
-    weight of each component positive. Source: Pearson 1901.
+    At most 25,000 rows decide on the directions. Memory: d x d numbers. Signs make the largest weight of each
+    component positive. Source: Pearson 1901.
     """
+    total: Any = 0
+    square: Any = 0
+    some = rows[:: -(-rows.size // _FITTED)]
+    for chunk in chunks(some):
+        vectors = read(chunk)
+        total = vectors.sum(axis=0, dtype=np.float64) + total
+        square = (vectors.T @ vectors).astype(np.float64) + square
+    mean = total / some.size
+    values, axes = np.linalg.eigh(square / some.size - np.outer(mean, mean))
+    axes = axes[:, ::-1][:, :count]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
 
-    def __init__(self, read: Callable[[Rows], Float32s], rows: Rows, count: int) -> None:
-        total: Any = 0
-        square: Any = 0
-        for chunk in chunks(rows):
-            vectors = read(chunk)
-            total = vectors.sum(axis=0, dtype=np.float64) + total
-            square = (vectors.T @ vectors).astype(np.float64) + square
-        self._mean = total / rows.size
-        values, axes = np.linalg.eigh(square / rows.size - np.outer(self._mean, self._mean))
-        axes = axes[:, ::-1][:, :count]
-        self._axes: Any = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
-        self.shares = values[::-1][:count].clip(0) / max(float(values.clip(0).sum()), 1e-12)
+    def project(asked: Rows) -> Float32s:
+        return np.asarray((read(asked) - mean) @ axes, np.float32)
 
-    def __call__(self, vectors: Float32s) -> Float32s:
-        return np.asarray((vectors - self._mean) @ self._axes, np.float32)
+    coordinates = np.concatenate([project(chunk) for chunk in chunks(rows)])
+    return coordinates, project, values[::-1][:count].clip(0) / max(float(values.clip(0).sum()), 1e-12)
 
 
 def names(

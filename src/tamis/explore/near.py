@@ -14,7 +14,7 @@ from tamis.arrays import Float32s, Floats, Mask, Rows
 from tamis.data import Device, Node
 from tamis.errors import RecipeError, SampleError, unknown_message
 from tamis.explore.columns import HeldRun
-from tamis.explore.layout import BOTH, Axes, chunks, joined
+from tamis.explore.layout import BOTH, chunks, joined, principal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor
@@ -27,10 +27,7 @@ from tamis.reporting.pairs import smallest
 from tamis.storage import files
 
 #: Maximum number of rows that a search lists; that a map of principal components shows, and a stored one.
-NEAREST, SAMPLE, MOST = 2_000, 200_000, 5_000_000
-
-#: Rows from which principal components are worked out.
-_FITTED = 50_000
+NEAREST, SAMPLE, MOST = 2_000, 100_000, 5_000_000
 
 #: Maximum bytes of an uploaded image, and number of uploaded images whose embeddings are kept.
 LARGEST, _IMAGES = 16 << 20, 64
@@ -195,12 +192,12 @@ class Near:
         rows = rows[np.concatenate(there)] if there else rows
         if not rows.size:
             raise RecipeError(f"no row has {' and '.join(names)}: there is nothing to show on a map")
-        axes = Axes(read, rows[:: -(-rows.size // _FITTED)], 2)
-        points = np.concatenate([axes(read(chunk)) for chunk in chunks(rows)])
+        points, _, shares = principal(read, rows, 2)
         reach = np.abs(points).max(axis=0)
         places = np.argsort(self._run.order[rows])
-        points = (points / np.where(reach > 0, reach, 1))[places]
-        return Layout(rows[places], points.astype(np.float32), tuple(axes.shares.tolist()))
+        return Layout(
+            rows[places], np.float32(1 / np.where(reach > 0, reach, 1)) * points[places], tuple(shares.tolist())
+        )
 
     def inside(self, name: str, points: Sequence[tuple[float, float]]) -> Rows:
         """Returns the rows of a map that are inside a polygon, ascending."""

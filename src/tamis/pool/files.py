@@ -26,8 +26,8 @@ _MOST = 3_000_000  # files that a path with braces may expand to
 _ASKED_AT_ONCE = 16  # requests to a store
 
 
-#: How the name of a Lance dataset, a folder, ends.
-LANCE = ".lance"
+#: How the name of a Lance dataset, a folder, ends; and of a file of Arrow, as `save_to_disk` of Hugging Face writes it.
+LANCE, ARROW = ".lance", ".arrow"
 
 
 def is_remote(path: str) -> bool:
@@ -106,15 +106,18 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
     return found
 
 
-def _is_pool_file(path: str, endings: Sequence[str]) -> bool:
+def is_pool_file(path: str, endings: Sequence[str]) -> bool:
+    """Whether a file in a folder belongs to its pool: not what is hidden, nor what `datasets` keeps as a cache."""
     name = os.path.basename(path)
+    if name.endswith(ARROW) and name.startswith("cache-"):
+        return False
     return name.endswith(tuple(endings)) and not name.startswith(("_", "."))
 
 
 def _local(path: str, endings: Sequence[str]) -> list[str]:
     path = os.path.expanduser(path)
     if os.path.isdir(path) and not is_lance(path):
-        return sorted(entry.path for entry in os.scandir(path) if _is_pool_file(entry.path, endings))
+        return sorted(entry.path for entry in os.scandir(path) if is_pool_file(entry.path, endings))
     if os.path.exists(path):
         return [path]
     end = literal_end(path)
@@ -135,7 +138,7 @@ def _remote(path: str, endings: Sequence[str]) -> list[str]:
             return [url]
         folder = not url.endswith(tuple(endings)) and ask(path, lambda fs, inner: fs.isdir(inner))
         if folder or ask(path, lambda fs, inner: fs.info(inner))["type"] == "directory":
-            return sorted(hit for hit in _entries(path) if _is_pool_file(hit, endings))
+            return sorted(hit for hit in _entries(path) if is_pool_file(hit, endings))
         return [url]
     except FileNotFoundError:
         return []

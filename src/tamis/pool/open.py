@@ -13,13 +13,18 @@ from typing import Any
 import xxhash
 
 from tamis.errors import PoolError
-from tamis.pool.files import LANCE, absolute, expand_braces, find, is_remote, read_head
+from tamis.pool.files import ARROW, LANCE, absolute, expand_braces, find, is_lance, is_pool_file, is_remote, read_head
 from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.pool.tar import TarShard
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
-_TABLES = (*TABLES, LANCE)
+_TABLES = (*TABLES, ARROW, LANCE)
+
+_FORMS = (
+    "A pool is one of three: tars as img2dataset writes them; a table with image and caption columns "
+    f"({', '.join(_TABLES)}); a folder of images with a .txt or .json next to each"
+)
 
 _LONGEST_FIRST = sorted(TARS + _TABLES, key=len, reverse=True)
 
@@ -51,28 +56,62 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
                 f"the field {field!r} has the name of a column of the index, which it would hide; leave it out of "
                 "'fields'"
             )
-    endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",)}[spec.format]
-    found = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings)))
+    endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",), "folder": ()}
+    try:
+        found = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings[spec.format])))
+        opened = _pool_of(found, spec, names or {})
+    except PoolError as error:
+        opened = _pool_below(spec, endings[spec.format], names or {}, error)
+    return replace(opened, shards=tuple(sorted(opened.shards, key=lambda shard: shard.name)))
+
+
+def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str], error: PoolError) -> Pool:
+    """Returns the pool of images, or of files below, in a folder whose own files are none; `error` says why."""
+    root = spec.paths[0]
+    if len(spec.paths) > 1 or is_lance(root) or not os.path.isdir(root):
+        raise error
+    from tamis.pool.folder import files_in, folder_pool
+
+    inside = files_in(root)
+    below = sorted(name for name in inside if is_pool_file(name, endings))
+    refused = any("/" not in name for name in below)
+    # Tables called metadata describe the images next to them.
+    described = [name for name in below if os.path.basename(name).startswith("metadata.")]
+    if spec.format in ("auto", "folder") and spec.image is None and not (spec.caption if refused else described):
+        try:
+            return folder_pool(spec, inside, shard_names([root], names)[root], names)
+        except PoolError as no_folder:
+            error = error if refused else PoolError(f"{no_folder}. {_FORMS}")
+    if refused or not below:
+        raise error
+    return _pool_of([f"{root}/{name}" for name in described or below], spec, names)
+
+
+def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool:
+    """Returns the pool of some files."""
     urls, kind = _kind_of(found, spec)
     named = {name for path in spec.paths for name in expand_braces(path)}
     for url in found:
         if url in named and url not in urls:  # other files in a folder or glob are ignored
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
-    stems = shard_names(urls, {url: name for name, url in (names or {}).items()})
+    stems = shard_names(urls, names)
+    what = {"webdataset": "tars", "table": "tables"}.get(kind, "files of DataComp's metadata")
+    about = f"{len(urls):,} {what}, the first {urls[0]}" if len(urls) > 1 else urls[0]
     if kind == "webdataset":
-        opened = Pool(spec=spec, kind=kind, shards=tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls))
-    elif kind == "datacomp":
+        about += f"; captions: {spec.caption or 'txt'}"
+        shards = tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls)
+        return Pool(spec=spec, kind=kind, shards=shards, about=about)
+    if kind == "datacomp":
         if spec.captions is not None:
             raise PoolError(f"{urls[0]} is DataComp's metadata, with one caption for each image: leave out 'captions'")
         from tamis.pool.datacomp import metadata_pool
 
-        opened = metadata_pool(spec, {url: stems[url] for url in urls})
-    else:
-        from tamis.pool.table import NO_IMAGES, table_shards
+        return replace(metadata_pool(spec, {url: stems[url] for url in urls}), about=about)
+    from tamis.pool.table import table_shards
 
-        shards = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
-        opened = Pool(spec=spec, kind=kind, shards=shards, has_images=spec.image != NO_IMAGES)
-    return replace(opened, shards=tuple(sorted(opened.shards, key=lambda shard: shard.name)))
+    rows = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
+    about += f"; images: {rows[0].image or 'none'}; captions: {rows[0].caption}"
+    return Pool(spec=spec, kind=kind, shards=rows, has_images=rows[0].image is not None, about=about)
 
 
 def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
@@ -86,10 +125,8 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
             )
         return tars, "webdataset"
     tables = [url for url in urls if url.endswith(_TABLES)]
-    if not tables:
-        raise PoolError(
-            f"{urls[0]!r} is not a pool file: expected tars ({', '.join(TARS)}) or tables ({', '.join(_TABLES)})"
-        )
+    if not tables or spec.format == "folder":
+        raise PoolError(f"{urls[0]!r} is not a pool file. {_FORMS}")
     if spec.format == "datacomp":
         return tables, "datacomp"
     if spec.format == "auto" and tables[0].endswith(".parquet"):
@@ -103,14 +140,14 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
     return tables, "table"
 
 
-def shard_names(urls: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for each file: its stem, with a hash of its folder if stems collide."""
+def shard_names(urls: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Names files: as `known` ({name: url}) has it, else its stem, with a hash of its folder if stems collide."""
     stems = {url: _stem(url) for url in urls}
     # If a known file is gone, assume that the pool was moved, and reuse its name for the file with the same stem.
     given = {
         # The name of a row range ends with its first row; here we need the name of the table.
         url: name if name == _stem(url) else ROWS_SUFFIX.sub("", name)
-        for url, name in given.items()
+        for name, url in known.items()
         if url in stems or is_remote(url) or os.path.exists(url)
     }
     counts = Counter(stems.values())

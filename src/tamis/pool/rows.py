@@ -1,4 +1,4 @@
-"""Columns and rows of tables: Parquet, CSV, TSV, JSON lines, Lance."""
+"""Columns and rows of tables: Parquet, CSV, TSV, JSON lines, Arrow, Lance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.errors import PoolError, UnreachedError, nearest
-from tamis.pool.files import is_lance, open_file, stamp
+from tamis.pool.files import ARROW, is_lance, open_file, stamp
 from tamis.pool.lance import lance_batches, lance_schema
 from tamis.pool.source import MAX_TEXT_BYTES, json_type_name
 from tamis.remote import is_transient
@@ -48,6 +48,9 @@ def table_rows(
         return
     if url.endswith(".parquet"):
         yield from _parquet_rows(url, columns, first, rows, batch)
+        return
+    if url.endswith(ARROW):
+        yield from itertools.islice(_arrow_rows(url, columns, first, batch), rows)
         return
     with open_file(url) as raw:
         yield from _json_rows(raw) if url.endswith(".jsonl") else _csv_rows(raw, _delimiter(url))
@@ -128,9 +131,10 @@ def column_kinds(url: str) -> dict[str, str]:
     try:
         if is_lance(url):
             return {column.name: _arrow_kind(column.type) for column in lance_schema(url)}
-        with open_file(url) as raw:
-            if url.endswith(".parquet"):
-                return {column.name: _arrow_kind(column.type) for column in pq.ParquetFile(raw).schema_arrow}
+        with pa.memory_map(url) if url.endswith(ARROW) else open_file(url) as raw:
+            if url.endswith((".parquet", ARROW)):
+                schema = pq.ParquetFile(raw).schema_arrow if url.endswith(".parquet") else pa.ipc.read_schema(raw)
+                return {column.name: _arrow_kind(column.type) for column in schema}
             if url.endswith(".jsonl"):
                 return _json_kinds(itertools.islice(_json_rows(raw), _LOOK_AT))
             first = raw.readline(LONGEST_LINE).decode("utf-8-sig", "replace")
@@ -195,10 +199,12 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
     for name in usual:
         if name in present:
             return name
+    urls = any("url" in name.lower() for name in present)
     raise PoolError(
         f"{url} has no column that looks like the {kind} (looked for {', '.join(usual)}); its columns: "
         f"{listed_columns(present)}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
         + ("; captions alone are a pool with image: none" if kind == "image" else "")
+        + ("; images at URLs are not downloaded: img2dataset does, into tars" if kind == "image" and urls else "")
     )
 
 
@@ -274,6 +280,23 @@ def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Gene
             for part in file.iter_batches(held, row_groups=[number], columns=columns):
                 yield from _cells(part.slice(first))
                 first = max(0, first - part.num_rows)
+
+
+def arrow_batches(url: str) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of an Arrow stream on a disk, as `datasets` saves it; their bytes are read when looked at."""
+    with pa.memory_map(url) as raw, pa.ipc.open_stream(raw) as reader:
+        yield from reader
+
+
+def _arrow_rows(url: str, columns: Sequence[str], first: int, batch: int) -> Iterator[Mapping[str, Any]]:
+    for part in arrow_batches(url):
+        if part.num_rows > first:
+            part = part.select([name for name in dict.fromkeys(columns) if name in part.schema.names])
+            part.validate(full=True)  # a wrong offset would make pyarrow read any memory
+            held = max(1, min(batch, int(_BATCH_BYTES * part.num_rows / max(part.nbytes, 1))))
+            for start in range(first, part.num_rows, held):
+                yield from _cells(part.slice(start, held))
+        first = max(0, first - part.num_rows)
 
 
 def _cells(part: pa.RecordBatch) -> list[dict[str, Any]]:

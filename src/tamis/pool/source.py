@@ -40,8 +40,9 @@ _TEXTS, _TEXTS_PER_ROW = 128 << 20, 16 << 10
 #: File name endings of tables.
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 
-#: The end of a shard's name if it is a row range of a table: its first row.
-ROWS_SUFFIX = re.compile(r"-rows\d{9,}$")
+#: The end of a shard's name if it is a range of a table's rows, or of a folder's pairs: its first row, and for a folder
+#: a hash of its first key.
+ROWS_SUFFIX = re.compile(r"-rows\d{9,}(-[0-9a-f]{12})?$")
 
 #: Columns of every run's index or tables. `PoolSpec.fields` may not use these names: a field would hide the column.
 RESERVED = (
@@ -61,15 +62,16 @@ class PoolSpec:
     Attributes:
         path: a folder, a file, a glob, a brace range or an fsspec URL; or several of these. Signs in a local path, or
             in its leading folders, are taken literally if that path exists.
-        format: "auto" finds out whether the pool is WebDataset tars, tables (Lance too) or DataComp metadata.
-        caption: which text is the caption. For tars a member's extension ("txt") or a field of the sample's json
-            ("json:long_caption"); for tables a column. None: "txt", or the first column of a usual name.
+        format: "auto" finds out whether the pool is WebDataset tars, tables (Arrow and Lance too), DataComp metadata or
+            a folder of images with a caption next to each.
+        caption: which text is the caption. For tars and folders a file's extension ("txt") or a field of the sample's
+            json ("json:long_caption"); for tables a column. None: "txt", or the first field or column of a usual name.
         captions: where an image has several captions (a list, or lines of a member): "first" or "longest" (in
             characters) is the caption, "each" makes a row of each (at most 1,000 for an image). None: the first of a
             list, and a member with all its lines.
         image: tables only: the column of image paths or bytes. None: the first column of a usual name. "none": the
             table holds captions alone.
-        image_extensions: tars only: the extensions of images; the first that a sample has is its image.
+        image_extensions: tars and folders: the extensions of images; the first that a sample has is its image.
         fields: fields of the sample's json (or columns of the table) to carry into the index, as text.
         max_pixels: images with more pixels are not decoded, and reported as decompression bombs.
         transparency: "drop" ignores transparency, as trainers' loaders do, so that black drawings on a transparent
@@ -82,7 +84,7 @@ class PoolSpec:
     """
 
     path: str | tuple[str, ...]
-    format: Literal["auto", "webdataset", "table", "datacomp"] = "auto"
+    format: Literal["auto", "webdataset", "table", "datacomp", "folder"] = "auto"
     caption: str | None = None
     captions: str | None = None  # one of `CAPTIONS`; no Literal, so that `best` gets its own message
     image: str | None = None
@@ -220,15 +222,35 @@ class Shard(ABC):
         """Opens the shard for reading single samples again."""
 
 
+class FirstRows:
+    """A shard of which only the first rows are read."""
+
+    def __init__(self, shard: Shard, rows: int) -> None:
+        self._shard, self._rows = shard, rows
+
+    def samples(self) -> Iterator[Sample]:
+        return itertools.islice(self._shard.samples(), self._rows)
+
+    @property
+    def pairs(self) -> int | None:
+        """The number of rows, if known."""
+        pairs = getattr(self._shard, "pairs", None)
+        return None if pairs is None else min(pairs, self._rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """The shards of a pool, and what came with it.
 
     Attributes:
-        kind: "webdataset", "table" or "datacomp".
+        kind: "webdataset", "table", "datacomp" or "folder".
         has_images: False for captions or metadata alone.
         signals: scores that came with the pool (DataComp's CLIP similarities).
         features: embeddings that came with the pool.
+        about: one sentence: what was found at the path, and where its images and captions are.
     """
 
     spec: PoolSpec
@@ -237,6 +259,7 @@ class Pool:
     has_images: bool = True
     signals: tuple[Signal, ...] = ()
     features: tuple[Node, ...] = ()
+    about: str = ""
 
     @property
     def files(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tables of image and caption (Parquet, CSV, TSV, JSON lines, Lance); images as paths, bytes or Hub structs."""
+"""Tables of image and caption (Parquet, CSV, TSV, JSON lines, Arrow, Lance); images as paths, bytes or Hub structs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ import pyarrow.parquet as pq
 
 from tamis.data import Member, Sample
 from tamis.errors import SampleError, ShardError, UnreachedError, first_line
-from tamis.pool.files import LANCE, is_lance, is_remote, open_file, read_head
+from tamis.pool.files import ARROW, LANCE, is_lance, is_remote, open_file, read_head
 from tamis.pool.images import is_image
 from tamis.pool.lance import fragment_rows
 from tamis.pool.rows import (
     BATCH,
     CAPTION_COLUMNS,
     PROBLEM,
+    TEXT,
+    arrow_batches,
     check_texts,
     choose_column,
     column_kinds,
@@ -64,6 +66,8 @@ _EXTENSIONS = frozenset(
 #: `WHOLE_ROWS` is cut into shards of `SHARD_ROWS`.
 SHARD_ROWS, WHOLE_ROWS = 10_000, 50_000
 
+_IMAGE_STRUCT = "struct<bytes: binary, path: string>"  # how `datasets` writes an image, whatever the column's name
+
 #: As the image column: the table holds captions alone.
 NO_IMAGES = "none"
 
@@ -96,7 +100,7 @@ class TableShard(Shard):
 
     def rows(self, first: int = 0, most: int | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields rows of this shard with their numbers: of Parquet and Lance `most` from `first` on, of others all."""
-        first = first if self.url.endswith((".parquet", LANCE)) else 0
+        first = first if self.url.endswith((".parquet", ARROW, LANCE)) else 0
         left = None if self.range.rows is None else self.range.rows - first
         left = most if left is None or (most is not None and most < left) else left
         try:
@@ -145,7 +149,7 @@ class TableShard(Shard):
         folder, slash, _ = self.url.rpartition("/")
         full = path if is_remote(path) or os.path.isabs(path) else folder + slash + path
         try:
-            return _read_image(full, self.spec.max_bytes)
+            return read_file(full, self.spec.max_bytes)
         except SampleError as error:
             sample.mark(error.status, f"the image {redacted(path)!r} {error.reason}")
         except Exception as error:  # a missing file, or whatever a remote store raises
@@ -168,11 +172,7 @@ class TableShard(Shard):
 
     def _holds_images(self) -> bool:
         """Whether the images are (or may be) in the table itself."""
-        if not self.url.endswith(".parquet"):
-            return False
-        with open_file(self.url) as raw:
-            kind = pq.ParquetFile(raw, pre_buffer=False).schema_arrow.field(self.image).type
-        return not pa.types.is_string(kind) and not pa.types.is_large_string(kind)
+        return self.url.endswith((".parquet", ARROW)) and column_kinds(self.url)[self.image or ""] != TEXT
 
     def again(
         self, row: int, cells: Mapping[str, Any], members: Sequence[Member], caption: str | None, *, whole: bool
@@ -309,7 +309,8 @@ def _as_text(value: Any) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
-def _read_image(path: str, limit: int) -> bytes:
+def read_file(path: str, limit: int) -> bytes:
+    """Returns the bytes of a regular file; raises SampleError for another one, or one over the limit."""
     for protocol in ("file://", "local://"):
         path = path.removeprefix(protocol)
     if not is_remote(path):
@@ -338,14 +339,16 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     """Returns the shards of a table, named after `stem`: one, or several row ranges of a large Parquet file."""
     kinds = column_kinds(url)
     present = list(kinds)
-    image = None if spec.image == NO_IMAGES else choose_column("image", spec.image, IMAGE_COLUMNS, present, url)
+    structs = [name for name, kind in kinds.items() if kind.startswith(_IMAGE_STRUCT)]
+    usual = (*IMAGE_COLUMNS, *structs[: len(structs) == 1])
+    image = None if spec.image == NO_IMAGES else choose_column("image", spec.image, usual, present, url)
     caption = choose_column("caption", spec.caption, _CAPTION_COLUMNS, present, url)
     check_texts(caption, kinds, url)
     ranges = [RowRange()]
-    if url.endswith((".parquet", LANCE)):
+    if url.endswith((".parquet", ARROW, LANCE)):
         try:
             ranges = row_ranges(fragment_rows(url) if is_lance(url) else _group_rows(url))
-        except OSError as error:
+        except (OSError, pa.ArrowException) as error:
             raise unopened(url, "a table", error) from error
     return [
         TableShard(name=piece_name(stem, ranges, part), url=url, spec=spec, image=image, caption=caption, range=part)
@@ -354,6 +357,8 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
 
 
 def _group_rows(url: str) -> list[int]:
+    if url.endswith(ARROW):
+        return [part.num_rows for part in arrow_batches(url)]
     with open_file(url) as raw:
         facts = pq.ParquetFile(raw).metadata
         return [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]

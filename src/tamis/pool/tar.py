@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, ClassVar, cast
 from zlib import adler32
 
 from tamis.data import Member, Sample
@@ -73,6 +73,8 @@ _EXTENDED = frozenset((b"L", b"K", b"x", b"X", b"g"))  # long names and pax head
 class TarShard(Shard):
     """One WebDataset tar."""
 
+    part: ClassVar[str] = "member"  # what messages call a file of a sample
+
     def is_compressed(self) -> bool:
         """Whether the tar is compressed, so that its members cannot be read by their byte ranges."""
         return read_head(self.url, 8).startswith((_ZSTD, *_OPENERS))
@@ -84,12 +86,12 @@ class TarShard(Shard):
                     sample.status, sample.reason = "shard_cut", _CUT
                 yield sample
 
-    def _groups(self) -> Iterator[tuple[str, dict[str, _File], bool]]:
+    def _groups(self) -> Iterator[tuple[str, dict[str, File], bool]]:
         """Yields the key and the members of each sample, and whether the tar ends inside it."""
-        key, group, held = "", cast(dict[str, _File], {}), 0
-        exts = {*map(str.lower, self.spec.image_extensions), "txt", "json", _caption(self.spec)}
+        key, group, held = "", cast(dict[str, File], {}), 0
+        exts = {*map(str.lower, self.spec.image_extensions), "txt", "json", caption_ext(self.spec)}
         try:
-            for file in _walk(self.url, {ext: self._limit(ext) for ext in exts}):
+            for file in _walk(self.url, {ext: self.limit(ext) for ext in exts}):
                 if group and (file.key != key or file.ext in group):
                     yield key, group, False
                     group, held = {}, 0
@@ -97,7 +99,7 @@ class TarShard(Shard):
                 size = len(file.data or b"")
                 if held and held + size > _HELD_BYTES:
                     file.problem = f"has, with the others of the sample, {too_many_bytes(held + size, _HELD_BYTES)}"
-                    file.data, file.too_large, size = None, True, 0
+                    file.data, file.status, size = None, "image_too_large", 0
                 group[file.ext] = file
                 held += size
                 if len(group) > _MOST_MEMBERS:
@@ -109,7 +111,7 @@ class TarShard(Shard):
         if group:
             yield key, group, False
 
-    def _rows(self, key: str, files: dict[str, _File], only: Sequence[str | None] = ()) -> Iterator[Sample]:
+    def _rows(self, key: str, files: dict[str, File], only: Sequence[str | None] = ()) -> Iterator[Sample]:
         sample = Sample(
             uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
         )
@@ -120,21 +122,21 @@ class TarShard(Shard):
             others = ", ".join(ext[:20] for ext in itertools.islice(files, 20)) or "none"
             dotted = any(ext.rpartition(".")[2] in self.spec.image_extensions for ext in files)
             hint = "; a key ends at the first dot of a file name, as in webdataset" if dotted else ""
-            sample.mark("image_missing", f"no member is an image; the sample's members: {others}{hint}")
+            sample.mark("image_missing", f"no {self.part} is an image; the sample's {self.part}s: {others}{hint}")
         image = files[image_ext].data if image_ext is not None else None
         sample.image = image
         sample.image_bytes = files[image_ext].size if image_ext is not None else 0
-        caption = _caption(self.spec)
-        for ext, status in ((image_ext, "image_too_large"), ("json", "json_broken"), (caption, "caption_missing")):
+        caption = caption_ext(self.spec)
+        for ext, status in ((image_ext, ""), ("json", "json_broken"), (caption, "caption_missing")):
             if ext in files and (problem := files[ext].problem):
-                status = "image_refused" if ext == image_ext and not files[ext].too_large else status
-                sample.mark(status, f"the .{ext} member {problem}")
+                status = files[ext].status if ext == image_ext else status
+                sample.mark(status, f"the .{ext} {self.part} {problem}")
         meta = read_json(sample, files["json"].data if "json" in files else None)
         if caption.startswith("json:"):
             raw, where = meta.get(caption.removeprefix("json:")), f"json field {caption.removeprefix('json:')!r}"
         else:
-            raw, where = (files[caption].data if caption in files else None), f".{caption} member"
-        absent = _absent(caption, _names(files), _names(meta)) if raw is None else None
+            raw, where = (files[caption].data if caption in files else None), f".{caption} {self.part}"
+        absent = _absent(caption, self.part, _names(files), _names(meta)) if raw is None else None
         return rows_of(sample, raw, where, meta, self.spec, image=image, absent=absent, only=only)
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
@@ -142,8 +144,8 @@ class TarShard(Shard):
         return next((by_ext[ext.lower()] for ext in self.spec.image_extensions if ext.lower() in by_ext), None)
 
     def text_members(self, members: Sequence[Member]) -> Sequence[Member]:
-        wanted = ("json", _caption(self.spec))
-        return [member for member in members if member.ext in wanted and member.size <= self._limit(member.ext)]
+        wanted = ("json", caption_ext(self.spec))
+        return [member for member in members if member.ext in wanted and member.size <= self.limit(member.ext)]
 
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         return _Through(self) if self.is_compressed() else _Ranges(self, keep_open)
@@ -152,34 +154,34 @@ class TarShard(Shard):
         self, members: Sequence[Member], data: Sequence[bytes | Problem], caption: str | None
     ) -> SampleFiles | Problem:
         """Returns the sample whose members were read again, or the problem of the first unreadable one."""
-        parts, files = cast(dict[str, bytes], {}), cast(dict[str, _File], {})
+        parts, files = cast(dict[str, bytes], {}), cast(dict[str, File], {})
         for member, one in zip(members, data, strict=True):
             if isinstance(one, Problem):
                 return one
             parts[member.ext] = one
-            known = one if member.size <= self._limit(member.ext) else None
-            files[member.ext] = _File("", member.ext, member.offset, member.size, known)
-        sample, ext = next(self._rows("", files, [caption])), _caption(self.spec)
+            known = one if member.size <= self.limit(member.ext) else None
+            files[member.ext] = File("", member.ext, member.offset, member.size, known)
+        sample, ext = next(self._rows("", files, [caption])), caption_ext(self.spec)
         own_texts(parts, sample, self.spec, "txt" if ext.startswith("json:") else ext)
         return SampleFiles(sample, parts)
 
-    def _limit(self, ext: str) -> int:
+    def limit(self, ext: str) -> int:
         """Returns the most bytes to read of a member."""
-        text = ext in ("txt", "json", _caption(self.spec))
+        text = ext in ("txt", "json", caption_ext(self.spec))
         return min(self.spec.max_bytes, MAX_TEXT_BYTES) if text else self.spec.max_bytes
 
 
-def _caption(spec: PoolSpec) -> str:
+def caption_ext(spec: PoolSpec) -> str:
     """Returns the caption's extension in lower case, or "json:FIELD"."""
     caption = spec.caption or "txt"
     return caption if caption.startswith("json:") else caption.lower()
 
 
 @functools.lru_cache(256)  # the samples of a pool mostly have the same members and fields
-def _absent(caption: str, members: tuple[str, ...], fields: tuple[str, ...]) -> str:
+def _absent(caption: str, part: str, members: tuple[str, ...], fields: tuple[str, ...]) -> str:
     """Returns why a sample has no caption: the name asked for, the nearest one, and all that it has."""
     name = caption.removeprefix("json:")
-    what = f"no .{caption} member" if name == caption else f"no text in the json field {name!r}"
+    what = f"no .{caption} {part}" if name == caption else f"no text in the json field {name!r}"
     present = [*(member for member in members if member != "json"), *(f"json:{field}" for field in fields)]
     if caption in present:
         return f"there is {what}"
@@ -198,10 +200,11 @@ class _CutError(ShardError):
 
 
 @dataclass(slots=True)
-class _File:
+class File:
     """One regular member, its name split at the first dot of the file name as webdataset does.
 
-    `data` is None if it is not wanted, is cut off, or has a problem ("has 9 bytes, more than ...").
+    `data` is None if it is not wanted, is cut off, or has a problem ("has 9 bytes, more than ..."). `status` is the
+    sample's if this is its image and has a problem.
     """
 
     key: str
@@ -211,7 +214,7 @@ class _File:
     data: bytes | None = None
     cut: bool = False
     problem: str = ""
-    too_large: bool = False
+    status: str = "image_refused"
 
 
 class _Info(tarfile.TarInfo):
@@ -281,12 +284,12 @@ class _Unpacked:
             pass
 
 
-def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[_File, None, None]:
+def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[File, None, None]:
     """Yields the regular members of a tar, or `only` the ones at these offsets; raises a `ShardError` if it ends early.
 
     `limits`: the most bytes to read of a member, by extension; others are not read. None: read every member whole.
     """
-    member: _File | None = None
+    member: File | None = None
     problem = ""
     try:
         with open_file(url) as raw:
@@ -345,13 +348,13 @@ def _opened(raw: BinaryIO) -> tuple[Any, int | None]:
     return raw, end
 
 
-def _member(info: tarfile.TarInfo, end: int, limits: Mapping[str, int] | None) -> tuple[_File, bool]:
+def _member(info: tarfile.TarInfo, end: int, limits: Mapping[str, int] | None) -> tuple[File, bool]:
     """Returns a member without its bytes, and whether to read them."""
     folder, slash, base = info.name.rpartition("/")
     stem, _, ext = base.partition(".")
     ext = ext.lower()
     size = end - info.offset_data if info.issparse() else info.size
-    member = _File(folder + slash + stem, ext, info.offset_data, size)
+    member = File(folder + slash + stem, ext, info.offset_data, size)
     limit = size if limits is None else limits.get(ext)
     if limit is None:
         return member, False
@@ -359,7 +362,7 @@ def _member(info: tarfile.TarInfo, end: int, limits: Mapping[str, int] | None) -
         member.problem = "is stored as a sparse file, whose bytes are not in one place"
         return member, False
     if size > limit:
-        member.problem, member.too_large = f"has {too_many_bytes(size, limit)}", True
+        member.problem, member.status = f"has {too_many_bytes(size, limit)}", "image_too_large"
         return member, False
     return member, True
 
@@ -417,7 +420,7 @@ class _Through:
 
     def __init__(self, shard: TarShard) -> None:
         self._shard, self._lock = shard, threading.Lock()
-        self._walk: Generator[_File, None, None] | None = None
+        self._walk: Generator[File, None, None] | None = None
         self._only: set[int] = set()
         self._passed = -1  # offset of the last member that was read
         self._end = sys.maxsize  # nothing can be read from this offset on

@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tamis.data import settings
 from tamis.errors import PoolError, RunError, StopError, unknown_message
+from tamis.graph import Executor, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.open import known_pairs
-from tamis.pool.source import Absence
-from tamis.run.failures import ShardReport, failure_path, still_lacking
+from tamis.pool.source import Absence, FirstRows
+from tamis.run.failures import READING, ShardReport, failure_path, still_lacking
 from tamis.run.plan import Plan, Task
-from tamis.run.progress import Reporter, Tally
+from tamis.run.progress import Reporter, Tally, announcement
+from tamis.run.shard import reads_files
 from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
 from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, sweep_claims
 
 log = logging.getLogger(__name__)
+
+# How many pairs are timed, after how many that only warm up; and how many there must be to score.
+_TIMED, _WARMS_UP, _WORTH_PAIRS = 32, 2, 500
 
 #: Called with a shard's name and how many more of its samples are done, from any thread.
 EngineProgress = Callable[[str, int], None]
@@ -46,6 +54,9 @@ class Engine(Protocol):
     def away(self) -> bool: ...
     @property
     def suffix(self) -> str: ...
+
+    def speed(self, plan: Plan, tasks: Sequence[Task], /) -> float:
+        """Returns how many times as fast it is as one worker on this machine."""
 
     def __call__(
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
@@ -90,11 +101,12 @@ def fill(
     *,
     quiet: bool = False,
     max_error_rate: float | None = None,
+    forecasts: bool = False,
 ) -> Run:
     """Creates or extends a run, and makes every part that is missing; see `tamis.score`.
 
     `assemble` builds the plan; it is called twice, as the folder may change before we hold the lock. `recipe` holds the
-    other keys for recipe.yaml.
+    other keys for recipe.yaml. `forecasts`: says first what the signals will cost, unless `quiet`.
     """
     plan = assemble()  # a missing model is an error before anything is written
     if not files(path / "index", ".parquet"):
@@ -113,6 +125,13 @@ def fill(
     _warn_of_changes(before, plan.pool)
     tally = _tally(before, plan.pool.shards, tasks, failed)
     with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
+        if tasks:
+            reporter.say(plan.pool.about)
+        if forecasts and not quiet:
+            left = tally.total and tally.total - tally.pairs
+            text, executor = _forecast(plan, path, tasks, engine, left)
+            reporter.say(text)
+            plan = replace(plan, executor=executor)
         for report in engine(plan, path, tasks, reporter.advance):
             reporter.finish(report)
             if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
@@ -122,6 +141,42 @@ def fill(
                     "fix the problem and run the command again"
                 )
     return Run(path) if tasks else before  # `before` already has its footers cached
+
+
+def _forecast(
+    plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left: int | None
+) -> tuple[str, Executor | None]:
+    """Returns what the missing parts cost for the pairs that are `left`, or "", and an executor with their models.
+
+    Some pairs are scored, into a folder that is then deleted.
+    """
+    from tamis.run.local import Local
+
+    if not tasks or (left is not None and left < _WORTH_PAIRS) or plan.plugins:  # a plug-in may end its process
+        return "", None
+    task, executor = max(tasks, key=lambda task: len(task.outputs)), Executor(plan.device)
+    try:
+        for count in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
+            pool = replace(plan.pool, shards=(cast(Shard, FirstRows(task.shard, count)),))
+            sample = replace(plan, pool=pool, executor=executor)
+            with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
+                fill(Path(folder) / "run", partial(replace, sample), {}, Local(1), quiet=True)
+                status = read_record(Path(folder) / "run" / "status.json")
+    except Exception as error:  # whatever it is, the worker of a shard will report it
+        log.debug("the cost cannot be measured: %s", error)
+        return "", None
+    indexes, speed = plan.outputs[0] in task.outputs, engine.speed(plan, tasks)
+    stored = [node for node, output in plan.storable.items() if output.path(run, task.shard.name).is_file()]
+    nodes = topological([one.node for one in task.outputs if one.node is not None], () if indexes else stored)
+    took = {node.name: status["took"].get(node.name, 0.0) for node in nodes}
+    if indexes or reads_files(nodes):  # what waits for reading waits for the nodes of the host too
+        hosts = {node.name for node in nodes if node.host}
+        took[READING] = max(0.0, status["took"].get(READING, 0.0) - sum(took[name] for name in hosts))
+    each = (left or 1000) / max(status["rows"], 1) / speed
+    signals = [(label, signal) for label, signal in plan.signals if signal in nodes]
+    pairs = "every 1,000" if left is None else f"{left:,}"
+    text = announcement(pairs, signals, {name: each * one for name, one in took.items()})
+    return text, executor if speed == 1 else None
 
 
 def _check_first_shard(plan: Plan) -> None:
@@ -170,7 +225,7 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
     changed = [shard.name for shard in pool.shards if (old := stamps.get(shard.name)) and _has_changed(shard, old)]
     if changed:
         log.warning(
-            "%d files have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
+            "%d shards have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
             "%s to read it again",
             len(changed), changed[0], str(run.index_path(changed[0])),
         )  # fmt: skip

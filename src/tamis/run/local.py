@@ -53,7 +53,7 @@ _WORKER_BYTES = 1 << 30
 
 #: Starting processes takes about a second of a core each, so it pays only for pools of more bytes.
 _SMALL_POOL = 200 << 20
-_LARGE_SHARD = 50 << 20  # assumed for a shard on a store: asking for its size takes a request
+_LARGE_SHARD = 50 << 20  # assumed for a shard of a folder, or on a store, where asking for its size takes a request
 
 #: More decoding threads do not help: part of their work needs the interpreter's lock.
 _MOST_DECODERS = 4
@@ -126,15 +126,26 @@ class Local:
                     time.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_LOOK_SECONDS)
 
-    @contextmanager
-    def _started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Workers]:
-        """Provides workers that keep their models while the block runs, at most one for each task."""
+    def speed(self, plan: Plan, tasks: Sequence[Task]) -> float:
+        rank, (devices, available, size) = self.rank or Rank(), self._sizes(plan, tasks)
+        if plan.device.kind == "cpu" and not all(node.host for node in plan.nodes):
+            return rank.world / rank.local[1]  # one worker's networks take all cores of a machine
+        return min(size, available if plan.device.kind == "cpu" else len(devices)) * rank.world
+
+    def _sizes(self, plan: Plan, tasks: Sequence[Task]) -> tuple[list[str], int, int]:
+        """Returns the devices, the cores and the number of workers."""
         rank = self.rank or Rank()
         number, engines = rank.local
         visible = visible_devices(plan.device)
         devices = visible if rank.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
         available = min(cores(), rank.cores or max(1, cores() // engines))
         size = min(self.workers or self._fitting(plan, devices, available, tasks), max(1, len(tasks)))
+        return devices, available, size
+
+    @contextmanager
+    def _started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Workers]:
+        """Provides workers that keep their models while the block runs, at most one for each task."""
+        engines, (devices, available, size) = (self.rank or Rank()).local[1], self._sizes(plan, tasks)
         each = max(1, available // size)
         threads = plan.device.threads or (each if size > 1 or engines > 1 else None)
         plans = [plan.on(device, threads) for device in devices]
@@ -169,7 +180,8 @@ def _worth_processes(tasks: Sequence[Task]) -> bool:
     left = _SMALL_POOL
     for task in tasks:
         with suppress(OSError):  # the shard's worker will report it
-            left -= _LARGE_SHARD if is_remote(task.shard.url) else os.stat(task.shard.url).st_size
+            large = is_remote(task.shard.url) or os.path.isdir(task.shard.url)
+            left -= _LARGE_SHARD if large else os.stat(task.shard.url).st_size
         if left < 0:
             return True
     return False

@@ -12,7 +12,7 @@ from tamis import __version__
 from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, references, settings
 from tamis.errors import RecipeError, unknown_message
 from tamis.features.sources import Captions, DecodedImages
-from tamis.graph import Identities, model_digest, topological
+from tamis.graph import Executor, Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.storage import files
@@ -78,6 +78,7 @@ class Plan:
     keep: tuple[str, ...] = ()  # kinds of features to store, of `KEEPS`
     identities: Identities = field(default_factory=lambda: Identities(Device()))
     fields: tuple[str, ...] | None = None  # json fields in the index; the others become parts of their own. None: all
+    executor: Executor | None = field(default=None, compare=False)  # with loaded nodes, for a worker in this process
 
     def __post_init__(self) -> None:
         for label, signal in self.signals:
@@ -107,7 +108,7 @@ class Plan:
 
     def without_shards(self) -> Plan:
         """Returns the plan to send to workers, which get their shards one by one: a pool may have a million."""
-        return replace(self, pool=replace(self.pool, shards=()))
+        return replace(self, pool=replace(self.pool, shards=()), executor=None)
 
     @property
     def in_index(self) -> tuple[str, ...]:

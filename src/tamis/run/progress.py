@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Column
 from rich.text import Text
 
+from tamis.data import Signal
 from tamis.errors import RunError, escape_controls
+from tamis.graph import topological
 from tamis.processes import NUMBERED_IN, alive
 from tamis.remote import redacted
 from tamis.run.failures import ShardReport
@@ -34,6 +36,7 @@ _SHORTEST_SECONDS = 0.2  # before that, no rate is shown
 _RENEW_SECONDS = 15.0  # most seconds between two writes of the status, also during a long batch
 _STALE_SECONDS = 2 * _RENEW_SECONDS
 _NODES_SHOWN = 6
+_WORTH_SECONDS, _SIGNALS_SHOWN = 20.0, 4  # how long a run must be to be announced, and how many signals that names
 _BAR = 10
 _BEFORE_FACTS = len("* scoring ") + _BAR + len(" 100% ")  # columns of the live line before its words
 
@@ -205,6 +208,11 @@ class Reporter:
         except Exception as second:  # a full disk has been reported already
             log.debug("status.json could not be written: %s", second)
 
+    def say(self, text: str) -> None:
+        """Prints a line, if there is one, unless `quiet`."""
+        if text and not self.quiet:
+            self._console.print(Text(escape_controls(text)), soft_wrap=True)
+
     def advance(self, shard: str, count: int) -> None:
         """Counts pairs that are done; called from any thread."""
         with self._counting:
@@ -262,6 +270,34 @@ class Reporter:
         write_record(self.run / f"status{self.suffix}.json", facts, durable=False)
         if state != "running":
             self._events.flush()
+
+
+def announcement(pairs: str, signals: Sequence[tuple[str, Signal]], took: Mapping[str, float]) -> str:
+    """Returns what a run will cost, and what to leave out to make it short; "" if it is short.
+
+    `took`: the seconds of reading and of each node; what several signals need counts for each in equal parts.
+    """
+    needs = {label: {node.name for node in topological([signal])} for label, signal in signals}
+    users = {name: frozenset(label for label in needs if name in needs[label]) for name in took}
+
+    def total(without: Collection[str]) -> float:
+        return sum(one for name, one in took.items() if not users[name] or users[name].difference(without))
+
+    whole = total(())
+    if whole < _WORTH_SECONDS:
+        return ""
+    costs = {label: sum(took[name] / len(users[name]) for name in took if label in users[name]) for label in needs}
+    costs["reading"] = sum(took[name] for name in took if not users[name])
+    slowest = sorted((label for label in costs if costs[label] >= 1), key=lambda label: -costs[label])[:_SIGNALS_SHOWN]
+    text = f"about {duration(whole)} for {pairs} pairs: "
+    text += ", ".join(f"{label} {duration(costs[label])}" for label in slowest)
+    # The slow one may be a feature: then all signals that need it must go.
+    sets = [some for some in users.values() if 0 < len(some) < len(needs) and total(some) <= whole / 2]
+    if sets:
+        least = min(sets, key=lambda some: (len(some), total(some)))
+        what, it = " and ".join(sorted(least)), "it" if len(least) == 1 else "them"
+        text += f". Without {what} it takes {duration(total(least))}; the same command adds {it} later"
+    return text
 
 
 def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -62,6 +62,10 @@ class Ray:
     def away(self) -> bool:
         return self.address is not None
 
+    def speed(self, plan: Plan, tasks: Sequence[Task]) -> float:
+        workers = self.workers or (1 if self.address else cores())  # how large a cluster is, is not known yet
+        return workers * (_cpus(plan, self.workers, self.address) / cores() if plan.device.kind == "cpu" else 1)
+
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
         ray = _ray()
         if not tasks:

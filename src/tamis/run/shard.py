@@ -67,7 +67,7 @@ class ShardWorker:
     def __init__(self, plan: Plan, run: Path, *, decoders: int = 4, executor: Executor | None = None) -> None:
         """`decoders` is a number of threads; without an `executor` the worker computes nodes with its own models."""
         self.plan, self.run, self.decoders = plan, run, decoders
-        self.executor = executor or Executor(plan.device)
+        self.executor = executor or plan.executor or Executor(plan.device)
 
     def do(self, task: Task, progress: Progress) -> ShardReport:
         """Makes the missing parts of a shard and reports its errors. Raises StopError if all would fail alike."""
@@ -121,7 +121,7 @@ class ShardWorker:
         nodes = topological([output.node for output in task.outputs if output.node is not None], empty)
         self.executor.try_empty(nodes, empty)
         making_index = any(output.kind == "index" for output in task.outputs)
-        reads_file = making_index or _reads_files(nodes)
+        reads_file = making_index or reads_files(nodes)
         # The stamp is taken before reading, so that a change in the middle is noticed later.
         stamp = _stamp(task) if making_index else parts.index_facts(self._index(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
@@ -129,7 +129,7 @@ class ShardWorker:
         report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
         reader = BatchReader(self.plan, task, self._index(task), self.decoders, kept)
         if making_index:
-            batches = reader.from_file(decodes=True, keeps_pixels=_reads_files(nodes))
+            batches = reader.from_file(decodes=True, keeps_pixels=reads_files(nodes))
         else:
             batches = reader.as_indexed(decodes=DecodedImages() in nodes) if reads_file else reader.from_index()
         faults: dict[Node, Fault] = {}
@@ -227,7 +227,7 @@ class ShardWorker:
         return self.run / "index" / f"{task.shard.name}.parquet"
 
 
-def _reads_files(nodes: Sequence[Node]) -> bool:
+def reads_files(nodes: Sequence[Node]) -> bool:
     """Whether nodes need something of the samples that the index does not hold."""
     return any(Samples() in node.needs().values() and not node.in_index for node in nodes)
 

@@ -205,6 +205,9 @@ def check_folder(run: Path, pool: Pool) -> None:
             check_own(run, what="run", marks=["run.json"], also=["lock", SHARDS, "claims"], option="--run")
         local = {os.path.dirname(url) for url in urls if not is_remote(url)}
         pool_folders = {os.path.realpath(folder) for folder in local}
+        roots = {os.path.realpath(path) for path in pool.spec.paths if os.path.isdir(path)}
+        if any(here.startswith(f"{root}/") for root in roots - pool_folders):  # folders in them belong to the pool too
+            pool_folders.add(here)
     mixed = any(folder == here or folder.startswith(f"{here}/") for folder in pool_folders)
     if mixed or any(lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
         raise RunError(

@@ -203,6 +203,7 @@ export class Grid {
   }
 
   all() {
+    this.box.focus({ preventScroll: true });
     this.every = this.total > 0;
     this.begin(this.cursor);
   }

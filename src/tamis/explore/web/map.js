@@ -277,7 +277,11 @@ export class MapView {
   drawLegend() {
     const { legend, others, none, ends, by } = this.coloured;
     const colours = this.palette();
-    const words = (entry) => entry.text ?? [["keep", 1], ["drop", 0]].map(([verb, bit]) => [entry.pattern.flatMap((kept, place) => (kept === bit ? [this.compared()[place].name ?? "mine"] : [])).join(", "), verb]).filter(([names]) => names).map((each) => each.join(" ")).join(" · ");
+    const verdict = (entry, bit, verb) => {
+      const names = entry.pattern.flatMap((kept, place) => (kept === bit ? [this.compared()[place].name ?? "mine"] : []));
+      return names.length ? [`${names.join(" and ")} ${verb}${names.length > 1 ? "" : "s"}`] : [];
+    };
+    const words = (entry) => entry.text ?? [...verdict(entry, 1, "keep"), ...verdict(entry, 0, "drop")].join(", ");
     const swatch = (code) => h("i", { style: { background: `rgb(${colours[code]})` } });
     const entry = (code, text, rows) => h("button", { type: "button", id: `legend-${code}`, "aria-pressed": String(this.only === code), title: "Show only these", click: () => { this.only = this.only === code ? null : code; this.drawLegend(); this.paint(false); } },
       swatch(code), foreign(text), h("small", null, ` ${count(rows)}`));

@@ -29,6 +29,7 @@ export class TagBar {
     this.facts = facts;
     this.grid = grid;
     this.input = tagForm("tag", facts, tag);
+    this.input.box.addEventListener("keydown", (event) => { if (event.key === "Escape") grid.box.focus(); });
     this.target = h("span", { class: "target", role: "status" });
     this.all = h("button", { id: "select-all", type: "button", title: "Ctrl+A in the grid", click: () => grid.all() });
     this.none = h("button", { id: "select-none", type: "button", title: "Escape in the grid", click: () => grid.clear() }, "Clear");

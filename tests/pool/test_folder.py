@@ -1,0 +1,241 @@
+"""Folders of images with captions next to them, and datasets as Hugging Face writes them to disk and to the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from factories import caption, image_bytes, index_rows, pair, write_pool
+
+import tamis
+from tamis.errors import PoolError, RunError
+from tamis.pool import PoolSpec, folder, open_pool, table
+from tamis.store.stream import samples_of
+
+
+def score(path: Path, run: Path, **settings: Any) -> tamis.Run:
+    return tamis.score(PoolSpec(path=str(path), **settings), run=run, signals=["image_size"], quiet=True)
+
+
+def write(root: Path, files: Mapping[str | bytes, bytes]) -> Path:
+    for name, data in files.items():
+        path = os.path.join(os.fsencode(root), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        Path(os.fsdecode(path)).write_bytes(data)
+    return root
+
+
+def photos(root: Path, numbers: range) -> Path:
+    return write(root, {f"{n:05}.{ext}": data for n in numbers for ext, data in pair(n).items() if ext != "json"})
+
+
+def rows_of(path: Path, **settings: Any) -> dict[str, Any]:
+    shards = open_pool(PoolSpec(path=str(path), **settings)).shards
+    return {sample.key: sample for shard in shards for sample in shard.samples()}
+
+
+def test_unpacked_tars_have_the_rows_the_files_and_the_exports_of_the_tars(tmp_path: Path) -> None:
+    """A row is read again by its place; also after other files came before and after it."""
+    tars = write_pool(tmp_path / "tars", shards=2, rows=4)
+    for path in sorted(tars.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            tar.extractall(tmp_path / "photos" / path.stem, filter="data")
+    runs = score(tars, tmp_path / "a"), score(tmp_path / "photos", tmp_path / "b")
+    assert runs[1].facts["pool"]["kind"] == "folder"
+    one, two = ([row for shard in run.shards for row in index_rows(run, shard)] for run in runs)
+    for was, now in zip(one, two, strict=True):
+        assert now["key"].rpartition("/")[2] == was["key"]
+        same = ("uid_hi", "uid_lo", "caption", "status", "image_bytes", "image_xxh3", "original_width")
+        assert [now[name] for name in same] == [was[name] for name in same]
+    photos(tmp_path / "photos" / "00000", range(90, 93))
+    (tmp_path / "photos" / "00000" / "!.jpg").write_bytes(image_bytes(5))
+    exports = []
+    for run in runs:
+        out = run.path.with_suffix(".export")
+        tamis.export(tamis.select(run, {"select": []}), to="webdataset", out=out)
+        with tarfile.open(out / "00000.tar") as tar:
+            exports.append({Path(one.name).name: tar.extractfile(one).read() for one in tar})  # type: ignore[union-attr]
+    assert len(exports[0]) == 24
+    assert exports[0] == exports[1]
+    pixels = [[sample.pixels for sample in samples_of(run, order=[6, 1, 1], fields={"pixels"})] for run in runs]
+    np.testing.assert_array_equal(pixels[0], pixels[1])
+
+
+def test_every_odd_file_is_a_row_with_a_reason_or_no_row(tmp_path: Path) -> None:
+    """What may be any file of this machine is not read, whatever the folder's links say."""
+    root, picture = tmp_path / "photos", image_bytes(1)
+    (tmp_path / "secret.txt").write_text("a password")
+    (tmp_path / "elsewhere.jpg").write_bytes(picture)
+    write(root, {
+        "UPPER.JPG": picture, "UPPER.TXT": b"upper case", "v1.2.jpg": picture, "v1.2.txt": b"dots", "v1.jpg": picture,
+        "two.jpg": picture, "two.png": image_bytes(2, format="PNG"), "two.txt": b"a jpg", "words.txt": b"words",
+        "twice.jpg": picture, "twice.JPG": picture, "twice.txt": b"twice", "new\nline.jpg": picture,
+        "new\nline.txt": b"new line", b"caf\xe9.jpg": picture, b"caf\xe9.txt": b"a cafe", "bad.jpg": picture,
+        "bad.txt": b"caf\xe9", ".hidden.jpg": picture, ".git/a.jpg": picture, "notes.md": b"none", "out.jpg": picture,
+        "huge.jpg": picture, "pipe.txt": b"no image", "text.txt": b"no image", "gone.txt": b"a link to nothing",
+        "far.txt": b"a link", "near.jpg": picture, "_.jpg": picture, "_.txt": b"an underscore", "note.json": b"{}",
+    })  # fmt: skip
+    with (root / "huge.txt").open("wb") as file:
+        file.truncate(1 << 30)
+    os.mkfifo(root / "pipe.jpg")
+    for name, target in {
+        "out.txt": tmp_path / "secret.txt", "text.jpg": tmp_path / "secret.txt", "gone.jpg": tmp_path / "nothing",
+        "far.jpg": tmp_path / "elsewhere.jpg", "near.txt": root / "words.txt", "loop": root, "self.txt": "self.txt",
+    }.items():  # fmt: skip
+        (root / name).symlink_to(target)
+    found = rows_of(root)
+    good = {
+        "UPPER": "upper case", "v1.2": "dots", "two": "a jpg", "new\nline": "new line", "caf\\udce9": "a cafe",
+        "far": "a link", "near": "words", "_": "an underscore",
+    }  # fmt: skip
+    assert {key: (found[key].caption, found[key].status) for key in good} == {
+        key: (text, "ok") for key, text in good.items()
+    }
+    assert found["two"].image == picture
+    faults = {
+        "v1": ("caption_missing", "there is no .txt file"),
+        "words": ("image_missing", "no file is an image; the sample's files: txt"),
+        "bad": ("caption_not_utf8", ""),
+        "out": ("caption_missing", "the .txt file is a link to a file outside the folder"),
+        "huge": ("caption_missing", "the .txt file has 1,073,741,824 bytes"),
+        "pipe": ("image_missing", "the .jpg file is not a regular file"),
+        "text": ("image_missing", "the .jpg file is a link to a file outside the folder"),
+        "gone": ("image_missing", "the .jpg file cannot be read: No such file"),
+        "self": ("image_missing", "no file is an image"),
+        "twice": ("duplicate_key", "an earlier sample of this shard has the key"),
+    }
+    for key, (status, reason) in faults.items():
+        assert (found[key].status, reason in (found[key].reason or "")) == (status, True), key
+    assert found.keys() == good.keys() | faults.keys()
+    run = score(root, tmp_path / "run")
+    assert run.statuses["ok"] + len(faults) == len(run) - 1  # of `twice`, one row of two
+    texts = {sample.key: sample for sample in samples_of(run, fields={"key", "files"}, errors="mark")}
+    assert b"a password" not in [data for sample in texts.values() for data in (sample.files or {}).values()]
+    assert (texts["two"].files or {}).keys() == {"jpg", "png", "txt"}
+    assert (texts["huge"].files or {}).keys() == {"jpg"}
+
+
+def test_captions_in_json_are_found_by_the_usual_names_or_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    files = {}
+    for number in range(3):
+        facts = {"lens": 3, "text": caption(number), "long": f"{number} long", "uid": f"{number:032x}"}
+        files |= {f"a/{number}.jpg": image_bytes(number), f"a/{number}.json": json.dumps(facts).encode()}
+    root = write(tmp_path / "photos", {**files, "readme.txt": b"of no image", "a/other.json": b"[]"})
+    assert [sample.caption for sample in rows_of(root).values()] == [caption(0), caption(1), caption(2), None]
+    assert "captions: json:text; without an image: 1" in open_pool(root).about
+    asked = rows_of(root, caption="json:long", fields=("lens",))
+    assert [asked[f"a/{number}"].caption for number in range(3)] == ["0 long", "1 long", "2 long"]
+    assert (asked["a/2"].uid, asked["a/2"].given) == ((0, 2), {"lens": "3"})
+
+
+def test_a_folder_is_cut_into_shards_whose_ends_stay_when_files_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(folder, "SHARD_PAIRS", 4)
+    root = photos(tmp_path / "photos", range(10, 20))
+    first = open_pool(root)
+    names = [shard.name for shard in first.shards]
+    assert [len(list(shard.samples())) for shard in first.shards] == [4, 4, 2]
+    assert [name[:19] for name in names] == ["photos", "photos-rows00000000", "photos-rows00000000"]
+    run = score(root, tmp_path / "run")
+    before = {shard.name: shard.stamp() for shard in first.shards}
+    photos(root, range(5, 8))
+    photos(root, range(30, 39))
+    grown = open_pool(root, run.urls)
+    assert [shard.name for shard in grown.shards] == names
+    assert [shard.name for shard in grown.shards if shard.stamp() == before[shard.name]] == names[1:2]
+    score(root, tmp_path / "run")
+    assert "2 shards have changed since they were indexed, the first: photos." in caplog.text
+    assert len(tamis.Run(tmp_path / "run")) == 10
+    for shard in (names[0], names[2]):  # what the warning says
+        (tmp_path / "run" / "index" / f"{shard}.parquet").unlink()
+    again = score(root, tmp_path / "run")
+    assert (len(again), again.sizes) == (22, (7, 4, 11))
+    assert len(set(again.to_arrow()["uid"].to_pylist())) == 22
+    moved = shutil.move(root, tmp_path / "there" / "photos")
+    assert [shard.name for shard in open_pool(moved, run.urls).shards] == names
+    photos(Path(moved), range(1, 2))
+    failed = tamis.score(moved, run=tmp_path / "run", signals=["image_hash"], quiet=True).failures
+    assert failed.keys() == {names[0]}
+    assert "the shard photos now has another key in row 0" in failed[names[0]]
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "reason"),
+    [
+        ({}, {}, "it holds no images, tars or tables"),
+        ({"a.jpg": b"", "b/c.png": b""}, {}, "it holds 2 images, and no captions of them"),
+        ({"a.jpg": b"", "a.json": b'{"width": 3}'}, {}, "it holds 1 images, and no captions of them"),
+        ({"a.jpg": b"", "a.txt": b""}, {"caption": "json:text"}, "it holds 1 images, and no captions of them"),
+        ({"a.txt": b"a cat"}, {"format": "folder"}, "it holds no images"),
+    ],
+)
+def test_a_folder_that_is_no_pool_says_what_is_missing_and_what_a_pool_is(
+    files: dict[str | bytes, bytes], settings: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    forms = (
+        r"tars as img2dataset writes them; a table with .*\.csv.*; a folder of images with a \.txt or \.json next to"
+    )
+    with pytest.raises(PoolError, match=f"{reason}.*{forms}"):
+        open_pool(PoolSpec(path=str(write(tmp_path / "photos", files)), **settings))
+
+
+def test_tables_of_urls_say_that_nothing_is_downloaded(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("url,caption\nhttps://a.org/1.jpg,a cat\n")
+    with pytest.raises(PoolError, match="images at URLs are not downloaded: img2dataset does"):
+        open_pool(tmp_path / "a.csv")
+
+
+def test_a_run_inside_the_folder_is_refused(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", range(2))
+    with pytest.raises(RunError, match="overlap"):
+        score(root, root / "run")
+
+
+def test_folders_of_img2dataset_are_read_next_to_its_tables_of_urls(tmp_path: Path) -> None:
+    root = photos(tmp_path / "pool" / "00000", range(3)).parent
+    pq.write_table(pa.table({"url": ["a"], "caption": ["b"]}), root / "00000.parquet")
+    (root / "00000_stats.json").write_text("{}")
+    assert [sample.status for sample in rows_of(root).values()] == ["ok"] * 3
+
+
+# ---- what `datasets` writes ------------------------------------------------------------------------------------------
+
+
+def hub_rows(count: int) -> dict[str, list[Any]]:
+    return {
+        "img": [{"bytes": image_bytes(n), "path": None} for n in range(count)],
+        "text": [*map(caption, range(count))],
+    }
+
+
+def test_a_saved_dataset_has_the_rows_of_its_parquet_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(table, "SHARD_ROWS", 10)
+    features = datasets.Features({"img": datasets.Image(), "text": datasets.Value("string")})
+    one = datasets.Dataset.from_dict(hub_rows(23), features=features)
+    both = datasets.DatasetDict({"train": one, "test": one.select(range(3))})
+    both.save_to_disk(tmp_path / "saved")
+    one.save_to_disk(tmp_path / "one")
+    (tmp_path / "one" / "cache-0123.arrow").write_bytes(b"of an earlier map")
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for name, part in both.items():
+        part.to_parquet(str(tmp_path / "hub" / "data" / f"{name}-00000-of-00001.parquet"))
+    wanted = [image_bytes(n) for n in range(23)]
+    assert [sample.image for sample in rows_of(tmp_path / "one").values()] == wanted
+    for name in ("saved", "hub"):
+        run = score(tmp_path / name, tmp_path / "runs" / name)
+        assert (len(run), run.statuses["ok"]) == (26, 26)
+        images = [sample.image for sample in samples_of(run, order=[25, 4, 0], fields={"image"})]
+        assert {len(image or b"") for image in images} <= {len(image) for image in wanted}
+        tamis.export(tamis.select(run, {"select": []}), to="webdataset", out=tmp_path / "runs" / f"{name}.out")
