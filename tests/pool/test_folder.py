@@ -169,6 +169,15 @@ def test_a_folder_is_cut_into_shards_whose_ends_stay_when_files_are_added(
     assert "the shard photos now has another key in row 0" in failed[names[0]]
 
 
+def test_a_run_grows_by_another_folder_of_the_same_name(tmp_path: Path) -> None:
+    one, two = photos(tmp_path / "a" / "photos", range(3)), photos(tmp_path / "b" / "photos", range(3, 5))
+    score(one, tmp_path / "run")
+    grown = tamis.score(two, run=tmp_path / "run", signals=["image_size"], grow=True, quiet=True)
+    assert sorted(grown.sizes) == [2, 3]
+    assert [sample.image for sample in samples_of(grown, fields={"image"})] == [image_bytes(n) for n in range(5)]
+    assert len(tamis.score(PoolSpec(path=(str(one), str(two))), run=tmp_path / "both", signals=["image_size"])) == 5
+
+
 @pytest.mark.parametrize(
     ("files", "settings", "reason"),
     [

@@ -51,6 +51,8 @@ def test_what_was_measured_counts_for_the_pairs_that_are_left_and_for_the_worker
     monkeypatch.setattr(fill, "fill", lambda *_, **__: None)
     found: list[tuple[str, dict[str, float]]] = []
     monkeypatch.setattr(fill, "announcement", lambda pairs, _, took, *__: found.append((pairs, took)) or "said")
+    assert fill._forecast(plan, tmp_path / "run", tasks, engine, None) == ("", None)  # 7 pairs in the shard
+    monkeypatch.setattr(fill, "_TIMED", 6)
     for left in (None, 600):
         text, executor = fill._forecast(plan, tmp_path / "run", tasks, engine, left)
         assert (text, executor is not None) == ("said", workers == 1)

@@ -68,8 +68,17 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
 def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str], error: PoolError) -> Pool:
     """Returns the pool of images, or of files below, in a folder whose own files are none; `error` says why."""
     root = spec.paths[0]
-    if len(spec.paths) > 1 or is_lance(root) or not os.path.isdir(root):
+    if not all(os.path.isdir(path) and not is_lance(path) for path in spec.paths):
         raise error
+    if len(spec.paths) > 1:
+        pools: list[Pool] = []
+        for path in spec.paths:  # each knows the names of those before
+            taken = {shard.name: shard.url for pool in pools for shard in pool.shards}
+            pools.append(open_pool(replace(spec, path=path), {**names, **taken}))
+        if {(pool.kind, pool.spec.caption) for pool in pools} != {("folder", pools[0].spec.caption)}:
+            raise error
+        shards, about = tuple(shard for pool in pools for shard in pool.shards), "; ".join(pool.about for pool in pools)
+        return replace(pools[0], spec=replace(pools[0].spec, path=spec.path), shards=shards, about=about)
     from tamis.pool.folder import files_in, folder_pool
 
     inside = files_in(root)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -156,6 +157,8 @@ def _forecast(
         return "", None
     task, executor = max(tasks, key=lambda task: len(task.outputs)), Executor(plan.device)
     try:
+        if left is None and next(islice(task.shard.samples(), _TIMED, None), None) is None:
+            return "", None  # a pool of unknown size, and small shards
         for count in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
             pool = replace(plan.pool, shards=(cast(Shard, FirstRows(task.shard, count)),))
             sample = replace(plan, pool=pool, executor=executor)
