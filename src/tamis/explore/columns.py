@@ -269,10 +269,7 @@ def alternating(one: Rows, other: Rows) -> Rows:
 
 
 def _from_cut(run: Run, subset: Subset) -> Float64s:
-    """Returns the distance of each row from the recipe's last threshold; 0 for all rows if it has none.
-
-    It is infinite for rows that another step drops: they are not dropped for being below this threshold.
-    """
+    """Returns each row's distance from the last threshold (0 without one); infinite for what another step drops."""
     cut, codes = subset.verdict.ranking, subset.verdict.dropped_by
     if cut is None:
         return np.zeros(subset.keep.size)

@@ -49,9 +49,9 @@ _PAIRS = _TEMPLATES.from_string("""
 
 _TABLE = _TEMPLATES.from_string("""
 <p><b>{{ title | shown }}</b>: {{ counts }}</p><table>
-<thead><tr>{% for name in names %}<th style="text-align:left">{{ name }}</th>{% endfor %}</tr></thead><tbody>
+<thead><tr>{% for name in rows[0] %}<th style="text-align:left">{{ name }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in rows %}
-<tr>{% for cell in row %}<td style="text-align:left">{{ cell | shown }}</td>{% endfor %}</tr>{% endfor %}
+<tr>{% for cell in row.values() %}<td style="text-align:left">{{ cell | shown }}</td>{% endfor %}</tr>{% endfor %}
 </tbody></table>""")
 
 
@@ -96,9 +96,7 @@ def _jpeg(pixels: Pixels, size: int) -> str:
 
 def html_table(title: object, counts: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns a table of rows with the same keys."""
-    return _TABLE.render(
-        title=title, counts=counts, names=list(rows[0]) if rows else [], rows=[one.values() for one in rows]
-    )
+    return _TABLE.render(title=title, counts=counts, rows=rows)
 
 
 def html_of_run(run: Run) -> str:

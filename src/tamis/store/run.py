@@ -121,9 +121,6 @@ class Run:
 
         Returns:
             The server, which runs in a thread: `close()` stops it, and so does the end of Python.
-
-        Raises:
-            RunError, DependencyError: as `tamis explore`.
         """
         explore = import_module("tamis.api").explore  # in a layer above this one, since recipes choose the rows
         if self in _PAGES:
