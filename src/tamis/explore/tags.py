@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,11 @@ COLUMNS = (
 #: Of the scores' folder: as before there were tags, so that a run that was labelled then is read and extended.
 _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 
-#: Maximum number of rows in all changes that can be undone: 12 bytes each.
+#: Maximum number of rows in all changes that can be undone: 16 bytes each.
 _UNDONE = 1 << 24
 
 Codes = NDArray[np.int32]
+Change = tuple[Rows, Codes, Codes]  # rows, and their codes before and after
 
 
 class Tags:
@@ -59,7 +60,7 @@ class Tags:
         self._codes: Codes = np.zeros(len(run), np.int32)
         self.version = 0
         self._lock = threading.Lock()
-        self.changes: list[tuple[Rows, Codes]] = []  # made here, for `undo`: rows, and their codes before
+        self.changes: list[Change] = []  # made here, for `undo`
         for shard, place in run.row_ranges.items():
             if group is not None and shard in group.shards:
                 self._codes[place] = self._read(shard)
@@ -118,28 +119,42 @@ class Tags:
 
         with self._lock:
             written = self._write(np.unique(rows), changed, self.changes)
-            while len(self.changes) > 1 and sum(one.size for one, _ in self.changes) > _UNDONE:
+            while len(self.changes) > 1 and sum(one.size for one, *_ in self.changes) > _UNDONE:
                 del self.changes[0]
         return written
 
     def undo(self) -> Rows:
-        """Undoes the last change made here, and returns its rows."""
+        """Undoes the last change made here, and returns its rows. Later changes by other explorers stay."""
         with self._lock:
             if not self.changes:
                 raise RecipeError("there is nothing to undo: no tag was changed since the page was opened")
-            rows, before = self.changes[-1]
-            self._write(rows, lambda place, _: before[place], [])
+            rows, before, after = self.changes[-1]
+
+            def undone(codes: Sequence[int]) -> int:
+                now, old, new = (set(tags_in(self._sets[code])) for code in codes)
+                kept = now - (new - old)
+                return self._code(kept | (old - new) - ({GOOD, BAD} if kept & {GOOD, BAD} else set()))
+
+            def changed(place: slice, now: Codes) -> Codes:
+                each, inverse = np.unique([now, before[place], after[place]], axis=1, return_inverse=True)
+                return np.array([undone(codes) for codes in each.T.tolist()], np.int32)[inverse.reshape(-1)]
+
+            self._write(rows, changed, [])
             self.changes.pop()
         return rows
 
-    def _write(self, rows: Rows, change: Callable[[slice, Codes], Codes], undo: list[tuple[Rows, Codes]]) -> Rows:
-        """Changes the codes of ascending rows, shard by shard; `undo` gets the rows that changed, as they were."""
-        run, done = self._run, [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
+    def _write(self, rows: Rows, change: Callable[[slice, Codes], Codes], undo: list[Change]) -> Rows:
+        """Changes the codes of ascending rows, shard by shard; `undo` gets the rows that changed, before and after."""
+        none = np.zeros(0, np.int32)
+        run, done = self._run, [(np.zeros(0, np.int64), none, none)]
         if not (run.path / "run.json").is_file():  # else we would create a folder where the run was
             raise RunError(f"{run.path} is gone: open the run again where it is now")
         begun = f"{LABEL}.{TAGS}" in run.columns
         try:
             with locked(run.path, doing="writes tags"):
+                facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, COLUMNS))}
+                if LABEL not in run.scores:  # first: after a crash, the tags so far are found
+                    manifest.describe(run.path, {f"scores/{self._folder}": facts})
                 for shard, place in run.row_ranges.items():
                     here, path = slice(*np.searchsorted(rows, [place.start, place.stop])), self._path(shard)
                     if here.start == here.stop and begun and path.is_file():
@@ -154,17 +169,16 @@ class Tags:
                         reasons = np.array([None, "not labelled"], object)[np.isnan(label).astype(np.int8)]
                         parts.write_scores(path, COLUMNS, {LABEL: label, TAGS: words}, reasons, uids=uids)
                     changed = codes[inside] != before
-                    done.append((rows[here][changed], before[changed]))
+                    done.append((rows[here][changed], before[changed], codes[inside][changed]))
                     self._codes[place] = codes
                 if not begun:
-                    facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, COLUMNS))}
                     manifest.describe(run.path, {f"scores/{self._folder}": facts})
         finally:
             self.version += 1
             run.forget(self._folder)
-            written, before = (np.concatenate(each) for each in zip(*done, strict=True))
+            written, *both = (np.concatenate(each) for each in zip(*done, strict=True))
             if written.size:
-                undo.append((written, before))
+                undo.append((written, both[0], both[1]))
         return written
 
 
