@@ -590,6 +590,17 @@ def test_without_a_subset_it_offers_the_recipes_that_fit(tab: Any, page: Page) -
     assert tab.locator(".fits").count() == 0
 
 
+def test_shares_in_the_page_never_say_none_of_some_nor_all_of_most(tab: Any, page: Page) -> None:
+    opened(tab, page)
+    ask = """async (shares) => {
+        const { percent } = await import(document.querySelector("script").src.replace("main", "dom"));
+        return shares.map((one) => percent(...one));
+    }"""
+    shares = [(0, 5), (4, 10_000), (1, 2_000), (1, 200), (1, 3), (199, 200), (9_996, 10_000), (1_999, 2_000), (1, 1)]
+    said = ["0 %", "<0.1 %", "0.1 %", "0.5 %", "33 %", "99.5 %", ">99.9 %", ">99.9 %", "100 %"]
+    assert tab.evaluate(ask, shares) == said
+
+
 def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)

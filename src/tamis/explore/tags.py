@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 _UNDONE = 1 << 24
 
 Codes = NDArray[np.int32]
-Change = tuple[Rows, Codes, Codes]  # rows, and their codes before and after
 
 
 class Tags:
@@ -60,7 +59,7 @@ class Tags:
         self._codes: Codes = np.zeros(len(run), np.int32)
         self.version = 0
         self._lock = threading.Lock()
-        self.changes: list[Change] = []  # made here, for `undo`
+        self.changes: list[tuple[Rows, Codes, Codes]] = []  # made here, for `undo`: rows, codes before and after
         for shard, place in run.row_ranges.items():
             if group is not None and shard in group.shards:
                 self._codes[place] = self._read(shard)
@@ -119,34 +118,38 @@ class Tags:
 
         with self._lock:
             written = self._write(np.unique(rows), changed, self.changes)
-            while len(self.changes) > 1 and sum(one.size for one, *_ in self.changes) > _UNDONE:
+            while len(self.changes) > 1 and sum(change[0].size for change in self.changes) > _UNDONE:
                 del self.changes[0]
         return written
 
     def undo(self) -> Rows:
-        """Undoes the last change made here, and returns its rows. Later changes by other explorers stay."""
+        """Undoes the last change made here, and returns its rows. Tags that others gave since then stay."""
         with self._lock:
             if not self.changes:
                 raise RecipeError("there is nothing to undo: no tag was changed since the page was opened")
-            rows, before, after = self.changes[-1]
+            rows, old, new = self.changes[-1]
 
-            def undone(codes: Sequence[int]) -> int:
-                now, old, new = (set(tags_in(self._sets[code])) for code in codes)
-                kept = now - (new - old)
-                return self._code(kept | (old - new) - ({GOOD, BAD} if kept & {GOOD, BAD} else set()))
+            def reverted(place: slice, now: Codes) -> Codes:
+                size = len(self._sets)
+                keys = (now.astype(np.int64) * size + old[place]) * size + new[place]
+                keys, inverse = np.unique(keys, return_inverse=True)
+                codes = zip(*((keys // unit % size).tolist() for unit in (size**2, size, 1)), strict=True)
+                return np.array([self._reverted(*each) for each in codes], np.int32)[inverse]
 
-            def changed(place: slice, now: Codes) -> Codes:
-                each, inverse = np.unique([now, before[place], after[place]], axis=1, return_inverse=True)
-                return np.array([undone(codes) for codes in each.T.tolist()], np.int32)[inverse.reshape(-1)]
-
-            self._write(rows, changed, [])
+            self._write(rows, reverted, [])
             self.changes.pop()
         return rows
 
-    def _write(self, rows: Rows, change: Callable[[slice, Codes], Codes], undo: list[Change]) -> Rows:
-        """Changes the codes of ascending rows, shard by shard; `undo` gets the rows that changed, before and after."""
-        none = np.zeros(0, np.int32)
-        run, done = self._run, [(np.zeros(0, np.int64), none, none)]
+    def _reverted(self, now: int, old: int, new: int) -> int:
+        current, before, after = ({*tags_in(self._sets[code])} for code in (now, old, new))
+        kept, back = current - (after - before), before - after
+        return self._code(kept | (back - {GOOD, BAD} if kept & {GOOD, BAD} else back))
+
+    def _write(
+        self, rows: Rows, change: Callable[[slice, Codes], Codes], undo: list[tuple[Rows, Codes, Codes]]
+    ) -> Rows:
+        """Changes the codes of ascending rows, shard by shard; `undo` gets those that changed, before and after."""
+        run, done = self._run, [(np.zeros(0, np.int64), *np.zeros((2, 0), np.int32))]
         if not (run.path / "run.json").is_file():  # else we would create a folder where the run was
             raise RunError(f"{run.path} is gone: open the run again where it is now")
         begun = f"{LABEL}.{TAGS}" in run.columns
@@ -176,9 +179,9 @@ class Tags:
         finally:
             self.version += 1
             run.forget(self._folder)
-            written, *both = (np.concatenate(each) for each in zip(*done, strict=True))
+            written, old, new = (np.concatenate(each) for each in zip(*done, strict=True))
             if written.size:
-                undo.append((written, both[0], both[1]))
+                undo.append((written, old, new))
         return written
 
 

@@ -31,7 +31,7 @@ def share(part: int, whole: int) -> str:
     percent = 100 * part / whole
     if part and percent < 0.05:
         return "<0.1 %"
-    if part < whole and percent > 99.95:
+    if part < whole and percent >= 99.95:
         return ">99.9 %"
     return f"{percent:.0f} %" if part in (0, whole) else f"{percent:.1f} %"
 
