@@ -225,6 +225,71 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_can_be_undone(tab: Any
     assert tags_of(tagged) == {0: "<b>,big band,good"}
 
 
+def held(tab: Any, name: str) -> Any:
+    """Holds back requests of one name; the function that is returned sends them on."""
+    waiting: list[Any] = []
+    tab.route(f"**/ask/{name}", lambda route: waiting.append(route))
+
+    def send() -> None:
+        for route in waiting:
+            route.continue_()
+        tab.unroute(f"**/ask/{name}")
+
+    return send
+
+
+def test_what_is_typed_before_an_answer_comes_is_text(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row")
+    tab.wait_for_selector("[data-row='7']")
+    send = held(tab, "pair")
+    tab.focus(".grid")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open]")
+    expect(tab.locator("#close-pair")).to_be_focused()
+    tab.keyboard.press("t")
+    tab.keyboard.type("big bug")
+    send()
+    tab.wait_for_selector("dialog blockquote")
+    assert tab.input_value("#pair-tag") == "big bug"
+    assert tagged.ask("facts")["tags"]["counts"] == []
+    send = held(tab, "tag")
+    tab.keyboard.press("Enter")
+    tab.keyboard.type("next")
+    send()
+    tab.wait_for_selector("dialog .mark:has-text('big bug')")
+    assert tab.input_value("#pair-tag") == "next"
+    assert tags_of(tagged) == {0: "big bug"}
+
+
+def test_all_pairs_are_those_that_were_shown_when_they_were_selected(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row", show="kept", recipe=CUT)
+    number = kept(tab)
+    assert 0 < number < 60
+    expect(tab.locator("main > .told")).to_have_text(f"{number} pairs")
+    tab.focus(".grid")
+    tab.keyboard.press("Control+a")
+    send = held(tab, "choose")
+    tab.fill("#number-0-value", "0")
+    tab.press("#number-0-value", "Enter")
+    tab.fill("#tag", "x")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector(f"#said:has-text('{number} pairs are tagged x')")
+    send()
+    assert len(tags_of(tagged)) == number
+
+
+def test_views_of_a_recipe_that_reads_tags_change_with_them(tab: Any, tagged: Page) -> None:
+    tagged.ask("tag", rows=[1, 2], add=["x"])
+    opened(tab, tagged, view="map", sort="row", recipe={"name": "x", "select": [{"tagged": "x"}]})
+    expect(tab.locator(".legend")).to_contain_text("kept 2")
+    tab.focus(".grid")
+    tab.keyboard.press("t")
+    tab.keyboard.type("x")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".legend")).to_contain_text("kept 3")
+    tab.wait_for_selector("[data-row='0'].kept")
+
+
 def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagged: Page) -> None:
     def selected(text: str) -> None:
         expect(tab.locator(".target")).to_have_text(text)

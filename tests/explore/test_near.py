@@ -40,6 +40,13 @@ def test_a_run_without_embeddings_says_what_to_do(run_folder: Path, tmp_path: Pa
         Near(HeldRun(tmp_path / "run")).neighbours(3)
 
 
+def test_embeddings_that_a_shard_lacks_are_not_offered_as_a_map(run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    next((tmp_path / "run" / "embeddings").glob("*/00001.npy")).unlink()
+    assert Near(HeldRun(run_folder)).maps() == {"image_embedding": ("PCA", ["image_embedding"])}
+    assert Near(HeldRun(tmp_path / "run")).maps() == {}
+
+
 def test_words_find_what_the_captions_own_embedding_finds(clip_run: Path) -> None:
     run = HeldRun(clip_run)
     every, table = np.arange(12), run.table()

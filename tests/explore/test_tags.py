@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_recipes_read_tags_and_labels(run: HeldRun, tmp_path: Path) -> None:
     tags = Tags(run)
     tags.change(rows(3, 40), add=["good", "  red   car "])
     tags.change(rows(40, 5), add=["bad", "caf\u00e9"])  # bad replaces good
-    tags.change(rows(3), add=["cafe\u0301"])  # the same word in Unicode's other form
+    tags.change(rows(3), add=["cafe\u0301", "\u200dgood\u200c"])  # the same words in another form of Unicode
 
     def kept(*select: Any) -> list[int]:
         chosen = {"select": list(select)}
@@ -144,6 +145,26 @@ def test_two_explorers_keep_each_others_tags(run: HeldRun) -> None:
     other.change(rows(3, 40), add=["bad"])
     other.undo()  # gives back what the run had
     assert stored(run) == {3: ["blurry", "good"], 4: ["bad", "blurry"], 40: ["bad"]}
+
+
+def test_tags_of_a_killed_change_are_there_when_the_run_is_opened_again(
+    run: HeldRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(path: Path, *arguments: Any, **named: Any) -> None:
+        if path.stem == "00001":
+            os._exit(9)
+        write(path, *arguments, **named)
+
+    write = parts.write_scores
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "write_scores", die)
+        if (child := os.fork()) == 0:
+            Tags(run).change(np.arange(60), add=["first"])
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    tags = Tags(HeldRun(run.path))
+    assert tags.counts() == {"first": 30}
+    tags.change(rows(0), remove=["first"])  # completes the column
+    assert tamis.select(run.path, {"select": [{"tagged": "first"}]}).rows().tolist() == list(range(1, 30))
 
 
 def test_the_recall_of_a_cut_counts_pairs_without_the_score(tmp_path: Path) -> None:

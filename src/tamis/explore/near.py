@@ -52,9 +52,8 @@ class Near:
 
     def __init__(self, run: HeldRun) -> None:
         self._run = run
-        stored = [name for name in run.embeddings if name.startswith("image_embedding-")]
-        whole = [name for name in stored if set(run.shards) <= files(run.embeddings[name], ".npy")]
-        self.image: str | None = whole[0] if whole else None
+        self._whole = [name for name, folder in run.embeddings.items() if set(run.shards) <= files(folder, ".npy")]
+        self.image: str | None = next((name for name in self._whole if name.startswith("image_embedding-")), None)
         self._layouts: dict[str, Layout] = {}
         self._images: dict[str, Float32s] = {}
         self._executor: Executor | None = None
@@ -158,7 +157,8 @@ class Near:
             for label, group in self._run.scores.items()
             if group.facts["name"] == "map" and group.shards >= every
         }
-        shortest = {folder: name for name, folder in sorted(self._run.vectors.items(), key=lambda each: -len(each[0]))}
+        whole = [each for each in self._run.vectors.items() if each[1] in self._whole]
+        shortest = {folder: name for name, folder in sorted(whole, key=lambda each: -len(each[0]))}
         plain = {name: ("PCA", [name]) for name in sorted(shortest.values())}
         return {**stored, **plain, **({"both": ("PCA", BOTH)} if set(BOTH) <= set(plain) else {})}
 

@@ -155,6 +155,9 @@ class Tags:
         begun = f"{LABEL}.{TAGS}" in run.columns
         try:
             with locked(run.path, doing="writes tags"):
+                facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, COLUMNS))}
+                if LABEL not in run.scores:  # first: after a crash, the tags so far are found
+                    manifest.describe(run.path, {f"scores/{self._folder}": facts})
                 for shard, place in run.row_ranges.items():
                     here, path = slice(*np.searchsorted(rows, [place.start, place.stop])), self._path(shard)
                     if here.start == here.stop and begun and path.is_file():
@@ -172,7 +175,6 @@ class Tags:
                     done.append((rows[here][changed], before[changed], codes[inside][changed]))
                     self._codes[place] = codes
                 if not begun:
-                    facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, COLUMNS))}
                     manifest.describe(run.path, {f"scores/{self._folder}": facts})
         finally:
             self.version += 1

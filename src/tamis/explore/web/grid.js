@@ -165,7 +165,7 @@ export class Grid {
 
   /** What keys and the tag box change: the selected pairs, else the framed one. */
   target() {
-    if (this.every) return this.about();
+    if (this.every) return JSON.parse(this.shownFor); // not a question that has no answer yet
     const rows = this.chosen.size ? [...this.chosen] : [this.at(this.cursor)?.row].filter((row) => row !== undefined);
     return rows.length ? { rows } : null;
   }
@@ -204,7 +204,7 @@ export class Grid {
 
   all() {
     this.box.focus({ preventScroll: true });
-    this.every = this.total > 0;
+    this.every = this.total > 0 && !this.box.ariaBusy;
     this.begin(this.cursor);
   }
 

@@ -161,6 +161,9 @@ async function retag(name, about, what) {
     said = await ask(name, about);
   } catch (error) {
     say(error.message, true);
+    facts.tags = (await ask("facts").catch(() => facts)).tags; // a part may be written
+    tags.draw();
+    grid.load();
     return false;
   }
   facts.tags = said.tags;
@@ -174,6 +177,11 @@ async function retag(name, about, what) {
   await choose();
   controls.draw(found);
   if (found) tags.suggest(found);
+  if (/tagged|label/.test(JSON.stringify([active(), compared()]))) {
+    if (map) map.key = ""; // else it would keep its colours
+    drawView();
+    reload();
+  }
   return true;
 }
 

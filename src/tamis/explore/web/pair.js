@@ -42,14 +42,15 @@ export class PairPanel {
   heading(found) {
     return h("div", { class: "bar" },
       h("h2", null, found ? `Pair ${count(found.row)}` : "A pair"),
-      found ? h("span", { class: "marks" },
-        [...new Set(["good", "bad", ...found.tags])].map((tag) => {
+      // The box is there before the answer: what is typed at once would be keys.
+      h("span", { class: "marks" },
+        found && [...new Set(["good", "bad", ...found.tags])].map((tag) => {
           const on = found.tags.includes(tag);
           return h("button", { type: "button", id: `mark-${tag}`, class: `mark ${isLabel(tag)}`, "aria-pressed": String(on), title: isLabel(tag) ? tag[0] : "Untag",
             click: () => this.tag({ [on ? "remove" : "add"]: [tag] }) }, foreign(tag), isLabel(tag) ? "" : " ×");
-        }), this.input.form) : null,
-      found && [[-1, "previous", "‹", "←"], [1, "next", "›", "→"]].map(([by, name, text, key]) => h("button", { type: "button", id: `${name}-pair`, title: `The ${name} pair (${key})`, "aria-label": `The ${name} pair`, click: () => this.move(by) }, text)),
-      h("button", { type: "button", id: "close-pair", title: "Close (Esc)", click: () => this.box.close() }, "Close"));
+        }), this.input.form),
+      [[-1, "previous", "‹", "←"], [1, "next", "›", "→"]].map(([by, name, text, key]) => h("button", { type: "button", id: `${name}-pair`, title: `The ${name} pair (${key})`, "aria-label": `The ${name} pair`, click: () => this.move(by) }, text)),
+      h("button", { type: "button", id: "close-pair", autofocus: true, title: "Close (Esc)", click: () => this.box.close() }, "Close"));
   }
 
   draw(found) {
