@@ -51,9 +51,7 @@ def look(
     if as_json:
         print_json({**asdict(found), "page": str(found.page)})
     else:
-        shares = [f"{one.share[0]:.0%}" if one.share else "" for one in found.proposals]
-        proposals = zip(found.proposals, shares, strict=True)
-        print_table([{"recipe": one.recipe, "kept": share, "why": one.why} for one, share in proposals])
+        print_table([{"recipe": one.recipe, "kept": one.keeps, "why": one.why} for one in found.proposals])
     say(
         f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
         f"wrote {found.page}"

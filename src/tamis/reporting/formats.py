@@ -24,7 +24,7 @@ def plural(value: int, noun: str) -> str:
     return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
 
 
-def share(part: int, whole: int) -> str:
+def share(part: float, whole: float) -> str:
     """Returns a percentage: never rounds a nonzero share to 0 % or a partial one to 100 %; a dash if `whole` is 0."""
     if not whole:
         return NONE
