@@ -614,6 +614,57 @@ def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
         context.close()
 
 
+def test_a_phone_shows_pairs_at_once_and_the_bar_covers_no_more_than_two_rows(browser: Any, tagged: Page) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    tab = context.new_page()
+    tab.set_default_timeout(15_000)
+    opened(tab, tagged)
+    tab.wait_for_selector(".fits .number i")
+    bar = tab.locator(".tag-bar")
+    assert tab.locator("#card-0 .face").bounding_box()["y"] + 60 < bar.bounding_box()["y"]
+    tab.click("#select-all")
+    tab.fill("#tag", "many")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector("#undo-tags:visible")
+    assert bar.bounding_box()["height"] < 90
+    opened(tab, tagged, view="map")
+    tab.wait_for_selector(".legend button")
+    legend = tab.locator(".legend").bounding_box()
+    assert legend["y"] + legend["height"] < bar.bounding_box()["y"]
+    context.close()
+
+
+def test_a_question_mark_lists_the_keys_which_do_nothing_meanwhile(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row", pair=3)
+    tab.wait_for_selector("dialog[open] :is(blockquote, .problem)")
+    tab.keyboard.press("?")
+    expect(tab.locator("#keys")).to_be_visible()
+    expect(tab.locator("#keys tr:has-text('g, b')")).to_contain_text("tag good, bad")
+    assert NO_AXE or barriers(tab) == []
+    tab.keyboard.press("g")
+    tab.keyboard.press("Escape")
+    expect(tab.locator("#keys")).to_be_hidden()
+    expect(tab.locator("#pair")).to_be_visible()
+    assert tab.locator("[data-row='3'] .label").count() == 0
+    tab.click("#next-pair")
+    expect(tab.locator("#pair h2")).to_have_text("Pair 4")
+    tab.keyboard.press("Escape")
+    tab.focus("#caption")
+    tab.keyboard.type("?")
+    expect(tab.locator("#keys")).to_be_hidden()
+
+
+def test_charts_begin_with_one_score_of_each_signal_and_found_words_are_marked(tab: Any, page: Page) -> None:
+    opened(tab, page, sort="row")
+    shown = tab.locator(".chart h3").all_inner_texts()
+    assert (shown[0], shown[1]) == ("shorter_side", "words")
+    assert "content_hidden" not in shown[:4]
+    tab.fill("#caption", "IMG SRC")
+    tab.press("#caption", "Enter")
+    expect(tab.locator("#card-0 mark")).to_have_text("img src")
+    expect(tab.locator("#card-0 .caption")).to_have_text(HOSTILE[1])
+
+
 def test_images_are_found_by_words_and_by_one_that_is_chosen(tab: Any, clip_page: Page, tmp_path: Path) -> None:
     (tmp_path / "<b>mine.jpg").write_bytes(pair(7)["jpg"])
     opened(tab, clip_page)

@@ -112,7 +112,7 @@ class Explorer:
         for name in self.numbers:
             _, group, column = self.run.columns[name]
             facts = {field: getattr(column, field) for field in ("unit", "better", "about")}
-            columns.append({"name": name, **facts, "score": group is not None})
+            columns.append({"name": name, **facts, "signal": group and group.label})
         opened = [
             {
                 "name": subset.name,

@@ -7,11 +7,12 @@ import { face } from "./grid.js";
 import { isLabel, tagForm } from "./tags.js";
 
 export class PairPanel {
-  constructor(box, facts, recipes, tag) {
+  constructor(box, facts, recipes, tag, move) {
     this.box = box;
     this.facts = facts;
     this.recipes = recipes;
     this.tag = tag;
+    this.move = move;
     this.input = tagForm("pair-tag", facts, tag);
     box.addEventListener("close", () => { if (now().pair !== null) change({ pair: null }); });
     box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
@@ -48,6 +49,7 @@ export class PairPanel {
           return h("button", { type: "button", id: `mark-${tag}`, class: `mark ${isLabel(tag)}`, "aria-pressed": String(on), title: isLabel(tag) ? tag[0] : "Untag",
             click: () => this.tag({ [on ? "remove" : "add"]: [tag] }) }, foreign(tag), isLabel(tag) ? "" : " ×");
         }), this.input.form),
+      [[-1, "previous", "‹", "←"], [1, "next", "›", "→"]].map(([by, name, text, key]) => h("button", { type: "button", id: `${name}-pair`, title: `The ${name} pair (${key})`, "aria-label": `The ${name} pair`, click: () => this.move(by) }, text)),
       h("button", { type: "button", id: "close-pair", autofocus: true, title: "Close (Esc)", click: () => this.box.close() }, "Close"));
   }
 
