@@ -167,3 +167,11 @@ def test_the_folder_above_may_be_the_pool(tmp_path: Path, monkeypatch: pytest.Mo
     found = package.look("..", out=tmp_path / "look.html", quiet=True)
     assert (found.pairs, found.shards, found.of) == (3, 1, 1)
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_captions_alone_are_a_pool_for_which_no_recipe_is_proposed(tamis: Tamis, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("caption\n" + "a red car\n" * 5)
+    assert "its columns: caption." in tamis("look", "t.csv").err
+    done = tamis("look", "t.csv", "--image", "none", "--quiet")
+    assert (done.code, done.out) == (0, "")
+    assert "no shipped recipe fits these pairs: `tamis list recipes` shows what each one needs" in done.err

@@ -50,7 +50,7 @@ def look(
     found = tamis.look(spec, out=page, pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet)
     if as_json:
         print_json({**asdict(found), "page": str(found.page)})
-    else:
+    elif found.proposals:
         print_table([{"recipe": one.recipe, "kept": one.keeps, "why": one.why} for one in found.proposals])
     say(
         f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
@@ -60,6 +60,8 @@ def look(
         say(f"shard {name} failed: {error}")
     if found.proposals:
         say(f"next: {found.proposals[0].commands[0]}")
+    elif found.pairs:
+        say("no shipped recipe fits these pairs: `tamis list recipes` shows what each one needs")
     exit_if(found.failures)
 
 

@@ -213,11 +213,11 @@ def inside_polygon(points: Floats, polygon: Sequence[tuple[float, float]]) -> Ma
         return found
     low, high = corners.min(axis=0), corners.max(axis=0)
     near = np.flatnonzero(((points >= low) & (points <= high)).all(axis=1))
-    for place in chunks(near):  # a chunk stays in the cache
-        x, y = points[place].astype(np.float64).T
-        odd = np.zeros(place.size, bool)
-        for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-            if y1 != y2:
-                odd ^= ((y1 > y) != (y2 > y)) & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
-        found[place] = odd
+    near = near[np.argsort(points[near, 1])]  # so that an edge only looks at points between its ends
+    x, y = points[near].astype(np.float64).T
+    odd = np.zeros(near.size, bool)
+    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        between = slice(*np.searchsorted(y, sorted((y1, y2))))
+        odd[between] ^= x[between] < (x2 - x1) * (y[between] - y1) / (y2 - y1) + x1
+    found[near] = odd
     return found

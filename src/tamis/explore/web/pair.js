@@ -73,7 +73,7 @@ export class PairPanel {
   }
 
   image(found) {
-    const why = (kind) => (kind === "large" ? `no image: ${found.status.replaceAll("_", " ")}` : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
+    const why = (kind) => (kind === "large" ? (found.status === "ok" ? "no image: the pool has none, or cannot be read" : `no image: ${found.status.replaceAll("_", " ")}`) : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
     const large = (kind, alt) => h("img", { src: imageUrl(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, why(kind))) });
     const frame = h("div", { class: "frame" }, large("large", brief(found.caption)));
     const size = found.size[0] ? h("p", { class: "quiet" }, `${found.size[0]} × ${found.size[1]} pixels`) : null;
