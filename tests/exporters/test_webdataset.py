@@ -380,3 +380,13 @@ def test_overwrite_deletes_only_what_the_export_wrote_and_nothing_when_it_is_ref
     assert sorted(os.listdir(out)) == [".nv-meta", "00000.tar", "export.json", "sizes.json"]
     assert (tmp_path / "outside.tar").read_bytes() == b"mine"
     assert {path: path.read_bytes() for path in elsewhere.iterdir()} == theirs
+
+
+def test_an_export_that_is_the_pool_is_not_overwritten(pool: Path, tmp_path: Path) -> None:
+    first = subset_of(scored(pool, tmp_path / "run"))
+    tamis.export(first, "webdataset", tmp_path / "out")
+    again = scored(tmp_path / "out", tmp_path / "again")
+    before = read_back(tmp_path / "out")
+    with pytest.raises(RunError, match="which this command reads: choose another folder"):
+        tamis.export(subset_of(again, [0]), "webdataset", tmp_path / "out", overwrite=True)
+    assert read_back(tmp_path / "out") == before
