@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import io
 import json
@@ -16,8 +17,9 @@ from PIL import Image
 
 import tamis as package
 from tamis.errors import PoolError, RunError
-from tamis.first_look import run_name, sampled
+from tamis.first_look import Look, Proposal, run_name, sampled
 from tamis.pool import open_pool
+from tamis.reporting.page import environment
 
 
 def test_it_takes_the_first_rows_of_shards_that_names_and_seed_choose(tmp_path: Path) -> None:
@@ -61,10 +63,18 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a pool", "look.html", "look.json"]
 
 
+def test_a_recipe_that_drops_one_of_many_does_not_keep_all(tmp_path: Path) -> None:
+    one = Proposal(recipe="basic", why="", share=(1_999 / 2_000, 0.997, 1.0), commands=("tamis run pool",))
+    found = Look(page=tmp_path, pairs=2_000, shards=1, of=1, seconds=1.0, proposals=(one,), failures={})
+    page = environment().get_template("look.html").render(facts=dataclasses.asdict(found))
+    for said in (page, found._repr_html_()):
+        assert ">99.9 %" in html.unescape(said)
+
+
 def test_other_captions_of_an_image_are_not_called_repeated_images(tamis: Tamis, tmp_path: Path) -> None:
     write_tar(tmp_path / "pool" / "0.tar", [("0", pair(0) | {"txt": b"a dog\na cat\na fox"})])
     done = tamis("look", "pool", "--captions", "each", "--out", "look.html")
-    assert "Keeps one caption of each image: 2 pairs have the image of another." in done.out
+    assert "Keeps one caption of each image: it drops 2 pairs with the image of another." in done.out
 
 
 def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
@@ -157,3 +167,11 @@ def test_the_folder_above_may_be_the_pool(tmp_path: Path, monkeypatch: pytest.Mo
     found = package.look("..", out=tmp_path / "look.html", quiet=True)
     assert (found.pairs, found.shards, found.of) == (3, 1, 1)
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_captions_alone_are_a_pool_for_which_no_recipe_is_proposed(tamis: Tamis, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("caption\n" + "a red car\n" * 5)
+    assert "its columns: caption." in tamis("look", "t.csv").err
+    done = tamis("look", "t.csv", "--image", "none", "--quiet")
+    assert (done.code, done.out) == (0, "")
+    assert "no shipped recipe fits these pairs: `tamis list recipes` shows what each one needs" in done.err

@@ -242,6 +242,7 @@ def test_messages_show_the_beginning_of_a_long_value() -> None:
     assert len(brief("x" * 10**6)) < 250
     assert len(brief([["x" * 100] * 100] * 100)) < 40_000
     assert len(unknown_message("step", "x" * 10**6, ["a"])) < 300
+    assert unknown_message("tag", "x", [f"t{n:04}" for n in range(5000)]).endswith("t0098, t0099, and 4,900 more")
     assert "'xxx" in refused({"select": [{"all_of": ["x" * 100_000]}]})
 
 

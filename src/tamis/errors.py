@@ -116,7 +116,7 @@ def first_line(error: BaseException) -> str:
 
 
 _MOST_BRIEF = 1_000  # characters
-_SHORT_LIST = 12  # names
+_SHORT_LIST, _LONG_LIST = 12, 100  # names
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 200
 
@@ -156,7 +156,8 @@ def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
     """Returns the "unknown X" message: the nearest known name, and the list if it is short or none is near."""
     names = sorted(known)
     near = nearest(name, names)
-    listed = "" if near and len(names) > _SHORT_LIST else f"; known: {', '.join(names) or 'none'}"
+    known = [*names[:_LONG_LIST], *([f"and {len(names) - _LONG_LIST:,} more"] if len(names) > _LONG_LIST else [])]
+    listed = "" if near and len(names) > _SHORT_LIST else f"; known: {', '.join(known) or 'none'}"
     return f"unknown {kind} {brief(name)}{near}{listed}"
 
 

@@ -26,7 +26,7 @@ from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.files import run_name
 from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, FirstRows, PoolSpec
 from tamis.recipe import PathLike, Recipe, load
-from tamis.reporting.formats import in_words, status_words
+from tamis.reporting.formats import in_words, plural, share, status_words
 from tamis.run.fill import fill
 from tamis.run.local import Local
 from tamis.scoring import assembled, hidden_contents
@@ -50,6 +50,10 @@ class Proposal:
     share: tuple[float, float, float] | None  # kept share of the sample, and its 95 % interval; None if not tried
     commands: tuple[str, ...]  # to apply it to the whole pool
 
+    @property
+    def keeps(self) -> str:
+        return share(self.share[0], 1) if self.share else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
@@ -66,10 +70,7 @@ class Look:
     def _repr_html_(self) -> str:
         from tamis.store.notebook import html_table
 
-        rows = [
-            {"recipe": one.recipe, "keeps": f"{one.share[0]:.0%}" if one.share else "", "why": one.why}
-            for one in self.proposals
-        ]
+        rows = [{"recipe": one.recipe, "keeps": one.keeps, "why": one.why} for one in self.proposals]
         counts = f"{self.pairs:,} pairs, the first rows of {self.shards:,} of {self.of:,} shards"
         return html_table(f"Look {self.page}", counts, rows)
 
@@ -160,9 +161,10 @@ def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Prop
     for subset in subsets:
         kept = share_interval(int(subset.keep.sum()), len(run))
         last = subset.funnel[-1]
-        why = f"{last['before'] - last['kept']:,} images repeat another of the sample. {_MORE}"
+        repeats = last["before"] - last["kept"]
+        why = f"{plural(repeats, 'image')} repeat{'s' * (repeats == 1)} another of the sample. {_MORE}"
         if pool.captions == "each":
-            why = f"Keeps one caption of each image: {last['before'] - last['kept']:,} pairs have the image of another."
+            why = f"Keeps one caption of each image: it drops {plural(repeats, 'pair')} with the image of another."
         if subset.name == "basic":
             why = _why_basic(subset, run.statuses)
         interval = (kept.value, kept.low, kept.high)

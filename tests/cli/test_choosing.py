@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from command_line import Tamis
@@ -26,3 +27,9 @@ def test_pairs_and_paths_with_brackets_are_printed_as_they_are(tamis: Tamis, tmp
     )
     assert "[red]mine[-red]: every pair" in tamis("select", "run", "-r", "x.yaml", "-o", "[bold].parquet").out
     assert Path("[bold].parquet").exists()
+
+
+def test_a_step_that_drops_one_of_many_does_not_keep_all(tamis: Tamis, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", {"a": [0.0, *[1.0] * 1_999]}, shards=1)
+    Path("one.yaml").write_text("select:\n- at_least: {score: a, value: 1}\n")
+    assert re.search(r"1,999 +>99\.9 %", tamis("select", "run", "-r", "one.yaml", "-o", "one.parquet").out)

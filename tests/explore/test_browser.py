@@ -225,6 +225,71 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_can_be_undone(tab: Any
     assert tags_of(tagged) == {0: "<b>,big band,good"}
 
 
+def held(tab: Any, name: str) -> Any:
+    """Holds back requests of one name; the function that is returned sends them on."""
+    waiting: list[Any] = []
+    tab.route(f"**/ask/{name}", lambda route: waiting.append(route))
+
+    def send() -> None:
+        for route in waiting:
+            route.continue_()
+        tab.unroute(f"**/ask/{name}")
+
+    return send
+
+
+def test_what_is_typed_before_an_answer_comes_is_text(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row")
+    tab.wait_for_selector("[data-row='7']")
+    send = held(tab, "pair")
+    tab.focus(".grid")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open]")
+    expect(tab.locator("#close-pair")).to_be_focused()
+    tab.keyboard.press("t")
+    tab.keyboard.type("big bug")
+    send()
+    tab.wait_for_selector("dialog blockquote")
+    assert tab.input_value("#pair-tag") == "big bug"
+    assert tagged.ask("facts")["tags"]["counts"] == []
+    send = held(tab, "tag")
+    tab.keyboard.press("Enter")
+    tab.keyboard.type("next")
+    send()
+    tab.wait_for_selector("dialog .mark:has-text('big bug')")
+    assert tab.input_value("#pair-tag") == "next"
+    assert tags_of(tagged) == {0: "big bug"}
+
+
+def test_all_pairs_are_those_that_were_shown_when_they_were_selected(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row", show="kept", recipe=CUT)
+    number = kept(tab)
+    assert 0 < number < 60
+    expect(tab.locator("main > .told")).to_have_text(f"{number} pairs")
+    tab.focus(".grid")
+    tab.keyboard.press("Control+a")
+    send = held(tab, "choose")
+    tab.fill("#number-0-value", "0")
+    tab.press("#number-0-value", "Enter")
+    tab.fill("#tag", "x")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector(f"#said:has-text('{number} pairs are tagged x')")
+    send()
+    assert len(tags_of(tagged)) == number
+
+
+def test_views_of_a_recipe_that_reads_tags_change_with_them(tab: Any, tagged: Page) -> None:
+    tagged.ask("tag", rows=[1, 2], add=["x"])
+    opened(tab, tagged, view="map", sort="row", recipe={"name": "x", "select": [{"tagged": "x"}]})
+    expect(tab.locator(".legend")).to_contain_text("kept 2")
+    tab.focus(".grid")
+    tab.keyboard.press("t")
+    tab.keyboard.type("x")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".legend")).to_contain_text("kept 3")
+    tab.wait_for_selector("[data-row='0'].kept")
+
+
 def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagged: Page) -> None:
     def selected(text: str) -> None:
         expect(tab.locator(".target")).to_have_text(text)
@@ -525,6 +590,17 @@ def test_without_a_subset_it_offers_the_recipes_that_fit(tab: Any, page: Page) -
     assert tab.locator(".fits").count() == 0
 
 
+def test_shares_in_the_page_never_say_none_of_some_nor_all_of_most(tab: Any, page: Page) -> None:
+    opened(tab, page)
+    ask = """async (shares) => {
+        const { percent } = await import(document.querySelector("script").src.replace("main", "dom"));
+        return shares.map((one) => percent(...one));
+    }"""
+    shares = [(0, 5), (4, 10_000), (1, 2_000), (1, 200), (1, 3), (199, 200), (9_996, 10_000), (1_999, 2_000), (1, 1)]
+    said = ["0 %", "<0.1 %", "0.1 %", "0.5 %", "33 %", "99.5 %", ">99.9 %", ">99.9 %", "100 %"]
+    assert tab.evaluate(ask, shares) == said
+
+
 def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
@@ -536,6 +612,57 @@ def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
         tab.wait_for_selector("#slider-0-value:visible")
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         context.close()
+
+
+def test_a_phone_shows_pairs_at_once_and_the_bar_covers_no_more_than_two_rows(browser: Any, tagged: Page) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    tab = context.new_page()
+    tab.set_default_timeout(15_000)
+    opened(tab, tagged)
+    tab.wait_for_selector(".fits .number i")
+    bar = tab.locator(".tag-bar")
+    assert tab.locator("#card-0 .face").bounding_box()["y"] + 60 < bar.bounding_box()["y"]
+    tab.click("#select-all")
+    tab.fill("#tag", "many")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector("#undo-tags:visible")
+    assert bar.bounding_box()["height"] < 90
+    opened(tab, tagged, view="map")
+    tab.wait_for_selector(".legend button")
+    legend = tab.locator(".legend").bounding_box()
+    assert legend["y"] + legend["height"] < bar.bounding_box()["y"]
+    context.close()
+
+
+def test_a_question_mark_lists_the_keys_which_do_nothing_meanwhile(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row", pair=3)
+    tab.wait_for_selector("dialog[open] :is(blockquote, .problem)")
+    tab.keyboard.press("?")
+    expect(tab.locator("#keys")).to_be_visible()
+    expect(tab.locator("#keys tr:has-text('g, b')")).to_contain_text("tag good, bad")
+    assert NO_AXE or barriers(tab) == []
+    tab.keyboard.press("g")
+    tab.keyboard.press("Escape")
+    expect(tab.locator("#keys")).to_be_hidden()
+    expect(tab.locator("#pair")).to_be_visible()
+    assert tab.locator("[data-row='3'] .label").count() == 0
+    tab.click("#next-pair")
+    expect(tab.locator("#pair h2")).to_have_text("Pair 4")
+    tab.keyboard.press("Escape")
+    tab.focus("#caption")
+    tab.keyboard.type("?")
+    expect(tab.locator("#keys")).to_be_hidden()
+
+
+def test_charts_begin_with_one_score_of_each_signal_and_found_words_are_marked(tab: Any, page: Page) -> None:
+    opened(tab, page, sort="row")
+    shown = tab.locator(".chart h3").all_inner_texts()
+    assert (shown[0], shown[1]) == ("shorter_side", "words")
+    assert "content_hidden" not in shown[:4]
+    tab.fill("#caption", "IMG SRC")
+    tab.press("#caption", "Enter")
+    expect(tab.locator("#card-0 mark")).to_have_text("img src")
+    expect(tab.locator("#card-0 .caption")).to_have_text(HOSTILE[1])
 
 
 def test_images_are_found_by_words_and_by_one_that_is_chosen(tab: Any, clip_page: Page, tmp_path: Path) -> None:

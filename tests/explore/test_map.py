@@ -191,6 +191,11 @@ def test_regions_are_named_by_the_words_of_their_captions(laid: Path) -> None:
     found = names(texts, [0, 0, 0, 1, 1, 1, 1, 1], 2, stop={"and", "the"})
     assert found == [["dog", "red"], ["cat"]]
     assert names([], [], 0) == []
+    rare = [" ".join(f"{'abcd'[row]}{letter}{row * 'o'}rare" for letter in "efghijklm") + " tree" for row in range(4)]
+    assert names([*rare, *["tree"] * 96], [0] * 4 + [1] * 96, 2) == [
+        ["tree"],
+        ["tree"],
+    ]  # rarer words are in one caption
     regions = explored(laid).map_names("map_image")
     assert {region["level"] for region in regions} == {0, 1}
     assert all(region["words"] for region in regions)

@@ -40,6 +40,13 @@ def test_a_run_without_embeddings_says_what_to_do(run_folder: Path, tmp_path: Pa
         Near(HeldRun(tmp_path / "run")).neighbours(3)
 
 
+def test_embeddings_that_a_shard_lacks_are_not_offered_as_a_map(run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    next((tmp_path / "run" / "embeddings").glob("*/00001.npy")).unlink()
+    assert Near(HeldRun(run_folder)).maps() == {"image_embedding": ("PCA", ["image_embedding"])}
+    assert Near(HeldRun(tmp_path / "run")).maps() == {}
+
+
 def test_words_find_what_the_captions_own_embedding_finds(clip_run: Path) -> None:
     run = HeldRun(clip_run)
     every, table = np.arange(12), run.table()
@@ -111,6 +118,19 @@ def test_a_lasso_holds_what_is_inside() -> None:
     points = np.array([[0.5, 0.5], [0.1, 0.5], [1.5, 0.5], [0.5, -0.1]])
     assert inside_polygon(points, notch).tolist() == [False, True, False, False]
     assert not inside_polygon(points, []).any()
+
+
+def test_a_lasso_whose_corners_share_heights_with_points_and_each_other_holds_what_rays_cross_once() -> None:
+    random = np.random.default_rng(0)
+    points = random.integers(-4, 5, (300, 2)).astype(np.float32)
+    for _ in range(20):
+        corners = random.integers(-4, 5, (9, 2)).astype(float)
+        edges = list(zip(corners.tolist(), np.roll(corners, -1, axis=0).tolist(), strict=True))
+        crossed = [
+            sum((b > y) != (d > y) and x < (c - a) * (y - b) / (d - b) + a for (a, b), (c, d) in edges)
+            for x, y in points.tolist()
+        ]
+        assert inside_polygon(points, [(x, y) for x, y in corners]).tolist() == [one % 2 == 1 for one in crossed]
 
 
 def test_a_lasso_gives_rows_of_the_run(run_folder: Path) -> None:

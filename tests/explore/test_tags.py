@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from factories import pair, write_pool, write_tar
 import tamis
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
+from tamis.explore.queries import Explorer
 from tamis.explore.tags import _FACTS, COLUMNS, LABEL, Tags
 from tamis.ids import fingerprint
 from tamis.store import claims, manifest, parts
@@ -42,7 +44,7 @@ def test_recipes_read_tags_and_labels(run: HeldRun, tmp_path: Path) -> None:
     tags = Tags(run)
     tags.change(rows(3, 40), add=["good", "  red   car "])
     tags.change(rows(40, 5), add=["bad", "caf\u00e9"])  # bad replaces good
-    tags.change(rows(3), add=["cafe\u0301"])  # the same word in Unicode's other form
+    tags.change(rows(3), add=["cafe\u0301", "\u200dgood\u200c"])  # the same words in another form of Unicode
 
     def kept(*select: Any) -> list[int]:
         chosen = {"select": list(select)}
@@ -143,6 +145,49 @@ def test_two_explorers_keep_each_others_tags(run: HeldRun) -> None:
     other.change(rows(3, 40), add=["bad"])
     other.undo()  # gives back what the run had
     assert stored(run) == {3: ["blurry", "good"], 4: ["bad", "blurry"], 40: ["bad"]}
+
+
+def test_tags_of_a_killed_change_are_there_when_the_run_is_opened_again(
+    run: HeldRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(path: Path, *arguments: Any, **named: Any) -> None:
+        if path.stem == "00001":
+            os._exit(9)
+        write(path, *arguments, **named)
+
+    write = parts.write_scores
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "write_scores", die)
+        if (child := os.fork()) == 0:
+            Tags(run).change(np.arange(60), add=["first"])
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    tags = Tags(HeldRun(run.path))
+    assert tags.counts() == {"first": 30}
+    tags.change(rows(0), remove=["first"])  # completes the column
+    assert tamis.select(run.path, {"select": [{"tagged": "first"}]}).rows().tolist() == list(range(1, 30))
+
+
+def test_the_recall_of_a_cut_counts_pairs_without_the_score(tmp_path: Path) -> None:
+    files = [(f"{row:02d}", pair(row, original_height=200 + row)) for row in range(30)]
+    files[29] = "29", {**pair(29, original_width=None), "jpg": b"no image"}
+    write_tar(tmp_path / "pool" / "0.tar", files)
+    tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["image_size"], quiet=True)
+    explorer = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
+    explorer.tags.change(np.arange(15, 30), add=["good"])
+    explorer.tags.change(np.arange(15), add=["bad"])
+    (cut,) = (cut for cut in explorer.suggestions()["cuts"] if cut["column"] == "shorter_side")
+    assert (cut["keeps"], cut["recall"]["n"]) == ("at_least", 15)
+    assert cut["recall"]["value"] <= 14 / 15
+
+
+def test_undo_keeps_what_others_tagged_since(run: HeldRun) -> None:
+    one, other = Tags(run), Tags(HeldRun(run.path))
+    one.change(rows(2, 3), add=["good", "old"])
+    one.change(np.arange(60), add=["bulk"], remove=["good", "old"])
+    other.change(rows(3, 50), add=["bad", "mine"])
+    assert one.undo().size == 60
+    assert stored(run) == {2: ["good", "old"], 3: ["bad", "mine", "old"], 50: ["bad", "mine"]}
+    assert one.of(3) == ["bad", "mine", "old"]
 
 
 def test_one_undo_takes_back_one_change_of_many_pairs(run: HeldRun) -> None:

@@ -35,6 +35,21 @@ def test_too_few_labels_and_equal_scores_have_no_cut() -> None:
     assert labelled_cut(some * 0, others * 0) is None
 
 
+def test_pairs_without_a_score_are_dropped_by_its_cut() -> None:
+    """A score of half the goods finds half the goods, however well it separates these."""
+    none = np.full(20, np.nan)
+    good, bad = np.concatenate([np.arange(5.0, 25.0), none]), np.concatenate([np.arange(-20.0, 0.0), none, none])
+    found = labelled_cut(good, bad)
+    assert found is not None
+    assert -1 < found["value"] <= 5
+    assert (found["recall"], found["fallout"]) == (share_interval(20, 40), share_interval(0, 60))
+    assert found["precision"] == share_interval(20, 20)
+    turned = labelled_cut(bad, good)
+    assert turned is not None
+    assert (turned["keeps"], turned["recall"].n, turned["fallout"].n) == ("at_most", 60, 40)
+    assert labelled_cut(np.concatenate([good[: LEAST_LABELLED - 1], none]), bad) is None
+
+
 def test_the_estimates_are_not_of_the_pairs_that_chose_the_cut() -> None:
     """A score that says nothing separates the labels that it was fitted to; cross-validated it does not."""
     gains, fitted = [], []

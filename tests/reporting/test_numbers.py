@@ -20,6 +20,7 @@ from tamis.store.table import Table
         (formats.share(1, 3), "33.3 %"),
         (formats.share(1, 1_000_000), "<0.1 %"),
         (formats.share(999_999, 1_000_000), ">99.9 %"),
+        (formats.share(1_999, 2_000), ">99.9 %"),
         (formats.number(0.281234), "0.2812"),
         (formats.number(1234567.0), "1,234,567"),
         (formats.fixed(-0.5, "+.3f"), "−0.500"),

@@ -50,10 +50,8 @@ def look(
     found = tamis.look(spec, out=page, pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet)
     if as_json:
         print_json({**asdict(found), "page": str(found.page)})
-    else:
-        shares = [f"{one.share[0]:.0%}" if one.share else "" for one in found.proposals]
-        proposals = zip(found.proposals, shares, strict=True)
-        print_table([{"recipe": one.recipe, "kept": share, "why": one.why} for one, share in proposals])
+    elif found.proposals:
+        print_table([{"recipe": one.recipe, "kept": one.keeps, "why": one.why} for one in found.proposals])
     say(
         f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
         f"wrote {found.page}"
@@ -62,6 +60,8 @@ def look(
         say(f"shard {name} failed: {error}")
     if found.proposals:
         say(f"next: {found.proposals[0].commands[0]}")
+    elif found.pairs:
+        say("no shipped recipe fits these pairs: `tamis list recipes` shows what each one needs")
     exit_if(found.failures)
 
 

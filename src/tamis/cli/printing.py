@@ -112,16 +112,16 @@ def partly(subset: Subset) -> str:
 
 def print_funnel(subset: Subset) -> None:
     """Prints what each step of a recipe kept and why it dropped the rest."""
-    from tamis.reporting.formats import in_words
+    from tamis.reporting.formats import in_words, share
 
     if sentence := partly(subset):
         print(sentence)
     total = int(subset.keep.size)
-    rows = [{"step": f"{subset.name}: every pair", "kept": f"{total:,}", "share": "100.0 %", "dropped": ""}]
+    rows = [{"step": f"{subset.name}: every pair", "kept": f"{total:,}", "share": share(total, total), "dropped": ""}]
     for line in subset.funnel:
-        share = f"{100 * line['kept'] / total:.1f} %" if total else "-"
         dropped = ", ".join(f"{count:,} {in_words(reason)}" for reason, count in line["dropped"].items())
-        rows.append({"step": line["step"], "kept": f"{line['kept']:,}", "share": share, "dropped": dropped})
+        kept = line["kept"]
+        rows.append({"step": line["step"], "kept": f"{kept:,}", "share": share(kept, total), "dropped": dropped})
     print_table(rows)
 
 

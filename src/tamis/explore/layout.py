@@ -170,7 +170,7 @@ def names(
     named = []
     for weights, occurs in zip(c_tf_idf(counts), counts, strict=True):
         chosen: list[str] = []
-        for term in np.argsort(-weights, kind="stable")[:12].tolist():
+        for term in np.argsort(-weights * (occurs > 1), kind="stable")[:12].tolist():
             word = vocabulary[term]
             if occurs[term] > 1 and not any(word.startswith(one) or one.startswith(word) for one in chosen):
                 chosen.append(word)

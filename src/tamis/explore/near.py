@@ -52,9 +52,8 @@ class Near:
 
     def __init__(self, run: HeldRun) -> None:
         self._run = run
-        stored = [name for name in run.embeddings if name.startswith("image_embedding-")]
-        whole = [name for name in stored if set(run.shards) <= files(run.embeddings[name], ".npy")]
-        self.image: str | None = whole[0] if whole else None
+        self._whole = [name for name, folder in run.embeddings.items() if set(run.shards) <= files(folder, ".npy")]
+        self.image: str | None = next((name for name in self._whole if name.startswith("image_embedding-")), None)
         self._layouts: dict[str, Layout] = {}
         self._images: dict[str, Float32s] = {}
         self._executor: Executor | None = None
@@ -158,7 +157,8 @@ class Near:
             for label, group in self._run.scores.items()
             if group.facts["name"] == "map" and group.shards >= every
         }
-        shortest = {folder: name for name, folder in sorted(self._run.vectors.items(), key=lambda each: -len(each[0]))}
+        whole = [each for each in self._run.vectors.items() if each[1] in self._whole]
+        shortest = {folder: name for name, folder in sorted(whole, key=lambda each: -len(each[0]))}
         plain = {name: ("PCA", [name]) for name in sorted(shortest.values())}
         return {**stored, **plain, **({"both": ("PCA", BOTH)} if set(BOTH) <= set(plain) else {})}
 
@@ -213,11 +213,11 @@ def inside_polygon(points: Floats, polygon: Sequence[tuple[float, float]]) -> Ma
         return found
     low, high = corners.min(axis=0), corners.max(axis=0)
     near = np.flatnonzero(((points >= low) & (points <= high)).all(axis=1))
-    for place in chunks(near):  # a chunk stays in the cache
-        x, y = points[place].astype(np.float64).T
-        odd = np.zeros(place.size, bool)
-        for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-            if y1 != y2:
-                odd ^= ((y1 > y) != (y2 > y)) & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
-        found[place] = odd
+    near = near[np.argsort(points[near, 1])]  # so that an edge only looks at points between its ends
+    x, y = points[near].astype(np.float64).T
+    odd = np.zeros(near.size, bool)
+    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        between = slice(*np.searchsorted(y, sorted((y1, y2))))
+        odd[between] ^= x[between] < (x2 - x1) * (y[between] - y1) / (y2 - y1) + x1
+    found[near] = odd
     return found

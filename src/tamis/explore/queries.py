@@ -112,7 +112,7 @@ class Explorer:
         for name in self.numbers:
             _, group, column = self.run.columns[name]
             facts = {field: getattr(column, field) for field in ("unit", "better", "about")}
-            columns.append({"name": name, **facts, "score": group is not None})
+            columns.append({"name": name, **facts, "signal": group and group.label})
         opened = [
             {
                 "name": subset.name,
@@ -311,8 +311,8 @@ class Explorer:
         rows = smallest(rows, self.run.order[rows], self.run.order.__getitem__, JUDGED)
         for name in self.numbers:
             values = whole_column(self.run.table(), name)[rows].astype(np.float64)
-            kinds = (values[np.isfinite(values) & kind[rows]] for kind in (good, ~good))
-            if (cut := labelled_cut(*kinds)) is not None and cut["gain"] > 0:
+            values[~np.isfinite(values)] = np.nan
+            if (cut := labelled_cut(values[good[rows]], values[~good[rows]])) is not None and cut["gain"] > 0:
                 shares = {key: cut[key] and asdict(cut[key]) for key in ("precision", "recall", "fallout")}
                 cuts.append({**cut, **shares, "column": name})
         return {"needed": LEAST_LABELLED, "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}

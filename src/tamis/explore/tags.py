@@ -35,7 +35,7 @@ COLUMNS = (
 #: Of the scores' folder: as before there were tags, so that a run that was labelled then is read and extended.
 _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 
-#: Maximum number of rows in all changes that can be undone: 12 bytes each.
+#: Maximum number of rows in all changes that can be undone: 16 bytes each.
 _UNDONE = 1 << 24
 
 Codes = NDArray[np.int32]
@@ -59,7 +59,7 @@ class Tags:
         self._codes: Codes = np.zeros(len(run), np.int32)
         self.version = 0
         self._lock = threading.Lock()
-        self.changes: list[tuple[Rows, Codes]] = []  # made here, for `undo`: rows, and their codes before
+        self.changes: list[tuple[Rows, Codes, Codes]] = []  # made here, for `undo`: rows, codes before and after
         for shard, place in run.row_ranges.items():
             if group is not None and shard in group.shards:
                 self._codes[place] = self._read(shard)
@@ -118,28 +118,46 @@ class Tags:
 
         with self._lock:
             written = self._write(np.unique(rows), changed, self.changes)
-            while len(self.changes) > 1 and sum(one.size for one, _ in self.changes) > _UNDONE:
+            while len(self.changes) > 1 and sum(change[0].size for change in self.changes) > _UNDONE:
                 del self.changes[0]
         return written
 
     def undo(self) -> Rows:
-        """Undoes the last change made here, and returns its rows."""
+        """Undoes the last change made here, and returns its rows. Tags that others gave since then stay."""
         with self._lock:
             if not self.changes:
                 raise RecipeError("there is nothing to undo: no tag was changed since the page was opened")
-            rows, before = self.changes[-1]
-            self._write(rows, lambda place, _: before[place], [])
+            rows, old, new = self.changes[-1]
+
+            def reverted(place: slice, now: Codes) -> Codes:
+                size = len(self._sets)
+                keys = (now.astype(np.int64) * size + old[place]) * size + new[place]
+                keys, inverse = np.unique(keys, return_inverse=True)
+                codes = zip(*((keys // unit % size).tolist() for unit in (size**2, size, 1)), strict=True)
+                return np.array([self._reverted(*each) for each in codes], np.int32)[inverse]
+
+            self._write(rows, reverted, [])
             self.changes.pop()
         return rows
 
-    def _write(self, rows: Rows, change: Callable[[slice, Codes], Codes], undo: list[tuple[Rows, Codes]]) -> Rows:
-        """Changes the codes of ascending rows, shard by shard; `undo` gets the rows that changed, as they were."""
-        run, done = self._run, [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
+    def _reverted(self, now: int, old: int, new: int) -> int:
+        current, before, after = ({*tags_in(self._sets[code])} for code in (now, old, new))
+        kept, back = current - (after - before), before - after
+        return self._code(kept | (back - {GOOD, BAD} if kept & {GOOD, BAD} else back))
+
+    def _write(
+        self, rows: Rows, change: Callable[[slice, Codes], Codes], undo: list[tuple[Rows, Codes, Codes]]
+    ) -> Rows:
+        """Changes the codes of ascending rows, shard by shard; `undo` gets those that changed, before and after."""
+        run, done = self._run, [(np.zeros(0, np.int64), *np.zeros((2, 0), np.int32))]
         if not (run.path / "run.json").is_file():  # else we would create a folder where the run was
             raise RunError(f"{run.path} is gone: open the run again where it is now")
         begun = f"{LABEL}.{TAGS}" in run.columns
         try:
             with locked(run.path, doing="writes tags"):
+                facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, COLUMNS))}
+                if LABEL not in run.scores:  # first: after a crash, the tags so far are found
+                    manifest.describe(run.path, {f"scores/{self._folder}": facts})
                 for shard, place in run.row_ranges.items():
                     here, path = slice(*np.searchsorted(rows, [place.start, place.stop])), self._path(shard)
                     if here.start == here.stop and begun and path.is_file():
@@ -154,17 +172,16 @@ class Tags:
                         reasons = np.array([None, "not labelled"], object)[np.isnan(label).astype(np.int8)]
                         parts.write_scores(path, COLUMNS, {LABEL: label, TAGS: words}, reasons, uids=uids)
                     changed = codes[inside] != before
-                    done.append((rows[here][changed], before[changed]))
+                    done.append((rows[here][changed], before[changed], codes[inside][changed]))
                     self._codes[place] = codes
                 if not begun:
-                    facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, COLUMNS))}
                     manifest.describe(run.path, {f"scores/{self._folder}": facts})
         finally:
             self.version += 1
             run.forget(self._folder)
-            written, before = (np.concatenate(each) for each in zip(*done, strict=True))
+            written, old, new = (np.concatenate(each) for each in zip(*done, strict=True))
             if written.size:
-                undo.append((written, before))
+                undo.append((written, old, new))
         return written
 
 

@@ -175,18 +175,19 @@ def labelled_cut(positive: Float64s, negative: Float64s, *, draws: int = 200, se
     (value and side) chosen from the other nine tenths. Their intervals are Wilson's.
 
     Args:
-        positive, negative: (n,) and (m,) finite scores, float32 as float64.
+        positive, negative: (n,) and (m,) scores, float32 as float64; the cut drops a NaN.
 
     Returns:
         `keeps` ("at_least" or "at_most"); `value`; `low` and `high`, its bootstrap interval on the same side; Estimates
         `precision` (None if nothing is kept), `recall` and `fallout` (share of the negatives that is kept); and `gain`,
-        recall - fallout. None with fewer than `LEAST_LABELLED` of either, or if all scores are equal.
+        recall - fallout. None with fewer than `LEAST_LABELLED` scores of either, or if all are equal.
 
     Source: Youden 1950, "Index for rating diagnostic tests"; Stone 1974, "Cross-validatory choice and assessment of
     statistical predictions".
     """
     kinds = [np.random.default_rng(seed).permutation(kind) for kind in (positive, negative)]
-    if min(map(len, kinds)) < LEAST_LABELLED or np.ptp(np.concatenate(kinds)) == 0:
+    scores = [kind[np.isfinite(kind)] for kind in kinds]
+    if min(map(len, scores)) < LEAST_LABELLED or np.ptp(np.concatenate(scores)) == 0:
         return None
     kept = np.zeros(2, np.int64)
     for fold in range(_FOLDS):
@@ -214,7 +215,9 @@ def youden(positive: Float64s, negative: Float64s) -> tuple[float, float]:
     the negatives that it keeps; and J. The value is the shortest decimal number that separates the same float32 scores.
     """
     scores = np.unique(np.concatenate([positive, negative]))[::-1]
-    recall, fallout = (1 - np.searchsorted(np.sort(kind), scores) / len(kind) for kind in (positive, negative))
+    scores = scores[np.isfinite(scores)]
+    above = (np.isfinite(kind).sum() - np.searchsorted(np.sort(kind), scores) for kind in (positive, negative))
+    recall, fallout = (kept / len(kind) for kept, kind in zip(above, (positive, negative), strict=True))
     best = int(np.argmax(recall - fallout))
     lowest, below = scores[best], scores[best + 1] if best + 1 < scores.size else scores[best]
     shorter = (float(f"{(lowest + below) / 2:.{digits}g}") for digits in range(1, 10))

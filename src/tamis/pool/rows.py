@@ -213,7 +213,7 @@ def listed_columns(names: Sequence[str]) -> str:
 
     If the file is not a table, its first line looks like a column name, and may be a password.
     """
-    if len(names) > 1 and all(len(name) <= _LONGEST_COLUMN for name in names):
+    if (len(names) > 1 or {*names} & {*CAPTION_COLUMNS}) and all(len(name) <= _LONGEST_COLUMN for name in names):
         more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
         return ", ".join(map(str, names[:_MOST_LISTED])) + more
     return f"{len(names)} of unreadable names" if names else "none"

@@ -24,14 +24,14 @@ def plural(value: int, noun: str) -> str:
     return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
 
 
-def share(part: int, whole: int) -> str:
+def share(part: float, whole: float) -> str:
     """Returns a percentage: never rounds a nonzero share to 0 % or a partial one to 100 %; a dash if `whole` is 0."""
     if not whole:
         return NONE
     percent = 100 * part / whole
     if part and percent < 0.05:
         return "<0.1 %"
-    if part < whole and percent > 99.95:
+    if part < whole and percent >= 99.95:
         return ">99.9 %"
     return f"{percent:.0f} %" if part in (0, whole) else f"{percent:.1f} %"
 

@@ -384,9 +384,9 @@ def tags_in(text: str | None) -> list[str]:
 
 def checked_tag(text: Any) -> str:
     """Returns a tag without surplus spaces, in Unicode's composed form (NFC), or raises RecipeError."""
-    tag = " ".join(unicodedata.normalize("NFC", text).split()) if isinstance(text, str) else ""
+    tag = " ".join(unicodedata.normalize("NFC", text).split()).strip(_JOINERS) if isinstance(text, str) else ""
     hidden = any(unicodedata.category(one) in ("Cc", "Cf", "Cs") for one in tag if one not in _JOINERS)
-    if not tag.strip(_JOINERS) or len(tag) > _LONGEST_TAG or hidden or SEPARATOR in tag:
+    if not tag or len(tag) > _LONGEST_TAG or hidden or SEPARATOR in tag:
         what = f"a tag has 1 to {_LONGEST_TAG} characters, no comma and nothing invisible"
         raise RecipeError(f"{what}, got {str(text)[:80]!r}")
     return tag

@@ -7,6 +7,14 @@ import { CUTS, nameOf, settingsOf, without } from "./recipe.js";
 
 const WIDTH = 260;
 const HEIGHT = 72;
+/** The scores, those that tell most first: one of each signal, then those with a better end. */
+export function telling(facts) {
+  const scores = facts.columns.filter((column) => column.signal);
+  const shade = (column) => !["", "0 or 1"].includes(column.unit); // no place on a map, no yes or no
+  const rank = (column) => (shade(column) ? 0 : 4) + (scores.find((each) => each.signal === column.signal && shade(each)) === column ? 0 : 2) + (column.better === "neither" ? 1 : 0);
+  return [...scores].sort((one, other) => rank(one) - rank(other)).map((column) => column.name);
+}
+
 const complain = (error) => say(error.message, true);
 
 export class ScoresPane {
@@ -23,10 +31,7 @@ export class ScoresPane {
     const known = this.facts.columns.map((column) => column.name);
     if (now().charts) return now().charts.filter((name) => known.includes(name));
     const read = now().recipe.select.map((step) => settingsOf(step).score).filter((score) => known.includes(score));
-    // Columns with a better end come before columns that only describe.
-    const scores = this.facts.columns.filter((column) => column.score);
-    const judging = scores.filter((column) => column.better !== "neither");
-    return [...new Set([...read, ...[...judging, ...scores].map((column) => column.name)])].slice(0, 6);
+    return [...new Set([...read, ...telling(this.facts)])].slice(0, 6);
   }
 
   /** The two columns of the heat map; null if there is none, or if the run lacks the columns in the URL. */

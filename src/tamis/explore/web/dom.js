@@ -66,6 +66,8 @@ export const count = (value) => Math.round(value).toLocaleString("en");
 export function percent(part, whole) {
   if (!whole) return "0 %";
   const share = (100 * part) / whole;
+  if (part < whole && share >= 99.95) return ">99.9 %";
+  if (part > 0 && share < 0.05) return "<0.1 %";
   return `${share > 0 && share < 1 ? share.toFixed(1) : share > 99 && share < 100 ? share.toFixed(1) : Math.round(share)} %`;
 }
 

@@ -165,7 +165,7 @@ export class Grid {
 
   /** What keys and the tag box change: the selected pairs, else the framed one. */
   target() {
-    if (this.every) return this.about();
+    if (this.every) return JSON.parse(this.shownFor); // not a question that has no answer yet
     const rows = this.chosen.size ? [...this.chosen] : [this.at(this.cursor)?.row].filter((row) => row !== undefined);
     return rows.length ? { rows } : null;
   }
@@ -204,7 +204,7 @@ export class Grid {
 
   all() {
     this.box.focus({ preventScroll: true });
-    this.every = this.total > 0;
+    this.every = this.total > 0 && !this.box.ariaBusy;
     this.begin(this.cursor);
   }
 
@@ -238,7 +238,7 @@ export class Grid {
       },
     },
     face(found),
-    h("span", { class: "caption", "aria-hidden": "true" }, found.no_caption ? h("i", null, "no caption") : foreign(found.caption), found.cut_off ? " …" : ""),
+    h("span", { class: "caption", "aria-hidden": "true" }, found.no_caption ? h("i", null, "no caption") : marked(found.caption), found.cut_off ? " …" : ""),
     h("span", { class: "foot" },
       h("span", { class: "verdict", title: found.reason || "kept" }, found.kept ? "kept" : `dropped${found.reason ? `: ${found.reason.replace(/^Step \d+: /, "")}` : ""}`),
       scores.slice(0, 2).map(([name, value]) => h("span", { class: "score" }, foreign(name), " ", short(value)))),
@@ -289,6 +289,15 @@ function headings(cut) {
     const way = limits.length === 2 ? { kept: "inside", dropped: "outside" }[kind] : (ends[0] === null) === (kind === "dropped") ? "above" : "below";
     return h("p", { class: kind }, h("strong", null, kind), cut ? [": ", foreign(score), ` just ${way} ${limits.map(short).join(" to ")}`] : null);
   });
+}
+
+/** A caption, with the part that was searched for marked. */
+function marked(caption) {
+  const part = now().caption.toLowerCase();
+  const at = part ? caption.toLowerCase().indexOf(part) : -1;
+  const box = foreign(at < 0 ? caption : caption.slice(0, at));
+  if (at >= 0) box.append(h("mark", null, ...foreign(caption.slice(at, at + part.length)).childNodes), ...foreign(caption.slice(at + part.length)).childNodes);
+  return box;
 }
 
 /** The name of a card for screen readers. */

@@ -4,7 +4,7 @@ import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
 import { now, change, listen, read, begin, active, comparable, isEmpty, isUntouched } from "./state.js";
 import { RecipePane, fitting, shapeOf, startOf } from "./recipe.js";
-import { ScoresPane } from "./charts.js";
+import { ScoresPane, telling } from "./charts.js";
 import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
 import { TagBar } from "./tags.js";
@@ -13,7 +13,22 @@ import { copies, disagree, rejects } from "./views.js";
 
 const VIEWS = { grid: "Grid", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
 const FILTERS = ["show", "reason", "ranges", "words", "tags", "caption", "sort", "column", "descending", "region", "lasso", "near"];
+const KEYS = [
+  ["j k, arrows, Home, End", "move to another pair; j, k, ← and → also in an opened one"], ["Enter, click", "open the pair"], ["Esc", "close the pair; select none"],
+  ["Space, Ctrl + click", "select the pair, or take it out"], ["Shift + arrows, Shift + click", "select a range"], ["Ctrl + A", "select all pairs of the view"],
+  ["t", "type tags; Enter gives them, Esc returns to the pairs"], ["g, b", "tag good, bad"], ["u, Ctrl + Z", "undo the last change of tags"],
+  ["arrows, + − 0", "on the map: move, zoom, show all of it"], ["Shift + drag", "on the map: draw a lasso; on a histogram: show these pairs"], ["?", "show this table"],
+];
 const place = (id) => document.getElementById(id);
+const keys = h("dialog", { id: "keys", "aria-labelledby": "keys-title", close: () => keys.remove() },
+  h("div", { class: "bar" }, h("h2", { id: "keys-title" }, "Keys"), h("button", { type: "button", click: () => keys.close() }, "Close")),
+  h("table", null, KEYS.map(([key, does]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, does)))),
+  h("p", { class: "hint" }, "Letters work while the pairs or an opened pair have the focus."));
+
+function showKeys() {
+  document.body.append(keys);
+  keys.showModal();
+}
 
 let facts;
 let found = null; // what the server said of the recipe
@@ -28,7 +43,7 @@ function columns() {
   const known = facts.columns.map((column) => column.name);
   const read = [now().column, ...now().recipe.select.map((step) => (typeof step === "string" ? "" : Object.values(step)[0]?.score)), ...now().ranges.map(([name]) => name)];
   const some = [...new Set(read)].filter((name) => known.includes(name));
-  return (some.length ? some : facts.columns.filter((column) => column.score && column.better !== "neither").map((column) => column.name)).slice(0, 2);
+  return (some.length ? some : telling(facts)).slice(0, 2);
 }
 
 const asks = newest((question) => ask("choose", question));
@@ -54,6 +69,7 @@ function head() {
     h("h1", null, h("span", { class: "brand" }, "Tamis"), " ", foreign(facts.run)),
     facts.missing ? h("p", { class: "quiet" }, `${count(facts.missing)} shards are missing`) : null,
     found ? h("p", { class: "kept-head" }, h("strong", { id: "kept" }, count(found.kept)), isEmpty() ? " pairs" : ` of ${count(facts.rows)} pairs kept`) : null,
+    h("button", { id: "show-keys", type: "button", title: "Keys (?)", "aria-label": "Keys", click: showKeys }, "?"),
     h("button", { id: "copy-link", type: "button", title: "The address holds all that you see; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"));
 }
 
@@ -145,6 +161,9 @@ async function retag(name, about, what) {
     said = await ask(name, about);
   } catch (error) {
     say(error.message, true);
+    facts.tags = (await ask("facts").catch(() => facts)).tags; // a part may be written
+    tags.draw();
+    grid.load();
     return false;
   }
   facts.tags = said.tags;
@@ -158,6 +177,11 @@ async function retag(name, about, what) {
   await choose();
   controls.draw(found);
   if (found) tags.suggest(found);
+  if (/tagged|label/.test(JSON.stringify([active(), compared()]))) {
+    if (map) map.key = ""; // else it would keep its colours
+    drawView();
+    reload();
+  }
   return true;
 }
 
@@ -166,8 +190,11 @@ document.addEventListener("keydown", (event) => {
     j: () => grid.move(1), k: () => grid.move(-1),
     g: () => tag({ add: ["good"] }), b: () => tag({ add: ["bad"] }), u: untag, t: () => (panel.box.open ? panel.input : tags.input).box.focus(),
   }[(event.ctrlKey || event.metaKey) && event.key === "z" ? "u" : event.ctrlKey || event.metaKey || event.altKey ? "" : event.key];
+  const typing = event.target.matches("input, select, textarea");
+  if (event.key === "?" && !typing && !keys.open) showKeys();
+  if (keys.open) return;
   // Letters are keys where the pairs, or an opened pair, have the focus. Elsewhere the user may be typing.
-  const opened = panel?.box.open && !event.target.matches("input, select, textarea");
+  const opened = panel?.box.open && !typing;
   if (opened && ["ArrowLeft", "ArrowRight"].includes(event.key)) grid.move(event.key === "ArrowLeft" ? -1 : 1);
   if (!grid?.box.contains(event.target) && !opened) {
     if (act && event.target === document.body) say("The keys work once the pairs have the focus: press Tab, or click between the pairs");
@@ -204,7 +231,7 @@ async function start() {
   grid = new Grid(question);
   controls = new Controls(facts);
   tags = new TagBar(facts, grid, tag, untag);
-  panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], tag);
+  panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], tag, (by) => grid.move(by));
   head();
   await scores.draw();
   recipe.draw();

@@ -7,11 +7,12 @@ import { face } from "./grid.js";
 import { isLabel, tagForm } from "./tags.js";
 
 export class PairPanel {
-  constructor(box, facts, recipes, tag) {
+  constructor(box, facts, recipes, tag, move) {
     this.box = box;
     this.facts = facts;
     this.recipes = recipes;
     this.tag = tag;
+    this.move = move;
     this.input = tagForm("pair-tag", facts, tag);
     box.addEventListener("close", () => { if (now().pair !== null) change({ pair: null }); });
     box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
@@ -41,13 +42,15 @@ export class PairPanel {
   heading(found) {
     return h("div", { class: "bar" },
       h("h2", null, found ? `Pair ${count(found.row)}` : "A pair"),
-      found ? h("span", { class: "marks" },
-        [...new Set(["good", "bad", ...found.tags])].map((tag) => {
+      // The box is there before the answer: what is typed at once would be keys.
+      h("span", { class: "marks" },
+        found && [...new Set(["good", "bad", ...found.tags])].map((tag) => {
           const on = found.tags.includes(tag);
           return h("button", { type: "button", id: `mark-${tag}`, class: `mark ${isLabel(tag)}`, "aria-pressed": String(on), title: isLabel(tag) ? tag[0] : "Untag",
             click: () => this.tag({ [on ? "remove" : "add"]: [tag] }) }, foreign(tag), isLabel(tag) ? "" : " ×");
-        }), this.input.form) : null,
-      h("button", { type: "button", id: "close-pair", title: "Close (Esc)", click: () => this.box.close() }, "Close"));
+        }), this.input.form),
+      [[-1, "previous", "‹", "←"], [1, "next", "›", "→"]].map(([by, name, text, key]) => h("button", { type: "button", id: `${name}-pair`, title: `The ${name} pair (${key})`, "aria-label": `The ${name} pair`, click: () => this.move(by) }, text)),
+      h("button", { type: "button", id: "close-pair", autofocus: true, title: "Close (Esc)", click: () => this.box.close() }, "Close"));
   }
 
   draw(found) {
@@ -70,7 +73,7 @@ export class PairPanel {
   }
 
   image(found) {
-    const why = (kind) => (kind === "large" ? `no image: ${found.status.replaceAll("_", " ")}` : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
+    const why = (kind) => (kind === "large" ? (found.status === "ok" ? "no image: the pool has none, or cannot be read" : `no image: ${found.status.replaceAll("_", " ")}`) : "the text cannot be painted over here: the detector that found it is not installed, or is another one");
     const large = (kind, alt) => h("img", { src: imageUrl(kind, found.row), alt, error: (event) => event.target.replaceWith(h("p", { class: "quiet" }, why(kind))) });
     const frame = h("div", { class: "frame" }, large("large", brief(found.caption)));
     const size = found.size[0] ? h("p", { class: "quiet" }, `${found.size[0]} × ${found.size[1]} pixels`) : null;

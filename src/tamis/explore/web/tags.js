@@ -16,8 +16,11 @@ export function tagForm(id, facts, tag) {
   const box = h("input", { id, list: list.id, placeholder: "tag", maxlength: 400, autocomplete: "off", spellcheck: "false", "aria-label": "Tag" });
   const act = (key) => async (event) => {
     event.preventDefault();
-    const words = box.value.split(",").map((word) => word.trim()).filter(Boolean);
-    if (words.length && await tag({ [key]: words })) box.value = "";
+    const text = box.value;
+    const words = text.split(",").map((word) => word.trim()).filter(Boolean);
+    if (!words.length) return;
+    box.value = ""; // at once: the answer may come while the next tag is typed
+    if (!await tag({ [key]: words })) box.value ||= text;
   };
   const form = h("form", { class: "tag-form", submit: act("add") }, box, list, h("button", null, "Tag"), h("button", { type: "button", title: "Remove this tag", click: act("remove") }, "Untag"));
   const draw = () => fill(list, facts.tags.counts.map(([word, rows]) => h("option", { value: word, label: `${count(rows)} ${rows === 1 ? "pair" : "pairs"}` })));
