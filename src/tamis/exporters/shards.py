@@ -126,8 +126,8 @@ class ShardsExport(Exporter):
                 "(in Python, overwrite=True)"
             )
         sweep(out)
-        facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset), "files": self.files(names)}
-        write_json(manifest, {"fingerprint": identity, **facts})
+        facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)}
+        write_json(manifest, {"fingerprint": identity, **facts, "files": self.files(names)})
 
 
 def _check_pool(subset: Subset, pool: Pool) -> None:

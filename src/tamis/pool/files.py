@@ -97,7 +97,7 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
         looked = ", ".join(f"*{ending}" for ending in endings)
         exists = not is_remote(pattern) and any(os.path.isdir(path) for path in missing)
         folder, name = os.path.split(pattern)
-        typed = not exists and not is_remote(pattern) and set(name).isdisjoint("{*?[") and os.access(f"{folder}/", os.R_OK)
+        typed = not exists and set(name).isdisjoint("{*?[") and os.access(f"{folder}/", os.R_OK)
         near = nearest(name, [one.name for one in itertools.islice(os.scandir(folder), 10_000)]) if typed else ""
         what = f"the folder holds no {looked}" if exists else f"nothing is there{near} (files looked for: {looked})"
         raise PoolError(f"no pool at {pattern!r}: {what}")
