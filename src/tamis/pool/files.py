@@ -97,8 +97,8 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
         looked = ", ".join(f"*{ending}" for ending in endings)
         exists = not is_remote(pattern) and any(os.path.isdir(path) for path in missing)
         folder, name = os.path.split(pattern)
-        typed = not exists and set(name).isdisjoint("{*?[") and os.access(f"{folder}/", os.R_OK)
-        near = nearest(name, [one.name for one in itertools.islice(os.scandir(folder), 10_000)]) if typed else ""
+        some = os.listdir(folder)[:10_000] if not exists and os.access(f"{folder}/", os.R_OK) else []
+        near = nearest(name, [one for one in some if one[:1].lower() == name[:1].lower()])
         what = f"the folder holds no {looked}" if exists else f"nothing is there{near} (files looked for: {looked})"
         raise PoolError(f"no pool at {pattern!r}: {what}")
     if missing:
