@@ -97,7 +97,7 @@ def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
     write_tar(pool / "00000.tar", [(str(n), {"txt": b"a drawing", "png": data}) for n, data in enumerate(files)])
     told = "4 images are a single colour once transparency is ignored, e.g. black line art"
     assert tamis("look", "pool", "--quiet").code == 0
-    assert f"{told}: score with --transparency white, into another run" in caplog.text
+    assert f"{told}: to score them on white, make another run with --transparency white" in caplog.text
     page = html.unescape(Path("look.html").read_text())
     assert "4 images (100 %) are a single colour once transparency is ignored." in page
     assert "tamis score --transparency white shows it on white" in page

@@ -222,6 +222,6 @@ def hidden_contents(run: Run) -> str:
         values = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
         images += int((parts.numbers(values) == 1).sum())
     kind = "image is" if images == 1 else "images are"
-    advice = "score with --transparency white, into another run, to see them on white"
+    advice = "to score them on white, make another run with --transparency white"
     seen = f"{images:,} {kind} a single colour once transparency is ignored, e.g. black line art"
     return f"{seen}: {advice}" if images else ""

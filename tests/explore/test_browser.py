@@ -542,7 +542,7 @@ def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, 
     with served(run_folder, subsets=[tmp_path / "both.parquet"]) as page:
         opened(tab, page)
         shows(tab, int(both.keep.sum()))
-        tab.wait_for_selector("#recipe:has-text('rows of the subset')")
+        tab.wait_for_selector("#recipe:has-text('This is the saved subset')")
 
 
 def test_it_opens_on_the_pairs_next_to_the_cut_of_its_subset(tab: Any, run_folder: Path, tmp_path: Path) -> None:

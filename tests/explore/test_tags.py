@@ -17,6 +17,8 @@ from factories import pair, write_pool, write_tar
 import tamis
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
+from tamis.explore.images import Images
+from tamis.explore.pages import Pages
 from tamis.explore.queries import Explorer
 from tamis.explore.tags import _FACTS, COLUMNS, LABEL, Tags
 from tamis.ids import fingerprint
@@ -202,6 +204,27 @@ def test_one_undo_takes_back_one_change_of_many_pairs(run: HeldRun) -> None:
     assert stored(run) == {}
     with pytest.raises(RecipeError, match="nothing to undo"):
         tags.undo()
+
+
+def test_tags_of_a_run_that_has_grown_are_completed_by_the_next_change(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=1)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True).path
+    Tags(HeldRun(run)).change(rows(2), add=["blurry"])
+    write_tar(pool / "00001.tar", [(f"new{number}", pair(500 + number)) for number in range(7)])
+    tamis.score(pool, run=run, signals=["caption_length"], quiet=True)
+    with pytest.raises(RunError, match=r"1 of 2 shards have it .*; change a tag in `tamis explore` first"):
+        tamis.select(run, {"select": [{"tagged": "blurry"}]})
+    Tags(HeldRun(run)).change(rows(9), add=["new"])
+    assert tamis.select(run, {"select": [{"tagged": "blurry"}]}).rows().tolist() == [2]
+
+
+def test_the_rows_of_a_change_of_all_pairs_are_not_kept(run: HeldRun) -> None:
+    explorer = Explorer(run, (), lambda run, recipe: tamis.select(run, recipe))
+    pages = Pages(explorer, Images(run, None))
+    for tag in ("one", "two"):
+        assert pages.answers["tag"]({"recipe": {"select": []}, "view": {}, "add": [tag]})["changed"] == 60
+    assert explorer._ordered.cache_info().currsize == 0
+    pages.images.close()
 
 
 def test_changes_at_once_wait_for_each_other(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,10 +203,10 @@ def test_a_run_grows_by_another_folder_of_the_same_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "settings", "reason"),
     [
-        ({}, {}, "it holds no images, tars or tables"),
-        ({"a.jpg": b"", "b/c.png": b""}, {}, "it holds 2 images, and no captions of them"),
-        ({"a.jpg": b"", "a.json": b'{"width": 3}'}, {}, "it holds 1 images, and no captions of them"),
-        ({"a.jpg": b"", "a.txt": b""}, {"caption": "json:text"}, "it holds 1 images, and no captions of them"),
+        ({}, {}, "it holds no image, tar or table"),
+        ({"a.jpg": b"", "b/c.png": b""}, {}, "it holds 2 images without captions"),
+        ({"a.jpg": b"", "a.json": b'{"width": 3}'}, {}, "it holds 1 image without captions"),
+        ({"a.jpg": b"", "a.txt": b""}, {"caption": "json:text"}, "it holds 1 image without captions"),
         ({"a.txt": b"a cat"}, {"format": "folder"}, "it holds no images"),
     ],
 )

@@ -43,7 +43,7 @@ def test_braces_that_name_too_many_files_are_an_error(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("path", "reason", "settings"),
     [
-        ("images", "it holds 1 images, and no captions of them. A pool is one of three: .*", {}),
+        ("images", "it holds 1 image without captions. A pool is one of three: .*", {}),
         ("images", r"the folder holds no \*\.parquet$", {"format": "datacomp"}),
         ("*.tar", "nothing is there", {}),
         ("pool/{00000..00004}.tar", r"2 of the files that .* names are not there, the first: '.*00003\.tar'", {}),

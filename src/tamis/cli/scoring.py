@@ -129,7 +129,7 @@ def run_recipe(
     if recipe is None and changed:
         raise StopError(f"--{next(iter(changed))} goes with a pool and --recipe; in a recipe, write it under 'pool'")
     if recipe is None and not what.endswith((".yaml", ".yml")) and shipped_name(what) is None:
-        raise StopError(f"{what!r} is no recipe. To run one on a pool: tamis run {shlex.quote(what)} --recipe basic")
+        raise StopError(f"{what!r} is not a recipe. To run one on a pool: tamis run {shlex.quote(what)} --recipe basic")
     above = [f"run={json.dumps(run)}"] if run else []
     if recipe is not None:
         above = [f"pool={json.dumps({'path': what, **changed})}", f"run={json.dumps(run or default_run(what))}"]

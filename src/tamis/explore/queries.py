@@ -220,7 +220,8 @@ class Explorer:
 
         `compared`: the recipes of its region; `search`: a search or lasso as JSON, see `_search`.
         """
-        return self._ordered(asked, json.dumps(recipe), json.dumps(list(compared)), search, most, self.tags.version)
+        order = self._ordered if most is None else self._order_rows  # the cache has no room for all rows of large runs
+        return order(asked, json.dumps(recipe), json.dumps(list(compared)), search, most, self.tags.version)
 
     def sides(self, rows: Rows, recipe: Recipe) -> dict[str, Any]:
         """Returns how many of some rows a recipe keeps and drops, and its last threshold."""

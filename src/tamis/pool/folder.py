@@ -66,7 +66,7 @@ def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[
     ending = caption.partition(":")[0]
     pictured = sum(number for has, number in having.items() if not images.isdisjoint(has))
     if not count(ending):
-        what = f"{pictured:,} images, and no captions of them" if pictured else "no images, tars or tables"
+        what = f"{pictured:,} image{'s' * (pictured != 1)} without captions" if pictured else "no image, tar or table"
         raise PoolError(f"no pool at {root!r}: it holds {what}")
     kept = [group for group in groups if not {*images, ending}.isdisjoint(map(_ending, group))]
     known = {name.rpartition("-")[2]: name for name in names if name.startswith(f"{stem}-rows")}

@@ -47,6 +47,11 @@ log = logging.getLogger(__name__)
 
 _AHEAD = 64  # parts of a run at a URL that are downloaded together
 
+#: What completes a score that `tamis score` does not make.
+_COMPLETED_BY = {
+    "label": "change a tag in `tamis explore`", "map": "repeat `tamis map`", "cluster": "repeat `tamis cluster`",
+}  # fmt: skip
+
 #: Columns of the index that recipes may use like scores: numbers and words. The pool's json fields are words too.
 INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
 INDEX_WORDS = ("status", "key", "image_xxh3")
@@ -418,9 +423,10 @@ class Run:
                 values[name] = self.embedding(inner, shard)
                 continue
             if group is not None and shard not in group.shards:
+                name = group.facts["name"]
                 raise RunError(
                     f"the score {group.label!r} is incomplete: {len(group.shards)} of {len(self.shards)} "
-                    f"shards have it ({shard} has not); repeat `tamis score` first"
+                    f"shards have it ({shard} has not); {_COMPLETED_BY.get(name, 'repeat `tamis score`')} first"
                 )
             path = self.index_path(shard) if group is None else group.folder / f"{shard}.parquet"
             by_part.setdefault(path, {})[name] = inner, column

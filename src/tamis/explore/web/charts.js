@@ -67,7 +67,7 @@ export class ScoresPane {
           click: () => change({ heat: this.heat() ? null : this.pairOf(shown) }) }, "Two scores"),
         this.facts.words.length ? h("button", { id: "words", type: "button", "aria-expanded": String(Boolean(this.wordsOpen)),
           click: () => { this.wordsOpen = this.wordsOpen ? null : this.facts.words[0]; this.wordsBox = this.wordsOpen ? this.makeWords() : null; this.draw(); } }, "Words") : null,
-        h("p", { class: "hint" }, "Drag: cut. Shift and drag, or click a bar: look at those pairs.")),
+        h("p", { class: "hint" }, "Drag to cut. Click a bar, or Shift-drag, to see its pairs.")),
       this.heat() ? (this.heatBox = h("div", { class: "heat" })) : (this.heatBox = null),
       this.wordsBox,
       h("div", { class: "charts" }, boxes),

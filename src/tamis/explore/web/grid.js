@@ -337,7 +337,7 @@ function search(facts) {
     const text = event.target.elements[0].value.trim();
     nearest(text ? { text } : null);
   } }, h("input", { id: "near", type: "search", placeholder: "like these words", "aria-label": "Images like these words" }),
-  h("button", { type: "button", id: "near-image", title: "Images like one from this machine; it is not kept", click: () => file.click() }, "by image …"), file);
+  h("button", { type: "button", id: "near-image", title: "Find images like a file of yours; the file is not stored", click: () => file.click() }, "by image …"), file);
 }
 
 /** The controls above the grid. Their text boxes are created once, so that redraws keep focus and text. */

@@ -70,7 +70,7 @@ function head() {
     facts.missing ? h("p", { class: "quiet" }, `${count(facts.missing)} shards are missing`) : null,
     found ? h("p", { class: "kept-head" }, h("strong", { id: "kept" }, count(found.kept)), isEmpty() ? " pairs" : ` of ${count(facts.rows)} pairs kept`) : null,
     h("button", { id: "show-keys", type: "button", title: "Keys (?)", "aria-label": "Keys", click: showKeys }, "?"),
-    h("button", { id: "copy-link", type: "button", title: "The address holds all that you see; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"));
+    h("button", { id: "copy-link", type: "button", title: "Copy a link to exactly this view; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"));
 }
 
 const question = () => gridQuestion(facts, columns, compared);
@@ -197,7 +197,7 @@ document.addEventListener("keydown", (event) => {
   const opened = panel?.box.open && !typing;
   if (opened && ["ArrowLeft", "ArrowRight"].includes(event.key)) grid.move(event.key === "ArrowLeft" ? -1 : 1);
   if (!grid?.box.contains(event.target) && !opened) {
-    if (act && event.target === document.body) say("The keys work once the pairs have the focus: press Tab, or click between the pairs");
+    if (act && event.target === document.body) say("Keys work while the pairs have the focus: press Tab, or click between pairs (? lists the keys)");
   } else if (act) {
     event.preventDefault();
     act();

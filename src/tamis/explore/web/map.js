@@ -42,7 +42,7 @@ export class MapView {
     this.told = h("p", { class: "told" });
     this.sheet = h("div", { class: "sheet" }, this.canvas, this.over, this.tip);
     this.box = h("div", { class: "map-box" }, this.bar, this.sheet, this.legend, this.told,
-      h("p", { id: "map-keys", class: "hint" }, "Drag or arrows: move. Wheel, pinch, + and −: zoom. 0: the whole map. Enter or click: open the pair. Shift and drag: loop."));
+      h("p", { id: "map-keys", class: "hint" }, "Drag or press arrows to move; wheel, pinch, + and − zoom; 0 shows the whole map. Click or Enter opens a pair. Shift-drag draws a lasso."));
     this.card = newest((row) => ask("card", { row, recipe: active(), columns: this.columns() }));
     this.listen();
     new ResizeObserver(() => this.fit()).observe(this.sheet);
@@ -91,7 +91,7 @@ export class MapView {
   tell(problem = "") {
     const { method, points, of, explained, columns, command } = this.found;
     fill(this.told, `${count(points)} of ${count(of)} pairs${points < of && method === "PCA" ? ", at random" : ""}. `,
-      method === "PCA" ? [`The two directions in which ${columns.join(" and ")} differs most: ${percent(explained[0], 1)} and ${percent(explained[1] ?? 0, 1)} of all variance. For a map where alike pairs are near each other: `, h("code", null, command), "."] : "Laid out by PaCMAP: alike pairs are near each other; the distance between islands means little.",
+      method === "PCA" ? [`Principal components of ${columns.join(" and ")}, with ${percent(explained[0], 1)} and ${percent(explained[1] ?? 0, 1)} of the variance. To place similar pairs near each other, run `, h("code", null, command), "."] : "Laid out by PaCMAP: similar pairs are near each other; distances between islands mean little.",
       problem && ` ${problem}`);
     this.over.setAttribute("aria-label", `Map of ${count(points)} pairs by ${method}`);
   }
@@ -105,7 +105,7 @@ export class MapView {
       h("label", { class: "field" }, "Colour ", pick("map-by", "Colour by", this.ways(), by, (value) => [name, value])),
       press("map-in", "+", "Zoom in", () => this.zoom(1.5)), press("map-out", "−", "Zoom out", () => this.zoom(1 / 1.5)),
       press("map-all", "Whole map", "Show the whole map", () => this.fit(true)),
-      press("map-loop", "Lasso", "Draw a loop round pairs to see them in the grid", () => { this.looping = !this.looping; this.controls(name, by); }, String(Boolean(this.looping))),
+      press("map-loop", "Lasso", "Draw a lasso around pairs to see only them in the grid", () => { this.looping = !this.looping; this.controls(name, by); }, String(Boolean(this.looping))),
       press("map-seen", "Pairs in view", "Show the pairs of this part of the map in the grid", () =>
         this.keep([[0, 0], [this.width, 0], [this.width, this.height], [0, this.height]].map((corner) => this.inverse(...corner)))));
     this.over.classList.toggle("looping", Boolean(this.looping));

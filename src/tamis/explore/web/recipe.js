@@ -93,7 +93,7 @@ export class RecipePane {
       this.start,
       this.total,
       this.problem,
-      isSaved() ? h("p", { class: "quiet" }, "These are the rows of the subset's file. No recipe chooses them again (it was made from several subsets or runs), so there is no step to move. A step that you add chooses from all pairs.") : null,
+      isSaved() ? h("p", { class: "quiet" }, "This is the saved subset. It was made from several subsets or runs, so it has no steps to change. If you add a step, it chooses from all pairs.") : null,
       h("ol", { class: "steps" }, cards),
       this.adding,
       this.yaml,
@@ -309,7 +309,7 @@ export class RecipePane {
           const chosen = active();
           const saved = this.saved.get(chosen.name);
           if (saved?.text !== JSON.stringify(chosen)) {
-            say("Save the subset first: the command reads its file, which does not hold what is shown", true);
+            say("Save the subset first: the command exports the saved file, which is not what is shown", true);
             return;
           }
           copy(`tamis export ${quoted(this.facts.run)} ${quoted(saved.subset)} ${quoted(`${chosen.name}.npy`)} --to npy`, "Export command");

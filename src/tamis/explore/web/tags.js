@@ -83,7 +83,7 @@ export class TagBar {
     if (Math.min(all(good), all(bad)) < needed) return fill(this.cuts, line, h("p", { class: "quiet" }, `Too few for a cut: it needs ${needed} good and ${needed} bad pairs (keys g and b), there are ${count(all(good))} and ${count(all(bad))}.`));
     if (!cuts.length) return fill(this.cuts, line, h("p", { class: "quiet" }, "No score separates good from bad."));
     return fill(this.cuts, line, h("ul", { class: "suggestions" }, cuts.slice(0, 3).map((cut) => this.offer(cut))),
-      h("p", { class: "quiet" }, "These cuts maximise the share of the good minus the share of the bad that they keep (Youden's J). Precision and recall are of pairs that the cut was not chosen from (10-fold cross-validation); in brackets and for the cut, 95 % intervals."));
+      h("p", { class: "quiet" }, "Each cut keeps the most good and the fewest bad pairs (the largest difference of their shares, Youden's J). Precision and recall are measured on pairs that did not choose the cut (10-fold cross-validation). All ranges are 95 % intervals."));
   }
 
   offer(cut) {

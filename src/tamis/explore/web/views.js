@@ -18,7 +18,7 @@ export async function disagree(place, facts, compared) {
         change: (event) => change({ compared: event.target.checked ? [...chosen, name] : chosen.filter((each) => each !== name), region: [] }) }),
       name === "@" ? "the recipe on the left" : foreign(name))));
   const lacking = state.compared.filter((name) => !chosen.includes(name));
-  const left = lacking.length ? h("p", { class: "told left-out" }, "Left out, since there is no such recipe here or they are too many: ", lacking.map((name, number) => [number ? ", " : "", foreign(name)]), ".") : null;
+  const left = lacking.length ? h("p", { class: "told left-out" }, "Not compared (unknown here, or too many): ", lacking.map((name, number) => [number ? ", " : "", foreign(name)]), ".") : null;
   if (chosen.length < 2) {
     fill(place, picks, left, h("p", { class: "quiet" }, "Choose two or more to see where they agree and where they do not."));
     return;

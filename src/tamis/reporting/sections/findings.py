@@ -85,7 +85,7 @@ TRAITS: Mapping[str, Trait] = {
     "language": Trait(
         noun="caption",
         says=("is probably not in English", "are probably not in English"),
-        rule=f"probability of another language {OTHER:.0%} or more, of English below {ENGLISH:.0%}; {ENOUGH_WORDS} "
+        rule=f"another language at least {OTHER:.0%} likely, English below {ENGLISH:.0%}; {ENOUGH_WORDS} "
         f"words or more (without spaces: below {ENGLISH_UNSPACED:.0%}, {ENOUGH_CHARACTERS} characters)",
         columns=("top_language", "other_language", "characters", "english", "words"),
         holds=_another_language,
@@ -127,7 +127,7 @@ TRAITS: Mapping[str, Trait] = {
     "bright": Trait(
         noun="image",
         says=("is nearly white", "are nearly white"),
-        rule=f"brightness above {BRIGHT:.0%} on average: overexposed, or a drawing or product on white",
+        rule=f"mean brightness above {BRIGHT:.0%}; often a drawing or product on white",
         columns=("brightness", "one_colour", "transparent"),
         holds=lambda mean, colour, transparent: (mean > BRIGHT) & (colour <= ONE_COLOUR) & (transparent < OPAQUE),
         judged=(139, 142),
@@ -176,7 +176,7 @@ TRAITS: Mapping[str, Trait] = {
     "copies": Trait(
         noun="image",
         says=("is a near-copy of another", "are near-copies of another"),
-        rule="hashes within a few bits, and thumbnails agree; the one to keep is not counted",
+        rule="nearly equal; the copy to keep is not counted",
         judged=(139, 139),
     ),
 }
