@@ -207,7 +207,7 @@ def test_a_run_grows_by_another_folder_of_the_same_name(tmp_path: Path) -> None:
         ({"a.jpg": b"", "b/c.png": b""}, {}, "it holds 2 images without captions"),
         ({"a.jpg": b"", "a.json": b'{"width": 3}'}, {}, "it holds 1 image without captions"),
         ({"a.jpg": b"", "a.txt": b""}, {"caption": "json:text"}, "it holds 1 image without captions"),
-        ({"a.txt": b"a cat"}, {"format": "folder"}, "it holds no images"),
+        ({"a.txt": b"a cat"}, {"format": "folder"}, "it holds no image"),
     ],
 )
 def test_a_folder_that_is_no_pool_says_what_is_missing_and_what_a_pool_is(
