@@ -125,6 +125,9 @@ def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable
 
     if not exporter.ending and out.is_dir():
         check_own(out, what=what, marks=["*"] if exporter.wrote(out, run) else [], option="OUT")
+        whole = os.path.realpath(out)
+        if overwrite and (inside := [one for one in read if f"{os.path.realpath(one)}/".startswith(f"{whole}/")]):
+            raise RunError(f"{out} holds {inside[0]}, which this command reads: choose another folder")
     else:
         check_target(out, what=what, ours=ours, overwrite=overwrite, read=read)
     if exporter.croissant:

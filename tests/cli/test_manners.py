@@ -132,7 +132,8 @@ def test_a_pool_and_a_recipe_need_no_other_word(tamis: Tamis, tmp_path: Path) ->
     assert tamis("export", "runs/pool", "mine", "mine.npy").code == 0
     assert tamis("export", "runs/pool", "mine", "shards").code == 0
     assert {path.name for path in (tmp_path / "shards").iterdir()} >= {"00000.tar", "sizes.json"}
-    assert tamis("report", "runs/pool", "mine").code == 0
+    assert tamis("export", "runs/pool", "mine", "mine").code == 0
+    assert tamis("report", "runs/pool", "mine").code == 0  # the subset, not the folder of that name
     assert tamis("score", "pool", "--signals", "image_size", "--caption", "txt", "-q").code == 0
     assert set(package.open_run("runs/pool").scores) == {"caption_length", "image_size"}
     assert "name one with --to" in tamis("export", "runs/pool", "mine", "mine.jpg").err

@@ -353,3 +353,40 @@ def test_metadata_without_images_is_an_error_that_says_what_to_export_instead(tm
     with pytest.raises(RunError, match="metadata without image files to copy: export npy, parquet or keys"):
         tamis.export(subset, "webdataset", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_overwrite_deletes_only_what_the_export_wrote_and_nothing_when_it_is_refused(
+    pool: Path, tmp_path: Path
+) -> None:
+    run = scored(pool, tmp_path / "run")
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    tamis.export(subset_of(run), "webdataset", out, shard_size=5, energon=True)
+    (out / "00099.tar").write_bytes(b"a year of work")
+    (out / ".nv-meta" / "mine.yaml").write_bytes(b"mine")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match=r"00099\.tar is not a shard of this export: move it elsewhere"):
+        tamis.export(subset_of(run, [1]), "webdataset", out, overwrite=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+    (out / "00099.tar").unlink()
+    shutil.move(out / ".nv-meta", elsewhere)
+    (out / ".nv-meta").symlink_to(elsewhere)
+    theirs = {path: path.read_bytes() for path in elsewhere.iterdir()}
+    manifest = json.loads((out / "export.json").read_bytes())
+    (tmp_path / "outside.tar").write_bytes(b"mine")
+    manifest["files"] += ["../outside.tar", str(tmp_path / "outside.tar")]
+    (out / "export.json").write_text(json.dumps(manifest))
+    assert tamis.export(subset_of(run, [1]), "webdataset", out, overwrite=True) == 1
+    assert sorted(os.listdir(out)) == [".nv-meta", "00000.tar", "export.json", "sizes.json"]
+    assert (tmp_path / "outside.tar").read_bytes() == b"mine"
+    assert {path: path.read_bytes() for path in elsewhere.iterdir()} == theirs
+
+
+def test_an_export_that_is_the_pool_is_not_overwritten(pool: Path, tmp_path: Path) -> None:
+    first = subset_of(scored(pool, tmp_path / "run"))
+    tamis.export(first, "webdataset", tmp_path / "out")
+    again = scored(tmp_path / "out", tmp_path / "again")
+    before = read_back(tmp_path / "out")
+    with pytest.raises(RunError, match="which this command reads: choose another folder"):
+        tamis.export(subset_of(again, [0]), "webdataset", tmp_path / "out", overwrite=True)
+    assert read_back(tmp_path / "out") == before

@@ -169,6 +169,28 @@ def test_a_folder_is_cut_into_shards_whose_ends_stay_when_files_are_added(
     assert "the shard photos now has another key in row 0" in failed[names[0]]
 
 
+def test_a_shard_whose_first_pair_was_deleted_can_still_be_read_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "SHARD_PAIRS", 4)
+    root = photos(tmp_path / "photos", range(12))
+    run = score(root, tmp_path / "run")
+    for number in (2, 4, 8):  # two first pairs
+        for ending in ("jpg", "txt"):
+            (root / f"{number:05}.{ending}").unlink()
+    keep = np.ones(12, bool)
+    keep[[2, 4, 8]] = False
+    kept = tamis.Subset(run=run, keep=keep, recipe={"name": "mine"})
+    assert tamis.export(kept, "webdataset", tmp_path / "out") == 9
+    images = [sample.image for sample in samples_of(kept, fields={"image"})]
+    assert images == [image_bytes(number) for number in range(12) if keep[number]]
+    (gone,) = samples_of(run, order=[4], fields={"image"}, errors="mark")
+    assert "the .jpg file is no longer there" in str(gone.problem)
+    for part in (tmp_path / "run" / "index").iterdir():
+        part.unlink()
+    assert score(root, tmp_path / "run").sizes == (9, 0, 0)
+
+
 def test_a_run_grows_by_another_folder_of_the_same_name(tmp_path: Path) -> None:
     one, two = photos(tmp_path / "a" / "photos", range(3)), photos(tmp_path / "b" / "photos", range(3, 5))
     score(one, tmp_path / "run")

@@ -51,6 +51,9 @@ def test_braces_that_name_too_many_files_are_an_error(pattern: str) -> None:
         ("pool.zip", r"pool\.zip' is not a pool file\. A pool is one of three: tars .*; a table .*; a folder", {}),
         (("pool", "more.csv"), r"more\.csv' cannot be read together with the webdataset pool", {}),
         ((), "the pool has no path", {}),
+        ("", "the pool has no path", {}),
+        ("imagse", r"nothing is there \(did you mean 'images'\?\) \(files looked for", {}),
+        ("run", "run' is a run folder: name the pool that it scored", {}),
         ("nosuch://bucket/*.tar", r"cannot open 'nosuch://bucket/\*\.tar': .*nosuch", {}),
     ],
 )
@@ -62,7 +65,10 @@ def test_what_is_no_pool_says_why(
     (tmp_path / "pool.zip").write_bytes(b"PK")
     (tmp_path / "more.csv").write_text("image,caption\n")
     paths = (path,) if isinstance(path, str) else path
-    full = tuple(one if "://" in one else str(tmp_path / one) for one in paths)
+    full = tuple(one if "://" in one or not one else str(tmp_path / one) for one in paths)
+    (tmp_path / "run").mkdir()
+    for name in ("run.json", "shards.parquet", "events.jsonl"):
+        (tmp_path / "run" / name).touch()
     with pytest.raises(PoolError, match=reason):
         open_pool(PoolSpec(path=full, **settings))
     both = open_pool(PoolSpec(path=(str(pool / "00001.tar"), str(pool))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import closing
@@ -50,6 +49,10 @@ class ShardsExport(Exporter):
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
         """Returns a function of a temporary path, the file's name, and the samples of a shard (`key` and `files`)."""
 
+    def files(self, names: Iterable[str]) -> list[str]:
+        """Returns the relative paths of all files that the export writes, next to its manifest."""
+        return list(names)
+
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
         """Writes what else the format needs, once all shards exist. `sizes`: samples by file name."""
 
@@ -72,11 +75,11 @@ class ShardsExport(Exporter):
                 f"{pool.spec.paths[0]} is metadata without image files to copy: export npy, parquet or keys instead"
             )
         _check_pool(subset, pool)
-        self._begin(subset, out)
         rows = _complete(subset)
         firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)
         count, width = len(firsts), max(5, len(str(len(firsts))))
         names = [self.FILE_NAMES.format(number=number, width=width, count=count) for number in range(count)]
+        self._begin(subset, out, names)
         outputs = {name: rows[first:][: self.shard_size] for name, first in zip(names, firsts, strict=True)}
         done = _finished(out, outputs, self.FILE_NAMES.rpartition(".")[2])
         missing = {name: own for name, own in outputs.items() if name not in done}
@@ -95,11 +98,14 @@ class ShardsExport(Exporter):
 
     def clear(self, out: Path, subset: Subset) -> None:
         manifest = out / self.MANIFEST
-        if manifest.is_file() and read_json(manifest).get("fingerprint") != self._fingerprint(subset):
-            shard = re.compile(re.sub(r"\{\w+:0\{width\}d\}", r"\\d{5,}", self.FILE_NAMES) + r"(\.idx)?|sizes\.json")
-            for path in [*out.iterdir(), *out.glob(".nv-meta/*")]:
-                if path.parent != out or shard.fullmatch(path.name):
-                    path.unlink()
+        facts = read_json(manifest) if manifest.is_file() else {}
+        if facts and facts.get("fingerprint") != self._fingerprint(subset):
+            own = facts.get("files", ())
+            _finished(out, own, self.FILE_NAMES.rpartition(".")[2])  # before anything is deleted
+            for path in (out / name for name in own):
+                # A manifest may come from elsewhere, and a folder may be a link.
+                if path.parent.resolve() in (out.resolve(), out.resolve() / ".nv-meta"):
+                    path.unlink(missing_ok=True)
             manifest.unlink()  # last, so that a command that was killed can be repeated
 
     def _fingerprint(self, subset: Subset) -> str:
@@ -111,7 +117,7 @@ class ShardsExport(Exporter):
         run = {"urls": subset.run.urls, "stamps": list(subset.run.stamps)}
         return fingerprint(settings | {"run": run})
 
-    def _begin(self, subset: Subset, out: Path) -> None:
+    def _begin(self, subset: Subset, out: Path, names: Iterable[str]) -> None:
         """Writes the manifest that identifies this export, and removes what a killed one left."""
         identity, manifest = self._fingerprint(subset), out / self.MANIFEST
         if manifest.is_file() and read_json(manifest).get("fingerprint") != identity:
@@ -121,7 +127,7 @@ class ShardsExport(Exporter):
             )
         sweep(out)
         facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)}
-        write_json(manifest, {"fingerprint": identity, **facts})
+        write_json(manifest, {"fingerprint": identity, **facts, "files": self.files(names)})
 
 
 def _check_pool(subset: Subset, pool: Pool) -> None:

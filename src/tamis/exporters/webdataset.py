@@ -20,6 +20,8 @@ from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
 
+_NV_META = (".info.json", "split.yaml", "dataset.yaml")  # JSON is YAML
+
 
 @dataclass(frozen=True, kw_only=True)
 class WebDatasetExport(ShardsExport):
@@ -42,6 +44,11 @@ class WebDatasetExport(ShardsExport):
 
     def identity(self, subset: Subset) -> dict[str, Any]:
         return super().identity(subset) | ({"energon": True} if self.energon else {})
+
+    def files(self, names: Iterable[str]) -> list[str]:
+        names = list(names)
+        index = [*(f"{name}.idx" for name in names), *(f".nv-meta/{name}" for name in _NV_META)]
+        return [*names, "sizes.json", *(index if self.energon else [])]
 
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
         return lambda path, name, samples: _write_tar(path, samples, f"{Path(name).stem}/" if self.energon else "")
@@ -105,9 +112,6 @@ def _write_energon(out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
     fields = {"image": ",".join(image_exts(exts, pool)) or "jpg", "caption": caption}
     kind = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
     parts = {"train": list(sizes), "val": [], "test": []}
-    for file, content in {  # JSON is YAML
-        ".info.json": {"shard_counts": sizes},
-        "split.yaml": {"split_parts": parts, "exclude": []},
-        "dataset.yaml": {"sample_type": kind, "field_map": fields},
-    }.items():
+    facts = {"shard_counts": sizes}, {"split_parts": parts, "exclude": []}, {"sample_type": kind, "field_map": fields}
+    for file, content in zip(_NV_META, facts, strict=True):
         write_json(out / ".nv-meta" / file, content)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from fsspec.utils import glob_translate
 
-from tamis.errors import PoolError, brief
+from tamis.errors import PoolError, brief, nearest
 from tamis.remote import RemoteError, ask, fetch, keep_secrets, open_remote, public, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
@@ -96,7 +96,10 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
     if not found:
         looked = ", ".join(f"*{ending}" for ending in endings)
         exists = not is_remote(pattern) and any(os.path.isdir(path) for path in missing)
-        what = f"the folder holds no {looked}" if exists else f"nothing is there (files looked for: {looked})"
+        folder, name = os.path.split(pattern)
+        some = os.listdir(folder)[:10_000] if not exists and os.access(f"{folder}/", os.R_OK) else []
+        near = nearest(name, [one for one in some if one[:1].lower() == name[:1].lower()])
+        what = f"the folder holds no {looked}" if exists else f"nothing is there{near} (files looked for: {looked})"
         raise PoolError(f"no pool at {pattern!r}: {what}")
     if missing:
         raise PoolError(

@@ -6,6 +6,7 @@ cuts stay when files are added: these belong to the shard that they are within.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections import Counter
@@ -78,6 +79,9 @@ def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[
     for first, last in itertools.pairwise([*cuts, len(kept)]):
         listing = "\0".join(itertools.chain.from_iterable(kept[first:last]))
         shards.append(FolderShard(name=cuts[first], url=root, spec=spec, listing=listing, pairs=last - first))
+    # Of a shard whose first pair was deleted, the one before has the other pairs now. They can still be read.
+    lost = set(known.values()) - set(cuts.values())
+    shards += [FolderShard(name=name, url=root, spec=spec, listing="", pairs=0) for name in lost]
     lacks = {"a caption": pictured - count(ending), "an image": len(kept) - pictured}
     about = f"{root}: a folder of {pictured:,} images; captions: {caption}"
     about += "".join(f"; without {what}: {number:,}" for what, number in lacks.items() if number)
@@ -95,6 +99,11 @@ def _ending(name: str) -> str:
 def _place(name: str) -> int:
     """Returns the offset of a file's member in the index: a hash of its path, which stays when files are added."""
     return xxhash.xxh3_64_intdigest(os.fsencode(name)) >> 1
+
+
+@functools.lru_cache(maxsize=1)
+def _places(root: str) -> dict[int, str]:
+    return {_place(name): name for name in files_in(root)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +128,7 @@ class FolderShard(TarShard):
         return f"{self.pairs}:{digest.hexdigest()}"
 
     def _groups(self) -> Iterator[tuple[str, dict[str, File], bool]]:
-        for key, group in itertools.groupby(self.listing.split("\0"), _stem):
+        for key, group in itertools.groupby(filter(None, self.listing.split("\0")), _stem):
             names: dict[str, str] = {}
             for name in [*group, ""]:
                 if _ending(name) in names or not name:  # a.jpg and a.JPG are two samples
@@ -157,6 +166,8 @@ class FolderShard(TarShard):
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
     ) -> list[SampleFiles | Problem]:
         names = {_place(name): name for name in self.listing.split("\0")}
+        if not {member.offset for some in members for member in some} <= names.keys():
+            names = _places(self.url)  # another shard may have them now
 
         def again(members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
             found: dict[Member, bytes] = {}

@@ -44,12 +44,15 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
         UnreachedError: a store or disk cannot be read now; the file itself may be fine.
     """
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
-    if not spec.paths:
+    if not spec.paths or not all(spec.paths):  # "" would be the current folder
         raise PoolError("the pool has no path")
     far = {path for path in spec.paths if is_remote(path)}
     if len({absolute(path) for path in far}) < len(far):
         raise PoolError("two of the pool's URLs are the same apart from user, password or query")
     spec = replace(spec, path=tuple(absolute(path) for path in spec.paths))
+    for path in spec.paths:
+        if os.path.isfile(f"{path}/run.json") and os.path.isfile(f"{path}/shards.parquet"):
+            raise PoolError(f"{path!r} is a run folder: name the pool that it scored")
     for field in spec.fields:
         if field in RESERVED:
             raise PoolError(

@@ -227,7 +227,7 @@ class Subset:
         """
         path = output_path(path)
         kept = run.path / "subsets" / f"{path}.parquet"
-        path = kept if kept.is_file() and not path.exists() else path
+        path = kept if kept.is_file() and not path.is_file() else path  # an export may be a folder of that name
         if not path.exists():
             near = nearest(str(path), [one.stem for one in kept.parent.glob("*.parquet")])
             raise RunError(f"there is no subset {path}{near}; make one with `tamis select RUN --recipe R --out FILE`")
