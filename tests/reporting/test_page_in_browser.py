@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for _, files in samples[20:40]:
         files["txt"] = b"dog"
     write_tar(folder / "pool" / "00000.tar", samples)
-    tamis.look(folder / "pool", out=folder / "look.html", quiet=True)
+    with contextlib.chdir(folder):  # the page has the pool's path: its length must not matter
+        tamis.look("pool", out="look.html", quiet=True)
     run = tamis.score(
         folder / "pool",
         run=folder / "run",
