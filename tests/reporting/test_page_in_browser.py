@@ -160,7 +160,7 @@ def test_one_click_selects_the_command_of_a_recipe(browser: Any, pages: dict[str
     tab = opened(browser, pages["look"])
     command = tab.locator(".command").first
     command.click(position={"x": 40, "y": 12})
-    assert re.fullmatch(r"tamis run \S+pool --recipe basic", tab.evaluate("getSelection().toString()").strip())
+    assert tab.evaluate("getSelection().toString()").strip() == "tamis run pool --recipe basic"
     tab.close()
 
 
