@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from xxhash import xxh3_128_hexdigest
 
 from tamis.exporters.lists import pair_columns
 from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts
 from tamis.pool import Pool
+from tamis.selectors.steps import TAGS
 from tamis.store.stream import KeptSample
 from tamis.store.subset import Subset
 
@@ -47,7 +49,12 @@ class HuggingFaceExport(ShardsExport):
     def identity(self, subset: Subset) -> dict[str, Any]:
         every = set(subset.run.shards)
         scores = sorted(one.folder.name for one in subset.run.scores.values() if one.shards >= every)
-        return super().identity(subset) | {"scores": scores}
+        found = super().identity(subset) | {"scores": scores}
+        tagged = subset.run.columns[TAGS][1] if TAGS in subset.run.columns else None
+        if tagged is not None and tagged.shards >= every:  # tags change, scores do not
+            tags = "\n".join(tags or "" for tags in subset[TAGS].tolist())
+            found["tags"] = xxh3_128_hexdigest(tags.encode())
+        return found
 
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
         fields, columns = pair_columns(subset.run, captions=True)
