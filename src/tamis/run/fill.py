@@ -34,7 +34,7 @@ from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, swe
 log = logging.getLogger(__name__)
 
 # How many pairs are timed, after how many that only warm up; and how many there must be to score.
-_TIMED, _WARMS_UP, _WORTH_PAIRS = 32, 2, 500
+_TIMED, _TIMED_SHARDS, _WARMS_UP, _WORTH_PAIRS = 32, 4, 2, 500
 
 #: Called with a shard's name and how many more of its samples are done, from any thread.
 EngineProgress = Callable[[str, int], None]
@@ -155,12 +155,16 @@ def _forecast(
 
     if not tasks or (left is not None and left < _WORTH_PAIRS) or plan.plugins:  # a plug-in may end its process
         return "", None
-    task, executor = max(tasks, key=lambda task: len(task.outputs)), Executor(plan.device)
+    most, executor = max(len(task.outputs) for task in tasks), Executor(plan.device)
+    alike = [task for task in tasks if len(task.outputs) == most]
+    some = alike[:: -(-len(alike) // _TIMED_SHARDS)]  # neighbours in a pool are often of one kind
+    task = some[0]
     try:
         if left is None and next(islice(task.shard.samples(), _TIMED, None), None) is None:
             return "", None  # a pool of unknown size, and small shards
         for count in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
-            pool = replace(plan.pool, shards=(cast(Shard, FirstRows(task.shard, count)),))
+            first = (FirstRows(one.shard, -(-count // len(some))) for one in some)
+            pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
             sample = replace(plan, pool=pool, executor=executor)
             with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
                 fill(Path(folder) / "run", partial(replace, sample), {}, Local(1), quiet=True)
