@@ -104,13 +104,15 @@ _HEADINGS = {
 }
 
 
+#: What the tables of a terminal leave out, by list.
+_OMITTED = {"signals": ("columns", "settings"), "recipes": ("about", "source"), "steps": ("settings",)}
+
+
 def tables(what: str, rows: Rows) -> list[tuple[str, Rows]]:
     """Returns tables of (heading or "", rows) for the terminal; `in_full` shows everything about one row."""
     if what != "models":
-        left_out = {"signals": ("columns", "settings"), "recipes": ("about", "source"), "steps": ("settings",)}.get(
-            what, ()
-        )
-        return [("", [{name: value for name, value in row.items() if name not in left_out} for row in rows])]
+        omitted = _OMITTED.get(what, ())
+        return [("", [{name: value for name, value in row.items() if name not in omitted} for row in rows])]
     found = []
     for (
         kind,

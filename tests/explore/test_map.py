@@ -17,7 +17,7 @@ import tamis
 from tamis import api
 from tamis.errors import RecipeError
 from tamis.explore.columns import NONE, HeldRun, places_of
-from tamis.explore.layout import names, positions
+from tamis.explore.layout import positions, top_words
 from tamis.explore.near import Near, inside_polygon
 from tamis.explore.queries import LEVELS, Explorer
 from tamis.store import parts
@@ -188,11 +188,11 @@ def test_the_page_gets_positions_as_bytes(page: Page) -> None:
 
 def test_regions_are_named_by_the_words_of_their_captions(laid: Path) -> None:
     texts = ["a red dog runs", "dogs and a red dog", "dog", "a blue cat", "the cat and the hat", "cat sat", None, "x"]
-    found = names(texts, [0, 0, 0, 1, 1, 1, 1, 1], 2, stop={"and", "the"})
+    found = top_words(texts, [0, 0, 0, 1, 1, 1, 1, 1], 2, stop={"and", "the"})
     assert found == [["dog", "red"], ["cat"]]
-    assert names([], [], 0) == []
+    assert top_words([], [], 0) == []
     rare = [" ".join(f"{'abcd'[row]}{letter}{row * 'o'}rare" for letter in "efghijklm") + " tree" for row in range(4)]
-    assert names([*rare, *["tree"] * 96], [0] * 4 + [1] * 96, 2) == [
+    assert top_words([*rare, *["tree"] * 96], [0] * 4 + [1] * 96, 2) == [
         ["tree"],
         ["tree"],
     ]  # rarer words are in one caption

@@ -154,7 +154,7 @@ def principal(read: Reader, rows: Rows, count: int) -> tuple[Float32s, Reader, F
     return coordinates, project, values[::-1][:count].clip(0) / max(float(values.clip(0).sum()), 1e-12)
 
 
-def names(
+def top_words(
     texts: Iterable[str | None], classes: Sequence[int], count: int, *, stop: Collection[str] = ()
 ) -> list[list[str]]:
     """Returns for each of `count` classes up to three words by c-TF-IDF, the best first; ties by the alphabet.

@@ -36,7 +36,7 @@ from tamis.explore.columns import (
     rows_of,
 )
 from tamis.explore.images import TextPainter
-from tamis.explore.layout import names
+from tamis.explore.layout import top_words
 from tamis.explore.near import LARGEST, Near
 from tamis.explore.tags import LABEL, Tags, kept_shares
 from tamis.ids import format_uid
@@ -384,7 +384,7 @@ class Explorer:
         for level, most in enumerate(_REGIONS):
             count = min(most, len(np.unique(points, axis=0)), -(-rows.size // 10))
             classes = KMeans(count, n_init=1, max_iter=50, random_state=0).fit_predict(points)
-            for number, words in enumerate(names(texts, classes.tolist(), count, stop=ENGLISH_STOP_WORDS)):
+            for number, words in enumerate(top_words(texts, classes.tolist(), count, stop=ENGLISH_STOP_WORDS)):
                 if words:
                     inside = points[classes == number]
                     x, y = np.median(inside, axis=0).tolist()
