@@ -58,6 +58,8 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         recipe={**chosen.text, **({"columns": columns} if columns else {}), "name": chosen.name},
         funnel=list(outcome.funnel),
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
+        times=outcome.times,
+        caption=outcome.caption,
         partial=partial_facts(opened),
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
     )

@@ -154,6 +154,7 @@ def test_a_row_may_be_kept_several_times(run: Run, tmp_path: Path) -> None:
     [
         {"times": np.array([1, 1, 1, 1, 1, 1, 0], np.uint16)},
         {"times": np.ones(3, np.uint16)},
+        {"caption": np.ones(7, np.uint8)},
         {"keep": np.ones(7, bool)},
         {"keep": np.ones(3, bool)},
     ],
@@ -161,6 +162,25 @@ def test_a_row_may_be_kept_several_times(run: Run, tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(run: Run, changed: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changed))):
         replace(tamis.select(run, RECIPE), **changed)
+
+
+def test_rows_carry_a_caption(run: Run, tmp_path: Path) -> None:
+    caption = np.array([0, 1, 0, 0, 0, 0, 1], np.uint8)
+    made = Subset(run=run, keep=np.array([0, 1, 0, 1, 0, 1, 1], bool), caption=caption, recipe={"name": "mixed"})
+    again = saved(made, tmp_path / "mixed.parquet")
+    assert (again.keep.tolist(), again.times) == (made.keep.tolist(), None)
+    assert again.caption is not None
+    assert again.caption.tolist() == caption.tolist()
+    table = pq.read_table(tmp_path / "mixed.parquet")
+    assert (table.column_names, table["caption"].to_pylist()) == (["shard", "row", "caption"], [1, 0, 0, 1])
+    alt = Subset(run=run, keep=np.array([1, 1, 0, 1, 0, 0, 0], bool))
+    found = [both.caption.tolist() for both in (made & alt, alt & made, made | alt, alt | made, made - alt)]  # type: ignore[union-attr]
+    # Row 1 is in both and row 6 only in `made`. An intersection takes the captions of the subset that chose some.
+    assert found == [
+        [0, 1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 1],
+        [0, 0, 0, 0, 0, 0, 1],
+    ]  # fmt: skip
+    assert alt.caption is None is (alt - made).caption
 
 
 # ---- files that somebody has changed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -33,6 +33,7 @@ from tamis.selectors.outcome import (
     run_steps,
     verdict,
 )
+from tamis.store.copies import joined
 from tamis.store.reasons import Cut, Reason
 from tamis.store.table import Table
 
@@ -494,9 +495,17 @@ class _Combined:
             yield name, run_steps(table.among(None), part)
 
 
+def _with_copies(selection: Selection, parts: list[Outcome], *, every: bool) -> Selection:
+    """Adds how often rows count, and their captions, as the parts chose."""
+    times, caption = joined(parts, selection.keep, every=every)
+    return replace(selection, times=times, caption=caption)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AllOf(_Combined):
     """Keeps rows that every part keeps, each part applied to the whole pool: the papers' "A and B".
+
+    A row counts as often as in the part with the fewest copies, and carries the caption of the first part that chooses.
 
     Attributes:
         parts: lists of steps.
@@ -506,16 +515,20 @@ class AllOf(_Combined):
     name: ClassVar[str] = "all_of"
 
     def select(self, table: Table) -> Selection:
-        drops = Drops(table.candidates())
+        drops, parts = Drops(table.candidates()), []
         for name, part in self._judged(table):
             score = only_score(part.reasons)
             drops.drop(part.keep, f"not in {name}", others=True, score=score, cuts=part.cuts)
-        return drops.selection()
+            parts.append(part)
+        return _with_copies(drops.selection(), parts, every=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnyOf(_Combined):
-    """Keeps rows that at least one part keeps, each part applied to the whole pool. Settings as in `AllOf`."""
+    """Keeps rows that at least one part keeps, each part applied to the whole pool. Settings as in `AllOf`.
+
+    A row counts as often as in the part with the most copies, and carries the caption of the first part that keeps it.
+    """
 
     name: ClassVar[str] = "any_of"
 
@@ -523,14 +536,15 @@ class AnyOf(_Combined):
         keep = np.zeros(len(table), bool)
         cuts: list[Cut] = []
         reasons: list[Reason] = []
-        for _, part in self._judged(table):
+        parts = [part for _, part in self._judged(table)]
+        for part in parts:
             keep |= part.keep
             cuts += part.cuts
             reasons += part.reasons
         drops = Drops(table.candidates())
         text = f"in none of {', '.join(self._names)}"
         drops.drop(keep, text, others=True, score=only_score(reasons), cuts=cuts)
-        return drops.selection()
+        return _with_copies(drops.selection(), parts, every=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
+from tamis.store.copies import PER_ROW, Captions, Times, joined
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
 from tamis.store.run import Run
 from tamis.store.targets import check_ending, check_target
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
 
-_KINDS = {"shard": pa.string(), "row": pa.int64(), "times": pa.uint16()}
+_KINDS = {"shard": pa.string(), "row": pa.int64(), "times": pa.uint16(), "caption": pa.uint8()}
 
 Sign = Literal["&", "|", "-"]
 
@@ -65,6 +66,7 @@ class Subset:
         funnel: a mapping per step: step, before, kept, dropped (by reason), cut, and facts if the step reports any.
         reads: the score columns that the recipe reads.
         times: (rows,) uint16, how often each row is kept, 0 for dropped rows; None: every kept row once.
+        caption: (rows,) uint8, 1 for kept rows that carry their other caption; None: all carry their alt-text.
         verdict: why rows are dropped, and the thresholds on scores.
         partial: if shards were missing: how many (`missing`) of how many (`of`), and the names of the first (`shards`).
     """
@@ -74,7 +76,8 @@ class Subset:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     funnel: Sequence[Mapping[str, Any]] = ()
     reads: Sequence[str] = ()
-    times: NDArray[np.uint16] | None = None
+    times: Times | None = None
+    caption: Captions | None = None
     verdict: Verdict = field(default=Verdict(problem=NO_REASONS), repr=False)
     partial: Mapping[str, Any] = field(default_factory=dict)
 
@@ -82,6 +85,8 @@ class Subset:
         object.__setattr__(self, "funnel", Funnel(self.funnel))
         if self.times is not None and not np.array_equal(self.times > 0, self.keep):
             raise ValueError("times must be above 0 where keep is True, and 0 elsewhere")
+        if self.caption is not None and not np.array_equal(self.caption > 0, (self.caption > 0) & self.keep):
+            raise ValueError("caption must have a number per row of the run, 0 where keep is False")
         if not self.verdict.agrees(self.keep):
             raise ValueError(
                 "keep and verdict drop different rows: pass the verdict for these rows, or "
@@ -178,10 +183,11 @@ class Subset:
         """
         path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.pool_files)
-        codes, times, ranges = self.verdict.dropped_by, self.times, self.run.row_ranges
+        codes, ranges = self.verdict.dropped_by, self.run.row_ranges
+        chosen = {name: values for name in PER_ROW if (values := getattr(self, name)) is not None}
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
-            + ([("times", pa.uint16())] if times is not None else []),
+            + [(name, _KINDS[name]) for name in chosen],
             metadata={FACTS: json.dumps(with_hash(self._facts()), ensure_ascii=False).encode()},
         )
         with parquet_writer(path, schema, compression="ZSTD") as (writer, sink):
@@ -189,8 +195,8 @@ class Subset:
                 rows = np.flatnonzero(self.keep[span])
                 if rows.size:
                     zeros, name = np.zeros(rows.size, np.int32), pa.array([shard], pa.string())
-                    often = [times[span][rows]] if times is not None else []
-                    columns = [pa.DictionaryArray.from_arrays(zeros, name), rows, *often]
+                    more = [values[span][rows] for values in chosen.values()]
+                    columns = [pa.DictionaryArray.from_arrays(zeros, name), rows, *more]
                     writer.write_table(pa.table(columns, schema=schema))
             if codes is not None:
                 blocks = [pa.Codec("zstd").compress(codes[span].tobytes(), asbytes=True) for span in ranges.values()]
@@ -236,19 +242,19 @@ class Subset:
         _check_run(path, facts, run)
         ranges = run.row_ranges
         keep = np.zeros(len(run), bool)
-        times = np.zeros(len(run), np.uint16) if file.has_times else None
-        for shard, rows, often in file.rows():
+        chosen = {name: np.zeros(len(run), _KINDS[name].to_pandas_dtype()) for name in file.per_row}
+        for shard, rows, more in file.rows():
             here = rows + ranges[shard].start
             keep[here] = True
-            if times is not None and often is not None:
-                times[here] = often
+            for name, values in more.items():
+                chosen[name][here] = values
         return cls(
             run=run,
             keep=keep,
             recipe=facts["recipe"],
             funnel=facts["funnel"],
             reads=facts["reads"],
-            times=times,
+            **chosen,
             partial=facts.get("partial") or {},
             verdict=file.verdict(ranges, keep.size),
         )
@@ -329,7 +335,7 @@ class SubsetFile:
 
     Attributes:
         facts: the facts in its footer.
-        has_times: whether rows may be kept more than once.
+        per_row: its optional columns: `times` if rows may be kept more than once, `caption` if some carry another.
     """
 
     def __init__(self, path: Path) -> None:
@@ -349,15 +355,15 @@ class SubsetFile:
             self._table = self._file.read(None)
         except (DamageError, ValueError, RecursionError) as error:
             raise _malformed(path, getattr(error, "what", "") or str(error)[:300]) from error
-        self.has_times = "times" in self._table.column_names
+        self.per_row = tuple(name for name in PER_ROW if name in self._table.column_names)
 
-    def rows(self) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.uint16] | None]]:
-        """Yields (shard, kept rows, how often each is kept or None).
+    def rows(self) -> Iterator[tuple[str, Rows, dict[str, NDArray[Any]]]]:
+        """Yields (shard, kept rows, {optional column: a number per kept row}).
 
         Raises:
             RunError: a row does not exist, or is listed twice.
         """
-        names = ["shard", "row", *(["times"] if self.has_times else [])]
+        names = ["shard", "row", *self.per_row]
         schema = pa.schema([pa.field(name, _KINDS[name], nullable=False) for name in names])
         try:
             table = self._table.select(names).cast(schema)
@@ -365,18 +371,18 @@ class SubsetFile:
             raise _malformed(self.path, f"its columns are not the rows of a subset ({error})") from error
         shards = table.column("shard").combine_chunks().dictionary_encode()
         codes, rows = shards.indices.to_numpy(), table.column("row").to_numpy()
-        times = table.column("times").to_numpy() if self.has_times else None
+        columns = {name: table.column(name).to_numpy() for name in self.per_row}
         order = np.argsort(codes, kind="stable")
         ends = np.searchsorted(codes[order], np.arange(len(shards.dictionary) + 1))
         for number, shard in enumerate(shards.dictionary.to_pylist()):
             here = order[ends[number] : ends[number + 1]]
             size, some = self.facts["shards"].get(shard, (0,))[0], rows[here]
-            often = None if times is None else times[here]
+            more = {name: values[here] for name, values in columns.items()}
             wrong = some.min() < 0 or some.max() >= size or np.unique(some).size < some.size
-            if wrong or (often is not None and not often.all()):
+            if wrong or not more.get("times", some[:0]).all():
                 what = f"it lists a row that the shard {shard!r} does not have ({size:,} rows), or a row twice"
                 raise _malformed(self.path, what)
-            yield shard, some, often
+            yield shard, some, more
 
     def verdict(self, ranges: Mapping[str, slice], rows: int) -> Verdict:
         """Returns the reasons in the file, and one more for rows of shards scored after the choice.
@@ -414,20 +420,16 @@ class SubsetFile:
 def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     """Returns the rows in both (&), in either (|), or in the left and not in the right (-).
 
-    For repeated rows & takes the minimum, | the maximum. A dropped row has its reason from the left subset, or else
-    from the right one.
+    Repeated rows and captions: see `tamis.store.copies.joined`; - leaves both as in the left subset. A dropped row has
+    its reason from the left subset, or else from the right one.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
         raise ValueError(
             f"{left.name!r} is of {left.run.path} ({left.keep.size:,} rows) and {right.name!r} of {right.run.path} "
             f"({right.keep.size:,}): only subsets of one run can be combined"
         )
-    first, second = (one.keep.astype(np.uint16) if one.times is None else one.times for one in (left, right))
-    if sign == "-":
-        times = np.where(second > 0, 0, first).astype(np.uint16)
-    else:
-        times = np.minimum(first, second) if sign == "&" else np.maximum(first, second)
-    keep = times > 0
+    keep = {"&": left.keep & right.keep, "|": left.keep | right.keep, "-": left.keep & ~right.keep}[sign]
+    times, caption = joined([left] if sign == "-" else [left, right], keep, every=sign != "|")
     verdict = _combined_verdict(left, right, sign, keep)
     step = _WORDS[sign].format(left.name, right.name)
     dropped: Counter[str] = Counter()
@@ -438,7 +440,8 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     return replace(
         left,
         keep=keep,
-        times=None if left.times is None and right.times is None else times,
+        times=times,
+        caption=caption,
         recipe={"about": step, **_combined_recipe(left, right, sign), "name": f" {sign} ".join(names)},
         funnel=[{"step": step, "before": keep.size, "kept": int(keep.sum()), "dropped": dict(dropped), "cut": None}],
         reads=sorted({*left.reads, *right.reads}),
@@ -485,8 +488,7 @@ def _combined_recipe(left: Subset, right: Subset, sign: Sign) -> dict[str, Any]:
     """Returns the steps and columns of a recipe that chooses the same rows; {} if one recipe cannot."""
     first, second = left.recipe.get("select"), right.recipe.get("select")
     columns, others = (dict(subset.recipe.get("columns") or {}) for subset in (left, right))
-    repeats = left.times is not None or right.times is not None
-    if not first or not second or repeats or _clash(columns, others):
+    if not first or not second or _clash(columns, others):
         return {}
     steps = {
         "&": [{"all_of": [first, second]}],
