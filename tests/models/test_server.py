@@ -335,21 +335,29 @@ def test_a_servers_image_is_a_jpeg_of_its_pixels() -> None:
             assert found.shape[:2] == (43, 64)
 
 
+def says_its_number(file: Path) -> None:
+    """Has this process write its number to a file and take interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    file.write_text(str(os.getpid()))
+
+
 def test_an_interrupt_waits_for_no_answer(tmp_path: Path) -> None:
-    pool, over = write_pool(tmp_path / "pool", shards=1, rows=9), threading.Event()
+    pool, number, over = write_pool(tmp_path / "pool", shards=1, rows=9), tmp_path / "number", threading.Event()
 
     def hangs(body: Mapping[str, Any]) -> str:
         if prompt_of(body) != "What is this?":
-            os.kill(os.getpid(), signal.SIGINT)
-            over.wait(60)
+            os.kill(int(number.read_text()), signal.SIGINT)
+            over.wait()
         return "7"
 
     with ChatServer(hangs) as server:
         judge = {"judge": {"model": {"url": server.url, "model": "tiny", "requests": 1}, "number": "written"}}
-        with pytest.raises(KeyboardInterrupt):
-            score(pool, tmp_path / "run", judge)
-        assert len(server.asked) == 1
+        (tmp_path / "recipe.yaml").write_text(json.dumps({"signals": [judge]}))
+        arguments = ["score", pool, "--recipe", tmp_path / "recipe.yaml", "--run", tmp_path / "run", "-q"]
+        done = command(*arguments, before=partial(says_its_number, number))
+        asked = len(server.asked)
         over.set()
+    assert (done.returncode, asked) == (130, 1), done.stderr
     assert parts_of(tmp_path / "run") == {}
 
 
