@@ -18,6 +18,12 @@ Rows = NDArray[np.int64]
 #: A bool per row.
 Mask = NDArray[np.bool_]
 
+#: (rows,) how often a row is kept, 0 for dropped rows.
+Times = NDArray[np.uint16]
+
+#: (rows,) the caption of a row: 0 for the alt-text and for dropped rows, 1 for the chosen other caption.
+Captions = NDArray[np.uint8]
+
 #: Halves of uids, and other bits.
 U64 = NDArray[np.uint64]
 

@@ -12,9 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tamis.arrays import Mask
+from tamis.arrays import Captions, Mask, Times
 from tamis.errors import RecipeError
-from tamis.store.copies import Captions, Times
 from tamis.store.reasons import Codes, Cut, Reason, add_codes, blocks, widened
 from tamis.store.table import Table
 

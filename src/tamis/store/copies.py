@@ -7,15 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tamis.arrays import Mask
-
-#: (rows,) how often a row is kept, 0 for dropped rows.
-Times = NDArray[np.uint16]
-
-#: (rows,) the caption of a row: 0 for the alt-text and for dropped rows, 1 for the chosen other caption.
-Captions = NDArray[np.uint8]
+from tamis.arrays import Captions, Mask, Times
 
 #: The columns of a subset file that are there only if a row needs them.
 PER_ROW = ("times", "caption")

@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tamis.arrays import Rows
+from tamis.arrays import Captions, Rows, Times
 from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
-from tamis.store.copies import PER_ROW, Captions, Times, joined
+from tamis.store.copies import PER_ROW, joined
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
 from tamis.store.run import Run
 from tamis.store.targets import check_ending, check_target
