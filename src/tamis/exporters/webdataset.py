@@ -7,12 +7,15 @@ import itertools
 import logging
 import struct
 import tarfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts
+import numpy as np
+
+from tamis.arrays import Rows
+from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts, with_fields
 from tamis.pool import Pool
 from tamis.storage import write_json, writing
 from tamis.store.stream import KeptSample
@@ -33,6 +36,7 @@ class WebDatasetExport(ShardsExport):
 
     Attributes:
         shard_size: samples per shard.
+        weights: writes a pair that is kept k times once, with `weight` k in its json; by default it is k samples.
         energon: also writes what Megatron Energon reads, as `energon prepare` does: an index next to each shard, and
             `.nv-meta` with the sizes, one split (train) and CaptioningSample. Keys then begin with the shard's
             number and "/", because Energon's keys must be unique over all shards.
@@ -40,10 +44,15 @@ class WebDatasetExport(ShardsExport):
 
     name: ClassVar[str] = "webdataset"
     FILE_NAMES: ClassVar[str] = "{number:0{width}d}.tar"
+    weights: bool = False
     energon: bool = False
 
     def identity(self, subset: Subset) -> dict[str, Any]:
-        return super().identity(subset) | ({"energon": True} if self.energon else {})
+        chosen = {name: True for name in ("weights", "energon") if getattr(self, name)}
+        return super().identity(subset) | chosen
+
+    def order(self, rows: Rows) -> Rows:
+        return np.unique(rows) if self.weights else rows
 
     def files(self, names: Iterable[str]) -> list[str]:
         names = list(names)
@@ -51,7 +60,16 @@ class WebDatasetExport(ShardsExport):
         return [*names, "sizes.json", *(index if self.energon else [])]
 
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
-        return lambda path, name, samples: _write_tar(path, samples, f"{Path(name).stem}/" if self.energon else "")
+        def weighted(samples: Iterable[KeptSample]) -> Iterator[KeptSample]:
+            for sample in samples:
+                weight = 1 if subset.times is None else int(subset.times[sample.row])
+                yield replace(sample, files=with_fields(sample.files or {}, weight=weight))
+
+        def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
+            prefix = f"{Path(name).stem}/" if self.energon else ""
+            _write_tar(path, weighted(samples) if self.weights else samples, prefix)
+
+        return write
 
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
         write_json(out / "sizes.json", sizes)
