@@ -7,12 +7,13 @@ import itertools
 import logging
 import struct
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tamis.arrays import Rows
 from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts, with_fields
@@ -60,14 +61,10 @@ class WebDatasetExport(ShardsExport):
         return [*names, "sizes.json", *(index if self.energon else [])]
 
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
-        def weighted(samples: Iterable[KeptSample]) -> Iterator[KeptSample]:
-            for sample in samples:
-                weight = 1 if subset.times is None else int(subset.times[sample.row])
-                yield replace(sample, files=with_fields(sample.files or {}, weight=weight))
+        weights = (subset.keep if subset.times is None else subset.times) if self.weights else None
 
         def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
-            prefix = f"{Path(name).stem}/" if self.energon else ""
-            _write_tar(path, weighted(samples) if self.weights else samples, prefix)
+            _write_tar(path, samples, f"{Path(name).stem}/" if self.energon else "", weights)
 
         return write
 
@@ -77,7 +74,7 @@ class WebDatasetExport(ShardsExport):
             _write_energon(out, sizes, pool)
 
 
-def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str) -> None:
+def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, weights: NDArray[Any] | None) -> None:
     taken: set[str] = set()
     renamed = 0
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
@@ -86,7 +83,8 @@ def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str) -> None:
             assert sample.files is not None, "the files were asked for, and errors raise"
             key = _free_key(sample.key, taken)
             renamed += key != sample.key
-            for ext, data in sample.files.items():
+            files = sample.files if weights is None else with_fields(sample.files, weight=int(weights[sample.row]))
+            for ext, data in files.items():
                 info = tarfile.TarInfo(f"{prefix}{key}.{ext}")
                 info.size = len(data)  # owner, time and mode stay fixed: the same subset makes the same bytes
                 tar.addfile(info, io.BytesIO(data))
