@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.measure import Case, child, finish, options
 from benchmarks.select import write_run
 from tamis.data import Column
-from tamis.derived.base import add_columns
+from tamis.derived.columns import add_columns
 from tamis.store import open_run
 
 BROWSER = """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis.compute import Compute
 from tamis.data import Device, Samples, Signal, references, settings
-from tamis.derived.base import Derived, add_derived
+from tamis.derived import Derived
 from tamis.errors import DependencyError, RunError, check_fraction
 from tamis.graph import Executor, Identities, topological
 from tamis.models.device import device_for
@@ -86,11 +86,13 @@ def score(
     about["signals"] = [{signal.name: {**settings(signal), "label": label}} for label, signal in chosen.derived]
     assemble = partial(assembled, opened, path, recipe=chosen, keep=keep, identities=identities, grow=grow)
     done = fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, forecasts=True)
-    if chosen.derived and done.missing:
+    if not chosen.derived:
+        return done
+    if done.missing:
         names = ", ".join(label or signal.name for label, signal in chosen.derived)
         log.warning("not computed, because shards are missing: %s", names)
         return done
-    return add_derived(done, chosen.derived, columns=chosen.columns) if chosen.derived else done
+    return derive(done, chosen)
 
 
 def derive(
@@ -115,6 +117,8 @@ def derive(
         RecipeError: an unknown signal or setting; a column or a file cannot be used.
         RunError: the run lacks a column or shards, or another command holds it.
     """
+    from tamis.derived.columns import add_derived
+
     chosen = signals if isinstance(signals, Recipe) else _with_signals(Recipe(), signals)
     return add_derived(run, chosen.derived, columns=chosen.columns, partial=partial)
 

@@ -7,7 +7,8 @@ import os
 import numpy as np
 
 from tamis.data import Column
-from tamis.derived.base import Computed, Saved, add_columns
+from tamis.derived import Saved
+from tamis.derived.columns import Computed, add_columns
 from tamis.errors import RecipeError
 from tamis.selectors.clusters import assign, embedded, fit, usual_count
 from tamis.selectors.outcome import check_kind

@@ -13,7 +13,8 @@ import numpy as np
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
 from tamis.data import Column
-from tamis.derived.base import Computed, Saved, add_columns
+from tamis.derived import Saved
+from tamis.derived.columns import Computed, add_columns
 from tamis.errors import RecipeError, needs_extra
 from tamis.math.similarity import unit_rows
 from tamis.math.texts import c_tf_idf

@@ -1,77 +1,28 @@
-"""What a derived signal is, and how columns that no model computes get into a run."""
+"""Adds columns to a run that are worked out from what it stores."""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis import __version__
-from tamis.data import Column, references, settings
-from tamis.errors import DamageError, RecipeError, RunError
-from tamis.ids import file_digest, fingerprint, json_ready
+from tamis.data import Column, settings
+from tamis.derived import Derived, Saved
+from tamis.errors import DamageError, RunError
+from tamis.ids import fingerprint, json_ready
 from tamis.storage import files, remove
 from tamis.store import Run, manifest, open_run, parts
 from tamis.store.checked import read_array, write_array
 from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
-from tamis.store.table import Table
 from tamis.store.writers import UNFINISHED
 
-#: What `compute` returns: {column: (rows,) numbers with NaN, or words with None}, and {side file: array}.
+#: {column: (rows,) numbers with NaN, or words with None}, and {side file: array}.
 Computed = tuple[Mapping[str, Any], Mapping[str, Any]]
-
-
-#: `saved(name, make)` returns the array of this name that an earlier, interrupted call made; else makes and keeps it.
-Saved = Callable[[str, Callable[[], NDArray[Any]]], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Derived(ABC):
-    """Base class of derived signals, which are frozen dataclasses of settings.
-
-    Attributes:
-        name: its name in recipes and folders.
-        version: raise it when the same settings give other numbers.
-        columns: all that it adds.
-        lacking: why a row has no value.
-    """
-
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
-    columns: ClassVar[tuple[Column, ...]]
-    lacking: ClassVar[str] = "the row has no embedding"
-
-    @property
-    @abstractmethod
-    def reads(self) -> frozenset[str]:
-        """The columns of the run that it reads, and no others."""
-
-    def contents(self) -> Mapping[str, str]:
-        """Returns {setting: digest} of the files that settings name; raises RecipeError if one cannot be read."""
-        found = {}
-        for setting, path in references(self, "file").items():
-            try:
-                found[setting] = file_digest(Path(path).expanduser())
-            except OSError as error:
-                what = f"{path} is not there or cannot be read ({error.strerror})"
-                raise RecipeError(f"{self.name}: {setting}: {what}") from error
-        return found
-
-    @abstractmethod
-    def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
-        """Returns {column: (rows,) float32, NaN for rows without a value; or words, None}; other names: side files.
-
-        The values depend on uids, columns and settings only, never on row order or blocks.
-
-        Raises:
-            RecipeError: a column or a file of the settings cannot be used.
-        """
 
 
 def add_derived(
