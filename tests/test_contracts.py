@@ -42,6 +42,7 @@ from tamis.selectors import (
     Between,
     ClipCov,
     Distinct,
+    NotIn,
     Equals,
     ImageBased,
     NoneOf,
@@ -172,6 +173,7 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         Distinct(hash="h", distance=3, colours=None, lightness=None, missing="drop"),
         Distinct(hash="h", distance=9, colours="c", lightness="l", best="a + b", missing="drop"),
     ],
+    "not_in": [NotIn(reference=str(REFERENCE), hashes=False, embedding="i", missing="drop")],
     "all_of": [
         AllOf(parts=((TopN(score="a", n=9, missing="drop"),), (Equals(score="w", value="en", missing="drop"),)))
     ],

@@ -120,6 +120,39 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
     return head
 
 
+class NearTo:
+    """Finds the images of one set that are near those of another, by the rule of `leaders`.
+
+    Args:
+        others: (k, m), m hashes of each image of the other set, the first of the whole image.
+        radius: in bits, 0 to 15.
+    """
+
+    def __init__(self, others: U64, radius: int) -> None:
+        owners, count = np.arange(len(others), dtype=np.uint32), others.shape[1]
+        self._others, self._radius = others, radius
+        self._bands = _bands(radius, max(others.size, 1))
+        self._every = [_Table(others.reshape(-1), np.repeat(owners, count), *band) for band in self._bands]
+        self._first = [_Table(np.ascontiguousarray(others[:, 0]), owners, *band) for band in self._bands]
+
+    def pairs(self, hashes: U64) -> Iterator[tuple[Rows, Rows, Rows]]:
+        """Yields each near pair of (n, m) hashes and the others once: rows, rows of the others, bits that differ."""
+        for start in range(0, len(hashes), _ROWS):
+            block, parts = hashes[start : start + _ROWS], [np.empty(0, np.int64)]
+            for column in range(block.shape[1]):  # only one of two near hashes may be of a crop
+                for number, table in enumerate(self._first if column else self._every):
+                    flips = _flips(self._bands[number][1], (self._radius - number) // len(self._bands))
+                    for place, row, _ in table.near(np.ascontiguousarray(block[:, column]), flips, self._radius):
+                        parts.append(place * len(self._others) + row)
+            place, row = np.divmod(np.unique(np.concatenate(parts)), max(len(self._others), 1))
+            mine, theirs = block[place], self._others[row]
+            bits = [
+                np.bitwise_count(one ^ other).min(axis=1)
+                for one, other in ((mine[:, :1], theirs), (mine, theirs[:, :1]))
+            ]
+            yield start + place, row, np.minimum(*bits).astype(np.int64)
+
+
 def _near(
     index: _Index, queries: Rows, head: Rows, same: Callable[[Rows, Rows], Mask] | None, most: int | None
 ) -> tuple[Rows, Rows] | None:

@@ -138,6 +138,7 @@ NO_IMAGE = {
     "image_too_large": "the image is too large",
     "image_broken": "not decodable",
     "image_refused": "the image is not opened",
+    "hidden": "on a list of hash_match: not shown",
 }
 
 #: Returns an image with its text outlined, and with its text painted over.
@@ -211,6 +212,9 @@ def read_pairs(
             for number, (row, entry) in enumerate(zip(wanted[place], entries, strict=True))
         ]
         _explain_nulls(run, shard, here, found)
+        for pair in found:
+            if run.hidden[pair.row]:
+                pair.key, pair.caption, pair.words = "", None, dict.fromkeys(pair.words)
         pairs |= {pair.row: pair for pair in found}
     _add_images(run, pairs, pool, painted, painter, side)
     return pairs

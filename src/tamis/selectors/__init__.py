@@ -37,6 +37,8 @@ SELECTORS = Register(
         "clipcov": "clipcov:ClipCov",
         "semdedup": "semdedup:SemDeDup",
         "distinct": "distinct:Distinct",
+        "not_in": "not_in:NotIn",
+        "hash_match": "not_in:HashMatch",
         "image_based": "clusters:ImageBased",
         "all_of": "steps:AllOf",
         "any_of": "steps:AnyOf",

@@ -264,17 +264,19 @@ class ImageBased(ClusterStep):
         return verdict(self, keep, missing, table.candidates(), reason, what=self.embedding, facts=facts)
 
 
-def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] | None = None) -> Iterator[Float32s]:
+def reference_vectors(
+    reference: str, embedding: str, models: Mapping[str, str] | None = None, step: str = "image_based"
+) -> Iterator[Float32s]:
     """Yields the reference embeddings that are not missing, in blocks (m, d) of float32 unit rows.
 
-    `models` made the pool's: digests of weights by name. Raises RecipeError if the place is neither a run folder with
-    that embedding nor a .npy file of rows, another model made them, or every row is missing.
+    `models` made the pool's: digests of weights by name. Raises RecipeError, with the name of the step, if the place is
+    neither a run folder with that embedding nor a .npy file of rows, another model made them, or every row is missing.
     """
     path, empty = Path(reference).expanduser(), True
-    for part in _parts(path, embedding, models or {}):
+    for part in _parts(path, embedding, models or {}, step):
         if part.ndim != 2 or part.dtype.kind != "f":
             raise RecipeError(
-                f"image_based: {reference} holds an array of {part.shape} {part.dtype}, expected rows of embeddings, "
+                f"{step}: {reference} holds an array of {part.shape} {part.dtype}, expected rows of embeddings, "
                 "floats (m, d)"
             )
         for start in range(0, len(part), BLOCK):
@@ -284,10 +286,10 @@ def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] 
                 empty = False
                 yield unit_rows(block)
     if empty:
-        raise RecipeError(f"image_based: {reference} holds no embedding: no cluster of the pool could be kept")
+        raise RecipeError(f"{step}: {reference} holds no embedding")
 
 
-def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Floats]:
+def _parts(path: Path, embedding: str, models: Mapping[str, str], step: str) -> Iterator[Floats]:
     try:
         if not path.is_dir():
             yield load_array(path, mapped=True)
@@ -296,15 +298,15 @@ def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Fl
         others: Mapping[str, str] = run.table().about(embedding).get("models") or {}
         if models and others and not {*models.values()} & {*others.values()}:  # weights: one model may have many paths
             raise RecipeError(
-                f"image_based: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} the "
+                f"{step}: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} the "
                 "pool's: embed both with one model"
             )
         for shard in run.shards:
             yield run.embedding(run.vectors.get(embedding, embedding), shard)
     except RunError as error:
-        raise RecipeError(f"image_based: {error}") from error
+        raise RecipeError(f"{step}: {error}") from error
     except (OSError, ValueError) as error:
         raise RecipeError(
-            f"image_based: {path} is neither a run folder nor a .npy file of embeddings "
+            f"{step}: {path} is neither a run folder nor a .npy file of embeddings "
             f"({getattr(error, 'strerror', None) or first_line(error)})"
         ) from error

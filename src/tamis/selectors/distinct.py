@@ -105,12 +105,12 @@ class Distinct:
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
         candidates = table.candidates()
-        numbers, missing = _decoded(table, self.hash)
+        numbers, missing = decoded(table, self.hash)
         hashes = numbers.view(">u8").astype(np.uint64) if numbers.shape[1] else np.zeros((len(table), 1), np.uint64)
         images = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
         words: list[NDArray[Any]] = [hashes]
         if self.colours is not None:
-            colours, lacking = _decoded(table, self.colours, 2 * COLOUR**2 if self.lightness else None)
+            colours, lacking = decoded(table, self.colours, 2 * COLOUR**2 if self.lightness else None)
             images = replace(images, colours=colours)
             missing |= lacking
             words.append(colours)
@@ -176,9 +176,9 @@ def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
     return found
 
 
-def _decoded(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
+def decoded(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
     """Returns the bytes that each row's word spells in hex, (rows, m), zeros for none; and which rows have no word."""
-    blocks = list(table.map([column], lambda place, columns: _decode(columns[column], column)))
+    blocks = list(table.map([column], lambda place, columns: decode(columns[column], column)))
     width = _width(column, {rows.shape[1] for rows, _ in blocks}, expected)
     missing = np.concatenate([np.zeros(0, bool), *(none for _, none in blocks)])
     decoded = np.zeros((len(table), width), np.uint8)
@@ -198,7 +198,7 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
         return np.zeros((0, width), np.uint8), digests, missing
     with tempfile.TemporaryFile() as file:
         for block, place in enumerate(table.row_ranges()):  # one after the other, because they are large
-            rows, missing[place] = _decode(table.read(block, [column])[column], column)
+            rows, missing[place] = decode(table.read(block, [column])[column], column)
             if not _width(column, {rows.shape[1]}, width):
                 rows = np.zeros((len(rows), width), np.uint8)
             digests[place] = [xxhash.xxh3_64_intdigest(row) for row in rows]
@@ -215,7 +215,7 @@ def _sides(table: Table) -> Float32s:
     return sides
 
 
-def _decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
+def decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
     """Returns the bytes that a block's words spell in hex, (rows, m), and which rows have no word."""
     words = words if words.type == pa.string() else words.cast(pa.string())
     here = pc.is_valid(words).to_numpy(zero_copy_only=False)

@@ -22,6 +22,7 @@ SIGNALS = Register(
     {
         "caption_length": "basic:CaptionLength",
         "image_size": "basic:ImageSize",
+        "file_hash": "file_hash:FileHash",
         "image_hash": "image_hash:ImageHash",
         "image_quality": "image_quality:ImageQuality",
         "language": "basic:Language",

@@ -376,6 +376,19 @@ class Run:
         groups = {name: self.columns[name][1] for name in self.score_names()}
         return [name for name, group in groups.items() if group is not None and group.label not in incomplete]
 
+    @cached_property
+    def hidden(self) -> NDArray[np.bool_]:
+        """(rows,) bool: images on a list of the signal `hash_match`. Nothing shows more of these rows than the uid."""
+        found = np.zeros(len(self), bool)
+        for group in self.scores.values():
+            if group.facts["name"] == "hash_match":
+                for shard in self.shards:
+                    if shard in group.shards:
+                        path = group.folder / f"{shard}.parquet"
+                        part = parts.read_columns(path, ["on_list"], self.owner(shard))
+                        found[self.row_ranges[shard]] |= parts.numbers(part.column("on_list")) == 1
+        return found
+
     # ---- rows ----
 
     def table(self, aliases: Mapping[str, str] | None = None) -> Table:

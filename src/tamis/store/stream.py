@@ -128,7 +128,8 @@ def samples_of(
         pool: the pool; None: the one that the run was made from.
         order: (n,) row numbers of the run, in any order, repeats allowed; None: all, in the pool's order.
         fields: the fields to return, from `FIELDS`.
-        errors: "raise" stops at a sample that cannot be read; "mark" yields it with its `problem`.
+        errors: "raise" stops at a sample that cannot be read; "mark" yields it with its `problem`, and
+            hides what `Run.hidden` has: image, caption and key.
         threads: number of threads that read, and the same number that decode; None: 4, or 16 for a pool on a store.
         ahead: bytes to hold ready.
 
@@ -154,7 +155,7 @@ def samples_of(
         pool = pool_of(run) if pool is None else pool
         if not pool.has_images:
             raise RunError(f"{pool.spec.paths[0]} holds no image files: ask for caption, key, uid or status alone")
-    stream = _Stream(run, pool, rows, wanted, threads, ahead)
+    stream = _Stream(run, pool, rows, wanted, threads, ahead, errors == "mark")
     return stream.samples(stop=errors == "raise")
 
 
@@ -248,7 +249,14 @@ class _Stream:
     """Reads, compares and decodes for `samples_of`."""
 
     def __init__(
-        self, run: Run, pool: Pool | None, order: Rows, fields: frozenset[str], threads: int | None, ahead: int
+        self,
+        run: Run,
+        pool: Pool | None,
+        order: Rows,
+        fields: frozenset[str],
+        threads: int | None,
+        ahead: int,
+        hide: bool = False,
     ) -> None:
         self._run, self._pool, self._order, self._fields, self._ahead = run, pool, order, fields, ahead
         shards = {shard.name: shard for shard in pool.shards} if pool is not None else {}
@@ -259,6 +267,7 @@ class _Stream:
         self._columns = list(dict.fromkeys([*columns, *(_COMPARED if fields & _FROM_FILES else ())]))
         self._starts = np.array([span.start for span in run.row_ranges.values()], np.int64)
         self._sources = [_Source(name, shards.get(name), span) for name, span in run.row_ranges.items()]
+        self._hidden = run.hidden if hide else None
         self._needed = np.zeros(len(run), bool)
         self._needed[order] = True
         self._ascending = bool((order[1:] >= order[:-1]).all())  # each shard is needed once: cache nothing
@@ -342,6 +351,10 @@ class _Stream:
         source, (rows, table) = self._sources[block], self._indexes[block]
         number = int(np.searchsorted(rows, row - source.span.start))
         entry = _Entry(row, source, {name: table[name][number].as_py() for name in self._columns})
+        if self._hidden is not None and self._hidden[row]:
+            entry.problem = Problem("hidden", "its image is on a list of hash_match")
+            entry.facts |= {name: None for name in ("key", "caption") if name in entry.facts}
+            return entry
         if not self._files and not self._image:
             return entry
         if source.shard is None:
