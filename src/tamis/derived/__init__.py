@@ -17,7 +17,7 @@ def _wrong(cls: type[Any]) -> str:
 
 
 #: The derived signals by their names in recipes; each is imported when it is first used.
-DERIVED = Register("derived signal", "tamis.derived", {}, _wrong)
+DERIVED = Register("derived signal", "tamis.derived", {"mix": "mix:Mix"}, _wrong)
 
 
 def __getattr__(name: str) -> Any:
