@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.measure import Case, child, finish, options
 from benchmarks.select import write_run
 from tamis.data import Column
-from tamis.selectors.clusters import add_columns
+from tamis.derived.columns import add_columns
 from tamis.store import open_run
 
 BROWSER = """
@@ -123,7 +123,7 @@ def add_map(place: Path) -> None:
     points = centres[random.integers(0, 1000, len(run))] + 0.02 * random.normal(size=(len(run), 2))
     values = {f"map_{axis}": points[:, number].astype(np.float32) for number, axis in enumerate("xy")}
     columns = [Column(name=name, unit="", better="neither") for name in values]
-    add_columns(run, "map", "map_image", {"of": "the benchmark"}, columns, lambda: (values, {}))
+    add_columns(run, "map", "map_image", {"of": "the benchmark"}, columns, lambda saved: (values, {}))
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from factories import pair, write_pool, write_tar
 
 import tamis
 from tamis import choosing, recipe
+from tamis.derived import clusters
 from tamis.errors import RecipeError, RunError
-from tamis.selectors import clusters
 from tamis.selectors.outcome import check_files
 from tamis.store import Run, manifest
 from tamis.store.claims import claimed, locked

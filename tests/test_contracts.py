@@ -46,6 +46,7 @@ from tamis.selectors import (
     ImageBased,
     NoneOf,
     RandomFraction,
+    Sample,
     SemDeDup,
     Step,
     Tagged,
@@ -153,6 +154,10 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     "equals": [Equals(score="w", value=("en", "fr"), missing="drop"), Equals(score="a", value=0.5, missing="drop")],
     "tagged": [Tagged(tags="good"), Tagged(tags=("bad", "good"))],
     "random_fraction": [RandomFraction(fraction=0.3, seed=8)],
+    "sample": [
+        Sample(score="a", n=40, missing="drop"),
+        Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
+    ],
     "clipcov": [
         ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),
         ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
@@ -178,7 +183,11 @@ EXPORTER_EXAMPLES: dict[str, list[Exporter]] = {
     "npy": [NpyExport()],
     "parquet": [ParquetExport(), ParquetExport(captions=True)],
     "keys": [KeysExport(), KeysExport(shard=True)],
-    "webdataset": [WebDatasetExport(), WebDatasetExport(shard_size=3), WebDatasetExport(shard_size=3, energon=True)],
+    "webdataset": [
+        WebDatasetExport(),
+        WebDatasetExport(shard_size=3),
+        WebDatasetExport(shard_size=3, energon=True, weights=True),
+    ],
     "huggingface": [HuggingFaceExport(shard_size=3)],
     "dropped": [DroppedExport()],
 }

@@ -17,12 +17,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tamis.api import export, plan, report, run_recipe
     from tamis.choosing import select
+    from tamis.derived.clusters import cluster
     from tamis.evaluate.bench import bench
     from tamis.explore.layout import lay_out
     from tamis.first_look import look
     from tamis.pool import Pool, PoolSpec, open_pool
-    from tamis.scoring import score
-    from tamis.selectors.clusters import cluster
+    from tamis.scoring import derive, score
     from tamis.store import Run, open_run
     from tamis.store.check import check
     from tamis.store.stream import samples_of
@@ -32,7 +32,8 @@ _MODULES = {
     "plan": "tamis.api",
     "score": "tamis.scoring",
     "select": "tamis.choosing",
-    "cluster": "tamis.selectors.clusters",
+    "cluster": "tamis.derived.clusters",
+    "derive": "tamis.scoring",
     "lay_out": "tamis.explore.layout",
     "bench": "tamis.evaluate.bench",
     "check": "tamis.store.check",
@@ -58,6 +59,7 @@ __all__ = [
     "bench",
     "check",
     "cluster",
+    "derive",
     "export",
     "lay_out",
     "look",

@@ -15,7 +15,7 @@ from tamis.errors import PoolError, RecipeError, RunError, ShardError
 from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
-from tamis.scoring import Planned, SignalLike, planned, score
+from tamis.scoring import Planned, SignalLike, derive, planned, score
 from tamis.storage import check_path, location, output_path
 from tamis.store import Run, open_run
 from tamis.store.targets import are_outputs, check_ending, check_own, check_target, note_outputs
@@ -283,6 +283,8 @@ def run_recipe(
     report_result = on_result or (lambda result: None)
     run = score(spec, run=path, recipe=chosen, workers=workers, engine=engine, grow=grow, quiet=quiet, **compute)
     report_result(run)
+    if partial and run.missing:
+        run = derive(run, chosen, partial=True)
     subset: Subset | None = None
     exports = []
     if chosen.selects:

@@ -18,6 +18,10 @@ Rows = NDArray[np.int64]
 #: A bool per row.
 Mask = NDArray[np.bool_]
 
+#: How often each row is kept, 0 if dropped; its caption: 1 for the chosen other one, 0 for the alt-text or if dropped.
+Times = NDArray[np.uint16]
+Captions = NDArray[np.uint8]
+
 #: Halves of uids, and other bits.
 U64 = NDArray[np.uint64]
 

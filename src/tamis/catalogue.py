@@ -57,7 +57,7 @@ def _needs(recipe: Any) -> str:
     nodes = topological([signal for _, signal in recipe.signals])
     models = {name for node in nodes for name in references(node, "model").values()}
     size = sum((HUB[name].size_mb or 0) / 1000 for name in models if name in HUB)
-    names = ", ".join(signal.name for _, signal in recipe.signals) or "nothing"
+    names = ", ".join(signal.name for _, signal in recipe.entries) or "nothing"
     return f"{names} ({size:.1f} GB)" if size else names
 
 
@@ -220,7 +220,7 @@ def in_full(what: str, name: str) -> str:
         lines += ["Columns:", *(f"  {one.name}: {_of_column(one)}" for one in columns), ""]
     lines += ["Settings: " + (rows[name]["settings"] or "none")]
     if what == "signals":
-        users = [one.name for one in _loaded() if name in {signal.name for _, signal in one.signals}]
+        users = [one.name for one in _loaded() if name in {signal.name for _, signal in one.entries}]
         lines += ["Recipes: " + (", ".join(users) or "none that comes with Tamis")]
     return "\n".join(lines)
 
@@ -231,11 +231,15 @@ def _of_column(column: Any) -> str:
 
 
 def _classes(what: str) -> Mapping[str, type[Any]]:
+    from tamis.derived import DERIVED
     from tamis.exporters import exporters
     from tamis.selectors import selectors
     from tamis.signals import signals
 
-    return {"signals": signals, "steps": selectors, "exports": exporters}[what]()
+    def every() -> dict[str, type[Any]]:
+        return {**signals(), **DERIVED}
+
+    return {"signals": every, "steps": selectors, "exports": exporters}[what]()
 
 
 def _loaded() -> list[Any]:

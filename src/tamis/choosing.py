@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tamis.data import Signal, flat, references, settings
+from tamis.derived import DERIVED, Derived
 from tamis.errors import RecipeError, RunError, brief, nearest, unknown_message
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
@@ -95,7 +96,7 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     A signal with one set of other settings is used with a warning; several of them raise RecipeError.
     """
     columns: dict[str, str] = {}
-    for label, signal in recipe.signals:
+    for label, signal in recipe.entries:
         wanted = json.loads(json.dumps(settings(signal, recorded=True)))
         groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
         same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
@@ -136,14 +137,14 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
         opened = Run(folder)
         known |= {*opened.columns, *opened.vectors}
     of_pool = tuple((signal.name, signal) for signal in pool.signals) if pool else ()
-    for label, signal in (*recipe.signals, *of_pool):
+    for label, signal in (*recipe.entries, *of_pool):
         for column in signal.columns:
             known |= {column.name, f"{label or signal.name}.{column.name}"}
     known |= {node.name for node in (pool.features if pool else ())}
     if "embeddings" in recipe.keep:
         nodes = topological([signal for _, signal in recipe.signals])
         known |= {node.name for node in nodes if node.stored_as == "embeddings"}
-    for name in recipe.reads:
+    for name in sorted({*recipe.reads, *(name for _, signal in recipe.derived for name in signal.reads)}):
         column_name = recipe.columns.get(name, name)
         if column_name in known:
             continue
@@ -154,7 +155,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         if column_name == "tagged":
             raise RecipeError(f"recipe {recipe.name!r} selects by tags: score, tag with `tamis explore`, then select")
-        maker = maker_of(column_name)
+        maker = maker_of(column_name) or maker_of(column_name, DERIVED)
         raise RecipeError(
             f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}"
             + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
@@ -169,12 +170,13 @@ def _how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
 
     The signals of the recipe that reads the columns come first, with its settings.
     """
-    entries: list[tuple[str, Signal]] = []
-    vectors = [name for name in columns if name.endswith("_embedding")]
+    entries: list[tuple[str, Signal | Derived]] = []
+    needed = [name for _, signal in recipe.derived for name in sorted(signal.reads) if name not in run.columns]
+    vectors = [name for name in [*columns, *needed] if name.endswith("_embedding") and name not in run.vectors]
     for column in columns:
         of_recipe = [
             (label, signal)
-            for label, signal in recipe.signals
+            for label, signal in recipe.entries
             if column in {name for one in signal.columns for name in (one.name, f"{label or signal.name}.{one.name}")}
         ]
         built_in = _maker(column) if not of_recipe and column not in vectors else None
@@ -190,14 +192,17 @@ def _how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
     return "\n".join([f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
 
 
-def _score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Sequence[str] = ()) -> list[str]:
-    """Returns the commands that add labelled signals to a run: one, unless two signals have the same name."""
+def _score_commands(run: Run, entries: Sequence[tuple[str, Signal | Derived]], keep: Sequence[str] = ()) -> list[str]:
+    """Returns the commands that add labelled signals to a run: one of each kind, unless two have the same name."""
     commands = []
-    remaining = list(dict.fromkeys(entries))
+    remaining = sorted(dict.fromkeys(entries), key=lambda entry: isinstance(entry[1], Derived))
     while remaining:
-        now = list({signal.name: (label, signal) for label, signal in reversed(remaining)}.values())[::-1]
+        derived = isinstance(remaining[0][1], Derived)
+        alike = [entry for entry in remaining if isinstance(entry[1], Derived) == derived]
+        now = list({signal.name: (label, signal) for label, signal in reversed(alike)}.values())[::-1]
         remaining = [entry for entry in remaining if entry not in now]
-        words = [run.score_command(), "--signals", ",".join(signal.name for _, signal in now)]
+        start = f"tamis derive {shlex.quote(str(run.path))}" if derived else run.score_command()
+        words = [start, "--signals", ",".join(signal.name for _, signal in now)]
         for label, signal in now:
             changed = dict(_changed_settings(signal))
             if label not in ("", signal.name):
@@ -205,7 +210,7 @@ def _score_commands(run: Run, entries: Sequence[tuple[str, Signal]], keep: Seque
             for name, value in changed.items():
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 words += ["--set", shlex.quote(f"signals.{signal.name}.{name}={text}")]
-        words += ["--keep", ",".join(keep)] if keep else []
+        words += ["--keep", ",".join(keep)] if keep and not derived else []
         commands.append(" ".join(words))
     return commands
 
@@ -221,9 +226,9 @@ def _changed_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]
             yield f"{above}{setting.name}", value
 
 
-def _maker(column: str) -> tuple[str, Signal] | None:
+def _maker(column: str) -> tuple[str, Signal | Derived] | None:
     """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
-    cls = maker_of(column)
+    cls = maker_of(column) or maker_of(column, DERIVED)
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]
@@ -235,7 +240,7 @@ def _maker(column: str) -> tuple[str, Signal] | None:
         return None
 
 
-def _stand_ins(entries: Sequence[tuple[str, Signal]]) -> list[str]:
+def _stand_ins(entries: Sequence[tuple[str, Signal | Derived]]) -> list[str]:
     """Returns a line with the built-in models that can replace the models of signals, if there are any."""
     settings = [
         f"--set signals.{signal.name}.{setting}={built_in}"

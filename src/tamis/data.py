@@ -256,8 +256,8 @@ class Samples(Node):
 _hints: Callable[[type[Any]], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))  # type: ignore[assignment]
 
 
-def references(node: Node, to: Literal["model", "file", "parser"]) -> dict[str, str]:
-    """Returns {setting: reference} of a node's settings that name models, files or spaCy pipelines and are not None."""
+def references(node: Any, to: Literal["model", "file", "parser"]) -> dict[str, str]:
+    """Returns {setting: reference} of a node's settings (a dataclass) that name models, files or spaCy pipelines."""
     hints = _hints(type(node))
     kinds = {name: (hints[name], *get_args(hints[name])) for name in settings(node)}  # a union's, too
     marked = [name for name, some in kinds.items() if any(_Contents(to) in _metadata(one) for one in some)]

@@ -25,7 +25,7 @@ from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.files import run_name
 from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, FirstRows, PoolSpec
-from tamis.recipe import PathLike, Recipe, load
+from tamis.recipe import PathLike, load
 from tamis.reporting.formats import in_words, plural, share, status_words
 from tamis.run.fill import fill
 from tamis.run.local import Local
@@ -116,7 +116,7 @@ def look(
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
         path = Path(folder) / run_name(spec.paths[0])
         plan = partial(
-            assembled, sample, path, signals=cheap_signals(sample), recipe=Recipe(), keep=(),
+            assembled, sample, path, recipe=load({"signals": cheap_signals(sample)}), keep=(),
             identities=Identities(device_for("cpu")),
         )  # fmt: skip
         run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)

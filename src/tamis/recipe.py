@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -21,6 +21,7 @@ import pydantic
 import yaml
 
 from tamis.data import KEEPS, Signal
+from tamis.derived import DERIVED, Derived
 from tamis.errors import RecipeError, brief, expected, hints_of, nearest, unknown_message
 from tamis.ids import json_ready
 from tamis.pool.files import describe_bytes, expand_braces, is_remote
@@ -65,6 +66,7 @@ class Recipe:
     pool: PoolSpec | None = None  # None if given on the command line; same for `run`
     run: str | None = None
     signals: tuple[tuple[str, Signal], ...] = ()  # label ("" for none) and signal
+    derived: tuple[tuple[str, Derived], ...] = ()  # the same for derived signals, in their order
     keep: tuple[str, ...] = ()  # features to store
     columns: Mapping[str, str] = field(default_factory=dict)  # alias -> column of the run
     steps: tuple[Step, ...] = ()  # the selectors in order
@@ -77,6 +79,11 @@ class Recipe:
     def reads(self) -> list[str]:
         """Columns that the steps read; aliases are not replaced."""
         return sorted({name for step in self.steps for name in step.reads})
+
+    @property
+    def entries(self) -> tuple[tuple[str, Signal | Derived], ...]:
+        """Labels and signals of both kinds."""
+        return (*self.signals, *self.derived)
 
 
 #: A shipped recipe's name, a file, a mapping of the same form, or a loaded recipe.
@@ -282,6 +289,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     steps = _list(data.get("select"), f"{where}, select")
     signals = _list(data.get("signals"), f"{where}, signals")
     exports = _list(data.get("export"), f"{where}, export")
+    made, derived = by_kind(signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals))
     written = tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports))
     if written and "select" not in data:
         raise RecipeError(f"{where} says what to export and not what to keep: add 'select: []' for every pair")
@@ -291,7 +299,8 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         source=str(data.get("source") or "").strip(),
         pool=_pool(data["pool"], f"{where}, pool") if data.get("pool") is not None else None,
         run=_path(data.get("run"), f"{where}, run"),
-        signals=tuple(signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)),
+        signals=made,
+        derived=derived,
         keep=keep,
         columns={str(short): str(column) for short, column in columns.items()},
         steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
@@ -355,17 +364,26 @@ def _single(entry: Any, where: str, what: str) -> tuple[str, dict[str, Any]]:
     raise RecipeError(f"{where}: expected one {what} with its settings, got {got}")
 
 
-def signal_from(entry: Any, where: str = "signals") -> tuple[str, Signal]:
-    """Makes a label ("" for none) and a signal from a recipe's entry: a name, or one name with settings and `label`."""
-    if isinstance(entry, Signal):
+def by_kind(entries: Iterable[tuple[str, Any]]) -> list[tuple[tuple[str, Any], ...]]:
+    """Returns labelled signals, and labelled derived ones."""
+    every = list(entries)
+    return [tuple(one for one in every if isinstance(one[1], kind)) for kind in (Signal, Derived)]
+
+
+def signal_from(entry: Any, where: str = "signals") -> tuple[str, Any]:
+    """Makes a label ("" for none) and a signal, or a derived one, from a recipe's entry.
+
+    The entry is a name, or one name with settings and `label`.
+    """
+    if isinstance(entry, Signal | Derived):
         return "", entry
-    if isinstance(entry, type) and issubclass(entry, Signal):
+    if isinstance(entry, type) and issubclass(entry, Signal | Derived):
         raise RecipeError(f"{where}: {entry.__name__} is a class: make a signal of it, {entry.__name__}()")
     if not isinstance(entry, str | dict):
         raise RecipeError(f"{where}: expected a signal's name, a mapping or a signal, got {brief(entry)}")
     name, settings = _single(entry, where, "signal")
     with _at(where):
-        cls = signal_class(name)
+        cls = DERIVED[name] if name in DERIVED else signal_class(name, DERIVED)
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")
@@ -468,7 +486,7 @@ def build(cls: type[Any], settings: Mapping[str, Any], where: str, extra: Sequen
 
 def _for_example(cls: type[Any], setting: str) -> str:
     """Returns a shipped recipe's value for a signal's missing setting, as advice; "" if no recipe sets it."""
-    examples = usual(cls.name, setting) if issubclass(cls, Signal) else {}
+    examples = usual(cls.name, setting) if issubclass(cls, Signal | Derived) else {}
     if not examples:
         return ""
     from tamis.models.reference import stand_in

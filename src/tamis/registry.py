@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -70,13 +70,16 @@ class Register(Mapping[str, type[Any]]):
                 log.warning("%s", error)
         return dict(sorted((found | dict(self)).items()))
 
-    def named(self, name: str) -> type[Any]:
-        """Returns a class, importing only its package; raises RecipeError if it is unknown or faulty."""
+    def named(self, name: str, others: Iterable[str] = ()) -> type[Any]:
+        """Returns a class, importing only its package; raises RecipeError if it is unknown or faulty.
+
+        `others` are names of another register, among which the name that was meant may be.
+        """
         if name in self:
             return self[name]
         registered = self._registered()
         if name not in registered:
-            raise RecipeError(unknown_message(self.kind, name, {*self, *registered}))
+            raise RecipeError(unknown_message(self.kind, name, {*self, *registered, *others}))
         entries = registered[name]
         owner = _owner(entries)
         if len(entries) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis.compute import Compute
-from tamis.data import Device, Samples, Signal, references
+from tamis.data import Device, Samples, Signal, references, settings
+from tamis.derived import Derived
 from tamis.errors import DependencyError, RunError, check_fraction
 from tamis.graph import Executor, Identities, topological
 from tamis.models.device import device_for
 from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, load, signal_from
+from tamis.recipe import PathLike, Recipe, RecipeLike, by_kind, load, signal_from
 from tamis.run.plan import Plan, with_labels
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
@@ -25,7 +27,9 @@ from tamis.store import Run, manifest, parts
 if TYPE_CHECKING:
     from tamis.run.fill import Engine
 
-SignalLike = str | Signal | Mapping[str, Any]
+SignalLike = str | Signal | Derived | Mapping[str, Any]
+
+log = logging.getLogger(__name__)
 
 
 def score(
@@ -78,10 +82,52 @@ def score(
     opened = open_pool(_with_fields_of_run(pool, path), manifest.shards_of(path))
     identities = Identities(device_for(**compute, away=engine.away))
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
-    assemble = partial(
-        assembled, opened, path, signals=signals, recipe=chosen, keep=keep, identities=identities, grow=grow
-    )
-    return fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, forecasts=True)
+    chosen = _with_signals(chosen, signals)
+    about["signals"] = [{signal.name: {**settings(signal), "label": label}} for label, signal in chosen.derived]
+    assemble = partial(assembled, opened, path, recipe=chosen, keep=keep, identities=identities, grow=grow)
+    done = fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, forecasts=True)
+    if not chosen.derived:
+        return done
+    if done.missing:
+        names = ", ".join(label or signal.name for label, signal in chosen.derived)
+        log.warning("not computed, because shards are missing: %s", names)
+        return done
+    return derive(done, chosen)
+
+
+def derive(
+    run: PathLike | Run,
+    signals: Recipe | Sequence[SignalLike],
+    *,
+    partial: bool = False,
+) -> Run:
+    """Adds derived signals to a finished run; no model runs, and the pool is not read.
+
+    What is there already is not computed again; after more shards were scored, it is. An interrupted call goes on.
+
+    Args:
+        run: a run folder.
+        signals: derived signals by name, as objects, or as recipes write them; or a recipe with derived signals.
+        partial: use the finished shards of an incomplete run.
+
+    Returns:
+        The run, opened again.
+
+    Raises:
+        RecipeError: an unknown signal or setting; a column or a file cannot be used.
+        RunError: the run lacks a column or shards, or another command holds it.
+    """
+    from tamis.derived.columns import add_derived
+
+    chosen = signals if isinstance(signals, Recipe) else _with_signals(Recipe(), signals)
+    return add_derived(run, chosen.derived, columns=chosen.columns, partial=partial)
+
+
+def _with_signals(recipe: Recipe, signals: Sequence[SignalLike]) -> Recipe:
+    """Returns a recipe with further signals of both kinds."""
+    entries = dict.fromkeys([*recipe.entries, *(signal_from(entry, "signals") for entry in signals)])
+    made, derived = by_kind(entries)
+    return dataclasses.replace(recipe, signals=made, derived=derived)
 
 
 def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:
@@ -108,7 +154,7 @@ def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:
 class Missing:
     """An output of a run, and how many shards lack it."""
 
-    kind: str  # "index", "scores", "embeddings", "captions" or "texts"
+    kind: str  # "index", "scores", "embeddings", "captions" or "texts"; "derived" for a derived signal
     label: str  # the signal's name in recipes; "" for anything else
     folder: str  # where its parts are, relative to the run folder
     shards: int
@@ -154,20 +200,23 @@ def planned(
 ) -> Planned:
     """Returns what `score` would do; reads the run's files, writes none and loads no model."""
     opened = open_pool(_with_fields_of_run(pool, run), manifest.shards_of(run))
-    plan = assembled(
-        opened, run, signals=signals, recipe=recipe or Recipe(), keep=keep, identities=Identities(device), grow=grow
-    )
+    chosen = _with_signals(recipe or Recipe(), signals)
+    plan = assembled(opened, run, recipe=chosen, keep=keep, identities=Identities(device), grow=grow)
     tasks = plan.tasks(run)
+    outputs = [
+        Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
+        for output in plan.outputs
+    ]
+    outputs += [
+        Missing("derived", label or signal.name, signal.name, len(opened.shards)) for label, signal in chosen.derived
+    ]
     return Planned(
         kind=opened.kind,
         shards=len(opened.shards),
         run=run,
         new=not (run / "run.json").is_file(),
         device=device,
-        missing=tuple(
-            Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
-            for output in plan.outputs
-        ),
+        missing=tuple(outputs),
     )
 
 
@@ -175,24 +224,20 @@ def assembled(
     pool: Pool,
     run: Path,
     *,
-    signals: Sequence[SignalLike],
     recipe: Recipe,
     keep: Sequence[str],
     identities: Identities,
     grow: bool = False,
 ) -> Plan:
-    """Returns the plan of a run: a recipe's signals and others, labelled as the run labels them now.
+    """Returns the plan of a run: a recipe's signals, labelled as the run labels them now.
 
     Raises StopError if something is unknown or does not go with the pool, or the pool with this folder.
     """
     manifest.check_folder(run, pool)
     manifest.check_pool(run, pool, grow=grow)
-    requested = [signal_from(entry, "signals") for entry in signals]
     return Plan(
         pool=pool,
-        signals=tuple(
-            with_labels(list(dict.fromkeys([*recipe.signals, *requested])), manifest.labels_of(run), identities)
-        ),
+        signals=tuple(with_labels(list(dict.fromkeys(recipe.signals)), manifest.labels_of(run), identities)),
         keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
         identities=identities,
         fields=manifest.fields_of(run)[0],

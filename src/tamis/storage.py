@@ -458,6 +458,14 @@ class Log:
         self._lines, self._last = b"", time.monotonic()
 
 
+def remove(folder: Path) -> None:
+    """Deletes a folder of files; one that is not there is fine."""
+    for path in folder.glob("*"):
+        path.unlink(missing_ok=True)
+    if not isinstance(folder, RemotePath) and folder.is_dir():
+        folder.rmdir()
+
+
 def sweep(folder: Path, names: Sequence[str] = ("",)) -> None:
     """Deletes temporary files that killed processes left in a folder, for all files or only for the named ones."""
     starts = tuple(f".{name}" for name in names)

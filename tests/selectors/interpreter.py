@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
+from math import floor
+from operator import xor
 from typing import Any
 
 import numpy as np
@@ -158,6 +160,38 @@ def random_fraction(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     return dict.fromkeys(order[half_up(step.fraction, len(rows) if step.of == "pool" else len(among)) :], "not drawn")
 
 
+def sample(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """Rows with a positive count, rounded in the order of the uids, stay; the level is found by bisection."""
+    why = lacking(step, rows, among, [step.score])
+    copies = step.n if step.fraction is None else half_up(step.fraction, len(rows) if step.of == "pool" else len(among))
+    values = SCORES[step.score](rows)
+    judged = sorted(among - set(why), key=lambda n: values[n])
+    if not judged or not copies:
+        return why | dict.fromkeys(judged, "not drawn")
+    spread = float(np.std([values[n] for n in judged])) or 1.0
+    logits = {n: values[n] / spread * step.std for n in judged}
+
+    def counts(level: float) -> dict[int, float]:
+        if step.cap == "soft":
+            return {n: max(0.0, (logits[n] - level) / step.alpha) for n in judged}
+        return {n: min(float(step.limit), float(np.exp(logits[n] - level))) for n in judged}
+
+    low, high = min(logits.values()) - 400, max(logits.values()) + 400
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(counts(middle).values()) > copies else (low, middle)
+    often = counts(high)
+    drawn = sorted((n for n in judged if often[n] > 0), key=lambda n: (tie(rows[n], step.seed), values[n], n))
+    passed = start = reduce(xor, (tie(rows[n], step.seed) for n in drawn)) / 2**64
+    for n in drawn:
+        before, passed = floor(passed), passed + often[n]
+        if floor(passed) == before:
+            why[n] = "not drawn"
+    why |= {n: "not drawn" for n in judged if not often[n]}
+    assert abs(passed - start - copies) < 1e-6
+    return why
+
+
 def one_of_each(
     step: Any,
     rows: Sequence[Row],
@@ -224,6 +258,7 @@ INTERPRETERS: dict[str, Callable[[Any, Sequence[Row], set[int]], Why]] = {
     **dict.fromkeys(("top_fraction", "top_n"), top),
     **{kind: partial(group, kind=kind) for kind in ("all_of", "any_of", "none_of")},
     "random_fraction": random_fraction,
+    "sample": sample,
     "tagged": tagged,
     "semdedup": semdedup,
     "image_based": image_based,

@@ -68,6 +68,14 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
     ),
     "tagged": st.builds(sel.Tagged, tags=st.sampled_from(["good", "bad", ("bad", "good")])),
     "random_fraction": st.builds(sel.RandomFraction, fraction=fraction, seed=st.integers(0, 3), of=of),
+    "sample": st.builds(
+        lambda rule, many, **more: sel.Sample(**rule, **many, **more),
+        st.sampled_from([{}, {"alpha": 0.4}, {"cap": "hard", "limit": 200}]),
+        st.one_of(st.builds(dict, n=st.integers(1, 40)), st.builds(dict, fraction=fraction.filter(bool), of=of)),
+        score=st.sampled_from("ab"),
+        seed=st.integers(0, 3),
+        missing=missing,
+    ),
     "clipcov": st.builds(
         partial(sel.ClipCov, image="i", text="t", per="w", terms=("cov", "class_reg", "inter")),
         n=st.integers(0, 9),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 
-from tamis.selectors import AllOf, AnyOf, AtLeast, NoneOf, Selection, run_steps
+from tamis.errors import RecipeError
+from tamis.selectors import AllOf, AnyOf, AtLeast, NoneOf, Sample, Selection, run_steps
 from tamis.selectors.outcome import Drops
 from tamis.store.table import Table
 
@@ -63,3 +65,81 @@ def test_groups_of_steps_combine_copies_and_captions_as_subsets_do() -> None:
         assert (found.times.tolist(), found.caption.tolist()) == (times, caption)
     for group in (AllOf(parts=parts[2:]), AnyOf(parts=parts[2:]), NoneOf(parts=parts[:1])):
         assert (group.select(some).times, group.select(some).caption) == (None, None)
+
+
+# ---- the step
+
+
+def scored(*values: float) -> Table:
+    return Table.of({"x": np.array(values, np.float32)})
+
+
+def often(step: Sample, table: Table) -> list[int]:
+    found = step.select(table)
+    assert found.times is not None
+    return found.times.tolist()
+
+
+def test_the_scale_of_scores_does_not_matter_unless_asked() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    step = Sample(score="x", n=900)
+    usual = often(step, scored(*x))
+    assert (sum(usual), usual.count(0) > 150, max(usual) > 20) == (900, True, True)
+    assert often(step, scored(*(0.03 * x + 0.2))) == pytest.approx(usual, abs=1)  # the spread of CLIP's cosines
+    plain = often(replace(step, std=None), scored(*(0.03 * x + 0.2)))
+    assert (min(plain), max(plain)) == (2, 4)  # with alpha .15 all are much alike
+    assert often(replace(step, std=None), scored(*(2.5 * x / x.std()))) == pytest.approx(usual, abs=1)
+    assert often(replace(step, seed=1), scored(*x)) != usual
+
+
+def test_weights_are_drawn_in_proportion_up_to_the_limit() -> None:
+    by_weight = Sample(score="log(x)", n=6, cap="hard", std=None)
+    assert often(by_weight, scored(4, 2, 6)) == [2, 1, 3]
+    assert often(replace(by_weight, limit=2), scored(4, 2, 6)) == [2, 2, 2]
+    with pytest.raises(RecipeError, match=r"7 copies of 3 rows need more than 2 of one row: raise limit"):
+        often(replace(by_weight, n=7, limit=2), scored(4, 2, 6))
+
+
+def test_n_and_fraction_may_exceed_the_rows_and_two_bytes_may_not_be_exceeded() -> None:
+    table = replace(scored(0.1, 0.5, 0.5, 0.9, np.nan, 9), only=np.array([1, 1, 1, 1, 1, 0], bool))
+    assert sum(often(Sample(score="x", fraction=2.5, missing="drop"), table)) == 13  # 12.5, halves upwards
+    assert sum(often(Sample(score="x", fraction=2.5, of="pool", missing="drop"), table)) == 15
+    found = Sample(score="x", n=100_000, missing="drop").select(table)
+    assert found.times is not None
+    assert (found.times.sum(), found.counts) == (100_000, {"kept": 4, "missing": 1, "not drawn": 0})
+    for n in (262_130, 300_000):  # the best row needs too many, or all rows do
+        with pytest.raises(RecipeError, match="need more than 65,535 of one row: raise alpha, lower std"):
+            Sample(score="x", n=n, missing="drop").select(table)
+    with pytest.raises(RecipeError, match="missing: drop"):
+        Sample(score="x", n=3).select(table)
+
+
+def test_its_cut_is_the_score_below_which_no_row_is_drawn() -> None:
+    x = np.random.default_rng(3).normal(0.25, 0.03, 200).astype(np.float32)
+    found = Sample(score="x", n=500).select(scored(*x))
+    assert found.cut is not None
+    assert x[found.keep].min() > found.cut
+    assert found.facts == {"most_copies_of_a_row": int(found.times.max())}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "n .copies in all. or fraction"),
+        ({"n": 3, "fraction": 1.0}, "and not both"),
+        ({"n": -1}, "n must be above 0"),
+        ({"fraction": float("nan")}, "fraction must be above 0"),
+        ({"n": 3, "alpha": 0.0}, "alpha must be above 0"),
+        ({"n": 3, "std": -1.0}, "std must be above 0"),
+        ({"n": 3, "cap": "sfot"}, "did you mean 'soft'"),
+        ({"n": 3, "cap": "hard", "limit": 0}, "limit must be above 0"),
+        ({"n": 3, "cap": "hard", "limit": 70_000}, "at most 65,535"),
+        ({"n": 3, "limit": 5}, "cap: soft does not read it: leave out limit=5"),
+        ({"n": 3, "cap": "hard", "alpha": 0.3}, "leave out alpha=0.3"),
+        ({"n": 3, "of": "pool"}, "leave out of='pool'"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Sample(score="x", **settings)

@@ -31,6 +31,7 @@ from tamis.errors import StopError, TamisError
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "score": scoring.score,
     "select": choosing.select,
+    "derive": choosing.derive,
     "cluster": choosing.cluster,
     "map": choosing.lay_out,
     "export": choosing.export,

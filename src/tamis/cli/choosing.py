@@ -42,11 +42,39 @@ def select(
     subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
-        counts = {"pool": subset.keep.size, "kept": len(subset), "funnel": list(subset.funnel)}
-        print_json({**lacks, "name": subset.name, **counts})
+        counts = {"kept": subset.kept} if subset.times is None else {"kept": subset.kept, "times": len(subset)}
+        about = {**lacks, "name": subset.name, "pool": subset.keep.size}
+        print_json({**about, **counts, "funnel": list(subset.funnel)})
     else:
         print_funnel(subset)
     say(f"wrote {out}")
+
+
+def derive(
+    run: options.RunPath,
+    signals: Annotated[
+        list[str] | None, Option(help="Derived signals, separated by commas: clip_loss,norm_sim; may be repeated.")
+    ] = None,
+    recipe: Annotated[str | None, options.ONE_RECIPE] = None,
+    settings: options.RecipeSettings = None,
+    partial: options.Partial = False,
+) -> None:
+    """Add derived signals to a finished run: columns worked out from stored ones. No model runs.
+
+    Example: tamis derive runs/mine --signals clip_loss
+    """
+    import tamis
+    from tamis.recipe import load
+
+    names = options.split(signals)
+    chosen = load({} if recipe is None else recipe, settings or [], signals=names)
+    if named := [signal.name for _, signal in chosen.signals if signal.name in names]:
+        raise StopError(f"{named[0]} is computed from the pairs: `tamis score` adds it to a run")
+    if not chosen.derived:
+        raise StopError("say which: --signals clip_loss, or a --recipe that has some; see `tamis list signals`")
+    done = tamis.derive(run, chosen, partial=partial)
+    columns = [f"{label or signal.name}.{one.name}" for label, signal in chosen.derived for one in signal.columns]
+    say(f"{len(done):,} rows have the columns {', '.join(columns)}")
 
 
 def cluster(
@@ -60,7 +88,7 @@ def cluster(
 
     Example: tamis cluster runs/mine --clusters 500
     """
-    from tamis.selectors.clusters import labelled_clusters
+    from tamis.derived.clusters import labelled_clusters
 
     done, label = labelled_clusters(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
     say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")

@@ -165,7 +165,7 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis.store import open_run
 
     chosen = load(recipe, settings)
-    if chosen.signals:
+    if chosen.entries:
         choosing.check_reads(chosen, run)
     if run is not None:
         choosing.columns_read(chosen, open_run(run))
@@ -173,6 +173,8 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, signal in chosen.signals:
         print(f"  score   {label or signal.name}")
+    for label, derived in chosen.derived:
+        print(f"  derive  {label or derived.name}")
     for step in chosen.steps:
         print(f"  select  {describe(step)}")
     for exporter, out in chosen.exports:

@@ -6,10 +6,67 @@ weighted sum of columns). To recipes, `select`, the report and the explorer thei
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tamis.derived.base import Derived as Derived
+from numpy.typing import NDArray
+
+from tamis.data import Column, references
+from tamis.errors import RecipeError
+from tamis.ids import file_digest
 from tamis.registry import Register, undefined
+
+if TYPE_CHECKING:
+    from tamis.store.table import Table
+
+#: `saved(name, make)` returns the array of this name that an earlier, interrupted call made; else makes and keeps it.
+Saved = Callable[[str, Callable[[], NDArray[Any]]], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Derived(ABC):
+    """Base class of derived signals, which are frozen dataclasses of settings.
+
+    Attributes:
+        name: its name in recipes and folders.
+        version: raise it when the same settings give other numbers.
+        columns: all that it adds.
+        lacking: why a row has no value.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    columns: ClassVar[tuple[Column, ...]]
+    lacking: ClassVar[str] = "the row has no embedding"
+
+    @property
+    @abstractmethod
+    def reads(self) -> frozenset[str]:
+        """The columns of the run that it reads, and no others."""
+
+    def contents(self) -> Mapping[str, str]:
+        """Returns {setting: digest} of the files that settings name; raises RecipeError if one cannot be read."""
+        found = {}
+        for setting, path in references(self, "file").items():
+            try:
+                found[setting] = file_digest(Path(path).expanduser())
+            except OSError as error:
+                what = f"{path} is not there or cannot be read ({error.strerror})"
+                raise RecipeError(f"{self.name}: {setting}: {what}") from error
+        return found
+
+    @abstractmethod
+    def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
+        """Returns {column: (rows,) float32, NaN for rows without a value; or words, None}; other names: side files.
+
+        The values depend on uids, columns and settings only, never on row order or blocks.
+
+        Raises:
+            RecipeError: a column or a file of the settings cannot be used.
+        """
 
 
 def _wrong(cls: type[Any]) -> str:

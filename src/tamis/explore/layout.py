@@ -13,10 +13,12 @@ import numpy as np
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
 from tamis.data import Column
+from tamis.derived import Saved
+from tamis.derived.columns import Computed, add_columns
 from tamis.errors import RecipeError, needs_extra
 from tamis.math.similarity import unit_rows
 from tamis.math.texts import c_tf_idf
-from tamis.selectors.clusters import add_columns, by_uid, embedded
+from tamis.selectors.clusters import by_uid, embedded
 from tamis.selectors.outcome import check_kind
 from tamis.store import Run, open_run
 from tamis.store.table import Table
@@ -68,7 +70,7 @@ def lay_out(run: str | os.PathLike[str] | Run, *, of: str = "image", sample: int
     about = f"position on the map of {' and '.join(names)}"
     columns = [Column(name=f"map_{axis}", unit="", better="neither", about=about) for axis in "xy"]
 
-    def compute() -> tuple[dict[str, Float32s], dict[str, Any]]:
+    def compute(saved: Saved) -> Computed:
         x, y = positions(table, folders, there, sample=sample, seed=seed).T.copy()
         return {"map_x": x, "map_y": y}, {}
 

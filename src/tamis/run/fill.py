@@ -107,7 +107,7 @@ def fill(
     """Creates or extends a run, and makes every part that is missing; see `tamis.score`.
 
     `assemble` builds the plan; it is called twice, as the folder may change before we hold the lock. `recipe` holds the
-    other keys for recipe.yaml. `forecasts`: says first what the signals will cost, unless `quiet`.
+    other keys for recipe.yaml, and derived signals. `forecasts`: says first what the signals will cost, unless `quiet`.
     """
     plan = assemble()  # a missing model is an error before anything is written
     if not files(path / "index", ".parquet"):
@@ -117,7 +117,8 @@ def fill(
         sweep_claims(path)
         plan = assemble()
         signals = [{signal.name: {**settings(signal), "label": label}} for label, signal in plan.signals]
-        manifest.begin(path, plan.pool, {**recipe, "signals": signals, "keep": list(plan.keep)}, plan.in_index)
+        recipe = {**recipe, "signals": [*signals, *recipe.get("signals", ())], "keep": list(plan.keep)}
+        manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
         failed = _failed_before(path, plan.pool)

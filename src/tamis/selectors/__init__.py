@@ -33,6 +33,7 @@ SELECTORS = Register(
         "equals": "steps:Equals",
         "tagged": "steps:Tagged",
         "random_fraction": "steps:RandomFraction",
+        "sample": "sample:Sample",
         "clipcov": "clipcov:ClipCov",
         "semdedup": "semdedup:SemDeDup",
         "distinct": "distinct:Distinct",

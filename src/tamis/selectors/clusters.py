@@ -6,9 +6,8 @@ Steps use them (`semdedup`, `clipcov`, and `image_based` here), and `cluster` wr
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,17 +15,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis import __version__
 from tamis.arrays import Float32s, Floats, Mask, Rows, load_array
-from tamis.data import Column
 from tamis.errors import RecipeError, RunError, at_least_one, check_words, first_line, needs_extra
-from tamis.ids import fingerprint, scramble
+from tamis.ids import scramble
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
-from tamis.storage import files
-from tamis.store import Run, manifest, open_run, parts
-from tamis.store.checked import write_array
-from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
+from tamis.store import Run
 from tamis.store.table import Table
 
 log = logging.getLogger(__name__)
@@ -314,110 +308,3 @@ def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Fl
             f"image_based: {path} is neither a run folder nor a .npy file of embeddings "
             f"({getattr(error, 'strerror', None) or first_line(error)})"
         ) from error
-
-
-def cluster(
-    run: str | os.PathLike[str] | Run,
-    *,
-    clusters: int | None = None,
-    embedding: str = "image_embedding",
-    seed: int = 0,
-    iterations: int = 20,
-    partial: bool = False,
-) -> Run:
-    """Gives every row of a run the columns `cluster` and `centroid_cosine`, from its stored embeddings.
-
-    Recipes use them like any score: `per: cluster` in top_n and top_fraction, `equals: {score: cluster, value: 7}`. The
-    same call again does nothing; after more shards were scored it starts over, since their rows move the centres.
-
-    Args:
-        run: a run folder with stored embeddings (`--keep embeddings`).
-        clusters: how many; None: one per thousand rows.
-        embedding: which embeddings: the name of their folder, or its part before the fingerprint.
-        seed: another seed gives other clusters.
-        iterations: how often k-means moves the centres.
-        partial: cluster the finished shards of an incomplete run.
-
-    Returns:
-        The run, opened again.
-
-    Raises:
-        RunError: the run has no such embeddings, another command holds it, or its rows have changed since the start.
-        RecipeError: the column holds no embeddings, no row has one, or there are fewer rows than clusters.
-        DependencyError: faiss is not installed (a single cluster does not need it).
-    """
-    return labelled_clusters(
-        run, clusters=clusters, embedding=embedding, seed=seed, iterations=iterations, partial=partial
-    )[0]
-
-
-def labelled_clusters(
-    run: str | os.PathLike[str] | Run,
-    *,
-    clusters: int | None,
-    embedding: str,
-    seed: int,
-    iterations: int = 20,
-    partial: bool = False,
-) -> tuple[Run, str]:
-    """Does what `cluster` does; returns the run and the label of its new columns."""
-    opened = open_run(run, partial=partial)
-    table = opened.table()
-    check_kind("cluster", table, embedding, "vector")
-    folder = opened.locate(embedding)[0]
-    there = embedded(table, folder)
-    rows = int(there.sum())
-    if not rows:
-        raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")
-    count = clusters if clusters is not None else usual_count(rows)
-    settings = {"clusters": count, "embedding": folder, "seed": seed, "iterations": iterations}
-    columns = (
-        Column(name="cluster", unit="number of a cluster", better="neither", about=f"which of {count:,} clusters"),
-        Column(name="centroid_cosine", unit="cosine", better="neither", about="cosine with the cluster's centre"),
-    )
-
-    def compute() -> tuple[dict[str, Float32s], dict[str, Floats]]:
-        made = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
-        numbers = np.where(made.label >= 0, made.label, np.nan).astype(np.float32)
-        return {"cluster": numbers, "centroid_cosine": made.cosine}, {"centroids.npy": made.centroids}
-
-    return add_columns(opened, "cluster", "cluster", settings, columns, compute)
-
-
-def add_columns(
-    run: Run,
-    name: str,
-    label: str,
-    settings: Mapping[str, Any],
-    columns: Sequence[Column],
-    compute: Callable[[], tuple[Mapping[str, Float32s], Mapping[str, Floats]]],
-) -> tuple[Run, str]:
-    """Adds columns worked out from stored embeddings; returns the run, opened again, and the label of the columns.
-
-    `compute` returns {column: (rows,) numbers, NaN in rows without embedding} and {side file: array}. It is called
-    unless every shard has the columns of these settings. The label gets an ending if other columns have it.
-    """
-    settings = {**settings, "stamps": list(run.stamps)}  # other rows have other values
-    stem = fingerprint({"name": name, "version": 1, "settings": settings})
-    target = run.path / "scores" / f"{name}-{stem}"
-    made = None
-    if not set(run.shards) <= files(target, ".parquet"):
-        made = compute()
-        check_same_rows(run, run.shards)  # that took a while
-    # Only now: what cannot be computed (too many clusters, no faiss) must not leave empty columns in the run.
-    with locked(run.path, doing=f"notes its columns of {name}", patience=PREPARING_SECONDS):
-        label = label if manifest.labels_of(run.path).get(label, stem) == stem else f"{label}_{stem[:4]}"
-        facts = {"name": name, "label": label, "version": 1, "settings": settings, "tamis": __version__}
-        facts["columns"] = [asdict(column) for column in columns]
-        manifest.describe(run.path, {f"scores/{target.name}": facts})  # even if only this file was lost
-        for file, array in made[1].items() if made else ():
-            write_array(target / file, array)
-    if made is None:
-        return Run(run.path, partial=run.partial), label
-    for shard, place in run.row_ranges.items():
-        values = {column: numbers[place] for column, numbers in made[0].items()}
-        lacking = np.isnan(values[columns[0].name]).tolist()
-        reasons = ["the row has no embedding" if lacks else None for lacks in lacking]
-        with held(run, shard, patience=PREPARING_SECONDS) as uids:
-            parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
-    return Run(run.path, partial=run.partial), label

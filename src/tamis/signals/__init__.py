@@ -53,10 +53,11 @@ SIGNALS = Register(
 signals, signal_class = SIGNALS.all, SIGNALS.named
 
 
-def maker_of(column: str) -> type[Any] | None:
+def maker_of(column: str, register: Register = SIGNALS) -> type[Any] | None:
     """Returns the built-in signal that emits a column (NAME, or LABEL.NAME); None if there is none."""
     name = column.rpartition(".")[2]
-    return next((cls for cls in SIGNALS.values() if name in {one.name for one in cls.columns}), None)
+    makers = (cls for cls in register.values() if isinstance(cls.columns, tuple))  # others depend on settings
+    return next((cls for cls in makers if name in {one.name for one in cls.columns}), None)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,117 @@
+"""Adds columns to a run that are worked out from what it stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis import __version__
+from tamis.data import Column, settings
+from tamis.derived import Derived, Saved
+from tamis.errors import DamageError, RunError
+from tamis.ids import fingerprint, json_ready
+from tamis.storage import files, remove
+from tamis.store import Run, manifest, open_run, parts
+from tamis.store.checked import read_array, write_array
+from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
+from tamis.store.writers import UNFINISHED
+
+#: {column: (rows,) numbers with NaN, or words with None}, and {side file: array}.
+Computed = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+def add_derived(
+    run: str | os.PathLike[str] | Run,
+    signals: Iterable[tuple[str, Derived]],
+    *,
+    columns: Mapping[str, str] | None = None,
+    partial: bool = False,
+) -> Run:
+    """Adds labelled signals to a run, one after the other: one may read another's columns. See `tamis.derive`.
+
+    `columns` maps names that the signals read to columns of the run, where they differ.
+    """
+    opened = open_run(run, partial=partial)
+    for label, signal in signals:
+        opened = _with_columns_of(signal, label or signal.name, opened, columns or {})
+    return opened
+
+
+def _with_columns_of(signal: Derived, label: str, run: Run, names: Mapping[str, str]) -> Run:
+    table = run.table(names)
+    sources = {}
+    for name in sorted(signal.reads):
+        inner, group, _ = run.locate(names.get(name, name))
+        sources[name] = f"{group.folder.name}/{inner}" if group is not None else inner
+    more = {"reads": sources, "contents": dict(signal.contents())}
+
+    def compute(saved: Saved) -> Computed:
+        made = dict(signal.compute(table, saved))
+        return {column.name: made.pop(column.name) for column in signal.columns}, made
+
+    return add_columns(
+        run, signal.name, label, settings(signal, recorded=True), signal.columns, compute,
+        version=signal.version, more=more, lacking=signal.lacking,
+    )[0]  # fmt: skip
+
+
+def add_columns(
+    run: Run,
+    name: str,
+    label: str,
+    settings: Mapping[str, Any],
+    columns: Sequence[Column],
+    compute: Callable[[Saved], Computed],
+    *,
+    version: int = 1,
+    more: Mapping[str, Any] | None = None,
+    lacking: str = "the row has no embedding",
+) -> tuple[Run, str]:
+    """Adds columns worked out from what a run stores; returns the run, opened again, and the label of the columns.
+
+    `compute` is called unless every shard has the columns of these settings. The same columns of fewer rows are
+    deleted. The label gets an ending if other columns have it. `more` is what the values depend on besides settings.
+    """
+    rows = {**settings, "stamps": list(run.stamps)}  # other rows have other values
+    stem = fingerprint({"name": name, "version": version, "settings": rows, **(more or {})})
+    target, scratch = run.path / "scores" / f"{name}-{stem}", run.path / UNFINISHED / f"{name}-{stem}"
+    made, plain = None, json_ready(settings)
+
+    def saved(part: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        path = scratch / f"{part}.npy"
+        try:
+            return read_array(path)
+        except (DamageError, RunError, OSError):
+            write_array(path, values := make())
+            return values
+
+    if not set(run.shards) <= files(target, ".parquet"):
+        made = compute(saved)
+        check_same_rows(run, run.shards)  # that took a while
+    # Only now: what cannot be computed (too many clusters, no faiss) must not leave empty columns in the run.
+    with locked(run.path, doing=f"notes its columns of {name}", patience=PREPARING_SECONDS):
+        for folder, facts in manifest.score_folders(run.path).values():
+            if facts["name"] == name and facts.get("settings") == plain and folder != target:
+                remove(folder)  # of fewer rows, or from a file that has changed
+        label = label if manifest.labels_of(run.path).get(label, stem) == stem else f"{label}_{stem[:4]}"
+        facts = {"name": name, "label": label, "version": version, "settings": plain, "tamis": __version__}
+        facts["columns"] = [asdict(column) for column in columns]
+        manifest.describe(run.path, {f"scores/{target.name}": facts})  # even if only this file was lost
+        for file, array in made[1].items() if made else ():
+            write_array(target / file, array)
+    if made is None:
+        return Run(run.path, partial=run.partial), label
+    for shard, place in run.row_ranges.items():
+        values = {column: numbers[place] for column, numbers in made[0].items()}
+        first = values[columns[0].name]
+        empty = np.isnan(first) if isinstance(first, np.ndarray) else np.array([one is None for one in first], bool)
+        reasons = [lacking if lacks else None for lacks in empty.tolist()]
+        with held(run, shard, patience=PREPARING_SECONDS) as uids:
+            parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
+    remove(scratch)
+    return Run(run.path, partial=run.partial), label

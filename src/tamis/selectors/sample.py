@@ -1,0 +1,113 @@
+"""A step that keeps better rows several times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from tamis.arrays import Float64s
+from tamis.errors import RecipeError, check_words, without_effect
+from tamis.ids import scramble
+from tamis.math.order import round_half_up
+from tamis.math.sampling import hard_cap, soft_cap, whole_copies
+from tamis.selectors.expression import parse
+from tamis.selectors.outcome import Selection, verdict
+from tamis.selectors.steps import Missing, Of, check_numbers
+from tamis.store.table import Table
+
+_MOST = np.iinfo(np.uint16).max
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Keeps rows as often as their score deserves, exactly n copies in all, instead of a hard cut.
+
+    The number of copies depends only on scores, uids and the seed. Rows with low scores are dropped.
+
+    Attributes:
+        score: an expression, a logit. Weights w, such as `concept_weight`, are log(w) with std: null.
+        n: number of copies; it may exceed the number of rows.
+        fraction, of: instead of n: copies per row of the candidates (survivors) or of the pool; may exceed 1.
+        cap: "soft": a row has one copy more per `alpha` of score; "hard": copies in proportion to exp(score).
+        alpha: of the soft cap; a smaller one repeats the best rows more often.
+        limit: of the hard cap: the most copies of a row.
+        std: scores are scaled to this standard deviation, because both rules depend on it; null: not scaled.
+        seed: another seed rounds other rows up.
+        missing: what to do with rows without a score.
+
+    Cost: 12.8 million rows in 10 s on two cores, 100 bytes per row.
+    Source: FLYT (2025, arXiv 2503.08805): alpha .15, limit 15, a standard deviation near 2.5.
+    """
+
+    name: ClassVar[str] = "sample"
+    score: str
+    n: int | None = None
+    fraction: float | None = None
+    of: Of = "survivors"
+    cap: Literal["soft", "hard"] = "soft"
+    alpha: float = 0.15
+    limit: int = 15
+    std: float | None = 2.5
+    seed: int = 0
+    missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        check_words(self)
+        if (self.n is None) == (self.fraction is None):
+            raise ValueError("sample needs n (copies in all) or fraction (copies per row), and not both")
+        for name in ("n", "fraction", "alpha", "limit", "std"):
+            if (value := getattr(self, name)) is not None and not 0 < value < np.inf:
+                raise ValueError(f"{name} must be above 0, got {value}")
+        if self.limit > _MOST:
+            raise ValueError(f"limit can be at most {_MOST:,}, got {self.limit:,}")
+        without_effect(self, "limit" if self.cap == "soft" else "alpha", because=f"cap: {self.cap} does not read it")
+        without_effect(self, *(["of"] if self.n else []), because="n does not depend on the number of rows")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns
+
+    @property
+    def described(self) -> str:
+        many = f"{self.n:,} copies" if self.n else f"{self.fraction:g} copies per row of the {self.of}"
+        rule = f"alpha {self.alpha:g}" if self.cap == "soft" else f"at most {self.limit:,} of a row"
+        return f"{many} by {self.score}, {self.cap} cap, {rule}"
+
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if the score reads words or embeddings."""
+        check_numbers(self.name, table, self.score)
+
+    def select(self, table: Table) -> Selection:
+        self.check_columns(table)
+        candidates, times = table.candidates(), np.zeros(len(table), np.uint16)
+        score = parse(self.score).values(table)
+        missing = np.isnan(score) & candidates
+        rows = np.flatnonzero(candidates & ~missing)
+        rows = rows[np.argsort(score[rows], kind="stable")]  # sums of floats then do not depend on the order of rows
+        of = len(table) if self.of == "pool" else int(np.count_nonzero(candidates))
+        copies = self.n or round_half_up(self.fraction or 0.0, of)
+        level, facts = None, {}
+        if rows.size and copies:
+            counts, level = self._counts(score[rows], copies)
+            rows, counts = rows[counts > 0], counts[counts > 0]
+            times[rows] = whole_copies(counts, copies, scramble(*table.uids(rows), seed=self.seed))
+            facts = {"most_copies_of_a_row": int(times.max())}
+        found = verdict(self, times > 0, missing, candidates, "not drawn", level, facts=facts, score=self.score)
+        return replace(found, times=times)
+
+    def _counts(self, score: Float64s, copies: int) -> tuple[Float64s, float | None]:
+        """Returns how often to keep each row on average, and the score at or below which rows are dropped, if any."""
+        scale, mean, level = 1.0 if self.std is None else self.std / (score.std() or 1.0), score.mean(), None
+        most, advice = (self.limit, "raise limit") if self.cap == "hard" else (_MOST, "raise alpha, lower std")
+        if fits := copies <= most * score.size:
+            if self.cap == "hard":
+                counts = hard_cap((score - mean) * scale, copies, self.limit)
+            else:
+                counts, level = soft_cap((score - mean) * scale, copies, self.alpha)
+                fits, level = bool(counts.max() <= most), level / scale + mean
+        if not fits:
+            what = f"{copies:,} copies of {score.size:,} rows need more than {most:,} of one row"
+            raise RecipeError(f"sample: {what}: {advice}, or draw fewer")
+        return counts, level
