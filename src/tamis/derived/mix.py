@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Float64s
 from tamis.data import Column, OptionalFileRef
-from tamis.derived.base import Derived, Saved
+from tamis.derived import Derived, Saved
 from tamis.errors import RecipeError, first_line
 from tamis.math.normalise import Moments
 from tamis.selectors.clusters import BLOCK

@@ -115,7 +115,7 @@ def train_mix(
         terms[name] = {key: [float(f"{one:.7g}") for one in each] for key, each in named.items()}
         if tables[1].kind(name) == "number":
             terms[name] = {key: each[0] for key, each in terms[name].items()}
-            coefficients[name] = replace(mean_interval(pseudo[:, place.start]), value=terms[name]["weight"])
+            coefficients[name] = replace(mean_interval(pseudo[:, place.start].tolist()), value=terms[name]["weight"])
         elif model:
             terms[name]["models"] = model
     found = FittedMix(
