@@ -79,6 +79,7 @@ DERIVED = Register(
     "tamis.derived",
     {
         "clip_loss": "clip_loss:ClipLoss",
+        "mix": "mix:Mix",
         "norm_sim": "norm_sim:NormSim",
     },
     _wrong,
