@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Rows
+from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts, with_fields
 from tamis.pool import Pool
 from tamis.storage import write_json, writing
 from tamis.store.stream import KeptSample
@@ -33,6 +37,7 @@ class WebDatasetExport(ShardsExport):
 
     Attributes:
         shard_size: samples per shard.
+        weights: writes a pair that is kept k times once, with `weight` k in its json; by default it is k samples.
         energon: also writes what Megatron Energon reads, as `energon prepare` does: an index next to each shard, and
             `.nv-meta` with the sizes, one split (train) and CaptioningSample. Keys then begin with the shard's
             number and "/", because Energon's keys must be unique over all shards.
@@ -40,10 +45,15 @@ class WebDatasetExport(ShardsExport):
 
     name: ClassVar[str] = "webdataset"
     FILE_NAMES: ClassVar[str] = "{number:0{width}d}.tar"
+    weights: bool = False
     energon: bool = False
 
     def identity(self, subset: Subset) -> dict[str, Any]:
-        return super().identity(subset) | ({"energon": True} if self.energon else {})
+        chosen = {name: True for name in ("weights", "energon") if getattr(self, name)}
+        return super().identity(subset) | chosen
+
+    def order(self, rows: Rows) -> Rows:
+        return np.unique(rows) if self.weights else rows
 
     def files(self, names: Iterable[str]) -> list[str]:
         names = list(names)
@@ -51,7 +61,12 @@ class WebDatasetExport(ShardsExport):
         return [*names, "sizes.json", *(index if self.energon else [])]
 
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
-        return lambda path, name, samples: _write_tar(path, samples, f"{Path(name).stem}/" if self.energon else "")
+        weights = (subset.keep if subset.times is None else subset.times) if self.weights else None
+
+        def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
+            _write_tar(path, samples, f"{Path(name).stem}/" if self.energon else "", weights)
+
+        return write
 
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
         write_json(out / "sizes.json", sizes)
@@ -59,7 +74,7 @@ class WebDatasetExport(ShardsExport):
             _write_energon(out, sizes, pool)
 
 
-def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str) -> None:
+def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, weights: NDArray[Any] | None) -> None:
     taken: set[str] = set()
     renamed = 0
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
@@ -68,7 +83,8 @@ def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str) -> None:
             assert sample.files is not None, "the files were asked for, and errors raise"
             key = _free_key(sample.key, taken)
             renamed += key != sample.key
-            for ext, data in sample.files.items():
+            files = sample.files if weights is None else with_fields(sample.files, weight=int(weights[sample.row]))
+            for ext, data in files.items():
                 info = tarfile.TarInfo(f"{prefix}{key}.{ext}")
                 info.size = len(data)  # owner, time and mode stay fixed: the same subset makes the same bytes
                 tar.addfile(info, io.BytesIO(data))
