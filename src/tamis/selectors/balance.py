@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
 from tamis.errors import check_fraction, check_words
@@ -114,7 +115,7 @@ def _curve(before: Counts, after: Counts) -> dict[str, Any]:
     return {"entries": int(order.size), "effective_entries": effective, "curve": points}
 
 
-def _matches(table: Table, column: str, group: Rows) -> tuple[Counts, Counts, Mask, Rows]:
+def _matches(table: Table, column: str, group: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32], Mask, Rows]:
     """Numbers the entries of each group.
 
     Returns the numbers of all rows one after the other, how many each row has, (rows,), which rows have no value, and
