@@ -82,6 +82,7 @@ DERIVED = Register(
     {
         "concept_weight": "concepts:ConceptWeight",
         "entries": "entries:Entries",
+        "mix": "mix:Mix",
     },
     _wrong,
 )
