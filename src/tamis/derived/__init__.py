@@ -80,9 +80,11 @@ DERIVED = Register(
     "derived signal",
     "tamis.derived",
     {
+        "clip_loss": "clip_loss:ClipLoss",
         "concept_weight": "concepts:ConceptWeight",
         "entries": "entries:Entries",
         "mix": "mix:Mix",
+        "norm_sim": "norm_sim:NormSim",
     },
     _wrong,
 )
