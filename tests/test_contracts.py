@@ -39,13 +39,16 @@ from tamis.selectors import (
     AnyOf,
     AtLeast,
     AtMost,
+    Balance,
     Between,
     ClipCov,
     Distinct,
-    NotIn,
     Equals,
+    HashMatch,
     ImageBased,
     NoneOf,
+    NormSimD,
+    NotIn,
     RandomFraction,
     Sample,
     SemDeDup,
@@ -67,6 +70,7 @@ CLASSES.write_text("dog\ncat\nboat\nhouse, home\ntree\n")
 SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "caption_length": [{}],
     "image_size": [{}, {"of": "stored"}],
+    "file_hash": [{}],
     "image_hash": [{}],
     "image_quality": [{}],
     "language": [{}],
@@ -127,6 +131,7 @@ TOLERANCE = {
 #: What a signal, or one column of it, looks at: with the image broken, or the caption missing, it must be missing.
 LOOKS_AT = {
     **{key: {"image"} for key in ("image_size", "text_area", "image_hash", "image_quality", "zero_shot_class", "head")},
+    "file_hash": set(),
     **{key: {"image"} for key in ("n_text_boxes", "image_text")},
     **{key: {"caption"} for key in ("caption_length", "language", "class_mentions", "class_similarity", "icc", "vba")},
     **{key: {"caption"} for key in ("sba", "clip_stroop", "ave_clip", "complexity_action")},
@@ -159,11 +164,16 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         Sample(score="a", n=40, missing="drop"),
         Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
     ],
+    "balance": [
+        Balance(t=2, entries="w", missing="drop"),
+        Balance(tail=0.4, entries="tagged", per="w", of="pool", seed=3, missing="drop"),
+    ],
     "clipcov": [
         ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),
         ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
         ClipCov(n=5, image="i", text="t", per="w", terms=("class", "inter"), diversity="share", missing="drop"),
     ],
+    "norm_sim_d": [NormSimD(fraction=0.3, rounds=4, embedding="i", missing="drop")],
     "semdedup": [
         SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),
         SemDeDup(fraction=0.5, embedding="t", clusters=1, keep="random", missing="drop"),
@@ -174,6 +184,7 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         Distinct(hash="h", distance=9, colours="c", lightness="l", best="a + b", missing="drop"),
     ],
     "not_in": [NotIn(reference=str(REFERENCE), hashes=False, embedding="i", missing="drop")],
+    "hash_match": [HashMatch(missing="drop")],
     "all_of": [
         AllOf(parts=((TopN(score="a", n=9, missing="drop"),), (Equals(score="w", value="en", missing="drop"),)))
     ],
@@ -217,6 +228,7 @@ def columns() -> Mapping[str, Any]:
         "i": i,
         "t": t,
         "h": h,
+        "on_list": np.where(np.isnan(a), np.nan, a > 0.8).astype(np.float32),
         "c": [f"{row % 3:02x}40" * 64 for row in range(count)],
         "l": light,
         "width": np.full(count, 300, np.float32),

@@ -60,7 +60,9 @@ class HashMatch(Derived):
         return {kind: path for kind in _DIGITS if (path := getattr(self, kind))}
 
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Float32s]:
-        listed = {kind: listed_hashes(path, _DIGITS[kind], f"hash_match: {kind}") for kind, path in self._lists().items()}
+        listed = {
+            kind: listed_hashes(path, _DIGITS[kind], f"hash_match: {kind}") for kind, path in self._lists().items()
+        }
         near = NearTo(np.array([int(one, 16) for one in listed.get("phash", ())], np.uint64)[:, None], self.distance)
         sets = {kind: pa.array(sorted(some), pa.string()) for kind, some in listed.items()}
 

@@ -194,7 +194,8 @@ class NotIn:
                 products = mine @ others[first : first + BLOCK].T
                 row, other = np.nonzero(products >= self.cosine - _BELOW - 1e-6)
                 value = products[row, other].round(6)  # float32 sums differ by about a millionth between machines
-                row, other, value = (each[value >= np.float32(self.cosine - _BELOW)] for each in (row, other, value))
+                near = value >= np.float32(self.cosine - _BELOW)
+                row, other, value = row[near], other[near], value[near]
                 yield _pairs(some[row], first + other, value >= np.float32(self.cosine), value, by_cosine=True)
 
     def references(self, table: Table | None = None) -> References:
@@ -215,7 +216,7 @@ class NotIn:
         if found.dtype == np.uint64 and found.ndim in (1, 2) and self.hashes:
             references = References(range(len(found)), hashes=found.reshape(len(found), -1))
         elif found.dtype.kind == "f" and found.ndim == 2 and self.embedding:
-            vectors = np.concatenate([*reference_vectors(str(path), self.embedding, step=self.name)])
+            vectors = np.concatenate([*reference_vectors(str(path), self.embedding, of=self.name)])
             references = References(range(len(vectors)), vectors=vectors)
         else:
             lacking = "embedding: image_embedding" if found.dtype.kind == "f" else "hashes (m,) uint64, hashes: true"
@@ -234,7 +235,8 @@ class NotIn:
             parts = list(table.map([*_HASHES, "width", "height"], lambda place, columns: thumbnails(columns)))
             found["images"] = Thumbnails(*(np.concatenate([getattr(p, n) for p in parts]) for n in _PARTS))
         if self.embedding:
-            next(reference_vectors(self.reference, self.embedding, pool and pool.about(self.embedding).get("models"), self.name))
+            models = pool.about(self.embedding).get("models") if pool is not None else None
+            next(reference_vectors(self.reference, self.embedding, models, of=self.name))  # checks the models
             found["vectors"] = unit_rows(table.vectors(self.embedding, rows))
         if self.caption == "same":
             found["captions"] = [
@@ -263,7 +265,9 @@ class HashMatch:
         check_words(self)
 
     def select(self, table: Table) -> Selection:
-        values = np.concatenate([np.zeros(0, np.float32), *table.map(["on_list"], lambda _, columns: columns["on_list"])])
+        values = np.concatenate(
+            [np.zeros(0, np.float32), *table.map(["on_list"], lambda _, columns: columns["on_list"])]
+        )
         candidates = table.candidates()
         missing = candidates & np.isnan(values)
         return verdict(self, values == 0, missing, candidates, "on a list of hashes", what="on_list")

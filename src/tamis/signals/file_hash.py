@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tamis.data import Column, Device, Node, Sample, Samples, Signal
@@ -38,10 +39,12 @@ class FileHash(Signal):
         def score(*, samples: Sequence[Sample]) -> dict[str, Any]:
             images = [sample.image for sample in samples]
             return {
-                f"image_{kind}": each_present(
-                    images, lambda files: [hashlib.new(kind, file, usedforsecurity=False).hexdigest() for file in files]
-                )
+                f"image_{kind}": each_present(images, partial(map, partial(_digest, kind)))
                 for kind in ("md5", "sha256")
             }
 
         return score
+
+
+def _digest(kind: str, file: bytes) -> str:
+    return hashlib.new(kind, file, usedforsecurity=False).hexdigest()

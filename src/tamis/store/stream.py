@@ -353,7 +353,7 @@ class _Stream:
         entry = _Entry(row, source, {name: table[name][number].as_py() for name in self._columns})
         if self._hidden is not None and self._hidden[row]:
             entry.problem = Problem("hidden", "its image is on a list of hash_match")
-            entry.facts |= {name: None for name in ("key", "caption") if name in entry.facts}
+            entry.facts = {**entry.facts, "key": None, "caption": None}
             return entry
         if not self._files and not self._image:
             return entry

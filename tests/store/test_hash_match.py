@@ -1,0 +1,55 @@
+"""The signal hash_match: images on lists are found, dropped, and shown nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import image_bytes
+
+import tamis
+from tamis.derived.hash_match import HashMatch
+from tamis.errors import RecipeError
+from tamis.store.table import Table
+
+
+def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    files = [image_bytes(seed=seed) for seed in range(4)]
+    for number, file in enumerate(files):
+        (tmp_path / "pool" / f"{number}.jpg").write_bytes(file)
+        (tmp_path / "pool" / f"{number}.txt").write_text(f"caption {number}")
+    (tmp_path / "list.txt").write_text(f"# unlawful\n{hashlib.sha256(files[2]).hexdigest().upper()}  a name\n")
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["file_hash"])
+    assert not run.hidden.any()
+    recipe = {"signals": [{"hash_match": {"sha256": str(tmp_path / "list.txt")}}], "select": [{"hash_match": {}}]}
+    run = tamis.derive(run, recipe["signals"])
+    (row,) = np.flatnonzero(run.hidden)
+    subset = tamis.select(run, recipe)
+    assert subset.keep.tolist() == [n != row for n in range(4)]
+    from tamis.reporting.pairs import read_pairs
+    from tamis.store.stream import pool_of, samples_of
+
+    pairs = read_pairs(run, range(4), [], ["image_md5"], pool_of(run))
+    assert [pair.caption is None for pair in pairs.values()] == run.hidden.tolist()
+    assert [not pair.thumbnail for pair in pairs.values()] == run.hidden.tolist()
+    assert (pairs[row].key, pairs[row].words) == ("", {"image_md5": None})
+    assert pairs[row].uid
+    sample = list(samples_of(run, fields={"pixels", "caption", "key"}, errors="mark"))[row]
+    assert (sample.pixels, sample.caption, sample.key) == (None, None, None)
+    shown = subset.show(dropped=True)
+    assert "caption 2" not in str(shown)
+    assert "on a list of hashes" in str(shown)
+
+
+def test_a_perceptual_hash_may_differ_by_some_bits(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("00ff00ff00ff00ff\n")
+    (tmp_path / "md5").write_text("f" * 32)
+    words = ["00ff00ff00ff00f0", "00ff00ff00ff0f0f", None, "00ff00ff00ff0f0f"]
+    table = Table.of({"image_hash": words, "image_md5": ["a" * 32, "a" * 32, None, "F" * 32]}, block=3)
+    found = HashMatch(phash=str(tmp_path / "list"), md5=str(tmp_path / "md5")).compute(table, lambda _, make: make())
+    np.testing.assert_array_equal(found["on_list"], np.array([1, 0, np.nan, 1], np.float32))
+    with pytest.raises(RecipeError, match=r"list, line 1: '00ff00ff00ff00ff' is not a hash of 32 hex digits"):
+        HashMatch(md5=str(tmp_path / "list")).compute(table, lambda _, make: make())
