@@ -6,24 +6,22 @@ them, so that the sum is exact and the order of rows does not matter.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.optimize import brentq
 
 from tamis.arrays import U64, Float64s, Times
 
 
-def soft_cap(scores: Float64s, copies: int, alpha: float) -> tuple[Float64s, float]:
-    """Returns counts max(0, (score - level) / alpha) that add up to `copies`, (n,), and the level.
+def soft_cap(scores: Float64s, copies: int, alpha: float) -> Float64s:
+    """Returns counts max(0, (score - level) / alpha) that add up to `copies`: (n,).
 
     Published as a loop: draw rows from the softmax of the scores without replacement, lower the drawn ones by alpha.
     About one copy in 20 of the loop goes to rows just below the level, which get none here.
     """
-
-    def counts(level: float) -> Float64s:
-        return np.maximum(0.0, (scores - level) / alpha)
-
-    level = brentq(lambda level: counts(level).sum() - copies, scores.min() - 2 * copies * alpha, scores.max())
-    return counts(level), level
+    low, high = scores.min() - 2 * copies * alpha, scores.max()
+    return _solved(lambda level: np.maximum(0.0, (scores - level) / alpha), copies, low, high)
 
 
 def hard_cap(scores: Float64s, copies: int, limit: int) -> Float64s:
@@ -31,12 +29,13 @@ def hard_cap(scores: Float64s, copies: int, limit: int) -> Float64s:
 
     Published as draws from the softmax with replacement, where a row drops out after `limit` draws.
     """
+    low, high = scores.min() - np.log(limit + 1), scores.max() + np.log(scores.size + 1)
+    return _solved(lambda level: np.minimum(np.exp(np.minimum(scores - level, 700.0)), limit), copies, low, high)
 
-    def counts(level: float) -> Float64s:
-        return np.minimum(np.exp(np.minimum(scores - level, 700.0)), limit)
 
-    ends = scores.min() - np.log(limit + 1), scores.max() + np.log(scores.size + 1)
-    return counts(brentq(lambda level: counts(level).sum() - copies, *ends))
+def _solved(counts: Callable[[float], Float64s], copies: int, low: float, high: float) -> Float64s:
+    """Returns the counts, which fall from the level `low` to `high`, whose sum is `copies`."""
+    return counts(brentq(lambda level: counts(level).sum() - copies, low, high))
 
 
 def whole_copies(counts: Float64s, copies: int, order: U64) -> Times:

@@ -60,8 +60,6 @@ class Sample:
         for name in ("n", "fraction", "alpha", "limit", "std"):
             if (value := getattr(self, name)) is not None and not 0 < value < np.inf:
                 raise ValueError(f"{name} must be above 0, got {value}")
-        if self.limit > _MOST:
-            raise ValueError(f"limit can be at most {_MOST:,}, got {self.limit:,}")
         without_effect(self, "limit" if self.cap == "soft" else "alpha", because=f"cap: {self.cap} does not read it")
         without_effect(self, *(["of"] if self.n else []), because="n does not depend on the number of rows")
 
@@ -87,27 +85,22 @@ class Sample:
         rows = np.flatnonzero(candidates & ~missing)
         rows = rows[np.argsort(score[rows], kind="stable")]  # sums of floats then do not depend on the order of rows
         of = len(table) if self.of == "pool" else int(np.count_nonzero(candidates))
-        copies = self.n or round_half_up(self.fraction or 0.0, of)
-        level, facts = None, {}
+        copies, facts = self.n or round_half_up(self.fraction or 0.0, of), {}
         if rows.size and copies:
-            counts, level = self._counts(score[rows], copies)
+            counts = self._counts(score[rows], copies)
             rows, counts = rows[counts > 0], counts[counts > 0]
             times[rows] = whole_copies(counts, copies, scramble(*table.uids(rows), seed=self.seed))
-            facts = {"most_copies_of_a_row": int(times.max())}
-        found = verdict(self, times > 0, missing, candidates, "not drawn", level, facts=facts, score=self.score)
+            facts = {"most_copies_of_a_row": int(times.max()), "lowest_score": float(score[times > 0].min())}
+        found = verdict(self, times > 0, missing, candidates, "not drawn", facts=facts, score=self.score)
         return replace(found, times=times)
 
-    def _counts(self, score: Float64s, copies: int) -> tuple[Float64s, float | None]:
-        """Returns how often to keep each row on average, and the score at or below which rows are dropped, if any."""
-        scale, mean, level = 1.0 if self.std is None else self.std / (score.std() or 1.0), score.mean(), None
-        most, advice = (self.limit, "raise limit") if self.cap == "hard" else (_MOST, "raise alpha, lower std")
-        if fits := copies <= most * score.size:
-            if self.cap == "hard":
-                counts = hard_cap((score - mean) * scale, copies, self.limit)
-            else:
-                counts, level = soft_cap((score - mean) * scale, copies, self.alpha)
-                fits, level = bool(counts.max() <= most), level / scale + mean
-        if not fits:
-            what = f"{copies:,} copies of {score.size:,} rows need more than {most:,} of one row"
-            raise RecipeError(f"sample: {what}: {advice}, or draw fewer")
-        return counts, level
+    def _counts(self, score: Float64s, copies: int) -> Float64s:
+        """Returns how often to keep each row on average."""
+        what, soft = f"sample: {copies:,} copies of {score.size:,} rows need more than", self.cap == "soft"
+        if not soft and copies > self.limit * score.size:
+            raise RecipeError(f"{what} {self.limit:,} of one row: raise limit, or draw fewer")
+        logits = (score - score.mean()) * (1.0 if self.std is None else self.std / (score.std() or 1.0))
+        counts = soft_cap(logits, copies, self.alpha) if soft else hard_cap(logits, copies, self.limit)
+        if counts.max() > _MOST:
+            raise RecipeError(f"{what} {_MOST:,} of one row: raise alpha, lower std or limit, or draw fewer")
+        return counts
