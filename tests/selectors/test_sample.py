@@ -85,7 +85,7 @@ def test_the_scale_of_scores_does_not_matter_unless_asked() -> None:
     x = rng.normal(size=300)
     step = Sample(score="x", n=900)
     usual = often(step, scored(*x))
-    assert (sum(usual), usual.count(0) > 150, max(usual) > 20) == (900, True, True)
+    assert (sum(usual), usual.count(0) > 50, max(usual) > 20) == (900, True, True)
     assert often(step, scored(*(0.03 * x + 0.2))) == pytest.approx(usual, abs=1)  # the spread of CLIP's cosines
     plain = often(replace(step, std=None), scored(*(0.03 * x + 0.2)))
     assert (min(plain), max(plain)) == (2, 4)  # with alpha .15 all are much alike
