@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tamis.cli import options
-from tamis.cli.printing import partly, print_funnel, print_json, say
+from tamis.cli.printing import partly, print_funnel, print_json, print_table, say
 from tamis.errors import StopError
 
 #: Format of an export without `--to`, by the ending of its path.

@@ -97,9 +97,7 @@ def audit(subset: Subset, by: Sequence[str] = ()) -> list[Group]:
         column, value, rows, kept, all_rows, all_kept = each
         share, fair = share_interval(kept, rows), all_kept / all_rows
         ratio = Estimate(share.value / fair, share.low / fair, share.high / fair, rows)
-        groups.append(
-            Group(column=column, value=value, rows=rows, kept=kept, ratio=ratio, chance=chance, rate=rate)
-        )
+        groups.append(Group(column=column, value=value, rows=rows, kept=kept, ratio=ratio, chance=chance, rate=rate))
     return sorted(groups, key=lambda one: (not one.shrinks, one.ratio.value, -one.rows, one.column, one.value))
 
 
