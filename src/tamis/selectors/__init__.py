@@ -35,6 +35,8 @@ SELECTORS = Register(
         "random_fraction": "steps:RandomFraction",
         "sample": "sample:Sample",
         "clipcov": "clipcov:ClipCov",
+        "d2": "density:D2",
+        "density": "density:Density",
         "semdedup": "semdedup:SemDeDup",
         "distinct": "distinct:Distinct",
         "image_based": "clusters:ImageBased",
