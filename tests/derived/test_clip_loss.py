@@ -13,12 +13,12 @@ from factories import write_run
 from scipy.special import logsumexp
 
 import tamis
+from tamis.derived import contrastive
 from tamis.derived.clip_loss import ClipLoss
+from tamis.derived.contrastive import contrastive_norms
 from tamis.derived.norm_sim import NormSim
 from tamis.errors import RecipeError, RunError
 from tamis.ids import scramble
-from tamis.math import contrastive
-from tamis.math.contrastive import contrastive_norms
 from tamis.math.similarity import unit_rows
 from tamis.selectors import NormSimD
 from tamis.store import Run

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tamis.arrays import Mask
 from tamis.data import Column
 from tamis.derived import Derived, Saved
+from tamis.derived.contrastive import contrastive_norms
 from tamis.errors import RecipeError, at_least_one
-from tamis.math.contrastive import contrastive_norms
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import by_uid, embedded, gathered
 from tamis.selectors.outcome import check_kind
