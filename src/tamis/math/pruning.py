@@ -15,23 +15,18 @@ _CELLS = 1 << 26
 
 
 def quotas(shares: Float64s, sizes: Rows, n: int, balance: float) -> Rows:
-    """Returns how many rows to take of each cluster: near shares * n, with a floor, and at most what the cluster holds.
+    """Returns how many rows to take of each cluster: near shares * n, with a floor, at most what it holds; the sum is n.
 
-    The real numbers x that minimise |x - shares n|^2 with sum n and floor <= x <= sizes are
-    x_j = clip(shares_j n - mu, floor_j, sizes_j), where floor_j = min(floor(balance n / k), sizes_j - 1). Bisection
-    finds mu. Each x is rounded down, and the largest fractions get what is left.
+    x_j = clip(shares_j n - mu, floor_j, sizes_j) minimises |x - shares n|^2, floor_j = min(floor(balance n / k),
+    sizes_j - 1). Bisection finds mu; x is rounded down, and the largest fractions (the first of equal ones) get the rest.
 
     Args:
         shares: (k,) with the sum 1.
-        sizes: (k,) rows of each cluster, at least 1.
-        n: sum of the result, at most the sum of the sizes.
-        balance: each cluster keeps at least this share of n / k, in [0, 1].
+        sizes: (k,) rows of each cluster, at least 1, n in all or more.
+        n: sum of the result.
+        balance: in [0, 1].
 
-    Returns:
-        (k,) int64. Of equal fractions the first wins.
-
-    Source: Abbas et al. 2024 (arXiv 2401.04578), the quadratic program. The published code calls a solver and rounds
-        each x, so its sum can differ from n.
+    Source: Abbas et al. 2024 (arXiv 2401.04578), whose code calls a solver and rounds each x: its sum can differ from n.
     """
     wanted = shares * n
     floor = np.minimum(np.floor(balance * n / len(sizes)), sizes - 1)
@@ -45,15 +40,9 @@ def quotas(shares: Float64s, sizes: Rows, n: int, balance: float) -> Rows:
 
 
 def nearest_others(unit: Float32s, k: int) -> tuple[NDArray[np.int32], Float32s]:
-    """Returns the k nearest other rows of each row, nearest first, and their cosines.
+    """Returns the k nearest other rows of each of (n, d) unit rows, and their cosines: (n, k), nearest first.
 
-    Args:
-        unit: (n, d) unit rows.
-        k: at least 1.
-
-    Returns:
-        (n, k) row numbers and cosines, rounded to six decimals; ties go to the first. -1 and -inf where there are
-        fewer than k other rows.
+    Cosines are rounded to six decimals; ties go to the first row. -1 and -inf where there are fewer than k others.
 
     Cost: n^2 d multiplications and k n^2 comparisons; 256 MiB.
     """
@@ -73,18 +62,14 @@ def nearest_others(unit: Float32s, k: int) -> tuple[NDArray[np.int32], Float32s]
 def pick_apart(scores: Float64s, neighbours: NDArray[np.int32], weights: Float32s, n: int, tie: U64) -> Rows:
     """Picks the row of highest score n times; each pick lowers its neighbours' scores by weight * its own score.
 
-    The published loop searches all rows for each pick. Here a heap holds an upper bound of the score of every row that
-    can be next, and a bound that is too high is corrected when it comes up, so the picks are the same.
+    The published loop searches all rows for each pick. Here a heap holds an upper bound of every score that can be
+    next, and a bound that is too high is corrected when it comes up, so the picks are the same.
 
     Args:
         scores: (m,) without NaN.
-        neighbours: (m, k) row numbers, -1 for none.
-        weights: (m, k), at least 0.
+        neighbours, weights: (m, k) row numbers, -1 for none; at least 0.
         n: at most m.
         tie: (m,) numbers, usually scrambled uids: of equal scores the lowest goes first.
-
-    Returns:
-        (n,) rows in the order of the picks.
 
     Cost: some microseconds per pick and neighbour; one heap entry for each row that came up.
     Source: Maharana et al. 2024, D2 pruning (arXiv 2310.07931), reverse message passing.

@@ -34,6 +34,7 @@ SELECTORS = Register(
         "tagged": "steps:Tagged",
         "random_fraction": "steps:RandomFraction",
         "sample": "sample:Sample",
+        "balance": "balance:Balance",
         "clipcov": "clipcov:ClipCov",
         "d2": "density:D2",
         "density": "density:Density",

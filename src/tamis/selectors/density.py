@@ -10,7 +10,7 @@ import numpy as np
 from tamis.arrays import Float64s, Mask
 from tamis.errors import at_least_one, check_fraction, without_effect
 from tamis.ids import scramble
-from tamis.math.order import keep_top, round_half_up
+from tamis.math.order import round_half_up
 from tamis.math.pruning import nearest_others, pick_apart, quotas
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import Clusters, ClusterStep, by_uid, gathered
@@ -21,8 +21,6 @@ from tamis.store.table import Table
 
 #: Other centres whose mean distance says how far a cluster stands apart (the published default).
 _NEAREST = 20
-_ENDS = ("lowest", "median", "highest")
-
 #: Scores below count as this, as in the released code of D2: with negative ones a pick would raise its neighbours.
 _LOWEST = 1e-7
 
@@ -127,7 +125,7 @@ class Density(_Thinned):
         keep = np.zeros(len(table), bool)
         keep[order[np.arange(order.size) - np.repeat(starts, sizes) < np.repeat(quota, sizes)]] = True
         ends = np.quantile(quota / sizes, [0, 0.5, 1]).round(4).tolist()
-        return keep, {"clusters": held.size, "kept_share_of_a_cluster": dict(zip(_ENDS, ends, strict=True))}
+        return keep, {"clusters": held.size, "kept_share_of_clusters": ends}  # lowest, median, highest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +196,7 @@ class D2(_Thinned):
         )
 
     def _pick(self, table: Table, clusters: Clusters, score: Float64s) -> tuple[Mask, dict[str, Any]]:
-        """Returns which clustered rows stay, and what the neighbours changed."""
+        """Returns which clustered rows stay, and how many clusters there are."""
         rows = np.flatnonzero(clusters.label >= 0)
         order = by_uid(table, rows, groups=clusters.label[rows], seed=self.seed)
         starts = np.searchsorted(clusters.label[order], np.arange(len(clusters.centroids) + 1)).astype(np.int64)
@@ -214,9 +212,6 @@ class D2(_Thinned):
                 if self.mode == "weighted":
                     weights[place] = np.exp(-self.gamma * distance)
         n = self._count(table, order.size)
-        ties = scramble(*table.uids(order), seed=self.seed)
-        keep = np.zeros(len(table), bool)
+        keep, ties = np.zeros(len(table), bool), scramble(*table.uids(order), seed=self.seed)
         keep[order[pick_apart(raised, neighbours, weights, n, ties)]] = True
-        best, _ = keep_top(score, n, clusters.label >= 0, lambda some: scramble(*table.uids(some), seed=self.seed))
-        both = float(np.count_nonzero(best & keep) / max(n, 1))
-        return keep, {"clusters": len(clusters.centroids), "share_that_the_score_alone_would_keep": both}
+        return keep, {"clusters": len(clusters.centroids)}
