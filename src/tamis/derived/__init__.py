@@ -74,7 +74,15 @@ def _wrong(cls: type[Any]) -> str:
 
 
 #: The derived signals by their names in recipes; each is imported when it is first used.
-DERIVED = Register("derived signal", "tamis.derived", {}, _wrong)
+DERIVED = Register(
+    "derived signal",
+    "tamis.derived",
+    {
+        "scores_from": "scores_from:ScoresFrom",
+        "vote": "vote:Vote",
+    },
+    _wrong,
+)
 
 
 def __getattr__(name: str) -> Any:
