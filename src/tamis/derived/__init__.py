@@ -78,6 +78,7 @@ DERIVED = Register(
     "derived signal",
     "tamis.derived",
     {
+        "mix": "mix:Mix",
         "scores_from": "scores_from:ScoresFrom",
         "vote": "vote:Vote",
     },
