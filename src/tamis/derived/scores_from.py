@@ -84,7 +84,7 @@ class ScoresFrom(Derived):
             parsed = pa_csv.ParseOptions(delimiter="," if endings == {".csv"} else "\t", newlines_in_values=True)
             kinds: dict[str, Any] = {"uid": pa.string(), "key": pa.string()}
             for _ in range(2):  # a column that begins with 1 may go on with 0.5
-                converted = pa_csv.ConvertOptions(column_types=kinds)
+                converted = pa_csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
                 found = ds.dataset(files, format=ds.CsvFileFormat(parsed, convert_options=converted))
                 kinds |= {one.name: pa.float64() for one in found.schema if pa.types.is_integer(one.type)}
             return found
