@@ -78,7 +78,9 @@ DERIVED = Register(
     "derived signal",
     "tamis.derived",
     {
+        "clip_loss": "clip_loss:ClipLoss",
         "mix": "mix:Mix",
+        "norm_sim": "norm_sim:NormSim",
         "scores_from": "scores_from:ScoresFrom",
         "vote": "vote:Vote",
     },

@@ -12,23 +12,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
-import pyarrow.dataset as ds
-from numpy.typing import NDArray
 
-from tamis.arrays import load_array
 from tamis.data import Column, FileRef
 from tamis.derived import Derived, Saved
 from tamis.errors import RecipeError, brief, first_line, unknown_message
-from tamis.ids import format_uids
+from tamis.pool.scores import scores_file, uid_texts
 from tamis.store.table import Table
 
 log = logging.getLogger(__name__)
-
-_FORMS = (
-    "it must be Parquet, CSV or TSV with a column uid or key, a folder of such files, or a .npy array of records: the "
-    "uid as two u8, then numbers"
-)
 
 
 class _Columns:
@@ -69,42 +60,22 @@ class ScoresFrom(Derived):
     def _refused(self, reason: str) -> RecipeError:
         return RecipeError(f"scores_from: {self.path}: {reason}")
 
-    def _source(self) -> Any:
-        """Returns the file as a dataset of Arrow (npy: a table); the uids of CSV are text, its numbers floats."""
-        path = Path(self.path).expanduser()
+    def _file(self, *, empty: bool = False) -> Any:
         try:
-            if path.suffix == ".npy":
-                return self._from_records(load_array(path, mapped=True))
-            files = sorted(file for file in path.glob("[!.]*") if file.is_file()) if path.is_dir() else [path]
-            endings = {file.suffix for file in files}
-            if endings == {".parquet"}:
-                return ds.dataset(files, format="parquet")
-            if endings not in ({".csv"}, {".tsv"}):
-                raise self._refused(_FORMS)
-            parsed = pa_csv.ParseOptions(delimiter="," if endings == {".csv"} else "\t", newlines_in_values=True)
-            kinds: dict[str, Any] = {"uid": pa.string(), "key": pa.string()}
-            for _ in range(2):  # a column that begins with 1 may go on with 0.5
-                converted = pa_csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
-                found = ds.dataset(files, format=ds.CsvFileFormat(parsed, convert_options=converted))
-                kinds |= {one.name: pa.float64() for one in found.schema if pa.types.is_integer(one.type)}
-            return found
-        except (OSError, ValueError, pa.ArrowException) as error:
+            return scores_file(Path(self.path).expanduser(), empty=empty)
+        except (OSError, pa.ArrowException) as error:
             raise self._refused(f"it cannot be read ({first_line(error)})") from error
-
-    def _from_records(self, records: Any) -> pa.Table:
-        first, second, *names = records.dtype.names or ("", "")
-        if records.ndim != 1 or not names or [records.dtype[one].str[1:] for one in (first, second)] != ["u8", "u8"]:
-            raise self._refused(f"it holds {records.dtype} of shape {records.shape}; {_FORMS}")
-        columns = {name: records[name].astype(records.dtype[name].newbyteorder("=")) for name in names}
-        return pa.table({"uid": _texts(format_uids(records[first], records[second])), **columns})
+        except ValueError as error:
+            raise self._refused(str(error)) from error
 
     def _wanted(self) -> list[tuple[str, Column]]:
         """Returns the columns to take: the name in the file, and the column of the run."""
-        schema = self._source().schema
+        schema = self._file(empty=True).schema
         if self.by not in schema.names:
             other = next((f"; it has a {one}: by: {one}" for one in ("uid", "key") if one in schema.names), "")
             raise self._refused(f"it has no column {self.by!r}{other or f' among {brief(schema.names)}'}")
-        columns = [one for one in schema if one.name not in ("uid", "key")]
+        indices = ("", "__index_level_0__")  # pandas numbers the rows
+        columns = [one for one in schema if one.name not in ("uid", "key", *indices)]
         kinds = {one.name: kind for one in columns if (kind := _kind(one.type)) is not None}
         names = self.scores or [name for name, kind in kinds.items() if kind == "number"]
         for name in names:
@@ -112,7 +83,7 @@ class ScoresFrom(Derived):
                 raise self._refused(unknown_message("column of numbers or words", name, kinds))
         if not names:
             raise self._refused(f"no column holds numbers; name columns of words under scores: {brief([*kinds])}")
-        words = [re.sub(r"\W", "_", name) if name[0].isalpha() else re.sub(r"\W", "_", f"_{name}") for name in names]
+        words = [re.sub(r"^(?=\d)", "_", re.sub(r"\W", "_", name)) for name in names]
         if len({*words}) < len(words) or "reason" in words:
             raise self._refused(
                 f"its columns would be called {', '.join(words)}: rename those of one name, or 'reason'"
@@ -126,7 +97,7 @@ class ScoresFrom(Derived):
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
         wanted = self._wanted()
         try:
-            file = self._source()
+            file = self._file()
             file = file if isinstance(file, pa.Table) else file.to_table([self.by, *(name for name, _ in wanted)])
             ids = file[self.by].cast(pa.large_string())  # more than 2 GB of them
         except (OSError, pa.ArrowException) as error:
@@ -152,19 +123,13 @@ class ScoresFrom(Derived):
     def _ids_of(self, table: Table) -> pa.ChunkedArray:
         """Returns the uid or the key of every row, as text."""
         if self.by == "uid":
-            blocks = [_texts(format_uids(*table.read_uids(block))) for block in range(len(table.sizes))]
+            blocks = [uid_texts(*table.read_uids(block)) for block in range(len(table.sizes))]
             return pa.chunked_array(blocks, pa.large_string())
         blocks = [table.read(block, ["key"])["key"].cast(pa.large_string()) for block in range(len(table.sizes))]
         keys = pa.chunked_array(blocks, pa.large_string())
         if sum(len(pc.unique(block)) for block in blocks) > len(pc.unique(keys)):  # captions of one image share its key
             raise self._refused("shards of the run have the same keys: join by uid")
         return keys
-
-
-def _texts(words: NDArray[np.bytes_]) -> pa.Array:
-    """Returns ASCII words of one length as Arrow's."""
-    starts = np.arange(len(words) + 1, dtype=np.int64) * words.itemsize
-    return pa.LargeStringArray.from_buffers(len(words), pa.py_buffer(starts), pa.py_buffer(words))
 
 
 def _kind(held: pa.DataType) -> Literal["number", "word"] | None:
