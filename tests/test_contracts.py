@@ -39,6 +39,7 @@ from tamis.selectors import (
     AnyOf,
     AtLeast,
     AtMost,
+    Balance,
     Between,
     ClipCov,
     Distinct,
@@ -158,6 +159,10 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     "sample": [
         Sample(score="a", n=40, missing="drop"),
         Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
+    ],
+    "balance": [
+        Balance(t=2, entries="w", missing="drop"),
+        Balance(tail=0.4, entries="tagged", per="w", of="pool", seed=3, missing="drop"),
     ],
     "clipcov": [
         ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),

@@ -34,6 +34,7 @@ SELECTORS = Register(
         "tagged": "steps:Tagged",
         "random_fraction": "steps:RandomFraction",
         "sample": "sample:Sample",
+        "balance": "balance:Balance",
         "clipcov": "clipcov:ClipCov",
         "semdedup": "semdedup:SemDeDup",
         "distinct": "distinct:Distinct",
