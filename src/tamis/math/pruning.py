@@ -15,10 +15,10 @@ _CELLS = 1 << 26
 
 
 def quotas(shares: Float64s, sizes: Rows, n: int, balance: float) -> Rows:
-    """Returns how many rows to take of each cluster: near shares * n, with a floor, at most what it holds; the sum is n.
+    """Returns how many rows to take of each cluster: near shares * n, with a floor, at most what it holds, n in all.
 
     x_j = clip(shares_j n - mu, floor_j, sizes_j) minimises |x - shares n|^2, floor_j = min(floor(balance n / k),
-    sizes_j - 1). Bisection finds mu; x is rounded down, and the largest fractions (the first of equal ones) get the rest.
+    sizes_j - 1). Bisection finds mu. Each x is rounded down; the largest fractions get what is left.
 
     Args:
         shares: (k,) with the sum 1.
@@ -26,7 +26,7 @@ def quotas(shares: Float64s, sizes: Rows, n: int, balance: float) -> Rows:
         n: sum of the result.
         balance: in [0, 1].
 
-    Source: Abbas et al. 2024 (arXiv 2401.04578), whose code calls a solver and rounds each x: its sum can differ from n.
+    Source: Abbas et al. 2024 (arXiv 2401.04578), whose code calls a solver and rounds each x, so the sum can differ.
     """
     wanted = shares * n
     floor = np.minimum(np.floor(balance * n / len(sizes)), sizes - 1)
