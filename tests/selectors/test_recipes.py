@@ -81,10 +81,23 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         n=st.integers(0, 9),
         missing=missing,
     ),
+    "norm_sim_d": st.builds(partial(sel.NormSimD, embedding="i", rounds=1), fraction=fraction, of=of, missing=missing),
     "semdedup": st.builds(
         partial(sel.SemDeDup, embedding="i", clusters=1, keep="random"),
         epsilon=st.sampled_from([0.01, 0.3]),
         seed=st.integers(0, 3),
+        missing=missing,
+    ),
+    "density": st.builds(
+        partial(sel.Density, embedding="i", clusters=1, keep="random"), n=st.integers(0, 9), missing=missing
+    ),
+    "d2": st.builds(
+        partial(sel.D2, embedding="i", clusters=1),
+        score=score,
+        fraction=fraction,
+        of=of,
+        k=st.integers(1, 3),
+        mode=st.sampled_from(["weighted", "absolute"]),
         missing=missing,
     ),
     "distinct": st.builds(
