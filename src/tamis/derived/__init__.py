@@ -86,6 +86,8 @@ DERIVED = Register(
         "hash_match": "hash_match:HashMatch",
         "mix": "mix:Mix",
         "norm_sim": "norm_sim:NormSim",
+        "scores_from": "scores_from:ScoresFrom",
+        "vote": "vote:Vote",
     },
     _wrong,
 )

@@ -45,7 +45,7 @@ class References:
 
 @dataclass(frozen=True, kw_only=True)
 class NotIn:
-    """Drops pairs whose image is a copy of a reference image: of a test set, or of another pool.
+    """Keeps pairs whose image is no copy of a reference image: of a test set, or of another pool.
 
     An image is a copy by the rules of `distinct` (near hashes, and thumbnails that agree), or by the cosine of stored
     embeddings. Borderline pairs stay, and are counted in the facts; `tamis overlap` lists them.
@@ -249,7 +249,7 @@ class NotIn:
 
 @dataclass(frozen=True, kw_only=True)
 class HashMatch:
-    """Drops pairs whose image is on a list that the derived signal `hash_match` has, where the lists are set.
+    """Keeps pairs whose image is on no list of the derived signal `hash_match`, where the lists are set.
 
     Make it the first step: later ones then never choose such an image over its copies.
 
