@@ -48,7 +48,7 @@ class NotIn:
     """Keeps pairs whose image is no copy of a reference image: of a test set, or of another pool.
 
     An image is a copy by the rules of `distinct` (near hashes, and thumbnails that agree), or by the cosine of stored
-    embeddings. Borderline pairs stay, and are counted in the facts; `tamis overlap` lists them.
+    embeddings. Borderline pairs stay, and are counted in the facts; `find` returns them.
 
     Attributes:
         reference: a run that stores image_hash (or the embedding); a text file with a hash of 16 hex digits per line,
@@ -62,7 +62,7 @@ class NotIn:
             and punctuation.
         missing: what to do with rows without hash or embedding.
 
-    Cost: `benchmarks/overlap.py`. Memory: 1.2 kB per reference, and its embedding in float32.
+    Cost: look-ups in a table of the hashes; n m d multiplications for embeddings. Memory: 1.2 kB per reference, and its embedding in float32.
     """
 
     name: ClassVar[str] = "not_in"
