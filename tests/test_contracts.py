@@ -34,6 +34,7 @@ from tamis.models.nucleus import Sampling
 from tamis.models.server import Server
 from tamis.models.text_to_image import Drawing
 from tamis.selectors import (
+    D2,
     SELECTORS,
     AllOf,
     AnyOf,
@@ -42,6 +43,7 @@ from tamis.selectors import (
     Balance,
     Between,
     ClipCov,
+    Density,
     Distinct,
     Equals,
     ImageBased,
@@ -173,6 +175,14 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     "semdedup": [
         SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),
         SemDeDup(fraction=0.5, embedding="t", clusters=1, keep="random", missing="drop"),
+    ],
+    "density": [
+        Density(n=7, embedding="i", clusters=1, missing="drop"),
+        Density(fraction=0.4, of="pool", embedding="t", clusters=1, keep="random", missing="drop"),
+    ],
+    "d2": [
+        D2(score="a", fraction=0.4, embedding="i", clusters=1, k=3, missing="drop"),
+        D2(score="a + b", n=6, embedding="t", clusters=1, mode="absolute", missing="drop"),
     ],
     "image_based": [ImageBased(reference=str(REFERENCE), embedding="i", clusters=1, missing="drop")],
     "distinct": [

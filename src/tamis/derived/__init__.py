@@ -85,6 +85,8 @@ DERIVED = Register(
         "entries": "entries:Entries",
         "mix": "mix:Mix",
         "norm_sim": "norm_sim:NormSim",
+        "scores_from": "scores_from:ScoresFrom",
+        "vote": "vote:Vote",
     },
     _wrong,
 )

@@ -36,6 +36,8 @@ SELECTORS = Register(
         "sample": "sample:Sample",
         "balance": "balance:Balance",
         "clipcov": "clipcov:ClipCov",
+        "d2": "density:D2",
+        "density": "density:Density",
         "semdedup": "semdedup:SemDeDup",
         "distinct": "distinct:Distinct",
         "image_based": "clusters:ImageBased",
