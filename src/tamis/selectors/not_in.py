@@ -62,7 +62,8 @@ class NotIn:
             and punctuation.
         missing: what to do with rows without hash or embedding.
 
-    Cost: look-ups in a table of the hashes; n m d multiplications for embeddings. Memory: 1.2 kB per reference, and its embedding in float32.
+    Cost: look-ups in tables of hashes; n m d multiplications for embeddings. Memory: 1.2 kB per reference, and its
+        embedding in float32.
     """
 
     name: ClassVar[str] = "not_in"
