@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import logging
 import struct
 import tarfile
@@ -29,7 +30,8 @@ class WebDatasetExport(ShardsExport):
 
     A shard appears when it is complete, so the same command again writes the missing ones. `sizes.json` gives
     open_clip the number of samples per shard. Dots in keys become "_", because webdataset ends the key at the first
-    dot; a key that occurs twice in an output shard gets "_2".
+    dot; a key that occurs twice in an output shard gets "_2". A sample with a chosen other caption has it in place of
+    its alt-text, which moves to the json as `alt_text`.
 
     Attributes:
         shard_size: samples per shard.
@@ -51,7 +53,9 @@ class WebDatasetExport(ShardsExport):
         return [*names, "sizes.json", *(index if self.energon else [])]
 
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
-        return lambda path, name, samples: _write_tar(path, samples, f"{Path(name).stem}/" if self.energon else "")
+        return lambda path, name, samples: _write_tar(
+            path, samples, f"{Path(name).stem}/" if self.energon else "", _caption_place(pool)
+        )
 
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
         write_json(out / "sizes.json", sizes)
@@ -59,7 +63,7 @@ class WebDatasetExport(ShardsExport):
             _write_energon(out, sizes, pool)
 
 
-def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str) -> None:
+def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, place: tuple[str, str]) -> None:
     taken: set[str] = set()
     renamed = 0
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
@@ -68,12 +72,35 @@ def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str) -> None:
             assert sample.files is not None, "the files were asked for, and errors raise"
             key = _free_key(sample.key, taken)
             renamed += key != sample.key
-            for ext, data in sample.files.items():
+            for ext, data in (sample.files if sample.alt_text is None else _carrying(sample, *place)).items():
                 info = tarfile.TarInfo(f"{prefix}{key}.{ext}")
                 info.size = len(data)  # owner, time and mode stay fixed: the same subset makes the same bytes
                 tar.addfile(info, io.BytesIO(data))
     if renamed:
         log.warning("%s: %d keys were changed, because they have dots or occur twice", path.parent, renamed)
+
+
+def _caption_place(pool: Pool) -> tuple[str, str]:
+    """Returns the extension of the captions' files, and their field if they are in the json."""
+    caption = "txt" if pool.kind == "table" else pool.spec.caption or "txt"
+    field = caption.removeprefix("json:")
+    if field == caption:
+        return caption.lower(), ""
+    return ("json", field) if pool.spec.captions is None else ("txt", "")  # one of several captions is a file
+
+
+def _carrying(sample: KeptSample, ext: str, field: str) -> dict[str, bytes]:
+    """Returns the files of a sample with its chosen caption, and with its alt-text in the json."""
+    files = dict(sample.files or {})
+    try:
+        facts = json.loads(files.get("json", b"{}"))
+    except (ValueError, RecursionError):  # a broken json was read by nobody
+        facts = {}
+    facts = facts if isinstance(facts, dict) else {}
+    alt = "alt_text" if field != "alt_text" else "alt_text_of_pool"
+    facts |= {alt: sample.alt_text} | ({field: sample.caption} if field else {})
+    files["json"] = json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return files if field else files | {ext: (sample.caption or "").encode()}
 
 
 def _free_key(key: str, taken: set[str]) -> str:
@@ -103,12 +130,8 @@ def _write_energon(out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
             offsets.append(tar.offset)  # where the last sample ends
         with writing(out / f"{name}.idx") as temporary:
             temporary.write_bytes(struct.pack(f"<{len(offsets)}Q", *offsets))
-    caption = "txt" if pool.kind == "table" else pool.spec.caption or "txt"
-    field = caption.removeprefix("json:")
-    if field != caption:  # the one of several captions that a row has is a file
-        caption = f"json[{field}]" if pool.spec.captions is None else "txt"
-    else:
-        caption = caption.lower()
+    place, field = _caption_place(pool)
+    caption = f"json[{field}]" if field else place
     fields = {"image": ",".join(image_exts(exts, pool)) or "jpg", "caption": caption}
     kind = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
     parts = {"train": list(sizes), "val": [], "test": []}

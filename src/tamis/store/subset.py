@@ -26,6 +26,7 @@ from tamis.arrays import Captions, Rows, Times
 from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
+from tamis.store.captions import other_captions
 from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
 from tamis.store.copies import PER_ROW, joined
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
@@ -67,6 +68,7 @@ class Subset:
         reads: the score columns that the recipe reads.
         times: (rows,) uint16, how often each row is kept, 0 for dropped rows; None: every kept row once.
         caption: (rows,) uint8, 1 for kept rows that carry their other caption; None: all carry their alt-text.
+        captions_from: the run's column with the other captions.
         verdict: why rows are dropped, and the thresholds on scores.
         partial: if shards were missing: how many (`missing`) of how many (`of`), and the names of the first (`shards`).
     """
@@ -78,6 +80,7 @@ class Subset:
     reads: Sequence[str] = ()
     times: Times | None = None
     caption: Captions | None = None
+    captions_from: str = ""
     verdict: Verdict = field(default=Verdict(problem=NO_REASONS), repr=False)
     partial: Mapping[str, Any] = field(default_factory=dict)
 
@@ -216,6 +219,8 @@ class Subset:
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
         }
+        if self.captions_from:
+            facts["captions_from"] = self.captions_from
         if self.partial:
             facts["partial"] = dict(self.partial)
         if self.verdict.dropped_by is not None:
@@ -255,6 +260,7 @@ class Subset:
             funnel=facts["funnel"],
             reads=facts["reads"],
             **chosen,
+            captions_from=facts.get("captions_from") or "",
             partial=facts.get("partial") or {},
             verdict=file.verdict(ranges, keep.size),
         )
@@ -273,6 +279,9 @@ class Subset:
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Returns the kept pairs like `Run.to_arrow`, each as often as it is kept."""
         every = self.run.to_arrow(columns)
+        if "caption" in every.column_names and (others := other_captions(self)):
+            texts = others.instead(np.arange(self.keep.size), every["caption"].combine_chunks())
+            every = every.set_column(every.column_names.index("caption"), "caption", texts)
         return every.filter(pa.array(self.keep)) if self.times is None else every.take(pa.array(self.rows()))
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
@@ -430,6 +439,10 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
         )
     keep = {"&": left.keep & right.keep, "|": left.keep | right.keep, "-": left.keep & ~right.keep}[sign]
     times, caption = joined([left] if sign == "-" else [left, right], keep, every=sign != "|")
+    columns = {one.captions_from for one in ([left] if sign == "-" else [left, right]) if one.captions_from}
+    if len(columns) > 1:
+        one, two = sorted(columns)
+        raise ValueError(f"{left.name!r} and {right.name!r} have their other captions from {one!r} and from {two!r}")
     verdict = _combined_verdict(left, right, sign, keep)
     step = _WORDS[sign].format(left.name, right.name)
     dropped: Counter[str] = Counter()
@@ -442,6 +455,7 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
         keep=keep,
         times=times,
         caption=caption,
+        captions_from="".join(columns),
         recipe={"about": step, **_combined_recipe(left, right, sign), "name": f" {sign} ".join(names)},
         funnel=[{"step": step, "before": keep.size, "kept": int(keep.sum()), "dropped": dict(dropped), "cut": None}],
         reads=sorted({*left.reads, *right.reads}),
