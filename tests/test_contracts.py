@@ -183,7 +183,11 @@ EXPORTER_EXAMPLES: dict[str, list[Exporter]] = {
     "npy": [NpyExport()],
     "parquet": [ParquetExport(), ParquetExport(captions=True)],
     "keys": [KeysExport(), KeysExport(shard=True)],
-    "webdataset": [WebDatasetExport(), WebDatasetExport(shard_size=3), WebDatasetExport(shard_size=3, energon=True)],
+    "webdataset": [
+        WebDatasetExport(),
+        WebDatasetExport(shard_size=3),
+        WebDatasetExport(shard_size=3, energon=True, weights=True),
+    ],
     "huggingface": [HuggingFaceExport(shard_size=3)],
     "dropped": [DroppedExport()],
 }

@@ -18,10 +18,8 @@ Rows = NDArray[np.int64]
 #: A bool per row.
 Mask = NDArray[np.bool_]
 
-#: (rows,) how often a row is kept, 0 for dropped rows.
+#: How often each row is kept, 0 if dropped; its caption: 1 for the chosen other one, 0 for the alt-text or if dropped.
 Times = NDArray[np.uint16]
-
-#: (rows,) the caption of a row: 0 for the alt-text and for dropped rows, 1 for the chosen other caption.
 Captions = NDArray[np.uint8]
 
 #: Halves of uids, and other bits.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 from command_line import Tamis
 from factories import write_pool, write_run
 
@@ -33,3 +35,25 @@ def test_a_step_that_drops_one_of_many_does_not_keep_all(tamis: Tamis, tmp_path:
     write_run(tmp_path / "run", {"a": [0.0, *[1.0] * 1_999]}, shards=1)
     Path("one.yaml").write_text("select:\n- at_least: {score: a, value: 1}\n")
     assert re.search(r"1,999 +>99\.9 %", tamis("select", "run", "-r", "one.yaml", "-o", "one.parquet").out)
+
+
+def test_repeats_are_said_in_rows_and_times_and_exported_as_such(tamis: Tamis, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", {"a": [float(n) for n in range(200)]})
+    recipe = "name: often\nselect:\n- sample: {score: a, fraction: 3, std: 1.0}\n- at_least: {score: a, value: 150}\n"
+    Path("often.yaml").write_text(recipe)
+    out = tamis("select", "run", "-r", "often.yaml", "-o", "often.parquet").out
+    counts = [int(count) for count in re.search(r"(\d+) rows (\d+) times +25\.0 %", out).groups()]  # type: ignore[union-attr]
+    assert re.search(
+        r"600 copies|3 copies per row of the survivors by a, soft cap, alpha 0\.15 +\d+ rows 600 times", out
+    )
+    found = json.loads(tamis("select", "run", "-r", "often.yaml", "-o", "again.parquet", "--json").out)
+    assert [found[name] for name in ("pool", "kept", "times")] == [200, *counts]
+    assert found["funnel"][-1]["times"] == counts[1] > counts[0]
+    assert f"wrote {counts[1]} pairs" in tamis("export", "run", "often.parquet", "often.npy").err
+    assert np.load("often.npy").size == counts[1]
+    assert tamis("report", "run", "often.parquet", "-o", "page.html").code == 0
+    page = Path("page.html").read_text()
+    assert f"{counts[1]} with repeats" in page
+    assert re.search(r"<b class=\"stays\">kept \d+ times</b>", page)
+    done = tamis("select", "run", "-r", "soft-cap", "-o", "x.parquet", "--set", "select.sample.alfa=0.3")
+    assert "unknown setting 'alfa' (did you mean 'alpha'?)" in done.err

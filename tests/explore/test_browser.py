@@ -530,7 +530,9 @@ def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, 
     run = tamis.open_run(run_folder)
     half = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
     half.save(tmp_path / "half.parquet")
-    both = dataclasses.replace(half, times=half.keep.astype(np.uint16) * 2) & tamis.select(run, CUT)
+    both = dataclasses.replace(half, times=half.keep.astype(np.uint16) * 2, recipe={"name": "twice"}) & tamis.select(
+        run, CUT
+    )
     both.save(tmp_path / "both.parquet")
     with served(run_folder, subsets=[tmp_path / "half.parquet"]) as page:
         opened(tab, page)

@@ -79,10 +79,10 @@ def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:
 
 
 def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path, tmp_path: Path) -> None:
-    """Of a set operation over repeated rows there is no recipe."""
+    """Of a set operation with a subset that was made by hand there is no recipe."""
     run = tamis.open_run(run_folder)
     once = tamis.select(run, RECIPES[1])
-    twice = replace(once, times=once.keep.astype(np.uint16) * 2, recipe={**once.recipe, "name": "twice"})
+    twice = replace(once, times=once.keep.astype(np.uint16) * 2, recipe={"name": "twice"})
     half = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
     shared = replace(half, recipe={"name": "shared"})
     files = [tmp_path / f"{number}.parquet" for number in range(3)]
@@ -257,7 +257,7 @@ def test_a_pairs_panel_shows_all(explorer: Explorer) -> None:
     assert found["caption"] == "javascript:window.hurt=1"
     assert found["url"] == "javascript:window.hurt=1"
     (verdict,) = found["verdicts"]
-    assert verdict == {"name": "cut", "kept": False, "reason": "Step 1: words below 5"}
+    assert verdict == {"name": "cut", "kept": False, "times": 0, "reason": "Step 1: words below 5"}
     by_name = {score["name"]: score for score in found["scores"]}
     words = explorer.run.to_numpy("words")
     expected = ((words < words[3]).sum() + (words == words[3]).sum() / 2) / 60

@@ -13,6 +13,7 @@ import shutil
 import tarfile
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,28 @@ def test_a_row_that_is_kept_k_times_is_k_samples(tmp_path: Path) -> None:
     found = [files["txt"].decode() for _, files in read_back(tmp_path / "out")]
     assert found == [captions[row] for row in (0, 0, 2, 2, 2, 3, 4)]
     assert sizes(tmp_path / "out") == {"00000.tar": 4, "00001.tar": 3}  # no sample takes another one's name
+
+
+def test_repeats_can_be_weights(tmp_path: Path) -> None:
+    samples: list[tuple[str, Files]] = [
+        ("a", pair(0, seen="ü")), ("b", pair(1)), ("c", {"txt": b"c"}), ("d", pair(2) | {"json": b"{"}),
+    ]  # fmt: skip
+    write_tar(tmp_path / "pool" / "0.tar", samples)
+    run, times = scored(tmp_path / "pool", tmp_path / "run"), np.array([3, 0, 1, 2], np.uint16)
+    subset = tamis.Subset(run=run, keep=times > 0, times=times)
+    assert tamis.export(subset, "webdataset", tmp_path / "out", weights=True, shard_size=2) == 3
+    found = read_back(tmp_path / "out")
+    known = json.loads(samples[0][1]["json"])
+    assert [json.loads(files["json"]) for _, files in found] == [known | {"weight": 3}, {"weight": 1}, {"weight": 2}]
+    plain = [(key, {ext: data for ext, data in files.items() if ext != "json"}) for key, files in samples]
+    assert [(key, {ext: data for ext, data in files.items() if ext != "json"}) for key, files in found] == [
+        plain[0], plain[2], plain[3],
+    ]  # fmt: skip
+    with pytest.raises(RunError, match="another export"):
+        tamis.export(subset, "webdataset", tmp_path / "out", shard_size=2)
+    once = replace(subset, times=None)
+    assert tamis.export(once, "webdataset", tmp_path / "once", weights=True) == 3
+    assert {json.loads(files["json"])["weight"] for _, files in read_back(tmp_path / "once")} == {1}
 
 
 # ---- energon

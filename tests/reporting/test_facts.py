@@ -79,7 +79,7 @@ def test_the_facts_are_those_of_the_page_without_its_images(scored: tuple[Run, P
     (reject,) = facts["sections"]["rejects"]["rejects"]
     assert [facts["pairs"][str(row)]["key"] for row in reject["pairs"]] == ["<b>bad"]
     (gallery,) = facts["sections"]["galleries"]["galleries"]
-    assert gallery["subset"] == {"place": 0, "label": "long", "kept": len(subset)}
+    assert gallery["subset"] == {"place": 0, "label": "long", "kept": len(subset), "times": len(subset)}
     (line,) = gallery["steps"][0]["fallen"][0]["lines"]
     assert [each["score"] for each in line["just_dropped"]] == [
         facts["pairs"][str(each["pair"])]["numbers"]["characters"] for each in line["just_dropped"]

@@ -71,7 +71,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
     "sample": st.builds(
         lambda rule, many, **more: sel.Sample(**rule, **many, **more),
         st.sampled_from([{}, {"alpha": 0.4}, {"cap": "hard", "limit": 200}]),
-        st.one_of(st.builds(dict, n=st.integers(0, 40)), st.builds(dict, fraction=fraction, of=of)),
+        st.one_of(st.builds(dict, n=st.integers(1, 40)), st.builds(dict, fraction=fraction.filter(bool), of=of)),
         score=st.sampled_from("ab"),
         seed=st.integers(0, 3),
         missing=missing,

@@ -42,8 +42,9 @@ def select(
     subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
-        counts = {"pool": subset.keep.size, "kept": len(subset), "funnel": list(subset.funnel)}
-        print_json({**lacks, "name": subset.name, **counts})
+        counts = {"kept": subset.kept} if subset.times is None else {"kept": subset.kept, "times": len(subset)}
+        about = {**lacks, "name": subset.name, "pool": subset.keep.size}
+        print_json({**about, **counts, "funnel": list(subset.funnel)})
     else:
         print_funnel(subset)
     say(f"wrote {out}")

@@ -113,6 +113,7 @@ def partly(subset: Subset) -> str:
 def print_funnel(subset: Subset) -> None:
     """Prints what each step of a recipe kept and why it dropped the rest."""
     from tamis.reporting.formats import in_words, share
+    from tamis.store.copies import rows_kept
 
     if sentence := partly(subset):
         print(sentence)
@@ -120,8 +121,9 @@ def print_funnel(subset: Subset) -> None:
     rows = [{"step": f"{subset.name}: every pair", "kept": f"{total:,}", "share": share(total, total), "dropped": ""}]
     for line in subset.funnel:
         dropped = ", ".join(f"{count:,} {in_words(reason)}" for reason, count in line["dropped"].items())
-        kept = line["kept"]
-        rows.append({"step": line["step"], "kept": f"{kept:,}", "share": share(kept, total), "dropped": dropped})
+        rows.append(
+            {"step": line["step"], "kept": rows_kept(line), "share": share(line["kept"], total), "dropped": dropped}
+        )
     print_table(rows)
 
 

@@ -79,7 +79,7 @@ class Contender:
     """One subset and the scores of the models trained on it."""
 
     name: str  # the recipe's name
-    kept: int  # pairs that it keeps, repeats counted
+    kept: int  # distinct pairs that it keeps
     usable: int  # distinct kept pairs whose image and caption can be read
     epochs: float  # how often a training sees each usable pair on average
     scores: Mapping[int, float]  # {seed: mean score over the tasks}
@@ -443,7 +443,7 @@ def summed_up(
         contenders.append(
             Contender(
                 name=subset.name,
-                kept=len(subset),
+                kept=subset.kept,
                 usable=int(rows.rows.size),
                 epochs=training.steps * training.batch / rows.epoch_size,
                 scores={seed: one.score for seed, one in own.items()},

@@ -205,7 +205,7 @@ def _verdict(explorer: Explorer, name: str, recipe: Mapping[str, Any], row: int)
     codes = subset.verdict.dropped_by
     kept = bool(subset.keep[row])
     reason = subset.verdict.reasons[int(codes[row])] if codes is not None else "" if kept else "not in the subset"
-    return {"name": name, "kept": kept, "reason": reason}
+    return {"name": name, "kept": kept, "times": subset.times_of(row), "reason": reason}
 
 
 def _neighbours(explorer: Explorer, row: int) -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ class Explorer:
                 "recipe": {"name": subset.name, "saved": number},
                 "start": dict(subset.recipe) if "select" in subset.recipe else {"saved": number},
                 "from": "subset",
-                "kept": len(subset),
+                "kept": subset.kept,
             }
             for number, subset in enumerate(self._opened_with)
         ]
@@ -180,7 +180,7 @@ class Explorer:
         why = subset.verdict.why
         return {
             "rows": int(subset.keep.size),
-            "kept": int(np.count_nonzero(subset.keep)),
+            "kept": subset.kept,
             "times": len(subset),
             "funnel": [dict(line, facts=None) for line in subset.funnel],
             "reasons": [
@@ -447,7 +447,7 @@ class Explorer:
         with self._guard:  # from now on the page compares with the new file
             self._opened_with = tuple(subset if one.name == checked.name else one for one in self._opened_with)
             self._ordered.cache_clear()
-        return {"subset": str(path), "kept": len(subset)}
+        return {"subset": str(path), "kept": subset.kept}
 
 
 def as_yaml(recipe: Recipe) -> str:

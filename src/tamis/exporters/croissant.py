@@ -24,6 +24,7 @@ from tamis.exporters.exporter import Exporter
 from tamis.ids import json_ready
 from tamis.storage import write_json
 from tamis.store import Run
+from tamis.store.copies import rows_kept
 from tamis.store.subset import Subset
 
 _TERMS = (
@@ -93,7 +94,7 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
         f"written by Tamis as {exporter.name}.",
         "dateCreated": f"{datetime.fromtimestamp(run.facts.get('created', 0), UTC):%Y-%m-%d}",  # of the run
         "isBasedOn": run.facts["pool"]["path"],
-        "rai:dataPreprocessingProtocol": [f"{line['step']}: {line['kept']:,} of {line['before']:,}" for line in steps],
+        "rai:dataPreprocessingProtocol": [f"{line['step']}: {rows_kept(line)} of {line['before']:,}" for line in steps],
         "distribution": distribution,
         "recordSet": _record_sets(tables, distribution, run),
         "tamis": {

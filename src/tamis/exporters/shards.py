@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -50,6 +51,10 @@ class ShardsExport(Exporter):
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
         """Returns a function of a temporary path, the file's name, and the samples of a shard: key, caption, files."""
 
+    def order(self, rows: Rows) -> Rows:
+        """Returns the rows to write, each as often as it is written. `rows`: each as often as it is kept."""
+        return rows
+
     def files(self, names: Iterable[str]) -> list[str]:
         """Returns the relative paths of all files that the export writes, next to its manifest."""
         return list(names)
@@ -76,7 +81,7 @@ class ShardsExport(Exporter):
                 f"{pool.spec.paths[0]} is metadata without image files to copy: export npy, parquet or keys instead"
             )
         _check_pool(subset, pool)
-        rows = _complete(subset)
+        rows = self.order(_complete(subset))
         firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)
         count, width = len(firsts), max(5, len(str(len(firsts))))
         names = [self.FILE_NAMES.format(number=number, width=width, count=count) for number in range(count)]
@@ -165,6 +170,16 @@ def _finished(folder: Path, planned: Container[str], ending: str) -> set[str]:
     if foreign := [path for path in shards if path.name not in planned]:
         raise RunError(f"{foreign[0]} is not a shard of this export: move it elsewhere, or choose another folder")
     return {path.name for path in shards}
+
+
+def with_fields(files: Mapping[str, bytes], **fields: Any) -> dict[str, bytes]:
+    """Returns a sample's files with more fields in its json; a json that is missing or broken has only these."""
+    try:
+        facts = json.loads(files.get("json", b"{}"))
+    except (ValueError, RecursionError):
+        facts = {}
+    facts = {**(facts if isinstance(facts, dict) else {}), **fields}
+    return {**files, "json": json.dumps(facts).encode()}
 
 
 def image_exts(exts: Iterable[str], pool: Pool) -> list[str]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import logging
 import struct
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import Rows
+from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts, with_fields
 from tamis.pool import Pool
 from tamis.storage import write_json, writing
 from tamis.store.stream import KeptSample
@@ -35,6 +38,7 @@ class WebDatasetExport(ShardsExport):
 
     Attributes:
         shard_size: samples per shard.
+        weights: writes a pair that is kept k times once, with `weight` k in its json; by default it is k samples.
         energon: also writes what Megatron Energon reads, as `energon prepare` does: an index next to each shard, and
             `.nv-meta` with the sizes, one split (train) and CaptioningSample. Keys then begin with the shard's
             number and "/", because Energon's keys must be unique over all shards.
@@ -42,10 +46,15 @@ class WebDatasetExport(ShardsExport):
 
     name: ClassVar[str] = "webdataset"
     FILE_NAMES: ClassVar[str] = "{number:0{width}d}.tar"
+    weights: bool = False
     energon: bool = False
 
     def identity(self, subset: Subset) -> dict[str, Any]:
-        return super().identity(subset) | ({"energon": True} if self.energon else {})
+        chosen = {name: True for name in ("weights", "energon") if getattr(self, name)}
+        return super().identity(subset) | chosen
+
+    def order(self, rows: Rows) -> Rows:
+        return np.unique(rows) if self.weights else rows
 
     def files(self, names: Iterable[str]) -> list[str]:
         names = list(names)
@@ -53,9 +62,13 @@ class WebDatasetExport(ShardsExport):
         return [*names, "sizes.json", *(index if self.energon else [])]
 
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
-        return lambda path, name, samples: _write_tar(
-            path, samples, f"{Path(name).stem}/" if self.energon else "", _caption_place(pool)
-        )
+        weights = (subset.keep if subset.times is None else subset.times) if self.weights else None
+
+        def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
+            carried = (_carrying(sample, *_caption_place(pool)) for sample in samples)
+            _write_tar(path, carried, f"{Path(name).stem}/" if self.energon else "", weights)
+
+        return write
 
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
         write_json(out / "sizes.json", sizes)
@@ -63,7 +76,7 @@ class WebDatasetExport(ShardsExport):
             _write_energon(out, sizes, pool)
 
 
-def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, place: tuple[str, str]) -> None:
+def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, weights: NDArray[Any] | None) -> None:
     taken: set[str] = set()
     renamed = 0
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
@@ -72,7 +85,8 @@ def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, place: tu
             assert sample.files is not None, "the files were asked for, and errors raise"
             key = _free_key(sample.key, taken)
             renamed += key != sample.key
-            for ext, data in (sample.files if sample.alt_text is None else _carrying(sample, *place)).items():
+            files = sample.files if weights is None else with_fields(sample.files, weight=int(weights[sample.row]))
+            for ext, data in files.items():
                 info = tarfile.TarInfo(f"{prefix}{key}.{ext}")
                 info.size = len(data)  # owner, time and mode stay fixed: the same subset makes the same bytes
                 tar.addfile(info, io.BytesIO(data))
@@ -89,18 +103,14 @@ def _caption_place(pool: Pool) -> tuple[str, str]:
     return ("json", field) if pool.spec.captions is None else ("txt", "")  # one of several captions is a file
 
 
-def _carrying(sample: KeptSample, ext: str, field: str) -> dict[str, bytes]:
-    """Returns the files of a sample with its chosen caption, and with its alt-text in the json."""
-    files = dict(sample.files or {})
-    try:
-        facts = json.loads(files.get("json", b"{}"))
-    except (ValueError, RecursionError):  # a broken json was read by nobody
-        facts = {}
-    facts = facts if isinstance(facts, dict) else {}
+def _carrying(sample: KeptSample, ext: str, field: str) -> KeptSample:
+    """Returns a sample with its chosen caption in its files, and its alt-text in the json."""
+    if sample.alt_text is None:
+        return sample
     alt = "alt_text" if field != "alt_text" else "alt_text_of_pool"
-    facts |= {alt: sample.alt_text} | ({field: sample.caption} if field else {})
-    files["json"] = json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    return files if field else files | {ext: (sample.caption or "").encode()}
+    facts = {alt: sample.alt_text} | ({field: sample.caption} if field else {})
+    files = with_fields(sample.files or {}, **facts)
+    return replace(sample, files=files if field else files | {ext: (sample.caption or "").encode()})
 
 
 def _free_key(key: str, taken: set[str]) -> str:

@@ -271,11 +271,12 @@ class Context:
             vars(pair).update(vars(self._within_budget(known)))
 
     def _decisions(self, row: int) -> dict[str, str]:
-        """Returns per subset "kept", or why it drops a row."""
+        """Returns per subset "kept", "kept 3 times", or why it drops a row."""
         found = {}
-        for name, verdict, keep in zip(self.names, self.verdicts, self.keeps, strict=True):
+        for name, verdict, subset in zip(self.names, self.verdicts, self.subsets, strict=True):
             reason = "dropped" if verdict.dropped_by is None else verdict.reasons[verdict.dropped_by[row]]
-            found[name["label"]] = "kept" if keep[row] else reason
+            times = subset.times_of(row)
+            found[name["label"]] = f"kept {times:,} times" if times > 1 else "kept" if times else reason
         return found
 
     def _within_budget(self, pair: Pair) -> Pair:

@@ -139,14 +139,14 @@ _NAMED, _VALUE = 2, 24
 
 
 def names_of(subsets: Sequence[Subset]) -> list[dict[str, Any]]:
-    """Returns `place` (from 0), `label` and `kept` rows of each subset; a repeated label gets a number."""
+    """Returns `place`, `label`, `kept` rows and `times` with repeats of each subset; a repeated label gets a number."""
     seen: Counter[str] = Counter()
     names = []
     for place, subset in enumerate(subsets):
         label = f"{subset.name}{_changed(subset, subsets)}"
         seen[label] += 1
         label = label if seen[label] == 1 else f"{label} ({seen[label]})"
-        names.append({"place": place, "label": label, "kept": len(subset)})
+        names.append({"place": place, "label": label, "kept": subset.kept, "times": len(subset)})
     return names
 
 

@@ -34,8 +34,7 @@ class Selection:
         cut: the threshold, on the expression's own scale; None if there is none.
         facts: other facts about the choice, as JSON holds them; the report shows them.
         cuts: the thresholds on scores, with both ends.
-        times: (rows,) uint16, how often each row is kept, 0 for dropped rows; None: the step says nothing about it.
-        caption: (rows,) uint8, 1 for kept rows that carry their other caption; None: the step says nothing about it.
+        times, caption: (rows,) how often each row is kept, and its caption; None: the step does not choose it.
     """
 
     keep: Mask
@@ -110,8 +109,7 @@ class Outcome:
         keep: (rows,) bool.
         dropped_by: (rows,) uint8 or uint16: the code of the reason each row was dropped for; 0 where it stays.
         funnel: a line per step, in order, as JSON holds it: the `step`, candidates `before` it, `kept`, `dropped` by
-            reason, the `cut`, the `facts` if there are any, and if rows repeat, how many `times` the kept rows
-            count in all.
+            reason, the `cut`, the `facts` if there are any, and `times` in all that rows are kept if they repeat.
         reasons: the reason of code 1, of code 2, and so on, each with the number of its step.
         cuts: the thresholds on scores, in the order of the steps.
         times, caption: as in `Selection`; None: every kept row once, with its alt-text.
@@ -248,8 +246,7 @@ def verdict(
 def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     """Applies steps in order, each to the rows that the one before left.
 
-    A step that only drops rows leaves the others as often, and with the caption, as earlier steps chose. A step that
-    chooses either replaces what earlier steps chose.
+    The last step that chooses how often rows count, or their captions, decides it for the rows that are left.
 
     Args:
         table: the pool's rows.
@@ -266,14 +263,12 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     funnel: list[Mapping[str, Any]] = []
     reasons: list[Reason] = []
     cuts: list[Cut] = []
-    times: Times | None = None
-    caption: Captions | None = None
+    chosen: dict[str, Any] = {"times": None, "caption": None}
     for number, step in enumerate(steps, start=1):
         before = int(np.count_nonzero(candidates))
         found = step.select(table.among(candidates))
         candidates = found.keep
-        times = times if found.times is None else found.times
-        caption = caption if found.caption is None else found.caption
+        chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
         codes = widened(codes, len(reasons) + len(found.reasons))
         add_codes(codes, found.dropped_by, len(reasons))
         cuts += [replace(cut, code=len(reasons) + cut.code) for cut in found.cuts]
@@ -281,15 +276,8 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
         dropped = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
         line = {"step": describe(step), "before": before, "kept": found.counts["kept"], "dropped": dropped}
         line |= {"cut": found.cut, **({"facts": dict(found.facts)} if found.facts else {})}
-        if times is not None:
-            line["times"] = int(np.sum(times, where=candidates, dtype=np.int64))
+        if chosen["times"] is not None:
+            line["times"] = int(np.sum(chosen["times"], where=candidates, dtype=np.int64))
         funnel.append(line)
-    return Outcome(
-        keep=candidates,
-        dropped_by=codes,
-        funnel=tuple(funnel),
-        reasons=tuple(reasons),
-        cuts=tuple(cuts),
-        times=None if times is None else times * candidates,
-        caption=None if caption is None else caption * candidates,
-    )
+    left = {name: None if values is None else values * candidates for name, values in chosen.items()}
+    return Outcome(candidates, codes, tuple(funnel), tuple(reasons), tuple(cuts), **left)

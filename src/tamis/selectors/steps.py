@@ -495,12 +495,6 @@ class _Combined:
             yield name, run_steps(table.among(None), part)
 
 
-def _with_copies(selection: Selection, parts: list[Outcome], *, every: bool) -> Selection:
-    """Adds how often rows count, and their captions, as the parts chose."""
-    times, caption = joined(parts, selection.keep, every=every)
-    return replace(selection, times=times, caption=caption)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AllOf(_Combined):
     """Keeps rows that every part keeps, each part applied to the whole pool: the papers' "A and B".
@@ -517,10 +511,10 @@ class AllOf(_Combined):
     def select(self, table: Table) -> Selection:
         drops, parts = Drops(table.candidates()), []
         for name, part in self._judged(table):
+            parts.append(part)
             score = only_score(part.reasons)
             drops.drop(part.keep, f"not in {name}", others=True, score=score, cuts=part.cuts)
-            parts.append(part)
-        return _with_copies(drops.selection(), parts, every=True)
+        return replace(drops.selection(), **joined(parts, drops.left, every=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -544,7 +538,7 @@ class AnyOf(_Combined):
         drops = Drops(table.candidates())
         text = f"in none of {', '.join(self._names)}"
         drops.drop(keep, text, others=True, score=only_score(reasons), cuts=cuts)
-        return _with_copies(drops.selection(), parts, every=False)
+        return replace(drops.selection(), **joined(parts, drops.left, every=False))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from tamis.arrays import Captions, Mask, Times
+from tamis.arrays import Mask
 
-#: The columns of a subset file that are there only if a row needs them.
-PER_ROW = ("times", "caption")
-
-
-class Kept(Protocol):
-    """The rows that steps or a subset keep. Without `times` each counts once, without `caption` all carry alt-texts."""
-
-    @property
-    def keep(self) -> Mask: ...
-    @property
-    def times(self) -> Times | None: ...
-    @property
-    def caption(self) -> Captions | None: ...
+#: The arrays of a subset, and columns of its file, that are there only if a row needs them.
+PER_ROW = {"times": np.uint16, "caption": np.uint8}
 
 
-def joined(parts: Sequence[Kept], keep: Mask, *, every: bool) -> tuple[Times | None, Captions | None]:
-    """Returns how often rows count, and which caption they carry, that several parts keep together.
+def rows_kept(line: Mapping[str, Any]) -> str:
+    """Returns what a line of a funnel keeps: "1,200", or "1,200 rows 3,000 times" if rows repeat."""
+    return f"{line['kept']:,}" + (f" rows {line['times']:,} times" if "times" in line else "")
 
-    Args:
-        parts: the choices; None in the result if no part says anything.
-        keep: (rows,) bool, the rows that are left.
-        every: a row needs all parts: it counts as often as in the part with the fewest copies and carries the caption
-            of the first part that chooses captions. Else it counts as often as in the part with the most, and carries
-            the caption of the first part that keeps it.
+
+def joined(parts: Sequence[Any], keep: Mask, *, every: bool) -> dict[str, Any]:
+    """Returns `times` and `caption` of the rows that selections, outcomes or subsets keep together; None as in them.
+
+    `every`: rows need all parts, count as in the part with the fewest copies, and carry the caption of the first part
+    that chooses captions. Else they count as in the part with the most, and carry that of the first that keeps them.
     """
-    times: Times | None = None
-    caption: Captions | None = None
+    times = caption = None
     if any(part.times is not None for part in parts):
         each = [part.keep.astype(np.uint16) if part.times is None else part.times for part in parts]
         times = functools.reduce(np.minimum if every else np.maximum, each) * keep
@@ -44,9 +33,7 @@ def joined(parts: Sequence[Kept], keep: Mask, *, every: bool) -> tuple[Times | N
         caption, undecided = np.zeros(keep.size, np.uint8), keep.copy()
         for part in parts:
             if part.caption is not None:
-                here = undecided & part.keep
-                caption[here] = part.caption[here]
-                undecided ^= here
-            elif not every:
+                caption += part.caption * undecided
+            if part.caption is not None or not every:
                 undecided &= ~part.keep
-    return times, caption
+    return {"times": times, "caption": caption}

@@ -13,6 +13,7 @@ from jinja2 import Environment
 
 from tamis.arrays import Pixels
 from tamis.errors import escape_controls
+from tamis.store.copies import rows_kept
 
 if TYPE_CHECKING:
     from tamis.store.run import Run
@@ -74,6 +75,8 @@ def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] |
         values = [f"{name.rpartition('.')[2]} {values[number]:.3g}" for name, values in scores.items()]
         if verdict.dropped_by is not None and (code := int(verdict.dropped_by[sample.row])):
             values.insert(0, verdict.reasons[code])
+        if (times := subset.times_of(sample.row)) > 1:
+            values.insert(0, f"kept {times:,} times")
         facts = " · ".join(values)
         image = {"problem": str(sample.problem)} if sample.pixels is None else {"jpeg": _jpeg(sample.pixels, size)}
         figures.append({"caption": caption, "facts": facts, **image})
@@ -121,5 +124,5 @@ def html_of_funnel(title: str, funnel: Sequence[Mapping[str, Any]], kept: int, t
     for line in funnel:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
         share = f"{line['kept'] / max(total, 1):.1%}"
-        rows.append({"step": line["step"], "kept": f"{line['kept']:,}", "share": share, "dropped": dropped})
+        rows.append({"step": line["step"], "kept": rows_kept(line), "share": share, "dropped": dropped})
     return html_table(title, f"{kept:,} of {total:,} pairs ({kept / max(total, 1):.1%})", rows)

@@ -40,7 +40,11 @@ if TYPE_CHECKING:
 
 FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
 
-_KINDS = {"shard": pa.string(), "row": pa.int64(), "times": pa.uint16(), "caption": pa.uint8()}
+_KINDS = {
+    "shard": pa.string(),
+    "row": pa.int64(),
+    **{name: pa.from_numpy_dtype(kind) for name, kind in PER_ROW.items()},
+}
 
 Sign = Literal["&", "|", "-"]
 
@@ -98,15 +102,16 @@ class Subset:
 
     def __len__(self) -> int:
         """Returns the number of pairs to train on: a row that is kept twice counts twice."""
-        return int(np.count_nonzero(self.keep) if self.times is None else self.times.sum(dtype=np.int64))
+        return self.kept if self.times is None else int(self.times.sum(dtype=np.int64))
 
     def __repr__(self) -> str:
-        return f"Subset({self.name!r}, {len(self):,} of {self.keep.size:,} pairs)"
+        repeats = f", {len(self):,} with repeats" if len(self) > self.kept else ""
+        return f"Subset({self.name!r}, {self.kept:,} of {self.keep.size:,} pairs{repeats})"
 
     def _repr_html_(self) -> str:
         from tamis.store.notebook import html_of_funnel
 
-        return html_of_funnel(self.name, self.funnel, len(self), self.keep.size)
+        return html_of_funnel(self.name, self.funnel, self.kept, self.keep.size)
 
     def __and__(self, other: Subset) -> Subset:
         """Returns the rows in both subsets: see `combined`."""
@@ -124,6 +129,15 @@ class Subset:
         """Returns a column like `Run.__getitem__`, for the kept pairs, each as often as it is kept."""
         found: NDArray[Any] = self.run[column][self.rows()]
         return found
+
+    @property
+    def kept(self) -> int:
+        """Number of rows that it keeps; `len` counts repeats."""
+        return int(np.count_nonzero(self.keep))
+
+    def times_of(self, row: int) -> int:
+        """Returns how often a row is kept."""
+        return int((self.keep if self.times is None else self.times)[row])
 
     @property
     def name(self) -> str:
@@ -247,7 +261,7 @@ class Subset:
         _check_run(path, facts, run)
         ranges = run.row_ranges
         keep = np.zeros(len(run), bool)
-        chosen = {name: np.zeros(len(run), _KINDS[name].to_pandas_dtype()) for name in file.per_row}
+        chosen: dict[str, Any] = {name: np.zeros(len(run), PER_ROW[name]) for name in file.per_row}
         for shard, rows, more in file.rows():
             here = rows + ranges[shard].start
             keep[here] = True
@@ -438,26 +452,25 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
             f"({right.keep.size:,}): only subsets of one run can be combined"
         )
     keep = {"&": left.keep & right.keep, "|": left.keep | right.keep, "-": left.keep & ~right.keep}[sign]
-    times, caption = joined([left] if sign == "-" else [left, right], keep, every=sign != "|")
-    columns = {one.captions_from for one in ([left] if sign == "-" else [left, right]) if one.captions_from}
+    chosen = joined([left] if sign == "-" else [left, right], keep, every=sign != "|")
+    columns = sorted({one.captions_from for one in (left, right)} - {""})
     if len(columns) > 1:
-        one, two = sorted(columns)
-        raise ValueError(f"{left.name!r} and {right.name!r} have their other captions from {one!r} and from {two!r}")
+        raise ValueError(f"{left.name!r} and {right.name!r} have other captions from different columns: {columns}")
     verdict = _combined_verdict(left, right, sign, keep)
     step = _WORDS[sign].format(left.name, right.name)
     dropped: Counter[str] = Counter()
     if verdict.dropped_by is not None:
         for code, count in zip(*np.unique(verdict.dropped_by[~keep], return_counts=True), strict=True):
             dropped[verdict.why[code - 1].text] += int(count)
+    line = {"step": step, "before": keep.size, "kept": int(keep.sum()), "dropped": dict(dropped), "cut": None}
     names = [f"({one.name})" if " " in one.name else one.name for one in (left, right)]
     return replace(
         left,
         keep=keep,
-        times=times,
-        caption=caption,
+        **chosen,
         captions_from="".join(columns),
         recipe={"about": step, **_combined_recipe(left, right, sign), "name": f" {sign} ".join(names)},
-        funnel=[{"step": step, "before": keep.size, "kept": int(keep.sum()), "dropped": dict(dropped), "cut": None}],
+        funnel=[line if chosen["times"] is None else {**line, "times": int(chosen["times"].sum(dtype=np.int64))}],
         reads=sorted({*left.reads, *right.reads}),
         verdict=verdict,
         partial=left.partial or right.partial,

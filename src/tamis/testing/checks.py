@@ -27,6 +27,7 @@ from tamis.lab import make_pool
 from tamis.scoring import score
 from tamis.selectors.outcome import Selection, Step, describe
 from tamis.selectors.steps import AllOf, AnyOf, NoneOf
+from tamis.store.copies import PER_ROW
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.store.table import Table
@@ -230,10 +231,9 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
         differing = sorted(places[again.keep != found.keep[places]].tolist())
         assert not differing, f"{title} decides differently about the rows {differing} {how}"
         assert (again.counts, again.cut) == (found.counts, found.cut), f"{title}: counts or cut change {how}"
-        for name in ("times", "caption"):
-            one, other = (getattr(each, name) for each in (found, again))
-            same = one is other is None or np.array_equal(one[places], other)
-            assert same, f"{title}: {name} changes {how}"
+        for name in PER_ROW:
+            one, other = getattr(found, name), getattr(again, name)
+            assert one is None or np.array_equal(one[places], other), f"{title}: {name} changes {how}"
     for empty in (_table(values, straight[:0]), _table(values).among(np.zeros(rows, bool))):
         _check_selection(step.select(empty), empty, title)
     if hasattr(step, "missing"):
@@ -292,14 +292,11 @@ def _check_selection(found: Selection, table: Table, title: str) -> None:
     kept, total = int(keep.sum()), int(candidates.sum())
     right = counts.get("kept") == kept and "missing" in counts and sum(counts.values()) == total
     assert right, f"{title}: it keeps {kept} of {total} candidates, and its counts do not add up to that: {counts}"
-    for name, kind in (("times", np.uint16), ("caption", np.uint8)):
+    for name, kind in PER_ROW.items():
         values = getattr(found, name)
-        right = values is None or (
-            values.dtype == kind and np.array_equal(keep if name == "times" else keep & (values > 0), values > 0)
-        )
-        assert right, f"{title}: {name} must be {kind.__name__} per row, 0 for dropped rows" + (
-            ", above 0 for others" if name == "times" else ""
-        )
+        right = values is None or (values.dtype == kind and values.shape == keep.shape and not values[~keep].any())
+        right = right and (name != "times" or values is None or values[keep].all())
+        assert right, f"{title}: {name} must be (rows,) {kind.__name__}, 0 for dropped rows; times above 0 for others"
     codes = found.dropped_by
     fell = np.array_equal(codes > 0, candidates & ~keep) and codes.max(initial=0) <= len(found.reasons)
     assert fell, f"{title}: dropped_by must have the code of a reason for exactly the rows that are dropped"

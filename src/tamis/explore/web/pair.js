@@ -95,7 +95,7 @@ export class PairPanel {
   verdicts(found) {
     if (!found.verdicts.length) return null;
     return h("section", null, h("h3", null, "Recipes"), h("ul", { class: "verdicts" }, found.verdicts.map((verdict) =>
-      h("li", { class: verdict.kept === null ? "" : verdict.kept ? "kept" : "dropped" }, foreign(verdict.name), h("span", { class: "verdict" }, verdict.kept === null ? verdict.reason : verdict.kept ? "keeps it" : `drops it. ${verdict.reason}`)))));
+      h("li", { class: verdict.kept === null ? "" : verdict.kept ? "kept" : "dropped" }, foreign(verdict.name), h("span", { class: "verdict" }, verdict.kept === null ? verdict.reason : verdict.kept ? `keeps it${verdict.times > 1 ? ` ${count(verdict.times)} times` : ""}` : `drops it. ${verdict.reason}`)))));
   }
 
   scores(found) {

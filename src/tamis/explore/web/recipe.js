@@ -7,7 +7,7 @@ import { now, change, active, undo, canUndo, isEmpty, isSaved } from "./state.js
 const NAMES = {
   __proto__: null,
   at_least: "at least", at_most: "at most", between: "between", top_fraction: "best share", top_n: "best n",
-  equals: "is", random_fraction: "at random", distinct: "one of each image",
+  equals: "is", random_fraction: "at random", distinct: "one of each image", sample: "with repeats",
 };
 
 export const CUTS = ["at_least", "at_most", "between"];
@@ -341,7 +341,7 @@ export class RecipePane {
       const fallen = line.before - line.kept;
       const lacking = line.dropped.missing ?? 0;
       const cut = typeof line.cut === "number" && line.step.startsWith("top ") ? `, the cut is ${short(line.cut)}` : "";
-      fill(shown.line, `−${count(fallen)}${cut}`, lacking ? `, ${count(lacking)} without a value` : "", h("span", null, `${count(line.kept)} left`));
+      fill(shown.line, `−${count(fallen)}${cut}`, lacking ? `, ${count(lacking)} without a value` : "", h("span", null, `${count(line.kept)} left${line.times ? `, ${count(line.times)} times` : ""}`));
       shown.bar.firstChild.style.width = `${(100 * line.kept) / Math.max(1, found.rows)}%`;
     });
   }

@@ -42,7 +42,7 @@ def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> 
         reason = why[code - 1]
         if reason.step == step:
             codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
-    blank = {"step": "", "before": 0, "kept": 0, "dropped": {}, "codes": {}, "cut": None, "facts": {}}
+    blank = {"step": "", "before": 0, "kept": 0, "times": None, "dropped": {}, "codes": {}, "cut": None, "facts": {}}
     return {**blank, **entry, "codes": codes}
 
 
