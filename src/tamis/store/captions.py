@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from tamis.arrays import Rows
 from tamis.errors import RunError
 
 if TYPE_CHECKING:
+    from tamis.store.run import Run
     from tamis.store.subset import Subset
 
 
@@ -70,3 +72,14 @@ def other_captions(subset: Subset) -> OtherCaptions:
     if found.null_count:
         raise RunError(f"{found.null_count:,} rows of {subset.name!r} have no text in {name!r} any more: select again")
     return OtherCaptions(rows, found)
+
+
+def captions_of(run: Run, rows: Rows, others: OtherCaptions) -> Iterator[str]:
+    """Yields the captions of ascending rows of a run, "" for a missing one."""
+    first = 0
+    for shard, size in zip(run.shards, run.sizes, strict=True):
+        low, high = np.searchsorted(rows, [first, first + size])
+        if high > low:
+            column = run.index(shard, ["caption"]).column("caption").take(pa.array(rows[low:high] - first))
+            yield from (text or "" for text in others.instead(rows[low:high], column.combine_chunks()).to_pylist())
+        first += size

@@ -29,7 +29,7 @@ from tamis.models.device import free_memory
 from tamis.models.reference import TRAINING
 from tamis.pool import Pool
 from tamis.storage import writing
-from tamis.store.captions import OtherCaptions
+from tamis.store.captions import OtherCaptions, captions_of
 from tamis.store.checked import Owner, finish_array
 from tamis.store.parts import read_rows
 from tamis.store.run import Run
@@ -105,17 +105,6 @@ class TrainingContext:
     def captions(self, count: int) -> Iterator[str]:
         """Yields the captions of the first pairs."""
         return captions_of(self.run, self.rows.rows[:count], self.rows.others)
-
-
-def captions_of(run: Run, rows: NDArray[np.int64], others: OtherCaptions) -> Iterator[str]:
-    """Yields the captions of ascending rows of a run, "" for a missing one."""
-    first = 0
-    for shard, size in zip(run.shards, run.sizes, strict=True):
-        low, high = np.searchsorted(rows, [first, first + size])
-        if high > low:
-            column = run.index(shard, ["caption"]).column("caption").take(pa.array(rows[low:high] - first))
-            yield from (text or "" for text in others.instead(rows[low:high], column.combine_chunks()).to_pylist())
-        first += size
 
 
 @dataclass(frozen=True)
