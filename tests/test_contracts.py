@@ -46,6 +46,7 @@ from tamis.selectors import (
     Equals,
     ImageBased,
     NoneOf,
+    NormSimD,
     RandomFraction,
     Sample,
     SemDeDup,
@@ -173,6 +174,7 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
         ClipCov(n=5, image="i", text="t", per="w", terms=("class", "inter"), diversity="share", missing="drop"),
     ],
+    "norm_sim_d": [NormSimD(fraction=0.3, rounds=4, embedding="i", missing="drop")],
     "semdedup": [
         SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),
         SemDeDup(fraction=0.5, embedding="t", clusters=1, keep="random", missing="drop"),

@@ -51,7 +51,7 @@ def test_shipped_recipes_load_and_cite_their_source(name: str) -> None:
     assert loaded.selects
     assert loaded.about
     assert "arXiv" in loaded.source
-    emitted = {column.name for _, signal in loaded.signals for column in signal.columns}
+    emitted = {column.name for _, signal in loaded.entries for column in signal.columns}
     kept = {"image_embedding", "text_embedding"} if "embeddings" in loaded.keep else set()
     assert set(loaded.reads) <= emitted | {*INDEX_NUMBERS, *INDEX_WORDS} | kept
     choosing.check_reads(loaded)

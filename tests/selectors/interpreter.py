@@ -230,6 +230,18 @@ def image_based(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     return lacking(step, rows, among, [step.embedding])  # the one cluster there is holds a reference
 
 
+def norm_sim_d(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """One round: the rows with the smallest f^T S f go, S being over all rows that have an embedding."""
+    why = lacking(step, rows, among, [step.embedding])
+    stored = {n: row[step.embedding].astype(float) for n, row in enumerate(rows)}
+    unit = {n: one / np.linalg.norm(one) for n, one in stored.items() if not np.isnan(one).any()}
+    moments = sum((np.outer(vector, vector) for vector in unit.values()), np.zeros((3, 3)))
+    score = {n: float(unit[n] @ moments @ unit[n]) for n in among - set(why)}
+    order = sorted(score, key=lambda n: (-round(score[n], 9), tie(rows[n]), n))
+    stay = half_up(step.fraction, len(rows) if step.of == "pool" else len(among))
+    return why | dict.fromkeys(order[stay:], "least like the rows that stay")
+
+
 def clipcov(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     """Which rows it takes is the matter of tests/math/test_clipcov.py; here it is which rows lack what."""
     why = lacking(step, rows, among, [step.image, step.text, step.per])
@@ -264,6 +276,7 @@ INTERPRETERS: dict[str, Callable[[Any, Sequence[Row], set[int]], Why]] = {
     "image_based": image_based,
     "distinct": distinct,
     "clipcov": clipcov,
+    "norm_sim_d": norm_sim_d,
 }
 
 

@@ -81,6 +81,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         n=st.integers(0, 9),
         missing=missing,
     ),
+    "norm_sim_d": st.builds(partial(sel.NormSimD, embedding="i", rounds=1), fraction=fraction, of=of, missing=missing),
     "semdedup": st.builds(
         partial(sel.SemDeDup, embedding="i", clusters=1, keep="random"),
         epsilon=st.sampled_from([0.01, 0.3]),

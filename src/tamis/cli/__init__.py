@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "train clip": train.clip,
     "train c_ssft": train.c_ssft,
     "train c_rho": train.c_rho,
+    "train mix": train.mix,
     "train sba": train.sba,
     "train icc": train.icc,
     "train icc-labels": train.icc_labels,

@@ -208,6 +208,47 @@ def c_rho(
         print(f"- c_rho: {{clean: {both[0].folder}, pool: {both[1].folder}}}")
 
 
+def mix(
+    target: Annotated[str, Option(metavar="RUN", help="The run with the pairs to look for.")],
+    pool: Annotated[str, Option(metavar="RUN", help="The run of the pool.")],
+    columns: Annotated[str, Option(help="Columns of numbers or embeddings, with commas.")],
+    out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of weights to write, a YAML.")],
+    subset: Annotated[Path | None, Option(metavar="FILE", help="A subset of the target run.")] = None,
+    rows: Annotated[int, Option(min=100, help="Most pairs of each side, drawn by uid.")] = 50_000,
+    penalty: Annotated[float, Option(min=1e-9, help="Factor of the squared coefficients.")] = 1e-3,
+    seed: Annotated[int, Option(help="Another seed draws other pairs.")] = 0,
+    partial: options.Partial = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Fit the weights of the derived signal `mix`: which columns tell a target set from the pool. No model runs.
+
+    Example: tamis train mix --target runs/clean --pool runs/mine --columns clip,image_embedding --out mix.yaml
+    """
+    from dataclasses import asdict
+
+    from tamis.store import open_run
+    from tamis.store.subset import Subset
+    from tamis.train.mix import train_mix
+
+    wanted = open_run(target, partial=partial)
+    done = train_mix(
+        wanted if subset is None else Subset.load(subset, wanted), open_run(pool, partial=partial),
+        options.split(columns), out=options.in_a_folder(out), rows=rows, penalty=penalty, seed=seed,
+        overwrite=overwrite,
+    )  # fmt: skip
+    if as_json:
+        print_json(asdict(done))
+    else:
+        print_table([{"column": name, "weight": str(one)} for name, one in done.coefficients.items()])
+        print(f"AUC {done.auc} on pairs it was not fitted on: {done.target:,} of the target, {done.pool:,} of the pool")
+    if done.left_out:
+        say(f"{done.left_out:,} pairs that lack a value were left out")
+    if done.auc.value > 0.98:
+        say("an AUC this high often comes from how the two sets were made (size, format, source): look at the weights")
+    say(f"wrote {out}; use it as - mix: {{weights: {out}}}")
+
+
 def sba(
     captions: Annotated[Path, Argument(metavar="CAPTIONS", help="Parquet, CSV, TSV, JSON Lines or lines of text.")],
     clip: Annotated[str, Option(help="The CLIP whose text tower embeds captions.")],

@@ -74,7 +74,16 @@ def _wrong(cls: type[Any]) -> str:
 
 
 #: The derived signals by their names in recipes; each is imported when it is first used.
-DERIVED = Register("derived signal", "tamis.derived", {}, _wrong)
+DERIVED = Register(
+    "derived signal",
+    "tamis.derived",
+    {
+        "clip_loss": "clip_loss:ClipLoss",
+        "mix": "mix:Mix",
+        "norm_sim": "norm_sim:NormSim",
+    },
+    _wrong,
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -39,6 +39,7 @@ SELECTORS = Register(
         "semdedup": "semdedup:SemDeDup",
         "distinct": "distinct:Distinct",
         "image_based": "clusters:ImageBased",
+        "norm_sim_d": "norm_sim_d:NormSimD",
         "all_of": "steps:AllOf",
         "any_of": "steps:AnyOf",
         "none_of": "steps:NoneOf",

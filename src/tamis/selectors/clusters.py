@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Float32s, Floats, Mask, Rows, load_array
+from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows, load_array
 from tamis.errors import RecipeError, RunError, at_least_one, check_words, first_line, needs_extra
 from tamis.ids import scramble
 from tamis.math.similarity import unit_rows
@@ -264,17 +264,29 @@ class ImageBased(ClusterStep):
         return verdict(self, keep, missing, table.candidates(), reason, what=self.embedding, facts=facts)
 
 
-def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] | None = None) -> Iterator[Float32s]:
+def second_moments(vectors: Floats) -> Float64s:
+    """Returns the sum of x x^T over rows x: (d, d)."""
+    total = np.zeros((vectors.shape[1],) * 2)
+    for start in range(0, len(vectors), BLOCK):
+        block = vectors[start : start + BLOCK].astype(np.float64)
+        total += block.T @ block
+    return total
+
+
+def reference_vectors(
+    reference: str, embedding: str, models: Mapping[str, str] | None = None, *, of: str = "image_based"
+) -> Iterator[Float32s]:
     """Yields the reference embeddings that are not missing, in blocks (m, d) of float32 unit rows.
 
-    `models` made the pool's: digests of weights by name. Raises RecipeError if the place is neither a run folder with
-    that embedding nor a .npy file of rows, another model made them, or every row is missing.
+    `models` made the pool's: digests of weights by name. `of` is who asks, for messages. Raises RecipeError if the
+    place is neither a run folder with that embedding nor a .npy file of rows, another model made them, or every row is
+    missing.
     """
     path, empty = Path(reference).expanduser(), True
-    for part in _parts(path, embedding, models or {}):
+    for part in _parts(path, embedding, models or {}, of):
         if part.ndim != 2 or part.dtype.kind != "f":
             raise RecipeError(
-                f"image_based: {reference} holds an array of {part.shape} {part.dtype}, expected rows of embeddings, "
+                f"{of}: {reference} holds an array of {part.shape} {part.dtype}, expected rows of embeddings, "
                 "floats (m, d)"
             )
         for start in range(0, len(part), BLOCK):
@@ -284,10 +296,10 @@ def reference_vectors(reference: str, embedding: str, models: Mapping[str, str] 
                 empty = False
                 yield unit_rows(block)
     if empty:
-        raise RecipeError(f"image_based: {reference} holds no embedding: no cluster of the pool could be kept")
+        raise RecipeError(f"{of}: {reference} holds no embedding")
 
 
-def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Floats]:
+def _parts(path: Path, embedding: str, models: Mapping[str, str], of: str) -> Iterator[Floats]:
     try:
         if not path.is_dir():
             yield load_array(path, mapped=True)
@@ -296,15 +308,15 @@ def _parts(path: Path, embedding: str, models: Mapping[str, str]) -> Iterator[Fl
         others: Mapping[str, str] = run.table().about(embedding).get("models") or {}
         if models and others and not {*models.values()} & {*others.values()}:  # weights: one model may have many paths
             raise RecipeError(
-                f"image_based: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} the "
+                f"{of}: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} the "
                 "pool's: embed both with one model"
             )
         for shard in run.shards:
             yield run.embedding(run.vectors.get(embedding, embedding), shard)
     except RunError as error:
-        raise RecipeError(f"image_based: {error}") from error
+        raise RecipeError(f"{of}: {error}") from error
     except (OSError, ValueError) as error:
         raise RecipeError(
-            f"image_based: {path} is neither a run folder nor a .npy file of embeddings "
+            f"{of}: {path} is neither a run folder nor a .npy file of embeddings "
             f"({getattr(error, 'strerror', None) or first_line(error)})"
         ) from error

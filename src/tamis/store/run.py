@@ -355,7 +355,8 @@ class Run:
                 f"{unknown_message('stored embedding', name, self.vectors)} in {self.path}; store them with "
                 "`tamis score ... --keep embeddings`, or 'keep: [embeddings]' in the recipe"
             )
-        raise RunError(f"{unknown_message('score column', name, self.score_names())} in {self.path}")
+        stored = [stem for stem in self.vectors if "-" not in stem]
+        raise RunError(f"{unknown_message('score column', name, [*self.score_names(), *stored])} in {self.path}")
 
     def score_names(self) -> list[str]:
         """Returns the shortest name of every score column."""

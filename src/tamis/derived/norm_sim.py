@@ -1,0 +1,110 @@
+"""`norm_sim`: how much an image is like a set of target images."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from tamis.arrays import Float32s
+from tamis.data import Column
+from tamis.derived import Derived, Saved
+from tamis.errors import RecipeError
+from tamis.ids import file_digest, fingerprint
+from tamis.math.similarity import unit_rows
+from tamis.selectors.clusters import BLOCK, present, reference_vectors, second_moments
+from tamis.selectors.outcome import check_kind
+from tamis.store import Run
+from tamis.store.table import Table
+
+log = logging.getLogger(__name__)
+
+#: Names of sets that models are tested on.
+_TESTS = re.compile(r"(?i)(?:^|[^a-z])(test|val|validation|eval\w*)(?:[^a-z]|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormSim(Derived):
+    """The norm of an image's similarities to target images (NormSim).
+
+    With `norm: inf` it is the largest absolute cosine with any target; with `norm: "2"` the root of the sum of squared
+    cosines, which orders rows as VAS does. Targets are training images of the tasks that the model is for; test images
+    of a benchmark would leak into the choice.
+
+    Attributes:
+        targets: embeddings of the target images by the same model: a run that stores them (score a folder of images
+            with --keep embeddings), or a .npy file (m, d).
+        norm: "inf" or "2".
+        embedding: a column of stored image embeddings.
+
+    Cost: rows * targets * d multiplications for `inf`, rows * d^2 for "2". Memory: the targets in float32 for `inf`.
+
+    Source: Wang et al. 2024 (arXiv 2405.19547), section 3.2; VAS: Wang et al. 2023 (arXiv 2402.02055).
+    """
+
+    name: ClassVar[str] = "norm_sim"
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(name="norm_sim", unit="cosine", better="high", about="norm of the cosines with the target images"),
+    )
+    targets: str
+    norm: Literal["inf", "2"] = "inf"
+    embedding: str = "image_embedding"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({self.embedding})
+
+    def contents(self) -> Mapping[str, str]:
+        path = Path(self.targets).expanduser()
+        next(self._targets())  # what is wrong with them
+        if path.is_dir():
+            run = Run(path)
+            return {"targets": fingerprint({"stamps": [*run.stamps], "embedding": run.vectors.get(self.embedding, "")})}
+        return {"targets": file_digest(path)}
+
+    def _targets(self, models: Mapping[str, str] | None = None) -> Iterator[Float32s]:
+        return reference_vectors(self.targets, self.embedding, models, of=self.name)
+
+    def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
+        check_kind(self.name, table, self.embedding, "vector")
+        if _TESTS.search(Path(self.targets).name):
+            log.warning(
+                "norm_sim: %s looks like a test set; what is chosen by test images scores too well on that test. "
+                "Take the training images of the task",
+                self.targets,
+            )
+        targets = np.concatenate(list(self._targets(table.about(self.embedding).get("models"))))
+        if self.norm == "2":
+            values, axes = np.linalg.eigh(second_moments(targets))
+            root = (axes * np.sqrt(values.clip(0))).astype(np.float32)  # root @ root.T are the second moments
+
+        def similar(vectors: Float32s) -> Float32s:
+            if vectors.shape[1] != targets.shape[1]:
+                raise RecipeError(
+                    f"norm_sim: the targets have {targets.shape[1]} dimensions, {self.embedding!r} has "
+                    f"{vectors.shape[1]}: embed both with one model"
+                )
+            if self.norm == "2":
+                return np.asarray(np.linalg.norm(vectors @ root, axis=1), np.float32)
+            best = np.zeros(len(vectors), np.float32)
+            for start in range(0, len(targets), BLOCK):
+                np.maximum(best, np.abs(vectors @ targets[start : start + BLOCK].T).max(1), out=best)
+            return best
+
+        def of_block(block: int) -> Float32s:
+            stored = table.read(block, [self.embedding])[self.embedding]
+            found = np.full(len(stored), np.nan, np.float32)
+            for start in range(0, len(stored), BLOCK):
+                rows = start + np.flatnonzero(present(stored[start : start + BLOCK]))
+                if rows.size:
+                    found[rows] = similar(unit_rows(stored[rows]))
+            return found
+
+        found = [saved(f"rows-{start}", partial(of_block, block)) for block, start in enumerate(table.starts[:-1])]
+        return {"norm_sim": np.concatenate([np.zeros(0, np.float32), *found])}

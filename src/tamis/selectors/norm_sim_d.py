@@ -1,0 +1,107 @@
+"""Keeps the rows that are most like the others that stay: NormSim without targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from tamis.arrays import Float64s, Floats, Rows
+from tamis.errors import at_least_one, check_fraction, check_words
+from tamis.math.order import keep_top, round_half_up
+from tamis.math.similarity import unit_rows
+from tamis.selectors.clusters import BLOCK, GATHER, by_uid, embedded, second_moments
+from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
+from tamis.selectors.steps import Of
+from tamis.store.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormSimD:
+    """Keeps a share of rows in rounds: each drops those least like the rows that are left (NormSim-2-D, VAS-D).
+
+    How much a row f is like them is f^T S f, where S is the sum of x x^T over their embeddings; in the first round,
+    over those of all rows of the pool. Choose good pairs first, for example the best 30 % by `clip_loss`.
+
+    Attributes:
+        fraction: in [0, 1].
+        of: as in `top_fraction`.
+        rounds: each drops equally many rows.
+        embedding: a column of stored image embeddings.
+        missing: what to do with rows without the embedding.
+
+    Cost: rounds * rows * d^2 multiplications. Memory: the embeddings of the candidates, as they are stored.
+
+    Source: Wang et al. 2024 (arXiv 2405.19547), section 3.3, with 500 rounds as in their scripts. Rows that leave are
+        subtracted from S instead of summing the others again.
+    """
+
+    name: ClassVar[str] = "norm_sim_d"
+    fraction: float
+    of: Of = "survivors"
+    rounds: int = 500
+    embedding: str = "image_embedding"
+    missing: Literal["error", "drop"] = "error"
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        at_least_one(rounds=self.rounds)
+        check_words(self)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({self.embedding})
+
+    @property
+    def described(self) -> str:
+        return f"{100 * self.fraction:g} % of the {self.of} that are most like each other by {self.embedding}"
+
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if the column holds no embeddings."""
+        check_kind(self.name, table, self.embedding, "vector")
+
+    def select(self, table: Table) -> Selection:
+        self.check_columns(table)
+        candidates, there = table.candidates(), embedded(table, self.embedding)
+        missing = candidates & ~there
+        check_missing(self, missing, candidates, self.embedding)
+        rows = by_uid(table, np.flatnonzero(there))
+        budget = round_half_up(self.fraction, len(table) if self.of == "pool" else int(np.count_nonzero(candidates)))
+        keep = np.zeros(len(table), bool)
+        if budget >= rows.size:
+            keep[rows] = True
+        else:
+            moments = self._moments(table.among(None))
+            keep[rows[most_alike(table.vectors(self.embedding, rows), moments, budget, self.rounds)]] = True
+        return verdict(self, keep, missing, candidates, "least like the rows that stay", what=self.embedding)
+
+    def _moments(self, pool: Table) -> Float64s:
+        """Returns the sum of x x^T over the embeddings of every row."""
+        rows = by_uid(pool, np.flatnonzero(embedded(pool, self.embedding)))
+        parts = np.array_split(rows, -(-rows.size // GATHER))
+        blocks = [second_moments(unit_rows(pool.vectors(self.embedding, part))) for part in parts]
+        return np.asarray(np.sum(blocks, axis=0))
+
+
+def most_alike(vectors: Floats, moments: Float64s, n: int, rounds: int) -> Rows:
+    """Returns the n rows that are left after rounds that each drop the rows of smallest f^T S f: ascending numbers.
+
+    `vectors` are (m, d) of any length, n < m; `moments` is S of the first round, (d, d). Later S is the sum of x x^T
+    over the rows that are left. Of equal rows, the first stays.
+    """
+    left = np.arange(len(vectors))
+    drops = np.diff(np.linspace(0, left.size - n, rounds + 1).astype(np.int64))
+    for number, count in enumerate(drops[drops > 0]):
+        score = np.empty(left.size)
+        for start in range(0, left.size, BLOCK):
+            some = unit_rows(vectors[left[start : start + BLOCK]]).astype(np.float64)
+            score[start : start + BLOCK] = np.einsum("nd,nd->n", some @ moments, some)
+        every = np.ones(left.size, bool)
+        stay, _ = keep_top(score, left.size - int(count), every, lambda tied: tied.astype(np.uint64))
+        if number == 0:
+            moments = second_moments(unit_rows(vectors[left[stay]]))
+        else:
+            moments = moments - second_moments(unit_rows(vectors[left[~stay]]))
+        left = left[stay]
+    return left
