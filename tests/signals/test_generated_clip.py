@@ -148,8 +148,10 @@ def test_exports_write_the_chosen_text_and_keep_the_alt_text(subset: Subset, tmp
 def test_the_report_compares_the_diversity_of_both_texts(subset: Subset, tmp_path: Path) -> None:
     tamis.report(subset.run, subsets=[subset], out=tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    # Trigrams: none in "dog", ("a", "cat", "near"), ... row 3 has no alt-text to compare with.
-    assert re.search(r"Distinct trigrams among all, in 2 pairs with another caption: [01]\.\d\d in their alt-texts", page)
+    # Row 3 has no alt-text to compare with.
+    assert re.search(
+        r"Distinct trigrams among all, in 2 pairs with another caption: [01]\.\d\d in their alt-texts", page
+    )
 
 
 def test_a_caption_in_the_json_is_replaced_there(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Mask
 from tamis.errors import RunError
+from tamis.math.texts import trigram_diversity
 from tamis.reporting.context import GALLERIES, Context, Facts
 from tamis.reporting.formats import number
 from tamis.reporting.pairs import around, first_by
-from tamis.math.texts import trigram_diversity
 from tamis.selectors.expression import parse
 from tamis.store.captions import OtherCaptions, captions_of, other_captions
 from tamis.store.reasons import Cut
