@@ -93,5 +93,5 @@ def test_a_subset_has_its_other_captions_from_one_column() -> None:
         captions_from([TopFraction(score="clip", fraction=1), AllOf(parts=((first,), (first,)))]) == "generated_caption"
     )
     assert captions_from([TopFraction(score="clip", fraction=1)]) == ""
-    with pytest.raises(RecipeError, match="from one column, not from 'generated_caption' and 'sieve_caption'"):
+    with pytest.raises(RecipeError, match=r"from one column, not from \['generated_caption', 'sieve_caption'\]"):
         captions_from([first, AllOf(parts=((second,),))])

@@ -15,7 +15,7 @@ from tamis.errors import RecipeError, check_words, without_effect
 from tamis.ids import uniforms
 from tamis.math.order import round_half_up
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Selection, Step, check_kind, verdict
+from tamis.selectors.outcome import Selection, check_kind, verdict
 from tamis.selectors.steps import Missing, Of, check_numbers
 from tamis.store.table import Table
 
@@ -78,8 +78,8 @@ class ChooseCaption:
 
     def check_columns(self, table: Table) -> None:
         """Raises RecipeError if a score does not read numbers, or the text column holds no texts."""
-        for expression in (self.score, self.other):
-            check_numbers(self.name, table, expression)
+        check_numbers(self.name, table, self.score)
+        check_numbers(self.name, table, self.other)
         check_kind(self.name, table, self.text, "word")
 
     def select(self, table: Table) -> Selection:
@@ -114,19 +114,13 @@ class ChooseCaption:
         return float(np.partition(judged, judged.size - n)[judged.size - n]) if n else np.inf
 
 
-def captions_from(steps: Iterable[Step]) -> str:
-    """Returns the column with the other captions that steps choose; "" if no step chooses captions.
-
-    Raises:
-        RecipeError: several columns.
-    """
-    names: set[str] = set()
-    waiting: list[Any] = [*steps]
+def captions_from(steps: Iterable[Any]) -> str:
+    """Returns the column with the other captions that steps choose, "" if none does; RecipeError for several."""
+    names, waiting = set(), [*steps]
     while waiting:
         step = waiting.pop()
-        names |= {step.text} if isinstance(step, ChooseCaption) else set()
         waiting += [inner for part in getattr(step, "parts", ()) for inner in part]
+        names |= {step.text} if isinstance(step, ChooseCaption) else set()
     if len(names) > 1:
-        one, two = sorted(names)[:2]
-        raise RecipeError(f"choose_caption: a subset has other captions from one column, not from {one!r} and {two!r}")
-    return names.pop() if names else ""
+        raise RecipeError(f"choose_caption: a subset has other captions from one column, not from {sorted(names)}")
+    return "".join(names)

@@ -118,11 +118,7 @@ class GeneratedClip(Signal):
     version = 1
     columns = (
         Column(
-            "generated_clip",
-            "cosine",
-            "high",
-            beside="generated_caption",
-            about="best cosine of the image with generated captions",
+            "generated_clip", "cosine", "high", beside="generated_caption", about="best cosine with generated captions"
         ),
         Column("generated_caption", "text", "neither", kind="word", about="the generated caption with that cosine"),
     )
@@ -162,11 +158,7 @@ class GeneratedClip(Signal):
 
 
 def first_sentence(text: str) -> str:
-    """Returns a text up to the first full stop, question or exclamation mark that ends a sentence.
-
-    Such a mark ends a sentence before white space, unless it is the dot of a single letter ("J. Smith") or the next
-    word begins with a small letter ("approx. two"); marks of Chinese and Japanese always do.
-    """
+    """Returns a text up to the first mark that ends a sentence: not the dots in "J. Smith" and "approx. two"."""
     return _SENTENCE.split(text.strip(), maxsplit=1)[0]
 
 

@@ -33,10 +33,8 @@ class OtherCaptions:
     def of(self, row: int) -> str | None:
         """Returns the text of a row of the run; None if it carries its alt-text."""
         place = int(np.searchsorted(self.rows, row))
-        found: str | None = None
-        if place < self.rows.size and self.rows[place] == row:
-            found = self.texts[place].as_py()
-        return found
+        here = place < self.rows.size and self.rows[place] == row
+        return str(self.texts[place]) if here else None
 
     def instead(self, rows: Rows, captions: pa.Array) -> pa.Array:
         """Returns the captions of rows of the run, with other captions in the place of alt-texts."""
