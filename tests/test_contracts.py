@@ -34,14 +34,17 @@ from tamis.models.nucleus import Sampling
 from tamis.models.server import Server
 from tamis.models.text_to_image import Drawing
 from tamis.selectors import (
+    D2,
     SELECTORS,
     AllOf,
     AnyOf,
     AtLeast,
     AtMost,
+    Balance,
     Between,
     ChooseCaption,
     ClipCov,
+    Density,
     Distinct,
     Equals,
     ImageBased,
@@ -166,8 +169,12 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
     ],
     "choose_caption": [
-        ChooseCaption(score="a", other="b", text="w", missing="drop"),
-        ChooseCaption(score="a", other="b", text="w", threshold=0.3, mix=0.5, missing="drop"),
+        ChooseCaption(score="a", other="b", text="w"),
+        ChooseCaption(score="a", other="b", text="w", threshold=0.3, mix=0.5),
+    ],
+    "balance": [
+        Balance(t=2, entries="w", missing="drop"),
+        Balance(tail=0.4, entries="tagged", per="w", of="pool", seed=3, missing="drop"),
     ],
     "clipcov": [
         ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),
@@ -178,6 +185,14 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     "semdedup": [
         SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),
         SemDeDup(fraction=0.5, embedding="t", clusters=1, keep="random", missing="drop"),
+    ],
+    "density": [
+        Density(n=7, embedding="i", clusters=1, missing="drop"),
+        Density(fraction=0.4, of="pool", embedding="t", clusters=1, keep="random", missing="drop"),
+    ],
+    "d2": [
+        D2(score="a", fraction=0.4, embedding="i", clusters=1, k=3, missing="drop"),
+        D2(score="a + b", n=6, embedding="t", clusters=1, mode="absolute", missing="drop"),
     ],
     "image_based": [ImageBased(reference=str(REFERENCE), embedding="i", clusters=1, missing="drop")],
     "distinct": [

@@ -13,6 +13,7 @@ import numpy as np
 
 from tamis import selectors as sel
 from tamis.ids import scramble
+from tamis.math.similarity import cosines, unit_rows
 from tamis.store.table import Table
 
 NAN = float("nan")
@@ -226,6 +227,32 @@ def distinct(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     return one_of_each(step, rows, among, step.hash, near, among_kept=True)
 
 
+def density(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """Of one cluster the first n by scrambled uid stay."""
+    why = lacking(step, rows, among, [step.embedding])
+    ranked = sorted(among - set(why), key=lambda n: (tie(rows[n], step.seed), n))
+    return why | dict.fromkeys(ranked[step.n :], "above the quota of its cluster")
+
+
+def d2(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """D2 by a loop: every pick is the largest score of all rows. The cosines alone are the step's own, rounded."""
+    why = lacking(step, rows, among, [step.score, step.embedding])
+    left = sorted(among - set(why), key=lambda n: (tie(rows[n], step.seed), n))
+    budget = half_up(step.fraction, len(rows) if step.of == "pool" else len(among))
+    unit = unit_rows(np.array([rows[n][step.embedding] for n in left]).reshape(-1, 3))
+    distance = np.maximum(2 - 2 * cosines(unit, unit), 0)
+    near, own = np.exp(-distance), [max(SCORES[step.score](rows)[n], 1e-7) for n in left]
+    others = [sorted({*range(len(left))} - {i}, key=lambda j: (distance[i, j], j))[: step.k] for i in range(len(left))]
+    scores = [own[i] + sum(float(near[i, j]) * own[j] for j in others[i]) for i in range(len(left))]
+    picks: list[int] = []
+    while len(picks) < min(budget, len(left)):
+        best = max({*range(len(left))} - {*picks}, key=lambda i: (scores[i], -i))
+        picks.append(best)
+        for j in others[best]:
+            scores[j] -= scores[best] * (1 if step.mode == "absolute" else float(near[best, j]))
+    return why | dict.fromkeys({*left} - {left[i] for i in picks}, "near a better pair, or a low score")
+
+
 def image_based(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     return lacking(step, rows, among, [step.embedding])  # the one cluster there is holds a reference
 
@@ -273,6 +300,8 @@ INTERPRETERS: dict[str, Callable[[Any, Sequence[Row], set[int]], Why]] = {
     "sample": sample,
     "tagged": tagged,
     "semdedup": semdedup,
+    "density": density,
+    "d2": d2,
     "image_based": image_based,
     "distinct": distinct,
     "clipcov": clipcov,

@@ -88,6 +88,18 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         seed=st.integers(0, 3),
         missing=missing,
     ),
+    "density": st.builds(
+        partial(sel.Density, embedding="i", clusters=1, keep="random"), n=st.integers(0, 9), missing=missing
+    ),
+    "d2": st.builds(
+        partial(sel.D2, embedding="i", clusters=1),
+        score=score,
+        fraction=fraction,
+        of=of,
+        k=st.integers(1, 3),
+        mode=st.sampled_from(["weighted", "absolute"]),
+        missing=missing,
+    ),
     "distinct": st.builds(
         partial(sel.Distinct, hash="h", colours=None, lightness=None), distance=st.integers(0, 2), missing=missing
     ),

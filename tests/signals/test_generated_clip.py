@@ -100,7 +100,7 @@ def test_where_a_first_sentence_ends(text: str, first: str) -> None:
 @pytest.fixture
 def subset(scored: Callable[..., Run], tmp_path: Path) -> Subset:
     """Rows 0, 1 and 3 carry their generated captions, 2 and 4 have none and keep the alt-text."""
-    step = {"score": "clip", "other": "generated_clip", "threshold": -1, "mix": 1, "missing": "drop"}
+    step = {"score": "clip", "other": "generated_clip", "threshold": -1, "mix": 1}
     found = tamis.select(scored(), {"name": "mine", "select": [{"any_of": [{"choose_caption": step}]}]})
     found.save(tmp_path / "mine.parquet")
     return Subset.load(tmp_path / "mine.parquet", found.run)

@@ -15,8 +15,8 @@ from tamis.errors import RecipeError, check_words, without_effect
 from tamis.ids import uniforms
 from tamis.math.order import round_half_up
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Selection, check_kind, verdict
-from tamis.selectors.steps import Missing, Of, check_numbers
+from tamis.selectors.outcome import Drops, Selection, check_kind
+from tamis.selectors.steps import Of, check_numbers
 from tamis.store.table import Table
 
 #: Numbers the draw among those of a uid.
@@ -27,6 +27,7 @@ _MIX = 35
 class ChooseCaption:
     """Keeps the alt-text where it matches the image, else the other caption if that does, else drops the pair.
 
+    A text without a score does not reach the threshold; rows without both scores are dropped and counted as missing.
     Generated captions bring back images whose alt-text is poor. They are plainer and less diverse than alt-texts, so
     good alt-texts stay. Exports, training and the bench use the chosen texts.
 
@@ -39,7 +40,6 @@ class ChooseCaption:
         of: with `quantile`: the share is of the whole pool, scored or not, or of the candidates.
         mix: probability of the other caption where both texts reach the threshold; drawn by uid.
         seed: another seed draws others.
-        missing: what to do with rows without both scores.
 
     Cost: one selection of the k-th largest score; 20 bytes per row of memory.
     Source: Nguyen et al. 2023, "Improving multimodal datasets with image captioning" (NeurIPS, arXiv 2307.10350),
@@ -55,7 +55,6 @@ class ChooseCaption:
     of: Of = "pool"
     mix: float = 0.0
     seed: int = 0
-    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         for name in ("quantile", "mix"):
@@ -100,8 +99,10 @@ class ChooseCaption:
             "alt_texts": int(np.count_nonzero(candidates & alt & ~chosen)),
             "other_captions": int(np.count_nonzero(chosen)),
         }
-        reason, what = "neither text reaches the threshold", f"{self.score} and {self.other}"
-        found = verdict(self, alt | reaches, missing, candidates, reason, facts=facts, what=what)
+        drops = Drops(candidates)
+        drops.drop(missing, f"no value for {self.score} and {self.other}", counted="missing")
+        drops.drop(alt | reaches, "neither text reaches the threshold", others=True)
+        found = drops.selection(facts=facts)
         return replace(found, caption=chosen.astype(np.uint8))
 
     def _cut(self, score: Float64s, candidates: Mask) -> float:
