@@ -31,12 +31,20 @@ def funnels(context: Context) -> Facts | None:
             "source": str(subset.recipe.get("source") or "").strip(),
             "changed": name["label"].startswith(f"{subset.name}, "),
             "lines": [_step(context, name["place"], step, each) for step, each in enumerate(subset.funnel, start=1)],
+            "shrinks": _shrinks(subset),
             "recipe": dict(subset.recipe),
             "captions": _diversity(context, subset),
         }
         for name, subset in zip(context.names, context.subsets, strict=True)
     ]
     return {"rows": context.rows, "funnels": found}
+
+
+def _shrinks(subset: Subset) -> Facts:
+    """Returns the number of `groups` that were tested, and those that the subset keeps too rarely, at most `STRIP`."""
+    groups = subset.audit()
+    shrunk = [one for one in groups if one.shrinks]
+    return {"groups": len(groups), "shrunk": len(shrunk), "first": [vars(one) for one in shrunk[:STRIP]]}
 
 
 def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> Facts:
