@@ -33,7 +33,7 @@ def test_a_recipe_is_scored_derived_and_selected_and_again_when_the_pool_grows(t
 
     assert tamis("score", "00002.tar", "--run", "run", "--signals", "caption_length", "--grow").code == 0
     stale = tamis("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet")
-    assert stale.code == 1
+    assert stale.code == 2
     assert "2 of 3 shards have it (00002 has not); repeat `tamis derive` first" in stale.err
     assert tamis("derive", "run", "--recipe", "votes.yaml").code == 0
     words = Run("run")["words"]
