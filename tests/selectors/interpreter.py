@@ -174,6 +174,8 @@ def sample(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
 
     def counts(level: float) -> dict[int, float]:
         if step.cap == "soft":
+            return {n: float(np.log1p(np.exp(logits[n] - level))) / step.alpha for n in judged}
+        if step.cap == "level":
             return {n: max(0.0, (logits[n] - level) / step.alpha) for n in judged}
         return {n: min(float(step.limit), float(np.exp(logits[n] - level))) for n in judged}
 
@@ -183,13 +185,13 @@ def sample(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
         low, high = (middle, high) if sum(counts(middle).values()) > copies else (low, middle)
     often = counts(high)
     drawn = sorted((n for n in judged if often[n] > 0), key=lambda n: (tie(rows[n], step.seed), values[n], n))
-    passed = start = reduce(xor, (tie(rows[n], step.seed) for n in drawn)) / 2**64
+    total, start = 0.0, reduce(xor, (tie(rows[n], step.seed) for n in drawn)) / 2**64
     for n in drawn:
-        before, passed = floor(passed), passed + often[n]
-        if floor(passed) == before:
+        before, total = floor(round(total, 6) + start), total + often[n]
+        if floor(round(total, 6) + start) == before:
             why[n] = "not drawn"
     why |= {n: "not drawn" for n in judged if not often[n]}
-    assert abs(passed - start - copies) < 1e-6
+    assert abs(total - copies) < 1e-6
     return why
 
 

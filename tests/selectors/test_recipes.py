@@ -70,7 +70,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
     "random_fraction": st.builds(sel.RandomFraction, fraction=fraction, seed=st.integers(0, 3), of=of),
     "sample": st.builds(
         lambda rule, many, **more: sel.Sample(**rule, **many, **more),
-        st.sampled_from([{}, {"alpha": 0.4}, {"cap": "hard", "limit": 200}]),
+        st.sampled_from([{}, {"alpha": 0.4}, {"cap": "level", "alpha": 0.4}, {"cap": "hard", "limit": 200}]),
         st.one_of(st.builds(dict, n=st.integers(1, 40)), st.builds(dict, fraction=fraction.filter(bool), of=of)),
         score=st.sampled_from("ab"),
         seed=st.integers(0, 3),
