@@ -50,6 +50,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
         RunError: the run lacks a column, or shards.
     """
+    from tamis.selectors.choose_caption import captions_from
     from tamis.selectors.outcome import run_steps
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
@@ -59,6 +60,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
     columns = columns_read(chosen, opened)
+    text = captions_from(chosen.steps)
     outcome = run_steps(opened.table(columns), chosen.steps)
     _warn_of_english_only(chosen, opened, columns, outcome)
     return Subset(
@@ -69,6 +71,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
         times=outcome.times,
         caption=outcome.caption,
+        captions_from=columns.get(text, text),
         partial=partial_facts(opened),
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
     )
