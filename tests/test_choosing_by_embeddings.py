@@ -85,6 +85,21 @@ def test_copies_are_found_by_embedding_and_by_hash(scored: Run) -> None:
     assert by_embedding.keep[same].sum() == 1
 
 
+def test_crowded_regions_are_thinned_out_after_copies(scored: Run) -> None:
+    semdedup = {"semdedup": {"epsilon": 1e-5, "clusters": 1, "missing": "drop"}}
+    thin = [
+        {"density": {"fraction": 0.5, "of": "pool", "clusters": 1}},
+        {"d2": {"score": "clip", "n": 5, "clusters": 1}},
+    ]
+    subset = tamis.select(scored, {"select": [semdedup, *thin]})
+    assert [line["kept"] for line in subset.funnel][1:] == [12, 5]
+    for name in ("density", "d2"):
+        settings = f"select.{name}.clusters=1"
+        assert len(tamis.select(scored, name, settings=[settings])) == round(
+            0.277 * 23 if name == "density" else 0.3 * 23
+        )
+
+
 def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
     pytest.importorskip("faiss")
     done = tamis.cluster(scored, clusters=4)

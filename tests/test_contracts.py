@@ -34,13 +34,16 @@ from tamis.models.nucleus import Sampling
 from tamis.models.server import Server
 from tamis.models.text_to_image import Drawing
 from tamis.selectors import (
+    D2,
     SELECTORS,
     AllOf,
     AnyOf,
     AtLeast,
     AtMost,
+    Balance,
     Between,
     ClipCov,
+    Density,
     Distinct,
     Equals,
     ImageBased,
@@ -159,6 +162,10 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         Sample(score="a", n=40, missing="drop"),
         Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
     ],
+    "balance": [
+        Balance(t=2, entries="w", missing="drop"),
+        Balance(tail=0.4, entries="tagged", per="w", of="pool", seed=3, missing="drop"),
+    ],
     "clipcov": [
         ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),
         ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
@@ -168,6 +175,14 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     "semdedup": [
         SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),
         SemDeDup(fraction=0.5, embedding="t", clusters=1, keep="random", missing="drop"),
+    ],
+    "density": [
+        Density(n=7, embedding="i", clusters=1, missing="drop"),
+        Density(fraction=0.4, of="pool", embedding="t", clusters=1, keep="random", missing="drop"),
+    ],
+    "d2": [
+        D2(score="a", fraction=0.4, embedding="i", clusters=1, k=3, missing="drop"),
+        D2(score="a + b", n=6, embedding="t", clusters=1, mode="absolute", missing="drop"),
     ],
     "image_based": [ImageBased(reference=str(REFERENCE), embedding="i", clusters=1, missing="drop")],
     "distinct": [

@@ -132,7 +132,7 @@ def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[s
 
 def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
     """Raises RecipeError if a recipe's steps read what it does not score, the pool does not bring and the run lacks."""
-    known = {*INDEX_NUMBERS, *INDEX_WORDS, *(recipe.pool.fields if recipe.pool else ())}
+    known = {*INDEX_NUMBERS, *INDEX_WORDS, "caption", *(recipe.pool.fields if recipe.pool else ())}
     if run is not None and ((folder := location(run)) / "run.json").is_file():
         opened = Run(folder)
         known |= {*opened.columns, *opened.vectors}

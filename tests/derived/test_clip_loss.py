@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Tamis
-from factories import write_run
+from factories import write_pool, write_run
 from scipy.special import logsumexp
 
 import tamis
@@ -20,6 +20,7 @@ from tamis.derived.norm_sim import NormSim
 from tamis.errors import RecipeError, RunError
 from tamis.ids import scramble
 from tamis.math.similarity import unit_rows
+from tamis.models.clip import temperature_of
 from tamis.selectors import NormSimD
 from tamis.store import Run
 from tamis.store.checked import write_array
@@ -77,9 +78,9 @@ def slow_clip_loss(images: Array, texts: Array, signal: ClipLoss) -> Array:
         uids = np.zeros(len(images), np.uint64), np.arange(len(images), dtype=np.uint64)
         order = np.argsort(scramble(*uids, signal.seed + (repeat << 32)))
         for batch in np.array_split(order, math.ceil(len(order) / signal.batch)):
-            logits = images[batch].astype(float) @ texts[batch].astype(float).T / signal.temperature
-            norms = (logsumexp(logits, 1) + logsumexp(logits, 0)) * signal.temperature / 2
-            total[batch] += np.diag(logits) * signal.temperature - norms
+            logits = images[batch].astype(float) @ texts[batch].astype(float).T / 0.01
+            norms = (logsumexp(logits, 1) + logsumexp(logits, 0)) * 0.01 / 2
+            total[batch] += np.diag(logits) * 0.01 - norms
     return total / signal.repeats
 
 
@@ -256,3 +257,15 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     again = tamis.derive(run, [{"clip_loss": {"batch": 16, "repeats": 2}}])
     np.testing.assert_array_equal(again["clip_loss"], whole)
     assert done == 7  # two partitions of three batches, and the one that died
+
+
+def test_the_temperature_is_the_checkpoints(tmp_path: Path, clip_model: str) -> None:
+    pool = write_pool(tmp_path / "pool", shards=1, rows=9)
+    recipe = {"signals": [{"clip": {"model": clip_model}}, "clip_loss"], "keep": ["embeddings"]}
+    run = tamis.score(pool, run=tmp_path / "run", recipe=recipe, quiet=True, device="cpu")
+    again = tamis.derive(run, [{"clip_loss": {"temperature": temperature_of(clip_model), "label": "same"}}])
+    assert temperature_of(clip_model) == pytest.approx(math.exp(-2.6592), rel=1e-3)
+    np.testing.assert_array_equal(again["clip_loss.clip_loss"], again["same.clip_loss"])
+    recorded = (run.path / "recipe.yaml").read_text()
+    assert "clip_loss" in recorded
+    assert tamis.score(pool, run=run.path, recipe=run.path / "recipe.yaml", quiet=True)["clip_loss"].size == 9

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 from tamis.arrays import Float64s
 from tamis.ids import scramble
-from tamis.math.sampling import hard_cap, soft_cap, whole_copies
+from tamis.math.sampling import Cap, average_copies, whole_copies
+
+CAPS: tuple[Cap, ...] = ("soft", "level", "hard")
 
 finite = st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=30)
 
@@ -18,23 +22,32 @@ def order(rows: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.u
     return scramble(np.zeros(rows, np.uint64), np.arange(rows, dtype=np.uint64), seed)
 
 
-def test_soft_cap_by_hand() -> None:
+def test_the_level_by_hand() -> None:
     """Five copies at alpha .5: (3 - .25)/.5 = 5.5 for the first row alone, so the level is (3 + 2 - 2.5) / 2 = 1.25."""
-    counts, level = soft_cap(np.array([2.0, 3.0, 1.0, -4.0]), 5, 0.5)
-    assert level == 1.25
+    counts = average_copies(np.array([2.0, 3.0, 1.0, -4.0]), 5, cap="level", alpha=0.5).round(9)
     assert counts.tolist() == [1.5, 3.5, 0, 0]
     low, high = np.array([1, 2, 3, 4], np.uint64), np.array([1, 2, 3, 1 << 63], np.uint64)  # starts at 0 and at .5
     assert whole_copies(counts, 5, low).tolist() == [1, 4, 0, 0]  # the sum of the fractions is .5, 1, 1, 1
     assert whole_copies(counts, 5, high).tolist() == [2, 3, 0, 0]
 
 
+def test_soft_cap_by_hand() -> None:
+    """At the level 0 and alpha .5, scores log(3), 0, log(1/3) have 2 log(4), 2 log(2) and 2 log(4/3) copies."""
+    weights = np.array([4, 2, 4 / 3])
+    scale = 6 / (2 * np.log(weights).sum())  # so that the sum is 6
+    counts = average_copies(np.log(weights - 1), 6, cap="soft", alpha=0.5 / scale)
+    assert counts.tolist() == pytest.approx(2 * scale * np.log(weights))
+
+
 def test_hard_cap_by_hand() -> None:
     """Weights 6, 2, 1, 1 and 5 copies: the first row is at its limit of 2, the others share 3 as 2:1:1."""
     weights = np.array([1.0, 6.0, 1.0, 2.0])
-    assert hard_cap(np.log(weights), 5, 2).tolist() == pytest.approx([0.75, 2, 0.75, 1.5])
-    assert hard_cap(np.log(weights), 5, 9).tolist() == pytest.approx([0.5, 3, 0.5, 1])
-    assert hard_cap(np.log(weights), 8, 2).tolist() == [2, 2, 2, 2]
-    assert hard_cap(np.array([0.0, -2000.0]), 3, 2).tolist() == pytest.approx([2, 1])  # exp(-2000) is 0
+    assert average_copies(np.log(weights), 5, cap="hard", limit=2).tolist() == pytest.approx([0.75, 2, 0.75, 1.5])
+    assert average_copies(np.log(weights), 5, cap="hard", limit=9).tolist() == pytest.approx([0.5, 3, 0.5, 1])
+    assert average_copies(np.log(weights), 8, cap="hard", limit=2).tolist() == [2, 2, 2, 2]
+    assert average_copies(np.array([0.0, -2000.0]), 3, cap="hard", limit=2).tolist() == pytest.approx(
+        [2, 1]
+    )  # exp(-2000) is 0
 
 
 @given(finite, st.integers(1, 300), st.floats(0.01, 3))
@@ -43,7 +56,8 @@ def test_copies_add_up_exactly_and_differ_from_the_rule_by_less_than_one(
 ) -> None:
     z = np.array(scores, np.float64)
     limit = -(-copies // z.size) + 3
-    for counts in (soft_cap(z, copies, alpha)[0], hard_cap(z, copies, limit)):
+    for cap in CAPS:
+        counts = average_copies(z, copies, cap=cap, alpha=alpha, limit=limit)
         assert counts.sum() == pytest.approx(copies, rel=1e-9)
         times = whole_copies(counts, copies, order(z.size))
         assert times.sum() == copies
@@ -75,26 +89,25 @@ def published_hard(z: Float64s, copies: int, limit: int, rng: np.random.Generato
     return times
 
 
-def test_soft_cap_agrees_with_the_published_loop() -> None:
+def test_soft_cap_is_the_average_of_the_published_loop() -> None:
     rng = np.random.default_rng(0)
-    z = rng.normal(0, 2.5, 400)
-    loops = np.mean([published_soft(z, 4_000, 0.15, 20, rng) for _ in range(20)], axis=0)
-    ours, _ = soft_cap(z, 4_000, 0.15)
-    assert np.corrcoef(loops, ours)[0, 1] > 0.995
-    # The loop draws from a softmax, so it spreads around the level by about one unit of score: 1 / alpha copies.
-    assert np.abs(loops - ours).max() < 1 / 0.15
-    well_above = ours > 3 / 0.15
-    assert well_above.sum() > 20
-    assert (loops[well_above] - ours[well_above]).std() < 1.0
+    z = rng.normal(0, 2.5, 1000)
+    loops = np.mean([published_soft(z, 1000, 0.15, 5, rng) for _ in range(30)], axis=0)
+    ours = average_copies(z, 1000, cap="soft")
+    edges = np.quantile(z, [0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
+    for low, high in itertools.pairwise(edges):
+        some = (z >= low) & (z < high)
+        assert loops[some].mean() == pytest.approx(ours[some].mean(), rel=0.06, abs=0.004), (low, high)
+    sharp = average_copies(z, 1000, cap="level")
+    assert loops[sharp == 0].sum() > 0.2 * 1000  # what "level" leaves out
 
 
-def test_hard_cap_agrees_with_the_published_draws() -> None:
+def test_hard_cap_is_nearly_the_average_of_the_published_draws() -> None:
     rng = np.random.default_rng(1)
     z = rng.normal(0, 1.0, 60)
     loops = np.mean([published_hard(z, 300, 15, rng) for _ in range(60)], axis=0)
-    ours = hard_cap(z, 300, 15)
-    apart = np.abs(loops - ours)
-    assert apart.max() < 2.0  # near the limit the draws of a row are cut off and the others get them
+    ours = average_copies(z, 300, cap="hard")
+    assert np.abs(loops - ours).max() < 2.0  # near the limit the draws of a row are cut off and the others get them
     assert np.corrcoef(loops, ours)[0, 1] > 0.995
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from tamis import selectors as sel
 from tamis.ids import scramble
+from tamis.math.similarity import cosines, unit_rows
 from tamis.store.table import Table
 
 NAN = float("nan")
@@ -173,6 +174,8 @@ def sample(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
 
     def counts(level: float) -> dict[int, float]:
         if step.cap == "soft":
+            return {n: float(np.log1p(np.exp(logits[n] - level))) / step.alpha for n in judged}
+        if step.cap == "level":
             return {n: max(0.0, (logits[n] - level) / step.alpha) for n in judged}
         return {n: min(float(step.limit), float(np.exp(logits[n] - level))) for n in judged}
 
@@ -182,13 +185,13 @@ def sample(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
         low, high = (middle, high) if sum(counts(middle).values()) > copies else (low, middle)
     often = counts(high)
     drawn = sorted((n for n in judged if often[n] > 0), key=lambda n: (tie(rows[n], step.seed), values[n], n))
-    passed = start = reduce(xor, (tie(rows[n], step.seed) for n in drawn)) / 2**64
+    total, start = 0.0, reduce(xor, (tie(rows[n], step.seed) for n in drawn)) / 2**64
     for n in drawn:
-        before, passed = floor(passed), passed + often[n]
-        if floor(passed) == before:
+        before, total = floor(round(total, 6) + start), total + often[n]
+        if floor(round(total, 6) + start) == before:
             why[n] = "not drawn"
     why |= {n: "not drawn" for n in judged if not often[n]}
-    assert abs(passed - start - copies) < 1e-6
+    assert abs(total - copies) < 1e-6
     return why
 
 
@@ -224,6 +227,32 @@ def distinct(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
         return (int(one, 16) ^ int(other, 16)).bit_count() <= step.distance
 
     return one_of_each(step, rows, among, step.hash, near, among_kept=True)
+
+
+def density(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """Of one cluster the first n by scrambled uid stay."""
+    why = lacking(step, rows, among, [step.embedding])
+    ranked = sorted(among - set(why), key=lambda n: (tie(rows[n], step.seed), n))
+    return why | dict.fromkeys(ranked[step.n :], "above the quota of its cluster")
+
+
+def d2(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """D2 by a loop: every pick is the largest score of all rows. The cosines alone are the step's own, rounded."""
+    why = lacking(step, rows, among, [step.score, step.embedding])
+    left = sorted(among - set(why), key=lambda n: (tie(rows[n], step.seed), n))
+    budget = half_up(step.fraction, len(rows) if step.of == "pool" else len(among))
+    unit = unit_rows(np.array([rows[n][step.embedding] for n in left]).reshape(-1, 3))
+    distance = np.maximum(2 - 2 * cosines(unit, unit), 0)
+    near, own = np.exp(-distance), [max(SCORES[step.score](rows)[n], 1e-7) for n in left]
+    others = [sorted({*range(len(left))} - {i}, key=lambda j: (distance[i, j], j))[: step.k] for i in range(len(left))]
+    scores = [own[i] + sum(float(near[i, j]) * own[j] for j in others[i]) for i in range(len(left))]
+    picks: list[int] = []
+    while len(picks) < min(budget, len(left)):
+        best = max({*range(len(left))} - {*picks}, key=lambda i: (scores[i], -i))
+        picks.append(best)
+        for j in others[best]:
+            scores[j] -= scores[best] * (1 if step.mode == "absolute" else float(near[best, j]))
+    return why | dict.fromkeys({*left} - {left[i] for i in picks}, "near a better pair, or a low score")
 
 
 def image_based(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
@@ -273,6 +302,8 @@ INTERPRETERS: dict[str, Callable[[Any, Sequence[Row], set[int]], Why]] = {
     "sample": sample,
     "tagged": tagged,
     "semdedup": semdedup,
+    "density": density,
+    "d2": d2,
     "image_based": image_based,
     "distinct": distinct,
     "clipcov": clipcov,

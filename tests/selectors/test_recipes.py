@@ -70,7 +70,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
     "random_fraction": st.builds(sel.RandomFraction, fraction=fraction, seed=st.integers(0, 3), of=of),
     "sample": st.builds(
         lambda rule, many, **more: sel.Sample(**rule, **many, **more),
-        st.sampled_from([{}, {"alpha": 0.4}, {"cap": "hard", "limit": 200}]),
+        st.sampled_from([{}, {"alpha": 0.4}, {"cap": "level", "alpha": 0.4}, {"cap": "hard", "limit": 200}]),
         st.one_of(st.builds(dict, n=st.integers(1, 40)), st.builds(dict, fraction=fraction.filter(bool), of=of)),
         score=st.sampled_from("ab"),
         seed=st.integers(0, 3),
@@ -86,6 +86,18 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         partial(sel.SemDeDup, embedding="i", clusters=1, keep="random"),
         epsilon=st.sampled_from([0.01, 0.3]),
         seed=st.integers(0, 3),
+        missing=missing,
+    ),
+    "density": st.builds(
+        partial(sel.Density, embedding="i", clusters=1, keep="random"), n=st.integers(0, 9), missing=missing
+    ),
+    "d2": st.builds(
+        partial(sel.D2, embedding="i", clusters=1),
+        score=score,
+        fraction=fraction,
+        of=of,
+        k=st.integers(1, 3),
+        mode=st.sampled_from(["weighted", "absolute"]),
         missing=missing,
     ),
     "distinct": st.builds(

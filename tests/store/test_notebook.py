@@ -83,6 +83,12 @@ def test_rows_that_are_kept_several_times_stay_so(run: tamis.Run) -> None:
     many, none = Subset(run=run, keep=times > 0, times=times), tamis.select(run, "no-filter")
     assert (many & none).times.tolist()[:4] == [1, 1, 1, 1]  # type: ignore[union-attr]
     assert (many | none).times.tolist()[:5] == [1, 2, 3, 1, 1]  # type: ignore[union-attr]
+    assert [line.get("times") for both in (many & none, many | none) for line in both.funnel] == [4, len(run) + 3]
+    assert f"{len(run)} rows {len(run) + 3} times" in (many | none)._repr_html_()
+    assert "4 of 21 pairs, 7 with repeats" in repr(many)
+    lines = repr(many.show(rows=[0, 1, 5])).splitlines()[1:]
+    assert ["kept" in line for line in lines] == [False, True, False]
+    assert "kept 2 times" in lines[1]
     assert len(many - none) == 0
     assert (many - none).verdict.problem != ""
 

@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "cluster": choosing.cluster,
     "map": choosing.lay_out,
     "export": choosing.export,
+    "audit": choosing.audit,
     "report": choosing.report,
     "look": looking.look,
     "explore": looking.explore,

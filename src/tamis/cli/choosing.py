@@ -1,4 +1,4 @@
-"""Commands that read scores and run no model: select, cluster, map, export, report."""
+"""Commands that read scores and run no model: select, cluster, map, export, audit, report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tamis.cli import options
-from tamis.cli.printing import partly, print_funnel, print_json, say
+from tamis.cli.printing import partly, print_funnel, print_json, print_table, say
 from tamis.errors import StopError
 
 #: Format of an export without `--to`, by the ending of its path.
@@ -19,6 +19,10 @@ _FORMAT = Option(
     "ending of OUT: .npy, .parquet, .txt (keys), none (webdataset).",
     autocompletion=options.completing("exports"),
 )
+
+
+#: Number of groups that `tamis audit` prints.
+_MOST_GROUPS = 40
 
 
 def select(
@@ -137,6 +141,38 @@ def export(
         say(sentence)
     written = tamis.export(chosen, to, out, overwrite=overwrite, **format_settings)
     say(f"wrote {written:,} pairs to {out}")
+
+
+def audit(
+    run: options.RunPath,
+    subset: Annotated[Path, Argument(metavar="SUBSET", help="A subset file, or the name of one in the run folder.")],
+    by: Annotated[
+        list[str] | None, Option(help="Columns, with commas. Default: fields, languages, classes, script, cluster.")
+    ] = None,
+    partial: options.Partial = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare which groups of pairs (languages, domains, classes) a subset keeps, and name those that shrink.
+
+    Example: tamis audit runs/mine basic.parquet --by top_language
+    """
+    from dataclasses import asdict
+
+    from tamis.store import open_run
+    from tamis.store.audit import LEAST, RATE, SHRUNK
+    from tamis.store.subset import Subset
+
+    groups = Subset.load(subset, open_run(run, partial=partial)).audit(options.split(by))
+    if as_json:
+        print_json([{**asdict(one), "shrinks": one.shrinks} for one in groups])
+        return
+    print_table([one.cells() for one in groups[:_MOST_GROUPS]])
+    shrunk = sum(one.shrinks for one in groups)
+    say(
+        f"{shrunk:,} of {len(groups):,} groups of at least {LEAST} pairs shrink: below {SHRUNK} of their share of the "
+        f"pool, at a rate of false discoveries of {RATE:.0%}"
+        + (f"; the first {_MOST_GROUPS} are shown, --json has all" if len(groups) > _MOST_GROUPS else "")
+    )
 
 
 def report(

@@ -62,6 +62,8 @@ class Derived(ABC):
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
         """Returns {column: (rows,) float32, NaN for rows without a value; or words, None}; other names: side files.
 
+        Words are a list, or a chunked Arrow array.
+
         The values depend on uids, columns and settings only, never on row order or blocks.
 
         Raises:
@@ -79,8 +81,12 @@ DERIVED = Register(
     "tamis.derived",
     {
         "clip_loss": "clip_loss:ClipLoss",
+        "concept_weight": "concepts:ConceptWeight",
+        "entries": "entries:Entries",
         "mix": "mix:Mix",
         "norm_sim": "norm_sim:NormSim",
+        "scores_from": "scores_from:ScoresFrom",
+        "vote": "vote:Vote",
     },
     _wrong,
 )

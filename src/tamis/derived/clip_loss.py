@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ from tamis.selectors.clusters import GATHER, by_uid, embedded, gathered
 from tamis.selectors.outcome import check_kind
 from tamis.store.table import Table
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClipLoss(Derived):
@@ -30,8 +33,9 @@ class ClipLoss(Derived):
 
     Attributes:
         image, text: columns of stored embeddings, by one model.
-        temperature: the model's, 1 / exp(logit_scale): 0.01 for OpenAI's CLIP, 0.07 for DFN-P. Scores of different
-            temperatures or batches cannot be compared.
+        temperature: what the model divides cosines by, exp(-logit_scale); None: that of the checkpoint, which the run
+            notes with its embeddings, else 0.01 as for OpenAI's CLIP. Scores of different temperatures or batches
+            cannot be compared.
         batch: most pairs in a batch. All batches have the same number of pairs, give or take one.
         repeats: partitions into batches.
         seed: another seed draws other partitions. A partition depends on seed and uids only.
@@ -54,14 +58,14 @@ class ClipLoss(Derived):
     )
     image: str = "image_embedding"
     text: str = "text_embedding"
-    temperature: float = 0.01
+    temperature: float | None = None
     batch: int = 32_768
     repeats: int = 10
     seed: int = 0
 
     def __post_init__(self) -> None:
         at_least_one(batch=self.batch, repeats=self.repeats)
-        if not 0 < self.temperature < np.inf:
+        if self.temperature is not None and not 0 < self.temperature < np.inf:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
 
     @property
@@ -71,6 +75,9 @@ class ClipLoss(Derived):
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
         for name in (self.image, self.text):
             check_kind(self.name, table, name, "vector")
+        temperature = self.temperature or table.about(self.image).get("temperature")
+        if temperature is None:
+            log.warning("clip_loss: the run does not know its model's temperature; 0.01 is taken, as for OpenAI's CLIP")
         there = embedded(table, self.image) & embedded(table, self.text)
         sums = np.zeros((3, len(table)))
         for repeat in range(self.repeats):
@@ -79,11 +86,12 @@ class ClipLoss(Derived):
             several = max(GATHER // len(batches[0]), 1) if order.size else 1
             for first in range(0, len(batches), several):
                 some = batches[first : first + several]
-                sums[:, np.concatenate(some)] += saved(f"repeat-{repeat}-{first}", partial(self._of, table, some))
+                make = partial(self._of, table, some, temperature or 0.01)
+                sums[:, np.concatenate(some)] += saved(f"repeat-{repeat}-{first}", make)
         values = np.where(there, sums / self.repeats, np.nan).astype(np.float32)
         return {column.name: one for column, one in zip(self.columns, values, strict=True)}
 
-    def _of(self, table: Table, batches: Sequence[Rows]) -> Float32s:
+    def _of(self, table: Table, batches: Sequence[Rows], temperature: float) -> Float32s:
         """Returns the three columns of some batches, one after another: (3, rows)."""
         rows, starts = np.concatenate(batches), np.cumsum([0, *map(len, batches)])
         out = np.empty((3, rows.size), np.float32)
@@ -95,7 +103,7 @@ class ClipLoss(Derived):
                         f"clip_loss: {self.image!r} has {images.shape[1]} dimensions and {self.text!r} "
                         f"{texts.shape[1]}: they must come from one model"
                     )
-                of_images, of_texts = contrastive_norms(images, texts, self.temperature)
+                of_images, of_texts = contrastive_norms(images, texts, temperature)
                 cosine = np.einsum("nd,nd->n", images, texts, dtype=np.float64)
                 out[:, place] = cosine - (of_images + of_texts) / 2, of_images, of_texts
         return out

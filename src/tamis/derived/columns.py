@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis import __version__
@@ -107,7 +108,7 @@ def add_columns(
     if made is None:
         return Run(run.path, partial=run.partial), label
     for shard, place in run.row_ranges.items():
-        values = {column: numbers[place] for column, numbers in made[0].items()}
+        values = {column: _block(numbers, place) for column, numbers in made[0].items()}
         first = values[columns[0].name]
         empty = np.isnan(first) if isinstance(first, np.ndarray) else np.array([one is None for one in first], bool)
         reasons = [lacking if lacks else None for lacks in empty.tolist()]
@@ -115,3 +116,7 @@ def add_columns(
             parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
     remove(scratch)
     return Run(run.path, partial=run.partial), label
+
+
+def _block(values: Any, place: slice) -> Any:
+    return values[place].to_pylist() if isinstance(values, pa.ChunkedArray) else values[place]

@@ -6,37 +6,39 @@ them, so that the sum is exact and the order of rows does not matter.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import numpy as np
-from scipy.optimize import brentq
 
 from tamis.arrays import U64, Float64s, Times
 
+Cap = Literal["soft", "level", "hard"]
 
-def soft_cap(scores: Float64s, copies: int, alpha: float) -> tuple[Float64s, float]:
-    """Returns counts max(0, (score - level) / alpha) that add up to `copies`, (n,), and the level.
 
-    Published as a loop: draw rows from the softmax of the scores without replacement, lower the drawn ones by alpha.
-    About one copy in 20 of the loop goes to rows just below the level, which get none here.
+def average_copies(scores: Float64s, copies: int, *, cap: Cap, alpha: float = 0.15, limit: int = 15) -> Float64s:
+    """Returns how often to keep each row on average, (n,), with the sum `copies`: the level is solved for.
+
+    Args:
+        scores: (n,) logits, n at least 1.
+        copies: at least 1; for "hard" at most n * limit.
+        cap: "soft": log(1 + exp(score - level)) / alpha, the average of FLYT's loop, which draws rows from the softmax
+            without replacement and lowers the drawn ones by alpha. Proof: a row drawn at the rate exp(score - alpha r)
+            after r draws has 1 + (exp(alpha) - 1) exp(score) t as the mean of exp(alpha r) at time t.
+            "level": max(0, score - level) / alpha, the same without draws of rows below the level.
+            "hard": min(limit, exp(score - level)), draws from the softmax with replacement up to a limit.
+        alpha, limit: of the rules.
     """
+    from scipy.optimize import brentq
 
-    def counts(level: float) -> Float64s:
-        return np.maximum(0.0, (scores - level) / alpha)
-
-    level = brentq(lambda level: counts(level).sum() - copies, scores.min() - 2 * copies * alpha, scores.max())
-    return counts(level), level
-
-
-def hard_cap(scores: Float64s, copies: int, limit: int) -> Float64s:
-    """Returns counts min(limit, exp(score - level)) that add up to `copies`, at most n * limit: (n,).
-
-    Published as draws from the softmax with replacement, where a row drops out after `limit` draws.
-    """
-
-    def counts(level: float) -> Float64s:
-        return np.minimum(np.exp(np.minimum(scores - level, 700.0)), limit)
-
-    ends = scores.min() - np.log(limit + 1), scores.max() + np.log(scores.size + 1)
-    return counts(brentq(lambda level: counts(level).sum() - copies, *ends))
+    rules: dict[Cap, Callable[[float], Float64s]] = {
+        "soft": lambda level: np.logaddexp(0.0, scores - level) / alpha,
+        "level": lambda level: np.maximum(0.0, scores - level) / alpha,
+        "hard": lambda level: np.minimum(np.exp(np.minimum(scores - level, 700.0)), limit),
+    }
+    low = scores.min() - 2 * alpha * copies / scores.size - np.log(limit + 1)  # too many copies
+    high = scores.max() + np.log((scores.size + 1) / min(alpha, 1.0))  # at most one
+    return rules[cap](brentq(lambda level: rules[cap](level).sum() - copies, low, high))
 
 
 def whole_copies(counts: Float64s, copies: int, order: U64) -> Times:

@@ -402,3 +402,41 @@ def _chance(above: Labels, right: Labels, wrong: Labels, k: int) -> Float64s:
         remaining = np.where(used, right + wrong - place, 1)
         missed *= np.where(used, np.maximum(wrong - place, 0) / remaining, 1.0)
     return 1 - missed
+
+
+def chance_of_share(kept: int, rows: int, all_kept: int, all_rows: int) -> float:
+    """Returns how probable it is that a random subset keeps a share of a group that is at least as unusual.
+
+    Two-sided: twice the smaller tail of the hypergeometric distribution, at most 1; exact down to about 1e-30.
+
+    Args:
+        kept, rows: rows of the group that are kept, and all of them.
+        all_kept, all_rows: the same of the pool, the group included.
+
+    Source: Fisher 1935, "The logic of inductive inference".
+    """
+    share = all_kept / all_rows
+    mean = rows * share
+    reach = 12 + 12 * math.sqrt(mean * (1 - share) * (all_rows - rows) / max(all_rows - 1, 1))
+    low = max(0, rows + all_kept - all_rows, math.floor(mean - reach))
+    high = min(rows, all_kept, math.ceil(mean + reach))
+    k = np.arange(low, high, dtype=np.float64)
+    # log P(k + 1) - log P(k): sums of these need no factorials of 10^8.
+    steps = np.log((rows - k) * (all_kept - k)) - np.log((k + 1) * (all_rows - all_kept - rows + k + 1))
+    logs = np.concatenate([[0.0], np.cumsum(steps)])
+    chances = np.exp(logs - logs.max())
+    place = min(max(kept, low), high) - low
+    tail = min(chances[: place + 1].sum(), chances[place:].sum())
+    return min(1.0, 2 * float(tail / chances.sum()))
+
+
+def false_discovery_rates(chances: Sequence[float]) -> Float64s:
+    """Returns for each p-value the lowest rate of false discoveries at which it counts as one: (n,), in [0, 1].
+
+    Source: Benjamini and Hochberg 1995, "Controlling the false discovery rate".
+    """
+    order = np.argsort(-np.asarray(chances, np.float64), kind="stable")  # the largest first
+    raw = np.asarray(chances, np.float64)[order] * len(order) / np.arange(len(order), 0, -1)
+    out = np.empty(len(order))
+    out[order] = np.minimum.accumulate(np.minimum(raw, 1))
+    return out

@@ -6,6 +6,7 @@ text tower never sees what follows the end token, so padding changes nothing); i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,17 @@ def kind_of(model: str) -> Kind:
     reason = f"{model} is a {kind!r} model; embeddings of images and captions take one of {', '.join(KINDS)}"
     matches = "; the signal itm takes BLIP's and BLIP-2's retrieval checkpoints"
     raise ModelError(reason + (matches if kind in ("blip", "blip-2") else ""))
+
+
+def temperature_of(model: ModelRef) -> float | None:
+    """Returns what a checkpoint divides cosines by, exp(-logit_scale); None if its safetensors hold no such number."""
+    from safetensors import safe_open
+
+    for file in sorted(resolve(model).path.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            if "logit_scale" in tensors.keys():  # noqa: SIM118  # it is no mapping
+                return math.exp(-float(tensors.get_tensor("logit_scale").item()))
+    return None
 
 
 class Clip:

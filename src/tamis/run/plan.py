@@ -192,6 +192,10 @@ class Plan:
             "tamis": __version__,
             "models": {reference: model_digest(reference) for reference in models},
         }
+        if node.stored_as == "embeddings" and models:
+            from tamis.models.clip import temperature_of
+
+            facts["temperature"] = temperature_of(models[0])
         if isinstance(node, Signal):
             facts["columns"] = [asdict(column) for column in node.columns]
         return facts

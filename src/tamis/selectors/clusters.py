@@ -197,7 +197,8 @@ def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Cluster
                 best = products.argmax(1)
                 label[place.start + rows] = best
                 length = np.sqrt(np.einsum("nd,nd->n", some, some))  # float16 rows are not quite of length 1
-                cosine[place.start + rows] = products[np.arange(rows.size), best] / length
+                # Not from `products`, whose last bit depends on the number of rows in the block.
+                cosine[place.start + rows] = np.einsum("nd,nd->n", some, centroids[best]) / length
 
     list(table.map([name], work))
     return Clusters(centroids, label, cosine)

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Floats
@@ -342,6 +343,8 @@ class Run:
         """
         if name in self.columns:
             return self.columns[name]
+        if name == "caption":
+            return "caption", None, Column(name="caption", unit="", better="neither", kind="word")
         if name in self.vectors:
             return self.vectors[name], None, Column(name=name, unit="", better="neither", kind="vector")
         several = [folder for folder in self.embeddings if folder.rpartition("-")[0] == name]
@@ -433,11 +436,13 @@ class Run:
             by_part.setdefault(path, {})[name] = inner, column
         for path, columns in by_part.items():
             self._prefetch(path, block)
-            part = parts.read_columns(
-                path, list(dict.fromkeys(inner for inner, _ in columns.values())), self.owner(shard)
-            )
+            inside = dict.fromkeys(inner for inner, _ in columns.values())
+            judged = ["caption_judged"] if path == self.index_path(shard) and "caption" in inside else []
+            part = parts.read_columns(path, [*inside, *judged], self.owner(shard))
             for name, (inner, column) in columns.items():
                 cells = part.column(inner)
+                if judged and inner == "caption":  # not those that are shown but not judged, such as blank ones
+                    cells = pc.if_else(part.column("caption_judged"), cells, None)
                 if cells.type == pa.uint64():  # image_xxh3: as float32, different images would be one
                     cells = cells.cast(pa.string())
                 cells = parts.of_kind(path, inner, cells, column.kind)

@@ -35,6 +35,7 @@ from tamis.store.targets import check_ending, check_target
 if TYPE_CHECKING:
     import pandas
 
+    from tamis.store.audit import Group
     from tamis.store.notebook import Shown
 
 FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
@@ -168,6 +169,21 @@ class Subset:
         from tamis.store.notebook import pairs_of
 
         return pairs_of(self, pairs, dropped=dropped, rows=rows, seed=seed, size=size)
+
+    def audit(self, by: Sequence[str] = ()) -> list[Group]:
+        """Returns for each group of pairs its share of the subset over its share of the pool; those that shrink first.
+
+        Groups have at least 20 pairs with one value of a column; pairs without a value do not count. A row that is kept
+        twice counts once.
+
+        Args:
+            by: columns of words or numbers. By default the pool's fields, languages, classes, `script` and `cluster`.
+
+        Source: Hong et al. 2024, "Who's in and who's out? A case study of multimodal CLIP-filtering in DataComp".
+        """
+        from tamis.store.audit import audit
+
+        return audit(self, by)
 
     def rows(self, span: slice = slice(None)) -> Rows:
         """Returns the numbers of the kept rows, ascending, each as often as it is kept.

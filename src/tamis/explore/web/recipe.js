@@ -30,7 +30,7 @@ export function shapeOf({ off, recipe }) {
 const starting = (entry) => ({ recipe: entry ? startOf(entry) : { name: "mine", select: [] }, off: [], reason: 0, sort: entry ? "cut" : "random", view: "grid" });
 
 // Recipes that may take minutes on a large run: they are counted only when chosen.
-const SLOW = /clipcov|semdedup|image_based/;
+const SLOW = /clipcov|semdedup|image_based|density|\bd2\b/;
 
 /** The recipes that fit the run, each with the share that it keeps: shown while the recipe has no step. */
 export async function fitting(place, facts) {

@@ -14,6 +14,7 @@ from tamis.reporting.formats import number
 from tamis.reporting.pairs import around, first_by
 from tamis.selectors.expression import parse
 from tamis.store.reasons import Cut
+from tamis.store.subset import Subset
 
 
 def funnels(context: Context) -> Facts | None:
@@ -27,11 +28,19 @@ def funnels(context: Context) -> Facts | None:
             "source": str(subset.recipe.get("source") or "").strip(),
             "changed": name["label"].startswith(f"{subset.name}, "),
             "lines": [_step(context, name["place"], step, each) for step, each in enumerate(subset.funnel, start=1)],
+            "shrinks": _shrinks(subset),
             "recipe": dict(subset.recipe),
         }
         for name, subset in zip(context.names, context.subsets, strict=True)
     ]
     return {"rows": context.rows, "funnels": found}
+
+
+def _shrinks(subset: Subset) -> Facts:
+    """Returns the number of `groups` that were tested, and those that the subset keeps too rarely, at most `STRIP`."""
+    groups = subset.audit()
+    shrunk = [one for one in groups if one.shrinks]
+    return {"groups": len(groups), "shrunk": len(shrunk), "first": [vars(one) for one in shrunk[:STRIP]]}
 
 
 def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> Facts:

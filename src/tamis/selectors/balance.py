@@ -1,0 +1,135 @@
+"""MetaCLIP's balance: fewer captions about what is frequent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tamis.arrays import Mask, Rows
+from tamis.errors import check_fraction, check_words
+from tamis.ids import uniforms
+from tamis.math.balance import Counts, effective_number, keep_chances, tail_limit, tail_share
+from tamis.selectors.outcome import Drops, Selection, check_kind, check_missing
+from tamis.selectors.steps import Missing, Of, group_codes
+from tamis.store.table import Table
+
+#: Points of the curve, and groups, in the facts.
+_POINTS, _GROUPS = 24, 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """Keeps captions about frequent entries less often: each entry draws about t of its captions.
+
+    A caption stays with the probability 1 - Π (1 - min(1, t / count)) over its entries, so captions with a rare entry
+    always stay, and captions without an entry are dropped. It is usually the last step.
+
+    Facts of the funnel: each group's t and tail, the effective number of entries and counts by rank, before and after.
+
+    Attributes:
+        t: captions that each entry draws; MetaCLIP: 20,000 for 400 million pairs, 170,000 for 2.5 billion.
+        tail: instead of t: the share of all matches that entries with fewer than t of them have. For small pools, and
+            with `per` for languages of different size: each group gets its own t.
+        entries: a column of entries separated by tabs, from the derived signal `entries`.
+        per: a column, such as `top_language`: entries are counted in each of its groups.
+        of: counts are over "survivors" or the whole "pool".
+        seed: another seed draws others.
+        missing: what to do with rows without a caption (or without a value of `per`).
+
+    Cost: `benchmarks/balance.py`. Memory: 20 bytes per match and 60 per row.
+    Source: Xu et al. 2024, MetaCLIP (arXiv 2309.16671); per language: Chuang et al. 2025, MetaCLIP 2
+        (arXiv 2507.22062).
+    """
+
+    name: ClassVar[str] = "balance"
+    t: float | None = None
+    tail: float | None = None
+    entries: str = "entries"
+    per: str | None = None
+    of: Of = "survivors"
+    seed: int = 0
+    missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        if (self.t is None) == (self.tail is None):
+            raise ValueError("balance needs t (captions per entry) or tail (share of rare entries), and not both")
+        if self.t is not None and not 1 <= self.t < np.inf:
+            raise ValueError(f"t must be at least 1, got {self.t:g}")
+        if self.tail is not None:
+            check_fraction(self.tail, "tail")
+        check_words(self)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({self.entries, *([self.per] if self.per else [])})
+
+    @property
+    def described(self) -> str:
+        limit = f"t {self.t:,g}" if self.t is not None else f"tail {100 * (self.tail or 0):g} %"
+        return f"balanced {self.entries} ({limit}{f' per {self.per}' if self.per else ''})"
+
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if entries are no words, or groups are embeddings."""
+        check_kind(self.name, table, self.entries, "word")
+        if self.per is not None:
+            check_kind(self.name, table, self.per, "word", "number")
+
+    def select(self, table: Table) -> Selection:
+        self.check_columns(table)
+        candidates, pool = table.candidates(), np.ones(len(table), bool)
+        group, groups = group_codes(table, self.per) if self.per else (np.zeros(len(table), np.int64), ["all"])
+        ids, lengths, missing, group_of = _matches(table, self.entries, group)
+        missing |= group < 0
+
+        def counts(rows: Mask) -> Counts:
+            return np.bincount(ids[np.repeat(rows & ~missing, lengths)], minlength=group_of.size)
+
+        before, drops = counts(pool if self.of == "pool" else candidates), Drops(candidates)
+        own = [before[group_of == number] for number in range(len(groups))]
+        t = np.array([self.t if self.t is not None else tail_limit(each, self.tail or 0.0) for each in own])
+        chance = np.minimum(1.0, t[group_of] / np.maximum(before, 1))
+        draws = uniforms(*table.uids(np.arange(len(table))), seed=self.seed, counters=[np.ones(len(table), np.uint64)])
+        keep = (draws < keep_chances(ids, lengths, chance)) & candidates & ~missing
+        what = f"{self.entries} and {self.per}" if self.per else self.entries
+        check_missing(self, missing & candidates, candidates, what)
+        drops.drop(missing, f"no value for {what}", counted="missing")
+        drops.drop(lengths > 0, "contains no entry", others=True)
+        drops.drop(keep, "its entries are frequent", others=True)
+        limits = [{"group": name, "t": limit, "tail": tail_share(each, limit), "matches": int(each.sum())}
+                  for name, limit, each in zip(map(str, groups), t.tolist(), own, strict=True)]  # fmt: skip
+        limits.sort(key=lambda each: (-int(each["matches"]), each["group"]))
+        return drops.selection(None, {**_curve(before, counts(keep)), "limits": limits[:_GROUPS]})
+
+
+def _curve(before: Counts, after: Counts) -> dict[str, Any]:
+    """Returns the number of entries, exp(entropy) of their counts, and [rank, count before, count after] of some."""
+    order = np.argsort(-before, kind="stable")[: np.count_nonzero(before)]
+    ranks = np.unique(np.geomspace(1, max(order.size, 1), _POINTS).astype(int))[: order.size]
+    points = [[int(rank), int(before[order[rank - 1]]), int(after[order[rank - 1]])] for rank in ranks]
+    effective = [round(effective_number(counts), 1) for counts in (before, after)]
+    return {"entries": int(order.size), "effective_entries": effective, "curve": points}
+
+
+def _matches(table: Table, column: str, group: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32], Mask, Rows]:
+    """Numbers the entries of each group.
+
+    Returns the numbers of all rows one after the other, how many each row has, (rows,), which rows have no value, and
+    the group of each number.
+    """
+    ids, lengths, missing = [np.zeros(0, np.int32)], np.zeros(len(table), np.int32), np.zeros(len(table), bool)
+    numbers: dict[tuple[int, str], int] = {}
+    for place, cells in table.map([column], lambda place, columns: (place, columns[column].cast(pa.string()))):
+        missing[place] = cells.is_null().to_numpy(zero_copy_only=False)
+        lists = pc.split_pattern(pc.if_else(pc.equal(cells, ""), None, cells), "\t")
+        lengths[place] = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+        coded = lists.flatten().dictionary_encode()
+        names, own = coded.dictionary.to_pylist(), np.repeat(np.maximum(group[place], 0), lengths[place])
+        keys, inside = np.unique(own * (len(names) + 1) + coded.indices.to_numpy(), return_inverse=True)
+        pairs = ((key // (len(names) + 1), names[key % (len(names) + 1)]) for key in keys.tolist())
+        ids.append(np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], np.int32)[inside])
+    return np.concatenate(ids), lengths, missing, np.array([number for number, _ in numbers], np.int64)

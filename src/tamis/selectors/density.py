@@ -1,0 +1,217 @@
+"""Steps that thin out crowded regions of the embeddings: quotas for clusters, and D2 pruning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from tamis.arrays import Float64s, Mask
+from tamis.errors import at_least_one, check_fraction, without_effect
+from tamis.ids import scramble
+from tamis.math.order import round_half_up
+from tamis.math.pruning import nearest_others, pick_apart, quotas
+from tamis.math.similarity import unit_rows
+from tamis.selectors.clusters import Clusters, ClusterStep, by_uid, gathered
+from tamis.selectors.expression import parse
+from tamis.selectors.outcome import Selection, check_missing, verdict
+from tamis.selectors.steps import Of, check_numbers
+from tamis.store.table import Table
+
+#: Other centres whose mean distance says how far a cluster stands apart (the published default).
+_NEAREST = 20
+#: Scores below count as this, as in the released code of D2: with negative ones a pick would raise its neighbours.
+_LOWEST = 1e-7
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Thinned(ClusterStep):
+    """Shared by the steps here: clusters, and a number of rows to keep."""
+
+    n: int | None = None
+    fraction: float | None = None
+    of: Of = "survivors"
+    clusters: int | None = None
+    embedding: str = "image_embedding"
+    seed: int = 0
+    missing: Literal["error", "drop"] = "error"
+
+    def __post_init__(self) -> None:
+        if (self.n is None) == (self.fraction is None):
+            raise ValueError(f"{self.name} needs n or fraction, got {'neither' if self.n is None else 'both'}")
+        if self.fraction is not None:
+            check_fraction(self.fraction)
+        if self.n is not None:
+            if self.n < 0:
+                raise ValueError(f"{self.name} needs n >= 0, got {self.n}")
+            without_effect(self, "of", because="n does not depend on the number of rows")
+        super().__post_init__()
+
+    @property
+    def _budget(self) -> str:
+        return f"{self.n:,} rows" if self.fraction is None else f"{100 * self.fraction:g} % of the {self.of}"
+
+    def _count(self, table: Table, most: int) -> int:
+        """Returns how many rows to keep, at most so many."""
+        of = len(table) if self.of == "pool" else int(np.count_nonzero(table.candidates()))
+        return min(self.n if self.n is not None else round_half_up(self.fraction or 0.0, of), most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Density(_Thinned):
+    """Keeps fewer rows of dense clusters that have near neighbours, more of wide clusters that stand apart.
+
+    Drop copies first (`semdedup`) and filter by quality: rows far from every centre may be noise.
+
+    Attributes:
+        n: how many rows to keep; or
+        fraction: the share to keep, in [0, 1].
+        of: with `fraction`: of the candidates, or of the whole pool.
+        clusters: how many; None: one per thousand rows. The paper: 100 for 12.8 million pairs, 500 for 280 million.
+        embedding: a column of stored embeddings. DINOv2's served the paper better than CLIP's.
+        tau: above 0; the smaller, the more the quotas differ (softmax of the complexities / tau).
+        balance: each cluster keeps at least this share of an equal split, in [0, 1].
+        keep: which rows of a cluster: "hard", the farthest from its centre (as in the paper), "easy", the nearest, or
+            "random".
+        seed: for the clusters, for "random" and for ties.
+        missing: what to do with rows without the embedding.
+
+    Cost: k-means, a sort, k^2 d multiplications for k clusters. Memory: 60 bytes per row.
+
+    Source: Abbas et al. 2024, "Effective pruning of web-scale datasets based on complexity of concept clusters"
+        (arXiv 2401.04578).
+    """
+
+    name: ClassVar[str] = "density"
+    tau: float = 0.5
+    balance: float = 0.5
+    keep: Literal["hard", "easy", "random"] = "hard"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau < np.inf:
+            raise ValueError(f"tau must be above 0, got {self.tau}")
+        check_fraction(self.balance, "balance")
+        super().__post_init__()
+
+    @property
+    def described(self) -> str:
+        return f"{self._budget} by the density of clusters of {self.embedding}"
+
+    def select(self, table: Table) -> Selection:
+        clusters, missing = self.cluster(table)
+        keep, facts = np.zeros(len(table), bool), dict[str, Any]()
+        if clusters is not None:
+            keep, facts = self._thin(table, clusters)
+        reason = "above the quota of its cluster"
+        return verdict(self, keep, missing, table.candidates(), reason, what=self.embedding, facts=facts)
+
+    def _thin(self, table: Table, clusters: Clusters) -> tuple[Mask, dict[str, Any]]:
+        """Returns which clustered rows stay, and the shares of their rows that clusters keep."""
+        rows = np.flatnonzero(clusters.label >= 0)
+        sign = {"hard": 1, "easy": -1, "random": 0}[self.keep]
+        # Cluster and cosine in one number, so that by_uid sorts by both before it sorts by uid.
+        place = np.round((sign * clusters.cosine[rows].astype(np.float64) + 2) * 2**29).astype(np.int64)
+        place += clusters.label[rows].astype(np.int64) << 32
+        order = by_uid(table, rows, groups=place, seed=self.seed)
+        held, starts, sizes = np.unique(clusters.label[order], return_index=True, return_counts=True)
+        distance = 1 - clusters.cosine[order].astype(np.float64)
+        complexity = np.add.reduceat(distance, starts) / sizes
+        if held.size > 1:
+            _, near = nearest_others(clusters.centroids[held], min(_NEAREST, held.size - 1))
+            complexity *= 1 - near.mean(1, dtype=np.float64)
+        shares = np.exp((complexity - complexity.max()) / self.tau)
+        quota = quotas(shares / shares.sum(), sizes, self._count(table, rows.size), self.balance)
+        keep = np.zeros(len(table), bool)
+        keep[order[np.arange(order.size) - np.repeat(starts, sizes) < np.repeat(quota, sizes)]] = True
+        ends = np.quantile(quota / sizes, [0, 0.5, 1]).round(4).tolist()
+        return keep, {"clusters": held.size, "kept_share_of_clusters": ends}  # lowest, median, highest
+
+
+@dataclass(frozen=True, kw_only=True)
+class D2(_Thinned):
+    """Keeps rows of high score that are not near each other: D2 pruning, for difficulty (or quality) and diversity.
+
+    Every row's score first grows by those of its nearest neighbours, so rows that stand for many come first. Then the
+    row of highest score is taken, its neighbours' scores fall, and so on.
+
+    Attributes:
+        score: an expression; higher is kept. Scores below 1e-7 count as 1e-7.
+        n, fraction, of: how many rows to keep, as in `density`.
+        k: neighbours of a row, at least 1.
+        gamma: how fast the effect of a taken row falls with the squared distance; 0 or more.
+        mode: "weighted": neighbours lose exp(-gamma distance) * the taken row's score; "absolute": the whole score.
+        clusters: neighbours are looked for within clusters; None: one per thousand rows. Fewer find nearer neighbours
+            and take longer; 1 compares all with all.
+        embedding: a column of stored embeddings.
+        seed: for the clusters and for ties.
+        missing: what to do with rows without the score or the embedding.
+
+    Cost: k-means, n_k^2 d multiplications for a cluster of n_k rows, some microseconds per row kept and neighbour.
+        Memory: 60 bytes per row and 8 per neighbour.
+
+    Source: Maharana et al. 2024, "D2 pruning: message passing for balancing diversity and difficulty in data pruning"
+        (arXiv 2310.07931). The released code for DataComp searches one of 100 clusters, by compressed vectors.
+    """
+
+    name: ClassVar[str] = "d2"
+    score: str
+    k: int = 1
+    gamma: float = 1.0
+    mode: Literal["weighted", "absolute"] = "weighted"
+
+    def __post_init__(self) -> None:
+        at_least_one(k=self.k)
+        if not 0 <= self.gamma < np.inf:
+            raise ValueError(f"gamma must be 0 or more, got {self.gamma}")
+        super().__post_init__()
+        if self.mode == "absolute":
+            without_effect(self, "gamma", because="mode: absolute does not read it")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return super().reads | parse(self.score).columns
+
+    @property
+    def described(self) -> str:
+        return f"D2: {self._budget} by {self.score}, apart by {self.embedding}"
+
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if the score reads anything but numbers, or the column holds no embeddings."""
+        super().check_columns(table)
+        check_numbers(self.name, table, self.score)
+
+    def select(self, table: Table) -> Selection:
+        self.check_columns(table)
+        candidates, score = table.candidates(), parse(self.score).values(table)
+        missing = np.isnan(score) & candidates
+        check_missing(self, missing, candidates, self.score)
+        clusters, without = self.cluster(table.among(candidates & ~missing))
+        keep, facts = np.zeros(len(table), bool), dict[str, Any]()
+        if clusters is not None:
+            keep, facts = self._pick(table, clusters, score)
+        what = f"{self.score} and {self.embedding}"
+        return verdict(
+            self, keep, missing | without, candidates, "near a better pair, or a low score", what=what, facts=facts
+        )
+
+    def _pick(self, table: Table, clusters: Clusters, score: Float64s) -> tuple[Mask, dict[str, Any]]:
+        """Returns which clustered rows stay, and how many clusters there are."""
+        rows = np.flatnonzero(clusters.label >= 0)
+        order = by_uid(table, rows, groups=clusters.label[rows], seed=self.seed)
+        starts = np.searchsorted(clusters.label[order], np.arange(len(clusters.centroids) + 1)).astype(np.int64)
+        raised = np.maximum(score[order], _LOWEST)
+        neighbours = np.empty((order.size, self.k), np.int32)
+        weights = np.ones((order.size, self.k), np.float32)
+        for group in gathered(table, [self.embedding], order, starts):
+            for _, place, (vectors,) in group:
+                which, cosine = nearest_others(unit_rows(vectors), self.k)
+                distance = np.maximum(2 - 2 * cosine, 0)  # squared, of unit rows; infinite for no neighbour
+                neighbours[place] = np.where(which >= 0, which + place.start, -1)
+                raised[place] += (np.exp(-distance) * raised[place][which]).sum(1)
+                if self.mode == "weighted":
+                    weights[place] = np.exp(-self.gamma * distance)
+        n = self._count(table, order.size)
+        keep, ties = np.zeros(len(table), bool), scramble(*table.uids(order), seed=self.seed)
+        keep[order[pick_apart(raised, neighbours, weights, n, ties)]] = True
+        return keep, {"clusters": len(clusters.centroids)}

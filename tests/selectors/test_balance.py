@@ -1,0 +1,92 @@
+"""The step `balance`: against a plain loop, counts per group, and what it says of the tail."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tamis.errors import RecipeError
+from tamis.ids import uniforms
+from tamis.selectors import Balance, run_steps
+from tamis.store.table import Table
+
+ROWS = 3000
+
+
+def captions(rows: int = ROWS) -> list[str | None]:
+    """Zipf's entries: the first is in most captions."""
+    rng = np.random.default_rng(3)
+    found: list[str | None] = ["\t".join({f"e{n}" for n in rng.zipf(1.6, rng.integers(0, 4))}) for _ in range(rows)]
+    found[7] = None
+    return found
+
+
+def as_published(entries: list[str | None], groups: list[str], t: float, seed: int) -> list[bool]:
+    counts = Counter((g, e) for text, g in zip(entries, groups, strict=True) for e in (text or "").split("\t"))
+    low = np.arange(len(entries), dtype=np.uint64)
+    draws = uniforms(np.zeros_like(low), low, seed=seed, counters=[np.ones_like(low)])
+    kept = []
+    for draw, text, group in zip(draws, entries, groups, strict=True):
+        own = [entry for entry in (text or "").split("\t") if entry]
+        kept.append(bool(draw < 1 - math.prod(1 - min(1, t / counts[group, entry]) for entry in own)))
+    return kept
+
+
+@pytest.mark.parametrize("block", [64, 1 << 20])
+def test_it_keeps_what_the_plain_loop_keeps(block: int) -> None:
+    entries, groups = captions(), ["de" if n % 5 == 0 else "en" for n in range(ROWS)]
+    table = Table.of({"entries": entries, "language": groups}, block=block)
+    plain = Balance(t=20, seed=4, missing="drop").select(table)
+    assert plain.keep.tolist() == as_published(entries, ["all"] * ROWS, 20, 4)
+    assert plain.counts["missing"] == 1
+    assert plain.counts["contains no entry"] == entries.count("")
+    each = Balance(t=20, per="language", missing="drop").select(table)
+    assert each.keep.tolist() == as_published(entries, groups, 20, 0)
+    assert [limit["group"] for limit in each.facts["limits"]] == ["en", "de"]
+
+
+def test_the_tail_gets_a_larger_share_and_frequent_entries_about_t() -> None:
+    facts: Any = Balance(t=20, missing="drop").select(Table.of({"entries": captions()})).facts
+    before, after = facts["effective_entries"]
+    assert after > 2 * before
+    rank, count, kept = facts["curve"][0]
+    assert (rank, count > 1000, 20 <= kept < count / 2) == (1, True, True)
+    assert facts["curve"][-1][1:] == [1, 1]
+    limit = facts["limits"][0]
+    by_tail: Any = Balance(tail=limit["tail"], missing="drop").select(Table.of({"entries": captions()})).facts
+    assert by_tail["limits"][0]["t"] <= limit["t"]
+    assert by_tail["limits"][0]["tail"] == pytest.approx(limit["tail"], abs=0.1)
+
+
+def test_counts_are_over_the_survivors_or_the_pool() -> None:
+    table = Table.of({"entries": ["dog"] * 400, "x": np.arange(400, dtype=np.float32)})
+    half = table.among(np.arange(400) < 200)
+    survivors, pool = (Balance(t=100, of=of).select(half).counts["kept"] for of in ("survivors", "pool"))  # type: ignore[arg-type]
+    assert (70 < survivors < 130, 30 < pool < 70) == (True, True)
+    assert Balance(t=500).select(half).counts["kept"] == 200
+
+
+def test_a_pool_without_rows_or_matches_is_no_error() -> None:
+    for entries in ([], ["", ""], [None]):
+        found = Balance(tail=0.2, missing="drop").select(Table.of({"entries": np.array(entries, object).tolist()}))
+        assert found.counts["kept"] == 0
+
+
+def test_bad_settings_and_columns_are_named() -> None:
+    for settings, message in (
+        ({}, "needs t .* or tail"),
+        ({"t": 5, "tail": 0.1}, "not both"),
+        ({"t": 0.5}, "t must be at least 1, got 0.5"),
+        ({"tail": 6}, "tail must be"),
+    ):
+        with pytest.raises((ValueError, RecipeError), match=message):
+            Balance(**settings)
+    table = Table.of({"entries": ["a", None], "x": np.zeros(2, np.float32)})
+    with pytest.raises(RecipeError, match="1 of 2 rows have no value for 'entries'"):
+        run_steps(table, [Balance(t=1)])
+    with pytest.raises(RecipeError, match="the column 'x' holds numbers, expected words"):
+        run_steps(table, [Balance(t=1, entries="x")])
