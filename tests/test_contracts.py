@@ -42,6 +42,7 @@ from tamis.selectors import (
     AtMost,
     Balance,
     Between,
+    ChooseCaption,
     ClipCov,
     Density,
     Distinct,
@@ -81,6 +82,10 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"model": "siglip_model", "classes_from": str(CLASSES), "templates": ("{}", "a {} near a house")},
     ],
     "clip": [{"model": "clip_model"}, {"model": "siglip_model"}],
+    "generated_clip": [
+        {"model": "clip_model", "captioner": "blip_model", "sampling": Sampling(captions=3)},
+        {"model": "siglip_model", "captioner": "git_model", "first_sentence": True},
+    ],
     "text_area": [{}],
     "head": [{"weights": "head_model", "of": "clip_model"}],
     # The text of small pictures is found without making them larger; `text_area` does make them so.
@@ -122,7 +127,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
 #: How far two runs of one signal over other batches may lie apart: 0 unless a network computes it.
 TOLERANCE = {
     **dict.fromkeys(("icc", "clip_stroop", "itm"), 1e-4),
-    **dict.fromkeys(("clip", "class_similarity", "zero_shot_class", "sieve", "c_ssft", "head"), 2e-3),
+    **dict.fromkeys(("clip", "class_similarity", "zero_shot_class", "sieve", "c_ssft", "head", "generated_clip"), 2e-3),
     **dict.fromkeys(("c_rho", "pac", "judge"), 4e-3),
     **dict.fromkeys(("text_area", "tmars", "vba", "ave_clip"), 0.01),
 }
@@ -130,6 +135,7 @@ TOLERANCE = {
 #: What a signal, or one column of it, looks at: with the image broken, or the caption missing, it must be missing.
 LOOKS_AT = {
     **{key: {"image"} for key in ("image_size", "text_area", "image_hash", "image_quality", "zero_shot_class", "head")},
+    **{key: {"image"} for key in ("generated_clip", "generated_caption")},
     **{key: {"image"} for key in ("n_text_boxes", "image_text")},
     **{key: {"caption"} for key in ("caption_length", "language", "class_mentions", "class_similarity", "icc", "vba")},
     **{key: {"caption"} for key in ("sba", "clip_stroop", "ave_clip", "complexity_action")},
@@ -161,6 +167,10 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     "sample": [
         Sample(score="a", n=40, missing="drop"),
         Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
+    ],
+    "choose_caption": [
+        ChooseCaption(score="a", other="b", text="w"),
+        ChooseCaption(score="a", other="b", text="w", threshold=0.3, mix=0.5),
     ],
     "balance": [
         Balance(t=2, entries="w", missing="drop"),

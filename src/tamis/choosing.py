@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tamis.data import Signal, flat, references, settings
 from tamis.derived import DERIVED, Derived
@@ -22,9 +25,13 @@ from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 
 if TYPE_CHECKING:
+    from tamis.selectors.outcome import Outcome
     from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
+
+#: Names of models that were trained on English captions.
+_ENGLISH_ONLY = re.compile(r"(?i)openai/clip|laion/CLIP(?!.*xlm)|DataComp|DFN|metaclip-(?!2|.*worldwide)")
 
 
 def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False) -> Subset:
@@ -43,6 +50,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
         RunError: the run lacks a column, or shards.
     """
+    from tamis.selectors.choose_caption import captions_from
     from tamis.selectors.outcome import run_steps
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
@@ -52,7 +60,9 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
     columns = columns_read(chosen, opened)
+    text = captions_from(chosen.steps)
     outcome = run_steps(opened.table(columns), chosen.steps)
+    _warn_of_english_only(chosen, opened, columns, outcome)
     return Subset(
         run=opened,
         keep=outcome.keep,
@@ -61,9 +71,40 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
         times=outcome.times,
         caption=outcome.caption,
+        captions_from=columns.get(text, text),
         partial=partial_facts(opened),
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
     )
+
+
+def _warn_of_english_only(recipe: Recipe, run: Run, columns: Mapping[str, str], outcome: Outcome) -> None:
+    """Warns if scores of a model that reads English only drop far more of the captions in other languages."""
+    from tamis.selectors.expression import parse
+    from tamis.selectors.steps import group_codes
+
+    makers: dict[str, str] = {}
+    for name in recipe.reads:
+        group = run.locate(columns.get(name, name))[1]
+        for model in (group.facts.get("models") or {}) if group else ():
+            makers |= {name: model} if _ENGLISH_ONLY.search(model) else {}
+    by_model = {
+        code: makers[name]
+        for code, reason in enumerate(outcome.reasons, start=1)
+        for name in (parse(reason.score).columns if reason.score else ())
+        if name in makers
+    }
+    if not by_model or "top_language" not in run.columns:
+        return
+    language, names = group_codes(run.table(), "top_language")
+    fell = np.isin(outcome.dropped_by, list(by_model))
+    english = np.isin(language, [number for number, name in enumerate(names) if name == "en"])
+    shares = [float(fell[rows].mean()) if rows.any() else 0.0 for rows in (english, ~english & (language >= 0))]
+    if shares[1] > shares[0] + 0.1:
+        log.warning(
+            "the recipe %r drops %.0f %% of the captions in other languages and %.0f %% of the English ones by scores "
+            "of %s, which reads English only: use a multilingual model, or choose per: top_language",
+            recipe.name, 100 * shares[1], 100 * shares[0], " and ".join(sorted(set(by_model.values()))),
+        )  # fmt: skip
 
 
 def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:

@@ -207,8 +207,10 @@ def planned(
         Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
         for output in plan.outputs
     ]
+    shards = len(opened.shards)
     outputs += [
-        Missing("derived", label or signal.name, signal.name, len(opened.shards)) for label, signal in chosen.derived
+        Missing("derived", label or signal.name, signal.name, _to_derive(signal, chosen, run, shards))
+        for label, signal in chosen.derived
     ]
     return Planned(
         kind=opened.kind,
@@ -218,6 +220,17 @@ def planned(
         device=device,
         missing=tuple(outputs),
     )
+
+
+def _to_derive(signal: Derived, recipe: Recipe, run: Path, shards: int) -> int:
+    """Returns how many of the pool's shards lack a derived signal: all, as long as the run lacks rows or columns."""
+    from tamis.derived.columns import lacking_shards
+
+    try:
+        opened = Run(run)
+        return shards if len(opened.shards) < shards else lacking_shards(opened, signal, recipe.columns)
+    except RunError:
+        return shards
 
 
 def assembled(

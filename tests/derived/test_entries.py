@@ -97,7 +97,9 @@ def test_a_pool_is_balanced_from_the_command_line(tamis: Tamis, tmp_path: Path) 
     subset = Subset.load("s.parquet", Run("run"))
     kept = subset.run["entries"][subset.keep].tolist()
     assert (kept.count("zebra"), kept.count(""), 1 <= kept.count("dog") <= 12) == (1, 0, True)
-    assert subset.funnel[0]["facts"]["curve"][-1] == [2, 1, 1]
+    assert subset.funnel[0]["facts"]["curve"][-1] == {"rank": 2, "entry": "zebra", "pairs": 1, "kept": 1}
+    assert tamis("report", "run", "s.parquet", "-o", "r.html").code == 0
+    assert "2 entries from the most frequent" in Path("r.html").read_text()
 
 
 def test_files_that_hold_no_entries_are_named(tmp_path: Path) -> None:

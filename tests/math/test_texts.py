@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.math.texts import bertscore, c_tf_idf, longest_shared_run, longest_words_across
+from tamis.math.texts import bertscore, c_tf_idf, longest_shared_run, longest_words_across, trigram_diversity
 
 
 def slow_bertscore(candidate: np.ndarray, reference: np.ndarray, counts: list[bool], others: list[bool]) -> list[float]:
@@ -106,3 +106,9 @@ def test_c_tf_idf_by_hand_and_by_a_slow_reference() -> None:
         expected = counts[number, term] * math.log(1 + counts.sum() / 4 / everywhere) if everywhere else 0
         assert weight == pytest.approx(expected)
     assert c_tf_idf(np.zeros((0, 3), int)).shape == (0, 3)
+
+
+def test_trigram_diversity_by_hand() -> None:
+    # a-red-boat twice (case is ignored), red-boat-sails once: 2 distinct of 3. Texts of two words have none.
+    assert trigram_diversity(["A red boat", "a red  boat sails", "red boat"]) == pytest.approx(2 / 3)
+    assert np.isnan(trigram_diversity(["red boat", ""]))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from factories import write_run
 
+import tamis
 from tamis.errors import RecipeError
 from tamis.ids import uniforms
 from tamis.selectors import Balance, run_steps
@@ -51,15 +54,13 @@ def test_it_keeps_what_the_plain_loop_keeps(block: int) -> None:
 
 def test_the_tail_gets_a_larger_share_and_frequent_entries_about_t() -> None:
     facts: Any = Balance(t=20, missing="drop").select(Table.of({"entries": captions()})).facts
-    before, after = facts["effective_entries"]
-    assert after > 2 * before
-    rank, count, kept = facts["curve"][0]
-    assert (rank, count > 1000, 20 <= kept < count / 2) == (1, True, True)
-    assert facts["curve"][-1][1:] == [1, 1]
-    limit = facts["limits"][0]
-    by_tail: Any = Balance(tail=limit["tail"], missing="drop").select(Table.of({"entries": captions()})).facts
-    assert by_tail["limits"][0]["t"] <= limit["t"]
-    assert by_tail["limits"][0]["tail"] == pytest.approx(limit["tail"], abs=0.1)
+    assert facts["effective_entries_kept"] > 2 * facts["effective_entries_before"]
+    first, last = facts["curve"][0], facts["curve"][-1]
+    assert (first["rank"], first["entry"], first["pairs"] > 1000, first["kept"] < first["pairs"] / 2) == (1, "e1", 1, 1)
+    assert (last["rank"], last["pairs"], last["kept"]) == (facts["entries"], 1, 1)
+    by_tail: Any = Balance(tail=facts["share_of_tail"], missing="drop").select(Table.of({"entries": captions()})).facts
+    assert by_tail["t"] <= 20
+    assert by_tail["share_of_tail"] == pytest.approx(facts["share_of_tail"], abs=0.1)
 
 
 def test_counts_are_over_the_survivors_or_the_pool() -> None:
@@ -90,3 +91,31 @@ def test_bad_settings_and_columns_are_named() -> None:
         run_steps(table, [Balance(t=1)])
     with pytest.raises(RecipeError, match="the column 'x' holds numbers, expected words"):
         run_steps(table, [Balance(t=1, entries="x")])
+
+
+def test_a_cut_by_a_model_that_reads_english_only_says_what_it_does_to_other_languages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    language = ["de" if n % 3 == 0 else "en" for n in range(60)]
+    scores = [n % 2 * 0.3 + (each == "en") * 0.1 for n, each in enumerate(language)]
+    run = write_run(tmp_path / "run", {"clip": scores, "top_language": language})
+    for model, step, warned in (
+        ("openai/clip-vit-base-patch32", {"at_least": {"score": "clip", "value": 0.05}}, True),
+        (
+            "openai/clip-vit-base-patch32",
+            {"top_fraction": {"score": "clip", "fraction": 0.5, "per": "top_language"}},
+            False,
+        ),
+        (
+            "laion/CLIP-ViT-B-32-xlm-roberta-base-laion5B-s13B-b90k",
+            {"at_least": {"score": "clip", "value": 0.05}},
+            False,
+        ),
+    ):
+        for group in run.scores.values():
+            group.facts["models"] = {model: "0"}  # type: ignore[index]
+        caplog.clear()
+        tamis.select(run, {"name": "mine", "select": [step]})
+        text = "drops 50 % of the captions in other languages and 0 % of the English ones by scores of openai/clip"
+        assert (text in caplog.text) == warned
+        assert len(caplog.records) == int(warned)

@@ -43,13 +43,29 @@ def add_derived(
     return opened
 
 
-def _with_columns_of(signal: Derived, label: str, run: Run, names: Mapping[str, str]) -> Run:
-    table = run.table(names)
+def lacking_shards(run: Run, signal: Derived, names: Mapping[str, str]) -> int:
+    """Returns how many shards of a run lack the columns of a signal; RunError if the run lacks what it reads."""
+    stem = _stem(run, signal.name, signal.version, settings(signal, recorded=True), _sources(signal, run, names))
+    return len(set(run.shards) - files(run.path / "scores" / f"{signal.name}-{stem}", ".parquet"))
+
+
+def _sources(signal: Derived, run: Run, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what the values of a signal depend on besides its settings: folders of columns, contents of files."""
     sources = {}
     for name in sorted(signal.reads):
         inner, group, _ = run.locate(names.get(name, name))
         sources[name] = f"{group.folder.name}/{inner}" if group is not None else inner
-    more = {"reads": sources, "contents": dict(signal.contents())}
+    return {"reads": sources, "contents": dict(signal.contents())}
+
+
+def _stem(run: Run, name: str, version: int, settings: Mapping[str, Any], more: Mapping[str, Any]) -> str:
+    rows = {**settings, "stamps": list(run.stamps)}  # other rows have other values
+    return fingerprint({"name": name, "version": version, "settings": rows, **more})
+
+
+def _with_columns_of(signal: Derived, label: str, run: Run, names: Mapping[str, str]) -> Run:
+    table = run.table(names)
+    more = _sources(signal, run, names)
 
     def compute(saved: Saved) -> Computed:
         made = dict(signal.compute(table, saved))
@@ -78,8 +94,7 @@ def add_columns(
     `compute` is called unless every shard has the columns of these settings. The same columns of fewer rows are
     deleted. The label gets an ending if other columns have it. `more` is what the values depend on besides settings.
     """
-    rows = {**settings, "stamps": list(run.stamps)}  # other rows have other values
-    stem = fingerprint({"name": name, "version": version, "settings": rows, **(more or {})})
+    stem = _stem(run, name, version, settings, more or {})
     target, scratch = run.path / "scores" / f"{name}-{stem}", run.path / UNFINISHED / f"{name}-{stem}"
     made, plain = None, json_ready(settings)
 
@@ -101,7 +116,7 @@ def add_columns(
                 remove(folder)  # of fewer rows, or from a file that has changed
         label = label if manifest.labels_of(run.path).get(label, stem) == stem else f"{label}_{stem[:4]}"
         facts = {"name": name, "label": label, "version": version, "settings": plain, "tamis": __version__}
-        facts["columns"] = [asdict(column) for column in columns]
+        facts |= {"columns": [asdict(column) for column in columns], "derived": True}
         manifest.describe(run.path, {f"scores/{target.name}": facts})  # even if only this file was lost
         for file, array in made[1].items() if made else ():
             write_array(target / file, array)

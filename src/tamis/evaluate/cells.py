@@ -30,6 +30,7 @@ from tamis.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.processes import die_with_parent
 from tamis.remote import known_secrets, take_secrets
+from tamis.store.captions import OtherCaptions
 from tamis.store.checked import read_record, write_record
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
@@ -86,6 +87,7 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[ZeroShotTas
     pairs = xxhash.xxh3_128()
     for part in (rows.high, rows.low, rows.times):
         pairs.update(np.ascontiguousarray(part).tobytes())
+    pairs.update(rows.others.digest)
     settings = pool_reading_settings(subset.run)
     return fingerprint(
         {
@@ -103,7 +105,7 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[ZeroShotTas
 def shared_text_states(run: Run, training: ClipTraining, device: Device, folder: Path) -> Path | None:
     """Returns the file with a frozen text tower's states of all captions of a run; computes it if it is missing.
 
-    All cells need the same states, and computing them takes a quarter of the time of a small training.
+    All cells with alt-texts need the same states, and computing them takes a quarter of the time of a small training.
     """
     if not training.freeze_text or needs_tokenizer(training) or len(run) > MOST_STATES:
         return None
@@ -120,7 +122,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
         use_threads(device)
         towers = build(training)
         towers.model.to(device.kind)
-        write_text_states(run, np.arange(len(run)), towers, device.batch_size, path)
+        write_text_states(run, np.arange(len(run)), OtherCaptions(), towers, device.batch_size, path)
     return path
 
 

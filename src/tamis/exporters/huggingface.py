@@ -34,7 +34,8 @@ _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1_000
 class HuggingFaceExport(ShardsExport):
     """Writes Parquet files with image, uid, shard, key, caption and all scores, for `datasets.load_dataset(FOLDER)`.
 
-    Image files are stored byte for byte. A pair without an image file has null. A pair that is kept k times has k rows.
+    With chosen captions there is a column alt_text too. Image files are stored byte for byte. A pair without an image
+    file has null. A pair that is kept k times has k rows.
     A file appears when it is complete, so the same command again writes the missing ones.
 
     Attributes:
@@ -57,7 +58,7 @@ class HuggingFaceExport(ShardsExport):
         return found
 
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
-        fields, columns = pair_columns(subset.run, captions=True)
+        fields, columns = pair_columns(subset, captions=True)
         schema = pa.schema([("image", _IMAGE), *fields], metadata=_METADATA)
 
         def table(shard: str, samples: list[KeptSample]) -> pa.Table:

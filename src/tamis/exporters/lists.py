@@ -22,6 +22,7 @@ from tamis.ids import SUBSET_DTYPE, format_uids
 from tamis.selectors.expression import parse
 from tamis.storage import writing
 from tamis.store import Run
+from tamis.store.captions import OtherCaptions, other_captions
 from tamis.store.reasons import Codes
 from tamis.store.subset import Subset
 
@@ -174,7 +175,7 @@ class ParquetExport(_ParquetExport):
     A pair that is kept k times has k rows. Scores that some shards still lack are left out, with a warning.
 
     Attributes:
-        captions: also writes the captions.
+        captions: also writes the captions; and alt_text, if other captions are chosen for some pairs.
     """
 
     name: ClassVar[str] = "parquet"
@@ -182,7 +183,7 @@ class ParquetExport(_ParquetExport):
 
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file shard by shard and returns the number of rows in it."""
-        fields, columns = pair_columns(subset.run, captions=self.captions)
+        fields, columns = pair_columns(subset, captions=self.captions)
         schema = pa.schema(fields, metadata={_FORMAT: self.name})
         with writing(out) as temporary, pq.ParquetWriter(temporary, schema, compression="ZSTD") as writer:
             for shard, rows in subset.rows_by_shard():
@@ -190,12 +191,15 @@ class ParquetExport(_ParquetExport):
         return len(subset)
 
 
-def pair_columns(run: Run, *, captions: bool) -> tuple[list[pa.Field], Callable[[str, Rows], dict[str, Any]]]:
+def pair_columns(subset: Subset, *, captions: bool) -> tuple[list[pa.Field], Callable[[str, Rows], dict[str, Any]]]:
     """Returns the columns of a table of pairs, and a function that reads them for rows of a shard."""
+    run = subset.run
     table, scores = run.table(), run.complete_score_names()
+    others = other_captions(subset) if captions else OtherCaptions()
     texts = ["key", "caption"] if captions else ["key"]
     blocks = {shard: block for block, shard in enumerate(run.shards)}
-    fields = [pa.field(name, pa.string()) for name in ("uid", "shard", *texts)]
+    alt = ["alt_text"] if others else []
+    fields = [pa.field(name, pa.string()) for name in ("uid", "shard", *texts, *alt)]
     fields += [pa.field(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in scores]
 
     @functools.lru_cache(maxsize=1)
@@ -208,6 +212,9 @@ def pair_columns(run: Run, *, captions: bool) -> tuple[list[pa.Field], Callable[
         uids = format_uids(index["uid_hi"].to_numpy(), index["uid_lo"].to_numpy())
         data: dict[str, Any] = {"uid": pa.array(uids).cast(pa.string()), "shard": [shard] * rows.size}
         data |= {name: index[name] for name in texts}
+        if others:
+            data["alt_text"] = data["caption"]
+            data["caption"] = others.instead(rows + run.row_ranges[shard].start, index["caption"].combine_chunks())
         for name, values in values_by.items():
             if isinstance(values, np.ndarray):
                 data[name] = pa.array(values[rows], mask=np.isnan(values[rows]))

@@ -25,6 +25,7 @@ from tamis.pool import Pool
 from tamis.pool.tar import TarShard
 from tamis.storage import read_json, sweep, write_json, writing
 from tamis.store import Run
+from tamis.store.captions import other_captions
 from tamis.store.stream import KeptSample, samples_of
 from tamis.store.subset import Subset
 
@@ -48,7 +49,7 @@ class ShardsExport(Exporter):
 
     @abstractmethod
     def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
-        """Returns a function of a temporary path, the file's name, and the samples of a shard (`key` and `files`)."""
+        """Returns a function of a temporary path, the file's name, and the samples of a shard: key, caption, files."""
 
     def order(self, rows: Rows) -> Rows:
         """Returns the rows to write, each as often as it is written. `rows`: each as often as it is kept."""
@@ -91,7 +92,7 @@ class ShardsExport(Exporter):
         order = np.concatenate([np.empty(0, np.int64), *missing.values()])
         write_shard = self.shard_writer(subset, pool)
         # One thread reads while this one writes. A remote store still gets many requests at once.
-        with closing(samples_of(subset, pool, order=order, fields={"key", "files"}, threads=1)) as samples:
+        with closing(samples_of(subset, pool, order=order, fields={"key", "caption", "files"}, threads=1)) as samples:
             for name, own in missing.items():
                 with writing(out / name, durable=True) as temporary:
                     write_shard(temporary, name, itertools.islice(samples, own.size))
@@ -117,6 +118,7 @@ class ShardsExport(Exporter):
         digest = xxhash.xxh3_128()
         for values in (subset.rows(), *subset.uids()):
             digest.update(values.tobytes())
+        digest.update(other_captions(subset).digest)
         # The stamps too: a shard may be replaced by one with the same row count.
         settings = {**self.identity(subset), "rows": digest.hexdigest()}
         run = {"urls": subset.run.urls, "stamps": list(subset.run.stamps)}

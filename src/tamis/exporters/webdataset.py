@@ -8,7 +8,7 @@ import logging
 import struct
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +33,8 @@ class WebDatasetExport(ShardsExport):
 
     A shard appears when it is complete, so the same command again writes the missing ones. `sizes.json` gives
     open_clip the number of samples per shard. Dots in keys become "_", because webdataset ends the key at the first
-    dot; a key that occurs twice in an output shard gets "_2".
+    dot; a key that occurs twice in an output shard gets "_2". A sample with a chosen other caption has it in place of
+    its alt-text, which moves to the json as `alt_text`.
 
     Attributes:
         shard_size: samples per shard.
@@ -64,7 +65,8 @@ class WebDatasetExport(ShardsExport):
         weights = (subset.keep if subset.times is None else subset.times) if self.weights else None
 
         def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
-            _write_tar(path, samples, f"{Path(name).stem}/" if self.energon else "", weights)
+            carried = (_carrying(sample, *_caption_place(pool)) for sample in samples)
+            _write_tar(path, carried, f"{Path(name).stem}/" if self.energon else "", weights)
 
         return write
 
@@ -90,6 +92,25 @@ def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, weights: 
                 tar.addfile(info, io.BytesIO(data))
     if renamed:
         log.warning("%s: %d keys were changed, because they have dots or occur twice", path.parent, renamed)
+
+
+def _caption_place(pool: Pool) -> tuple[str, str]:
+    """Returns the extension of the captions' files, and their field if they are in the json."""
+    caption = "txt" if pool.kind == "table" else pool.spec.caption or "txt"
+    field = caption.removeprefix("json:")
+    if field == caption:
+        return caption.lower(), ""
+    return ("json", field) if pool.spec.captions is None else ("txt", "")  # one of several captions is a file
+
+
+def _carrying(sample: KeptSample, ext: str, field: str) -> KeptSample:
+    """Returns a sample with its chosen caption in its files, and its alt-text in the json."""
+    if sample.alt_text is None:
+        return sample
+    alt = "alt_text" if field != "alt_text" else "alt_text_of_pool"
+    facts = {alt: sample.alt_text} | ({field: sample.caption} if field else {})
+    files = with_fields(sample.files or {}, **facts)
+    return replace(sample, files=files if field else files | {ext: (sample.caption or "").encode()})
 
 
 def _free_key(key: str, taken: set[str]) -> str:
@@ -119,12 +140,8 @@ def _write_energon(out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
             offsets.append(tar.offset)  # where the last sample ends
         with writing(out / f"{name}.idx") as temporary:
             temporary.write_bytes(struct.pack(f"<{len(offsets)}Q", *offsets))
-    caption = "txt" if pool.kind == "table" else pool.spec.caption or "txt"
-    field = caption.removeprefix("json:")
-    if field != caption:  # the one of several captions that a row has is a file
-        caption = f"json[{field}]" if pool.spec.captions is None else "txt"
-    else:
-        caption = caption.lower()
+    place, field = _caption_place(pool)
+    caption = f"json[{field}]" if field else place
     fields = {"image": ",".join(image_exts(exts, pool)) or "jpg", "caption": caption}
     kind = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
     parts = {"train": list(sizes), "val": [], "test": []}

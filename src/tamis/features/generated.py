@@ -152,6 +152,33 @@ class GivenCaptions(Node):
         return captions
 
 
+_DECODED = DecodedImages()
+
+
+def captions_by(signal: Any, of: Node = _DECODED) -> GeneratedCaptions | ServedCaptions | GivenCaptions:
+    """Returns the captions that a signal's `captioner`, `sampling`, `fit` and `captions_from` ask for.
+
+    With `captions_from` the signal's captioner becomes None, which keeps an unused default out of fingerprints.
+
+    Raises:
+        ValueError: the settings contradict each other.
+    """
+    if signal.captions_from is not None:
+        reason = "captions_from reads captions from a file and no captioner runs"
+        unused = [name for name in ("sampling", "mask_text", "fit") if hasattr(signal, name)]
+        without_effect(signal, *unused, because=reason)
+        if signal.captioner is not None:
+            without_effect(signal, "captioner", because=reason)
+        object.__setattr__(signal, "captioner", None)
+        return GivenCaptions(file=signal.captions_from)
+    if signal.captioner is None:
+        raise ValueError("set captioner, or captions_from: a file of captions")
+    if isinstance(signal.captioner, Server):
+        without_effect(signal, "fit", because="the server resizes images for its model")
+        return ServedCaptions(server=signal.captioner, sampling=signal.sampling, of=of)
+    return GeneratedCaptions(model=signal.captioner, sampling=signal.sampling, of=of, fit=signal.fit)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DrawnImages(Node):
     """Images drawn from each caption: n lists of `count` arrays (height, width, 3) of uint8, None without a caption.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,20 @@ def bertscore(
     recall = float(cosines.max(0)[of_reference].mean())
     total = precision + recall
     return precision, recall, 2 * precision * recall / total if total > 0 else np.nan
+
+
+def trigram_diversity(texts: Iterable[str]) -> float:
+    """Returns the share of distinct runs of three words among all of them, case folded: in (0, 1], NaN without any.
+
+    It falls as texts are added, so compare equal numbers of texts.
+
+    Source: Nguyen et al. 2023 (arXiv 2307.10350), section 5, counts distinct trigrams for the diversity of captions.
+    """
+    counts: Counter[tuple[str, ...]] = Counter()
+    for text in texts:
+        words = text.casefold().split()
+        counts.update(zip(words, words[1:], words[2:], strict=False))
+    return len(counts) / counts.total() if counts else np.nan
 
 
 def longest_shared_run(one: str, other: str) -> int:

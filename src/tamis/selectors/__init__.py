@@ -34,6 +34,7 @@ SELECTORS = Register(
         "tagged": "steps:Tagged",
         "random_fraction": "steps:RandomFraction",
         "sample": "sample:Sample",
+        "choose_caption": "choose_caption:ChooseCaption",
         "balance": "balance:Balance",
         "clipcov": "clipcov:ClipCov",
         "d2": "density:D2",

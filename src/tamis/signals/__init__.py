@@ -29,6 +29,7 @@ SIGNALS = Register(
         "class_similarity": "classes:ClassSimilarity",
         "zero_shot_class": "classes:ZeroShotClass",
         "clip": "clip:ClipScore",
+        "generated_clip": "clip:GeneratedClip",
         "itm": "clip:Itm",
         "head": "head:Head",
         "text_area": "written_text:TextArea",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,18 +16,28 @@ from tamis.data import LATER, Column, Device, FileRef, ModelRef, Node, OptionalF
 from tamis.errors import ModelError, at_least_one
 from tamis.features.embeddings import (
     AlikeImageEmbedding,
+    Fit,
     GivenVectors,
     ImageEmbedding,
     ModelPixels,
     PromptedTextEmbedding,
     TextEmbedding,
+    embed_present,
 )
+from tamis.features.generated import captions_by
 from tamis.features.sources import Captions, of_present
 from tamis.math.similarity import rowwise_dot
+from tamis.models.clip import load_clip, load_tokenizer
+from tamis.models.nucleus import Sampling
+from tamis.models.server import Server
 from tamis.pool.vectors import SIDES
 
-#: Reason for a missing score.
+#: Reasons for a missing score.
 NO_VECTOR = "embeddings_from has no usable vector of the image or of the caption"
+NO_GENERATED = "there is no generated caption of the image"
+
+#: Where the first sentence of a text ends.
+_SENTENCE = re.compile(r"(?<=[.!?])(?<!\b\w\.)\s+(?![a-z])|(?<=[\u3002\uff01\uff1f])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +84,82 @@ class ClipScore(Signal):
             return columns
 
         return score
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedClip(Signal):
+    """Scores an image by the best cosine of its embedding with captions that a model generates for it.
+
+    High: one of the captions describes the image well. Compared with `clip` of the same model it says which text to
+    train on: the step `choose_caption` does that. CLIP likes short plain sentences, so a generated caption often wins
+    where the alt-text knows more (names, places).
+
+    Attributes:
+        model: a CLIP or SigLIP checkpoint, the one of `clip`.
+        captioner: as in `sieve`; with equal settings both signals share the captions.
+        sampling: number of captions per image, and how to draw them.
+        captions_from: a file of captions instead of a captioner, as in `sieve`.
+        fit: how to resize images for the captioner, as in `sieve`.
+        first_sentence: judge and keep only the first sentence of each caption: vision-language models write several,
+            and CLIP reads at most 77 tokens.
+
+    Emits:
+        generated_clip: the largest cosine, in [-1, 1]. NaN if the image does not decode or has no generated caption.
+        generated_caption: the caption with that cosine; of equal ones the first.
+
+    Cost: captions as `sieve`, which takes most of the time, and a pass of the text tower per distinct caption. Image
+        embeddings and the model are shared with `clip`.
+
+    Source: Nguyen et al. 2023, "Improving multimodal datasets with image captioning" (NeurIPS, arXiv 2307.10350),
+        section 3.
+    """
+
+    name = "generated_clip"
+    version = 1
+    columns = (
+        Column(
+            "generated_clip", "cosine", "high", beside="generated_caption", about="best cosine with generated captions"
+        ),
+        Column("generated_caption", "text", "neither", kind="word", about="the generated caption with that cosine"),
+    )
+    model: ModelRef
+    captioner: OptionalModelRef | Server = "Salesforce/blip-image-captioning-base"
+    sampling: Sampling = Sampling()
+    captions_from: OptionalFileRef = None
+    fit: Fit = "model"
+    first_sentence: bool = False
+
+    def __post_init__(self) -> None:
+        captions_by(self)  # checks its settings
+
+    def needs(self) -> Mapping[str, Node]:
+        return {"image": ImageEmbedding(model=self.model), "generated": captions_by(self)}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        clip, tokenize = load_clip(self.model, device), load_tokenizer(self.model)
+
+        def score(*, image: Floats, generated: Sequence[Sequence[str] | None]) -> dict[str, Any]:
+            texts = [[text for text in some or () if text.strip()] for some in generated]
+            if self.first_sentence:
+                texts = [[first_sentence(text) for text in some] for some in texts]
+            distinct = sorted({text for some in texts for text in some})
+            place = {text: number for number, text in enumerate(distinct)}
+            vectors = embed_present(distinct, lambda some: clip.texts(tokenize(some)), clip.size)
+            best = np.full(len(texts), np.nan, np.float32)
+            captions: list[str | None] = [None] * len(texts)
+            for n, some in enumerate(texts):
+                if some and not np.isnan(image[n, 0]):
+                    cosines = rowwise_dot(np.repeat(image[n : n + 1], len(some), 0), vectors[[place[t] for t in some]])
+                    best[n], captions[n] = cosines.max(), some[int(cosines.argmax())]
+            reasons = [NO_GENERATED if one is None else None for one in captions]
+            return {"generated_clip": best, "generated_caption": captions, "reason": reasons}
+
+        return score
+
+
+def first_sentence(text: str) -> str:
+    """Returns a text up to the first mark that ends a sentence: not the dots in "J. Smith" and "approx. two"."""
+    return _SENTENCE.split(text.strip(), maxsplit=1)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ import numpy as np
 
 from tamis.arrays import Floats
 from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
-from tamis.errors import unknown_message, without_effect
+from tamis.errors import unknown_message
 from tamis.features.embeddings import Fit
-from tamis.features.generated import GeneratedCaptions, GivenCaptions, ServedCaptions
+from tamis.features.generated import captions_by
 from tamis.features.sources import Captions, DecodedImages
 from tamis.features.text import MaskedImages
 from tamis.models.nucleus import Sampling
@@ -120,28 +120,13 @@ class Sieve(Signal):
     fit: Fit = "model"
 
     def __post_init__(self) -> None:
-        if self.captions_from is not None:
-            reason = "captions_from reads captions from a file and no captioner runs"
-            without_effect(self, "sampling", "mask_text", "fit", because=reason)
-            if self.captioner is not None:
-                without_effect(self, "captioner", because=reason)
-            object.__setattr__(self, "captioner", None)  # keeps the unused default out of fingerprints
-        elif self.captioner is None:
-            raise ValueError("set captioner, or captions_from: a file of captions")
         if isinstance(self.medium, str) and self.medium not in MEDIUM_PHRASES:
             message = unknown_message("list of medium phrases", self.medium, MEDIUM_PHRASES)
             raise ValueError(f"{message}; write your own phrases as a list")
         self._generated()  # checks its settings
 
-    def _generated(self) -> GeneratedCaptions | GivenCaptions | ServedCaptions:
-        if self.captioner is None:
-            assert self.captions_from is not None
-            return GivenCaptions(file=self.captions_from)
-        of = MaskedImages() if self.mask_text else DecodedImages()
-        if isinstance(self.captioner, Server):
-            without_effect(self, "fit", because="the server resizes images for its model")
-            return ServedCaptions(server=self.captioner, sampling=self.sampling, of=of)
-        return GeneratedCaptions(model=self.captioner, sampling=self.sampling, of=of, fit=self.fit)
+    def _generated(self) -> Node:
+        return captions_by(self, MaskedImages() if self.mask_text else DecodedImages())
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions(), "generated": self._generated()}

@@ -76,6 +76,12 @@ class ScoreSet:
     facts: Mapping[str, Any]
     shards: frozenset[str]
 
+    @property
+    def completed_by(self) -> str:
+        """What completes these scores, in words."""
+        usual = "repeat `tamis derive`" if self.facts.get("derived") else "repeat `tamis score`"
+        return _COMPLETED_BY.get(self.facts["name"], usual)
+
     def side_file(self, name: str) -> Any:
         """Returns a side file of the signal (array or JSON), None if there is none; DamageError if it has changed."""
         return parts.read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
@@ -375,8 +381,8 @@ class Run:
         incomplete = [label for label, group in self.scores.items() if not group.shards >= every]
         for label in incomplete:
             done = len(self.scores[label].shards & every)
-            text = "the score %r is left out: only %d of %d shards have it; repeat `tamis score` to complete it"
-            log.warning(text, label, done, len(every))
+            text = "the score %r is left out: only %d of %d shards have it; %s to complete it"
+            log.warning(text, label, done, len(every), self.scores[label].completed_by)
         groups = {name: self.columns[name][1] for name in self.score_names()}
         return [name for name, group in groups.items() if group is not None and group.label not in incomplete]
 
@@ -427,10 +433,9 @@ class Run:
                 values[name] = self.embedding(inner, shard)
                 continue
             if group is not None and shard not in group.shards:
-                name = group.facts["name"]
                 raise RunError(
                     f"the score {group.label!r} is incomplete: {len(group.shards)} of {len(self.shards)} "
-                    f"shards have it ({shard} has not); {_COMPLETED_BY.get(name, 'repeat `tamis score`')} first"
+                    f"shards have it ({shard} has not); {group.completed_by} first"
                 )
             path = self.index_path(shard) if group is None else group.folder / f"{shard}.parquet"
             by_part.setdefault(path, {})[name] = inner, column

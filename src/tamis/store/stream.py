@@ -15,8 +15,8 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +32,7 @@ from tamis.pool.files import absolute, expand_braces, is_remote
 from tamis.pool.images import decode, pixels_in
 from tamis.pool.source import Problem, SampleFiles, SampleReader, too_many_bytes
 from tamis.store import parts
+from tamis.store.captions import OtherCaptions, other_captions
 from tamis.store.run import Run
 from tamis.store.subset import Subset
 
@@ -80,7 +81,8 @@ class KeptSample:
         key: name in the shard.
         uid: 32 hex digits.
         status: see `tamis.data.STATUSES`.
-        caption: None also if it cannot be judged (missing, empty, not UTF-8).
+        caption: None also if it cannot be judged (missing, empty, not UTF-8). For a subset: the text that was chosen.
+        alt_text: if `caption` is another text: the alt-text in the pool, "" without one; None if it is the alt-text.
         image: the bytes of the image file.
         pixels: (height, width, 3) uint8 RGB, upright.
         files: {extension: bytes} of all files. For a table: the image, the caption as txt, the row as json.
@@ -94,6 +96,7 @@ class KeptSample:
     uid: str | None = None
     status: str | None = None
     caption: str | None = None
+    alt_text: str | None = None
     image: bytes | None = None
     pixels: Pixels | None = None
     files: Mapping[str, bytes] | None = None
@@ -155,7 +158,17 @@ def samples_of(
         if not pool.has_images:
             raise RunError(f"{pool.spec.paths[0]} holds no image files: ask for caption, key, uid or status alone")
     stream = _Stream(run, pool, rows, wanted, threads, ahead)
-    return stream.samples(stop=errors == "raise")
+    samples = stream.samples(stop=errors == "raise")
+    others = other_captions(source) if isinstance(source, Subset) and "caption" in wanted else None
+    return _chosen(samples, others) if others else samples
+
+
+def _chosen(samples: Generator[KeptSample, None, None], others: OtherCaptions) -> Generator[KeptSample, None, None]:
+    """Replaces alt-texts by the captions that were chosen instead."""
+    with closing(samples):
+        for sample in samples:
+            text = others.of(sample.row)
+            yield sample if text is None else replace(sample, caption=text, alt_text=sample.caption or "")
 
 
 #: Environment variable: the pool's URLs with user, password or signature, separated by white space. The run stores them

@@ -26,6 +26,7 @@ from tamis.arrays import Captions, Rows, Times
 from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
+from tamis.store.captions import other_captions
 from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
 from tamis.store.copies import PER_ROW, joined
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
@@ -72,6 +73,7 @@ class Subset:
         reads: the score columns that the recipe reads.
         times: (rows,) uint16, how often each row is kept, 0 for dropped rows; None: every kept row once.
         caption: (rows,) uint8, 1 for kept rows that carry their other caption; None: all carry their alt-text.
+        captions_from: the run's column with the other captions.
         verdict: why rows are dropped, and the thresholds on scores.
         partial: if shards were missing: how many (`missing`) of how many (`of`), and the names of the first (`shards`).
     """
@@ -83,6 +85,7 @@ class Subset:
     reads: Sequence[str] = ()
     times: Times | None = None
     caption: Captions | None = None
+    captions_from: str = ""
     verdict: Verdict = field(default=Verdict(problem=NO_REASONS), repr=False)
     partial: Mapping[str, Any] = field(default_factory=dict)
 
@@ -246,6 +249,8 @@ class Subset:
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
         }
+        if self.captions_from:
+            facts["captions_from"] = self.captions_from
         if self.partial:
             facts["partial"] = dict(self.partial)
         if self.verdict.dropped_by is not None:
@@ -285,6 +290,7 @@ class Subset:
             funnel=facts["funnel"],
             reads=facts["reads"],
             **chosen,
+            captions_from=facts.get("captions_from") or "",
             partial=facts.get("partial") or {},
             verdict=file.verdict(ranges, keep.size),
         )
@@ -303,6 +309,9 @@ class Subset:
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Returns the kept pairs like `Run.to_arrow`, each as often as it is kept."""
         every = self.run.to_arrow(columns)
+        if "caption" in every.column_names and (others := other_captions(self)):
+            texts = others.instead(np.arange(self.keep.size), every["caption"].combine_chunks())
+            every = every.set_column(every.column_names.index("caption"), "caption", texts)
         return every.filter(pa.array(self.keep)) if self.times is None else every.take(pa.array(self.rows()))
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
@@ -460,6 +469,9 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
         )
     keep = {"&": left.keep & right.keep, "|": left.keep | right.keep, "-": left.keep & ~right.keep}[sign]
     chosen = joined([left] if sign == "-" else [left, right], keep, every=sign != "|")
+    columns = sorted({one.captions_from for one in (left, right)} - {""})
+    if len(columns) > 1:
+        raise ValueError(f"{left.name!r} and {right.name!r} have other captions from different columns: {columns}")
     verdict = _combined_verdict(left, right, sign, keep)
     step = _WORDS[sign].format(left.name, right.name)
     dropped: Counter[str] = Counter()
@@ -472,6 +484,7 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
         left,
         keep=keep,
         **chosen,
+        captions_from="".join(columns),
         recipe={"about": step, **_combined_recipe(left, right, sign), "name": f" {sign} ".join(names)},
         funnel=[line if chosen["times"] is None else {**line, "times": int(chosen["times"].sum(dtype=np.int64))}],
         reads=sorted({*left.reads, *right.reads}),

@@ -24,6 +24,7 @@ from tamis.ids import uniforms
 from tamis.pool import Pool
 from tamis.pool.images import decode
 from tamis.processes import prefetched
+from tamis.store.captions import OtherCaptions
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
 from tamis.train.loop import ALONE, ProcessGroup
@@ -51,6 +52,7 @@ class TrainingRows:
     times: NDArray[np.int64]  # (n,) at least 1
     high: U64  # (n,) upper halves of the uids
     low: U64  # (n,) lower halves
+    others: OtherCaptions = OtherCaptions()  # texts that some pairs carry instead of their alt-texts
 
     @property
     def epoch_size(self) -> int:
@@ -59,7 +61,8 @@ class TrainingRows:
 
     def only(self, some: NDArray[np.bool_]) -> TrainingRows:
         """Returns the pairs for which `some` is true."""
-        return TrainingRows(rows=self.rows[some], times=self.times[some], high=self.high[some], low=self.low[some])
+        here = {name: getattr(self, name)[some] for name in ("rows", "times", "high", "low")}
+        return replace(self, **here)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +186,8 @@ class Batches:
                     f"the sample {sample.key!r} of the shard {sample.shard!r} cannot be read again: "
                     f"{sample.problem.reason}; restore it and repeat the command"
                 )
-            yield sample
+            text = self.rows.others.of(sample.row)
+            yield sample if text is None else replace(sample, caption=text)
 
     def _decoded(self, cache: _Cache, part: _Group) -> Batch:
         import torch

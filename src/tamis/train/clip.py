@@ -25,6 +25,7 @@ from tamis.models.device import use_threads
 from tamis.models.reference import TRAINING, complete, resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.storage import sweep
+from tamis.store.captions import OtherCaptions, other_captions
 from tamis.store.checked import read_record, write_record
 from tamis.store.claims import locked
 from tamis.store.run import Run
@@ -156,15 +157,20 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
     for shard in run.shards:
         index = run.index(shard, ["uid_hi", "uid_lo", "status", "caption_judged"])
         no_image = pc.is_in(index.column("status").cast("string"), value_set=pa.array(_NO_IMAGE))
-        good.append(~no_image.to_numpy() & index.column("caption_judged").to_numpy())
+        text = index.column("caption_judged").to_numpy()
+        if isinstance(source, Subset) and source.caption is not None:  # pairs without an alt-text may have another
+            text = text | (source.caption[run.row_ranges[shard]] > 0)
+        good.append(~no_image.to_numpy() & text)
         highs.append(index.column("uid_hi").to_numpy())
         lows.append(index.column("uid_lo").to_numpy())
+    others = other_captions(source) if isinstance(source, Subset) else OtherCaptions()
     usable = np.concatenate(good)
     rows = np.flatnonzero((times > 0) & usable)
     if not rows.size:
         raise RunError(f"{source!r} has no pair whose image and caption can be read: there is nothing to train on")
     high, low = np.concatenate(highs)[rows], np.concatenate(lows)[rows]
-    return TrainingRows(rows=rows, times=times[rows], high=high, low=low), int(((times > 0) & ~usable).sum())
+    left_out = int(((times > 0) & ~usable).sum())
+    return TrainingRows(rows=rows, times=times[rows], high=high, low=low, others=others), left_out
 
 
 def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> ClipTraining:
@@ -284,6 +290,7 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
     pairs = xxhash.xxh3_128()
     for part in (rows.rows, rows.times, rows.high, rows.low):
         pairs.update(np.ascontiguousarray(part).tobytes())
+    pairs.update(rows.others.digest)
     weights = pretrained(training)
     if tokenizer:
         weights["tokenizer"] = resolve(tokenizer).digest

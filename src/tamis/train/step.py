@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
@@ -29,6 +28,7 @@ from tamis.models.device import free_memory
 from tamis.models.reference import TRAINING
 from tamis.pool import Pool
 from tamis.storage import writing
+from tamis.store.captions import OtherCaptions, captions_of
 from tamis.store.checked import Owner, finish_array
 from tamis.store.parts import read_rows
 from tamis.store.run import Run
@@ -103,18 +103,7 @@ class TrainingContext:
 
     def captions(self, count: int) -> Iterator[str]:
         """Yields the captions of the first pairs."""
-        return captions_of(self.run, self.rows.rows[:count])
-
-
-def captions_of(run: Run, rows: NDArray[np.int64]) -> Iterator[str]:
-    """Yields the captions of ascending rows of a run, "" for a missing one."""
-    first = 0
-    for shard, size in zip(run.shards, run.sizes, strict=True):
-        low, high = np.searchsorted(rows, [first, first + size])
-        if high > low:
-            column = run.index(shard, ["caption"]).column("caption")
-            yield from (text or "" for text in column.take(pa.array(rows[low:high] - first)).to_pylist())
-        first += size
+        return captions_of(self.run, self.rows.rows[:count], self.rows.others)
 
 
 @dataclass(frozen=True)
@@ -213,7 +202,8 @@ def text_states(context: TrainingContext, towers: Towers) -> Floats | None:
     path = shared or context.state / "text-states.npy"
     embedded = np.arange(len(run)) if shared else rows
     if not path.is_file():
-        write_text_states(run, embedded, towers, context.how.device.batch_size, path)
+        others = OtherCaptions() if shared else context.rows.others
+        write_text_states(run, embedded, others, towers, context.how.device.batch_size, path)
     try:
         states: Floats = read_rows(path, Owner(embedded.size, ""))
     except DamageError as error:
@@ -221,7 +211,9 @@ def text_states(context: TrainingContext, towers: Towers) -> Floats | None:
     return states[rows] if shared else states
 
 
-def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: int, path: Path) -> None:
+def write_text_states(
+    run: Run, rows: NDArray[np.int64], others: OtherCaptions, towers: Towers, batch: int, path: Path
+) -> None:
     """Writes the frozen text tower's states of some rows' captions, (rows, width) float32."""
     import torch
 
@@ -233,7 +225,7 @@ def write_text_states(run: Run, rows: NDArray[np.int64], towers: Towers, batch: 
             header = {"descr": "<f4", "fortran_order": False, "shape": (rows.size, width)}
             np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, rows.size, _STATES_AT_ONCE):
-                captions = list(captions_of(run, rows[start : start + _STATES_AT_ONCE]))
+                captions = list(captions_of(run, rows[start : start + _STATES_AT_ONCE], others))
                 order = sorted(range(len(captions)), key=lambda number: len(captions[number]))
                 states = np.empty((len(captions), width), np.float32)
                 for low in range(0, len(order), batch):

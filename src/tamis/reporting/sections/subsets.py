@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask
+from tamis.errors import RunError
+from tamis.math.texts import trigram_diversity
 from tamis.reporting.context import GALLERIES, Context, Facts
 from tamis.reporting.formats import number
 from tamis.reporting.pairs import around, first_by
 from tamis.selectors.expression import parse
+from tamis.store.captions import OtherCaptions, captions_of, other_captions
 from tamis.store.reasons import Cut
 from tamis.store.subset import Subset
 
@@ -30,6 +33,7 @@ def funnels(context: Context) -> Facts | None:
             "lines": [_step(context, name["place"], step, each) for step, each in enumerate(subset.funnel, start=1)],
             "shrinks": _shrinks(subset),
             "recipe": dict(subset.recipe),
+            "captions": _diversity(context, subset),
         }
         for name, subset in zip(context.names, context.subsets, strict=True)
     ]
@@ -53,6 +57,25 @@ def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> 
             codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
     blank = {"step": "", "before": 0, "kept": 0, "times": None, "dropped": {}, "codes": {}, "cut": None, "facts": {}}
     return {**blank, **entry, "codes": codes}
+
+
+#: Number of pairs, the first by their scrambled uids, whose captions are compared.
+_COMPARED = 10_000
+
+
+def _diversity(context: Context, subset: Subset) -> Facts | None:
+    """Compares alt-texts with the captions that some pairs carry instead; None without such a pair that has both."""
+    if subset.caption is None:
+        return None
+    rows = np.sort(first_by(context.order, _COMPARED, subset.caption > 0))
+    alt = list(captions_of(context.run, rows, OtherCaptions()))
+    try:
+        pairs = zip(alt, captions_of(context.run, rows, other_captions(subset)), strict=True)
+        both = [(one, other) for one, other in pairs if one]
+    except RunError:  # the run no longer has the column
+        return None
+    diversity = {name: trigram_diversity(text[side] for text in both) for side, name in enumerate(("alt", "other"))}
+    return {"pairs": len(both), **diversity} if both else None
 
 
 def says(step: str, *cuts: float) -> bool:

@@ -1,0 +1,127 @@
+"""A step that chooses the text of each pair: its alt-text or a generated caption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tamis.arrays import Float64s, Mask
+from tamis.errors import RecipeError, check_words, without_effect
+from tamis.ids import uniforms
+from tamis.math.order import round_half_up
+from tamis.selectors.expression import parse
+from tamis.selectors.outcome import Drops, Selection, check_kind
+from tamis.selectors.steps import Of, check_numbers
+from tamis.store.table import Table
+
+#: Numbers the draw among those of a uid.
+_MIX = 35
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChooseCaption:
+    """Keeps the alt-text where it matches the image, else the other caption if that does, else drops the pair.
+
+    A text without a score does not reach the threshold; rows without both scores are dropped and counted as missing.
+    Generated captions bring back images whose alt-text is poor. They are plainer and less diverse than alt-texts, so
+    good alt-texts stay. Exports, training and the bench use the chosen texts.
+
+    Attributes:
+        score: an expression: how well the alt-text matches.
+        other: an expression on the same scale: how well the other caption matches.
+        text: the column with the other caption.
+        quantile: the threshold is the lowest score of the best share 1 - quantile of the rows, by their alt-texts.
+        threshold: the threshold itself, instead of a quantile.
+        of: with `quantile`: the share is of the whole pool, scored or not, or of the candidates.
+        mix: probability of the other caption where both texts reach the threshold; drawn by uid.
+        seed: another seed draws others.
+
+    Cost: one selection of the k-th largest score; 20 bytes per row of memory.
+    Source: Nguyen et al. 2023, "Improving multimodal datasets with image captioning" (NeurIPS, arXiv 2307.10350),
+        section 4: alt-texts of the top 30 %, and BLIP-2's captions filtered by the same threshold.
+    """
+
+    name: ClassVar[str] = "choose_caption"
+    score: str = "clip"
+    other: str = "generated_clip"
+    text: str = "generated_caption"
+    quantile: float = 0.7
+    threshold: float | None = None
+    of: Of = "pool"
+    mix: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("quantile", "mix"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {value}")
+        check_words(self)
+        if self.threshold is not None:
+            without_effect(self, "quantile", "of", because="threshold is the limit itself")
+        if not self.mix:
+            without_effect(self, "seed", because="with mix: 0 nothing is drawn")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return parse(self.score).columns | parse(self.other).columns | {self.text}
+
+    @property
+    def described(self) -> str:
+        share = f"the top {100 - 100 * self.quantile:g} % of the {self.of} by {self.score}"
+        return f"alt-text or {self.text}, at least {share if self.threshold is None else f'{self.threshold:g}'}"
+
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if a score does not read numbers, or the text column holds no texts."""
+        check_numbers(self.name, table, self.score)
+        check_numbers(self.name, table, self.other)
+        check_kind(self.name, table, self.text, "word")
+
+    def select(self, table: Table) -> Selection:
+        self.check_columns(table)
+        candidates, exists = table.candidates(), np.zeros(len(table), bool)
+        for place, texts in table.map([self.text], lambda place, columns: (place, columns[self.text])):
+            exists[place] = pc.greater(pc.utf8_length(texts.cast(pa.string())), 0).fill_null(False).to_numpy(False)
+        score, other = parse(self.score).values(table), np.where(exists, parse(self.other).values(table), np.nan)
+        cut = self._cut(score, candidates)
+        alt, reaches = (values >= cut for values in (score, other))  # False for NaN
+        missing = np.isnan(score) & np.isnan(other) & candidates
+        chosen = candidates & reaches & ~alt
+        both = np.flatnonzero(candidates & alt & reaches) if self.mix else np.zeros(0, np.int64)
+        draws = uniforms(*table.uids(both), seed=self.seed, counters=[np.full(both.size, _MIX)])
+        chosen[both[draws < self.mix]] = True
+        facts = {
+            "threshold": cut if np.isfinite(cut) else None,
+            "alt_texts": int(np.count_nonzero(candidates & alt & ~chosen)),
+            "other_captions": int(np.count_nonzero(chosen)),
+        }
+        drops = Drops(candidates)
+        drops.drop(missing, f"no value for {self.score} and {self.other}", counted="missing")
+        drops.drop(alt | reaches, "neither text reaches the threshold", others=True)
+        found = drops.selection(facts=facts)
+        return replace(found, caption=chosen.astype(np.uint8))
+
+    def _cut(self, score: Float64s, candidates: Mask) -> float:
+        """Returns the threshold; infinity if no score can reach it."""
+        if self.threshold is not None:
+            return self.threshold
+        judged = score[candidates & ~np.isnan(score)]
+        rows = len(score) if self.of == "pool" else int(np.count_nonzero(candidates))
+        n = min(round_half_up(1 - self.quantile, rows), judged.size)
+        return float(np.partition(judged, judged.size - n)[judged.size - n]) if n else np.inf
+
+
+def captions_from(steps: Iterable[Any]) -> str:
+    """Returns the column with the other captions that steps choose, "" if none does; RecipeError for several."""
+    names, waiting = set(), [*steps]
+    while waiting:
+        step = waiting.pop()
+        waiting += [inner for part in getattr(step, "parts", ()) for inner in part]
+        names |= {step.text} if isinstance(step, ChooseCaption) else set()
+    if len(names) > 1:
+        raise RecipeError(f"choose_caption: a subset has other captions from one column, not from {sorted(names)}")
+    return "".join(names)

@@ -1,0 +1,43 @@
+"""Derived signals in commands: computed after the pass, listed by a dry run, and again when rows were added."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from command_line import Tamis
+from factories import pair, write_tar
+
+from tamis.store import Run
+
+RECIPE = {
+    "signals": ["caption_length", {"vote": {"scores": ["words", "characters"], "quantile": 0.5}}],
+    "select": [{"at_least": {"score": "votes", "value": 2}}],
+}
+
+
+def test_a_recipe_is_scored_derived_and_selected_and_again_when_the_pool_grows(tamis: Tamis, tmp_path: Path) -> None:
+    for shard in range(3):
+        write_tar(tmp_path / f"{shard:05d}.tar", [(f"{row}", pair(row)) for row in range(4 * shard, 4 * shard + 4)])
+    Path("votes.yaml").write_text(json.dumps(RECIPE))
+    first = ["{00000..00001}.tar", "--run", "run", "--device", "cpu"]
+    dry = tamis("score", *first, "--recipe", "votes.yaml", "--dry-run")
+    assert "derived   vote: 2 shards to do" in dry.out
+    assert tamis("run", *first, "--recipe", "votes.yaml").code == 0
+    run = Run("run")
+    words, characters = run["words"], run["characters"]
+    expected = (words > np.median(words)) + 1.0 * (characters > np.median(characters))
+    np.testing.assert_array_equal(run["votes"], expected)
+    assert "derived   vote: 0 shards to do" in tamis("score", *first, "--recipe", "votes.yaml", "--dry-run").out
+
+    assert tamis("score", "00002.tar", "--run", "run", "--signals", "caption_length", "--grow").code == 0
+    stale = tamis("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet")
+    assert stale.code == 2
+    assert "2 of 3 shards have it (00002 has not); repeat `tamis derive` first" in stale.err
+    assert tamis("derive", "run", "--recipe", "votes.yaml").code == 0
+    words = Run("run")["words"]
+    assert words.size == 12
+    assert (Run("run")["votes"] >= (words > np.median(words))).all()
+    assert len(list(Path("run/scores").glob("vote-*"))) == 1
+    assert tamis("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet").code == 0
