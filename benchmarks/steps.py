@@ -40,7 +40,7 @@ COLUMNS = (
 #: Settings of each case by the name of the step or derived signal; FOLDER is where references and concepts are.
 CASES: dict[str, dict[str, Any]] = {
     "clip_loss": {"text": EMBEDDING, "batch": 1024, "repeats": 1},
-    "norm_sim": {"targets": "FOLDER/references.npy", "norm": "2"},
+    "norm_sim": {"targets": "FOLDER/references.npy", "norm": 2},
     "mix": {"terms": {"clip": 0.6, "generated_clip": 0.4}},
     "vote": {"scores": ("clip", "generated_clip")},
     "concept_weight": {"concepts": "FOLDER/concepts.npy"},

@@ -13,7 +13,7 @@ from factories import write_pool, write_run
 from scipy.special import logsumexp
 
 import tamis
-from tamis.derived import contrastive
+from tamis.derived import clip_loss, contrastive
 from tamis.derived.clip_loss import ClipLoss
 from tamis.derived.contrastive import contrastive_norms
 from tamis.derived.norm_sim import NormSim
@@ -151,14 +151,14 @@ def test_the_norm_of_similarities_by_hand_and_by_the_formula(tmp_path: Path) -> 
     table = table_of(images, images)
     greatest, root = (
         NormSim(targets=str(tmp_path / "targets.npy"), norm=norm).compute(table, unsaved)["norm_sim"]
-        for norm in ("inf", "2")
+        for norm in ("inf", 2)
     )
     np.testing.assert_allclose(greatest, [1, 0.8, np.nan], atol=1e-6)  # absolute: the first one's cosine is -1
     np.testing.assert_allclose(root, [1, 1, np.nan], atol=1e-6)
     images, targets = pairs(50)[0], unit_rows(np.random.default_rng(3).standard_normal((9, 8)))
     np.save(tmp_path / "targets.npy", targets)
     cosines = np.abs(images.astype(float) @ targets.T.astype(float))
-    for norm, expected in (("inf", cosines.max(1)), ("2", np.sqrt((cosines**2).sum(1)))):
+    for norm, expected in (("inf", cosines.max(1)), (2, np.sqrt((cosines**2).sum(1)))):
         signal = NormSim(targets=str(tmp_path / "targets.npy"), norm=norm)  # type: ignore[arg-type]
         np.testing.assert_allclose(signal.compute(table_of(images, images), unsaved)["norm_sim"], expected, atol=1e-5)
 
@@ -238,21 +238,25 @@ def test_a_recipe_that_lacks_it_names_the_command(tmp_path: Path) -> None:
 
 def test_a_killed_computation_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = embedded_run(tmp_path / "run", *pairs(40))
-    whole = tamis.derive(embedded_run(tmp_path / "other", *pairs(40)), ["clip_loss"])["clip_loss"]
-    real, done = ClipLoss._of_partition, []
+    other = embedded_run(tmp_path / "other", *pairs(40))
+    whole = tamis.derive(other, [{"clip_loss": {"batch": 16, "repeats": 2}}])["clip_loss"]
+    real, done = clip_loss.contrastive_norms, 0
 
-    def dies(self: ClipLoss, table: Table, there: Array, temperature: float, repeat: int) -> Array:
-        done.append(repeat)
-        if len(done) == 4:
+    def dies(*arguments: Any) -> Any:
+        nonlocal done
+        done += 1
+        if done == 4:
             raise KeyboardInterrupt
-        return real(self, table, there, temperature, repeat)
+        return real(*arguments)
 
-    monkeypatch.setattr(ClipLoss, "_of_partition", dies)
+    monkeypatch.setattr(clip_loss, "contrastive_norms", dies)
+    monkeypatch.setattr(clip_loss, "GATHER", 16)  # one batch is saved at a time
     with pytest.raises(KeyboardInterrupt):
-        tamis.derive(run, ["clip_loss"])
+        tamis.derive(run, [{"clip_loss": {"batch": 16, "repeats": 2}}])
     assert "clip_loss" not in Run(run.path).columns
-    np.testing.assert_array_equal(tamis.derive(run, ["clip_loss"])["clip_loss"], whole)
-    assert done == [0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9]
+    again = tamis.derive(run, [{"clip_loss": {"batch": 16, "repeats": 2}}])
+    np.testing.assert_array_equal(again["clip_loss"], whole)
+    assert done == 7  # two partitions of three batches, and the one that died
 
 
 def test_the_temperature_is_the_checkpoints(tmp_path: Path, clip_model: str) -> None:

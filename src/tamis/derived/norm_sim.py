@@ -33,17 +33,17 @@ _TESTS = re.compile(r"(?i)(?:^|[^a-z])(test|val|validation|eval\w*)(?:[^a-z]|$)"
 class NormSim(Derived):
     """The norm of an image's similarities to target images (NormSim).
 
-    With `norm: inf` it is the largest absolute cosine with any target; with `norm: "2"` the root of the sum of squared
+    With `norm: inf` it is the largest absolute cosine with any target; with `norm: 2` the root of the sum of squared
     cosines, which orders rows as VAS does. Targets are training images of the tasks that the model is for; test images
     of a benchmark would leak into the choice.
 
     Attributes:
         targets: embeddings of the target images by the same model: a run that stores them (score a folder of images
             with --keep embeddings), or a .npy file (m, d).
-        norm: "inf" or "2".
+        norm: inf or 2.
         embedding: a column of stored image embeddings.
 
-    Cost: rows * targets * d multiplications for `inf`, rows * d^2 for "2". Memory: the targets in float32 for `inf`.
+    Cost: rows * targets * d multiplications for `inf`, rows * d^2 for 2. Memory: the targets in float32 for `inf`.
 
     Source: Wang et al. 2024 (arXiv 2405.19547), section 3.2; VAS: Wang et al. 2023 (arXiv 2402.02055).
     """
@@ -53,7 +53,7 @@ class NormSim(Derived):
         Column(name="norm_sim", unit="cosine", better="high", about="norm of the cosines with the target images"),
     )
     targets: str
-    norm: Literal["inf", "2"] = "inf"
+    norm: Literal["inf", 2] = "inf"
     embedding: str = "image_embedding"
 
     @property
@@ -79,22 +79,27 @@ class NormSim(Derived):
                 "Take the training images of the task",
                 self.targets,
             )
-        targets = np.concatenate(list(self._targets(table.about(self.embedding).get("models"))))
-        if self.norm == "2":
-            values, axes = np.linalg.eigh(second_moments(targets))
+        blocks = self._targets(table.about(self.embedding).get("models"))
+        if self.norm == "inf":
+            targets = list(blocks)  # not one array: that would take the memory twice
+        else:
+            values, axes = np.linalg.eigh(sum(map(second_moments, blocks)))
             root = (axes * np.sqrt(values.clip(0))).astype(np.float32)  # root @ root.T are the second moments
+            targets = [root.T]
+        width = targets[0].shape[1]
 
         def similar(vectors: Float32s) -> Float32s:
-            if vectors.shape[1] != targets.shape[1]:
+            if vectors.shape[1] != width:
                 raise RecipeError(
-                    f"norm_sim: the targets have {targets.shape[1]} dimensions, {self.embedding!r} has "
+                    f"norm_sim: the targets have {width} dimensions, {self.embedding!r} has "
                     f"{vectors.shape[1]}: embed both with one model"
                 )
-            if self.norm == "2":
+            if self.norm == 2:
                 return np.asarray(np.linalg.norm(vectors @ root, axis=1), np.float32)
             best = np.zeros(len(vectors), np.float32)
-            for start in range(0, len(targets), BLOCK):
-                np.maximum(best, np.abs(vectors @ targets[start : start + BLOCK].T).max(1), out=best)
+            for some in targets:
+                products = vectors @ some.T
+                np.maximum(best, np.maximum(products.max(1), -products.min(1)), out=best)
             return best
 
         def of_block(block: int) -> Float32s:
