@@ -124,10 +124,11 @@ def load(recipe: RecipeLike, settings: Sequence[str] = (), *, signals: Sequence[
 
 
 def usual(signal: str, setting: str) -> dict[str, list[str]]:
-    """Returns value -> recipes: what shipped recipes give a signal's setting, the commonest value first."""
+    """Returns value -> recipes: what shipped recipes give a setting; the commonest value, the shortest recipe first."""
     words: dict[str, list[str]] = {}
-    for name in shipped():
-        for entry in _raw(name)[0].get("signals") or []:
+    signals = {name: _raw(name)[0].get("signals") or [] for name in shipped()}
+    for name, entries in sorted(signals.items(), key=lambda item: len(item[1])):
+        for entry in entries:
             settings = entry.get(signal) if isinstance(entry, dict) else None
             value = settings.get(setting) if isinstance(settings, dict) else None
             if isinstance(value, str):

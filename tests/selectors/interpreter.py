@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from math import floor
 from operator import xor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tamis import selectors as sel
-from tamis.ids import scramble
+from tamis.ids import scramble, uniforms
 from tamis.math.similarity import cosines, unit_rows
 from tamis.store.table import Table
 
@@ -45,6 +46,7 @@ def rows_of(seed: int, count: int, *, scored: bool = True) -> list[Row]:
                 "h": None if lost else f"{1 << int(rng.integers(0, 6)):016x}",
                 "i": np.full(3, np.nan, np.float16) if lost else vector,
                 "t": np.full(3, np.nan, np.float16) if lost else vector[::-1].copy(),
+                "on_list": NAN if lost else float(vector[0] > 1),
                 "uid": rows[-1]["uid"] if rows and rng.random() < 0.1 else uid,
             }
         )
@@ -52,7 +54,9 @@ def rows_of(seed: int, count: int, *, scored: bool = True) -> list[Row]:
 
 
 def table_of(rows: Sequence[Row], block: int = 4) -> Table:
-    columns: dict[str, Any] = {name: np.array([row[name] for row in rows], np.float32) for name in "ab"}
+    columns: dict[str, Any] = {
+        name: np.array([row[name] for row in rows], np.float32) for name in ("a", "b", "on_list")
+    }
     columns |= {name: [row[name] for row in rows] for name in "wh"}
     columns["tagged"] = [TAGS[row["w"]] for row in rows]
     columns |= {name: np.array([row[name] for row in rows], np.float16).reshape(-1, 3) for name in "it"}
@@ -271,6 +275,51 @@ def norm_sim_d(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     return why | dict.fromkeys(order[stay:], "least like the rows that stay")
 
 
+def balance(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """The column holds one entry, so a caption stays if its entry draws it."""
+    why = lacking(step, rows, among, [step.entries])
+    counted = range(len(rows)) if step.of == "pool" else among
+    counts = Counter(rows[n][step.entries] for n in counted if rows[n][step.entries] is not None)
+    ordered, t = sorted(counts.values()), step.t
+    if t is None:
+        shares = [sum(ordered[: n + 1]) / sum(ordered) for n in range(len(ordered))]
+        t = min(zip(ordered, shares, strict=True), key=lambda one: abs(one[1] - step.tail))[0] if ordered else 1
+    for n in among - set(why):
+        halves = (np.array([half], np.uint64) for half in rows[n]["uid"])
+        draw = float(uniforms(*halves, seed=step.seed, counters=[np.ones(1, np.int64)])[0])
+        if draw >= min(1, t / counts[rows[n][step.entries]]):
+            why[n] = "its entries are frequent"
+    return why
+
+
+def choose_caption(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    score = SCORES[step.score](rows)
+    other = [v if row[step.text] else NAN for v, row in zip(SCORES[step.other](rows), rows, strict=True)]
+    known = sorted(score[n] for n in (range(len(rows)) if step.of == "pool" else among) if score[n] == score[n])
+    n = min(half_up(1 - step.quantile, len(rows) if step.of == "pool" else len(among)), len(known))
+    cut = step.threshold if step.threshold is not None else known[-n] if n else float("inf")
+    why = {
+        n: f"no value for {step.score} and {step.other}" for n in among if score[n] != score[n] and other[n] != other[n]
+    }
+    poor = {n for n in among - set(why) if not (score[n] >= cut or other[n] >= cut)}
+    return why | dict.fromkeys(poor, "neither text reaches the threshold")
+
+
+def not_in(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """The reference is (1, 1, 1)."""
+    why = lacking(step, rows, among, [step.embedding])
+    for n in among - set(why):
+        vector = rows[n][step.embedding].astype(float)
+        if round(float(vector.sum() / np.linalg.norm(vector) / np.sqrt(3)), 6) >= step.cosine:
+            why[n] = f"copy of {Path(step.reference).name}"
+    return why
+
+
+def hash_match(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    why = lacking(step, rows, among, ["on_list"])
+    return why | {n: "on a list of hashes" for n in among if rows[n]["on_list"] == 1}
+
+
 def clipcov(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     """Which rows it takes is the matter of tests/math/test_clipcov.py; here it is which rows lack what."""
     why = lacking(step, rows, among, [step.image, step.text, step.per])
@@ -307,6 +356,10 @@ INTERPRETERS: dict[str, Callable[[Any, Sequence[Row], set[int]], Why]] = {
     "image_based": image_based,
     "distinct": distinct,
     "clipcov": clipcov,
+    "balance": balance,
+    "choose_caption": choose_caption,
+    "not_in": not_in,
+    "hash_match": hash_match,
     "norm_sim_d": norm_sim_d,
 }
 

@@ -82,6 +82,25 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         missing=missing,
     ),
     "norm_sim_d": st.builds(partial(sel.NormSimD, embedding="i", rounds=1), fraction=fraction, of=of, missing=missing),
+    "balance": st.builds(
+        lambda limit, **more: sel.Balance(entries="w", **limit, **more),
+        st.one_of(st.builds(dict, t=st.integers(1, 6)), st.builds(dict, tail=fraction)),
+        of=of,
+        seed=st.integers(0, 3),
+        missing=missing,
+    ),
+    "choose_caption": st.builds(
+        lambda limit, **more: sel.ChooseCaption(score="a", text="w", **limit, **more),
+        st.one_of(st.builds(dict, quantile=fraction, of=of), st.builds(dict, threshold=value)),
+        other=st.sampled_from("ab"),
+        mix=fraction,
+    ),
+    "not_in": st.builds(
+        partial(sel.NotIn, reference=str(REFERENCE), hashes=False, embedding="i"),
+        cosine=st.sampled_from([0.5, 0.95]),
+        missing=missing,
+    ),
+    "hash_match": st.builds(sel.HashMatch, missing=missing),
     "semdedup": st.builds(
         partial(sel.SemDeDup, embedding="i", clusters=1, keep="random"),
         epsilon=st.sampled_from([0.01, 0.3]),
