@@ -18,7 +18,7 @@ from tamis.selectors import ClipCov, Distinct
 ASKED = ("features", "signals", "selectors", "exporters", "pool.source", "train")
 
 #: What settings without a default are given here.
-GIVEN = {"score": "clip", "value": 0.5, "low": 0.1, "high": 0.5, "fraction": 0.5, "n": 3, "epsilon": 0.1}
+GIVEN = {"score": "clip", "value": 0.5, "low": 0.1, "high": 0.5, "fraction": 0.5, "n": 3, "epsilon": 0.1, "tail": 0.2}
 
 
 def records() -> Iterator[tuple[type[Any], str]]:
@@ -43,7 +43,7 @@ def needed(cls: type[Any]) -> dict[str, Any]:
     """Returns a value for each setting without a default, and one budget where two are offered."""
     required = [one.name for one in dataclasses.fields(cls) if one.init and one.default is dataclasses.MISSING]
     required = [name for name in required if cls.__dataclass_fields__[name].default_factory is dataclasses.MISSING]
-    budget = next((name for name in ("fraction", "epsilon") if name in cls.__dataclass_fields__), None)
+    budget = next((name for name in ("fraction", "epsilon", "tail") if name in cls.__dataclass_fields__), None)
     return {name: GIVEN.get(name, "lab/clip") for name in [*required, *([budget] if budget else [])]}
 
 

@@ -24,7 +24,7 @@ def _of_classes(what: str, heading: str) -> Rows:
     for name, cls in _classes(what).items():
         facts = {"settings": parts.get(name) or _settings(cls), "about": _first_line(cls)}
         if what == "signals":
-            columns = ", ".join(column.name for column in cls.columns)
+            columns = ", ".join(column.name for column in cls.columns) or "as its settings say"
             facts = {"columns": columns, "settings": facts["settings"], "cost": _cost(cls), "about": facts["about"]}
         rows.append({heading: name, **facts})
     return rows

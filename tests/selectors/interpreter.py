@@ -295,7 +295,7 @@ def balance(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
 def choose_caption(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     score = SCORES[step.score](rows)
     other = [v if row[step.text] else NAN for v, row in zip(SCORES[step.other](rows), rows, strict=True)]
-    known = sorted(score[n] for n in (range(len(rows)) if step.of == "pool" else among) if score[n] == score[n])
+    known = sorted(score[n] for n in among if score[n] == score[n])
     n = min(half_up(1 - step.quantile, len(rows) if step.of == "pool" else len(among)), len(known))
     cut = step.threshold if step.threshold is not None else known[-n] if n else float("inf")
     why = {
