@@ -264,15 +264,14 @@ def image_based(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
 
 
 def norm_sim_d(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
-    """One round: the rows with the smallest f^T S f go, S being over all rows that have an embedding."""
+    """Which rows it takes is the matter of tests/derived/test_clip_loss.py; here it is how many, and which lack what."""
     why = lacking(step, rows, among, [step.embedding])
-    stored = {n: row[step.embedding].astype(float) for n, row in enumerate(rows)}
-    unit = {n: one / np.linalg.norm(one) for n, one in stored.items() if not np.isnan(one).any()}
-    moments = sum((np.outer(vector, vector) for vector in unit.values()), np.zeros((3, 3)))
-    score = {n: float(unit[n] @ moments @ unit[n]) for n in among - set(why)}
-    order = sorted(score, key=lambda n: (-round(score[n], 9), tie(rows[n]), n))
-    stay = half_up(step.fraction, len(rows) if step.of == "pool" else len(among))
-    return why | dict.fromkeys(order[stay:], "least like the rows that stay")
+    found = step.select(table_of(rows).among(np.array([n in among for n in range(len(rows))], bool)))
+    stay = set(np.flatnonzero(found.keep).tolist())
+    assert len(stay) == min(
+        half_up(step.fraction, len(rows) if step.of == "pool" else len(among)), len(among - set(why))
+    )
+    return why | dict.fromkeys(among - set(why) - stay, "least like the rows that stay")
 
 
 def balance(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
