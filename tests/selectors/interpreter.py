@@ -264,7 +264,7 @@ def image_based(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
 
 
 def norm_sim_d(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
-    """Which rows it takes is the matter of tests/derived/test_clip_loss.py; here it is how many, and which lack what."""
+    """Which rows it takes is the matter of tests/derived/test_clip_loss.py; here it is how many."""
     why = lacking(step, rows, among, [step.embedding])
     found = step.select(table_of(rows).among(np.array([n in among for n in range(len(rows))], bool)))
     stay = set(np.flatnonzero(found.keep).tolist())
