@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tamis.evaluate.bench import bench
     from tamis.explore.layout import lay_out
     from tamis.first_look import look
+    from tamis.overlaps import overlap
     from tamis.pool import Pool, PoolSpec, open_pool
     from tamis.scoring import derive, score
     from tamis.store import Run, open_run
@@ -39,6 +40,7 @@ _MODULES = {
     "check": "tamis.store.check",
     "export": "tamis.api",
     "look": "tamis.first_look",
+    "overlap": "tamis.overlaps",
     "report": "tamis.api",
     "run_recipe": "tamis.api",
     "Pool": "tamis.pool",
@@ -65,6 +67,7 @@ __all__ = [
     "look",
     "open_pool",
     "open_run",
+    "overlap",
     "plan",
     "report",
     "run_recipe",

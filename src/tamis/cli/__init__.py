@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "map": choosing.lay_out,
     "export": choosing.export,
     "audit": choosing.audit,
+    "overlap": choosing.overlap,
     "report": choosing.report,
     "look": looking.look,
     "explore": looking.explore,

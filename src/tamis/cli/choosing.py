@@ -1,4 +1,4 @@
-"""Commands that read scores and run no model: select, cluster, map, export, audit, report."""
+"""Commands that read scores and run no model: select, cluster, map, export, audit, overlap, report."""
 
 from __future__ import annotations
 
@@ -173,6 +173,40 @@ def audit(
         f"pool, at a rate of false discoveries of {RATE:.0%}"
         + (f"; the first {_MOST_GROUPS} are shown, --json has all" if len(groups) > _MOST_GROUPS else "")
     )
+
+
+def overlap(
+    run: options.RunPath,
+    reference: Annotated[str, Argument(metavar="REFERENCE", help="A run, a list of hashes, or a .npy file.")],
+    out: Annotated[Path | None, Option("--out", "-o", help="Write the pairs to this Parquet file.")] = None,
+    settings: Annotated[
+        list[str] | None, Option("--set", metavar="A=VALUE", help="A setting of the step not_in, such as caption=same.")
+    ] = None,
+    planted: Annotated[int, Option(min=0, help="Images that are changed and looked for; 0: none.")] = 300,
+    partial: options.Partial = False,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Find copies of a test set, or of another pool, and measure how surely copies are found. No model runs.
+
+    Example: tamis overlap runs/mine runs/coco-test --out copies.parquet
+    """
+    import tamis
+    from tamis.store.checked import write_parquet
+    from tamis.store.targets import check_target
+
+    if out is not None:
+        check_target(options.in_a_folder(out), what="table", ours=lambda _: True, overwrite=overwrite)
+    done = tamis.overlap(run, reference, planted=planted, partial=partial, **options.assigned(settings))
+    unsure = done.pairs["verdict"].to_pylist().count("borderline")
+    say(
+        f"{done.copies:,} of {done.rows:,} rows are copies of {done.found:,} of {done.references:,} references; "
+        f"{unsure:,} borderline pairs are for you to judge. The step not_in drops the copies"
+    )
+    if done.recall:
+        print_table([{"of your images": name, "found": str(one)} for name, one in done.recall.items()])
+    if out is not None:
+        write_parquet(out, done.pairs, uids=None, row_group_size=1 << 20)
+        say(f"wrote {out}")
 
 
 def report(
