@@ -52,7 +52,10 @@ def contrastive_norms(images: Float32s, texts: Float32s, temperature: float) -> 
         return rows, columns
 
     rows, columns = np.empty(count), np.full(count, -np.inf)
-    with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as threads:  # the exponentials need all cores, too
+    with (
+        threadpool_limits(1, user_api="blas"),
+        ThreadPoolExecutor(os.cpu_count()) as threads,
+    ):  # the exponentials need all cores, too
         for start, (of_rows, of_columns) in zip(starts, threads.map(strip, starts), strict=True):
             rows[start : start + TILE] = of_rows
             columns = np.logaddexp(columns, of_columns)

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from tamis.arrays import U64, Float64s, Times
+from tamis.errors import require
 
 Cap = Literal["soft", "level", "hard"]
 
@@ -29,6 +30,7 @@ def average_copies(scores: Float64s, copies: int, *, cap: Cap, alpha: float = 0.
             "hard": min(limit, exp(score - level)), draws from the softmax with replacement up to a limit.
         alpha, limit: of the rules.
     """
+    require("scipy", extra="evaluate")
     from scipy.optimize import brentq
 
     rules: dict[Cap, Callable[[float], Float64s]] = {
