@@ -63,7 +63,7 @@ def derive(
     settings: options.RecipeSettings = None,
     partial: options.Partial = False,
 ) -> None:
-    """Add derived signals to a finished run: columns worked out from stored ones. No model runs.
+    """Add derived signals to a finished run: columns computed from stored ones. No model runs.
 
     Example: tamis derive runs/mine --signals clip_loss
     """

@@ -77,7 +77,7 @@ class ClipLoss(Derived):
             check_kind(self.name, table, name, "vector")
         temperature = self.temperature or table.about(self.image).get("temperature")
         if temperature is None:
-            log.warning("clip_loss: the run does not know its model's temperature; 0.01 is taken, as for OpenAI's CLIP")
+            log.warning("clip_loss: the run does not record its model's temperature; using 0.01, OpenAI CLIP's")
         there = embedded(table, self.image) & embedded(table, self.text)
         sums = np.zeros((3, len(table)))
         for repeat in range(self.repeats):
