@@ -119,3 +119,10 @@ def test_a_cut_by_a_model_that_reads_english_only_says_what_it_does_to_other_lan
         text = "drops 50 % of the captions in other languages and 0 % of the English ones by scores of openai/clip"
         assert (text in caplog.text) == warned
         assert len(caplog.records) == int(warned)
+
+
+def test_groups_without_any_value_leave_nothing() -> None:
+    table = Table.of({"entries": ["a", "b"], "w": np.full(2, np.nan, np.float32)})
+    found = Balance(tail=0.2, per="w", missing="drop").select(table)
+    assert found.counts["missing"] == 2
+    assert not found.keep.any()

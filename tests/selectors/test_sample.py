@@ -144,3 +144,12 @@ def test_its_facts_say_how_far_it_went() -> None:
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sample(score="x", **settings)
+
+
+def test_an_infinite_score_is_none() -> None:
+    table = Table.of({"a": np.float32([1, np.inf, -np.inf, 2])})
+    found = Sample(score="a", n=3, missing="drop").select(table)
+    assert found.counts["missing"] == 2
+    assert found.times is not None
+    assert found.times.tolist()[1:3] == [0, 0]
+    assert found.times.sum() == 3

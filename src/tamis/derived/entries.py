@@ -72,6 +72,8 @@ class Entries(Derived):
 
     def __post_init__(self) -> None:
         at_least_one(least=self.least)
+        if not 0 <= self.association < np.inf:
+            raise ValueError(f"association must be 0 or more, got {self.association}")
 
     @property
     def reads(self) -> frozenset[str]:
@@ -178,7 +180,10 @@ def _wordnet_words(path: Path) -> Iterator[str]:
     if path.is_dir():
         texts = [file.read_text("utf-8") for file in sorted(path.glob("index.*"))]
     else:
-        with zipfile.ZipFile(path) as archive:
-            texts = [archive.read(name).decode() for name in archive.namelist() if Path(name).stem == "index"]
+        try:
+            with zipfile.ZipFile(path) as archive:
+                texts = [archive.read(name).decode() for name in archive.namelist() if Path(name).stem == "index"]
+        except zipfile.BadZipFile as error:
+            raise RecipeError(f"entries: wordnet: {path} is neither a folder nor a zip file") from error
     lines = (line for text in texts for line in text.splitlines() if line and line[0] != " ")  # not the licence
     yield from (line.partition(" ")[0].replace("_", " ") for line in lines)

@@ -143,5 +143,7 @@ def _values(column: pa.ChunkedArray, place: pa.Array, kind: str) -> Any:
     """Returns a column's values at some places, nothing where a place is null."""
     if kind == "word":
         return column.cast(pa.string()).take(place)
-    numbers = np.append(np.asarray(column.cast(pa.float64()).to_numpy(), np.float32), np.float32(np.nan))
+    with np.errstate(over="ignore"):  # a number beyond float32's range has no score
+        stored = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float32)
+    numbers = np.append(np.where(np.isinf(stored), np.float32(np.nan), stored), np.float32(np.nan))
     return numbers[place.fill_null(len(column)).to_numpy()]

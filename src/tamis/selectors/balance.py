@@ -94,7 +94,7 @@ class Balance:
         before, drops = counts(pool if self.of == "pool" else candidates), Drops(candidates)
         own = [before[group_of == number] for number in range(len(groups))]
         t = np.array([self.t if self.t is not None else tail_limit(each, self.tail or 0.0) for each in own])
-        chance = np.minimum(1.0, t[group_of] / np.maximum(before, 1))
+        chance = np.minimum(1.0, np.append(t, 1.0)[group_of] / np.maximum(before, 1))  # the last: of no group, -1
         draws = uniforms(*table.uids(np.arange(len(table))), seed=self.seed, counters=[np.ones(len(table), np.uint64)])
         keep = (draws < keep_chances(ids, lengths, chance)) & candidates & ~missing
         what = f"{self.entries} and {self.per}" if self.per else self.entries

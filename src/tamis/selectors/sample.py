@@ -82,7 +82,7 @@ class Sample:
         self.check_columns(table)
         candidates, times = table.candidates(), np.zeros(len(table), np.uint16)
         score = parse(self.score).values(table)
-        missing = np.isnan(score) & candidates
+        missing = ~np.isfinite(score) & candidates
         rows = np.flatnonzero(candidates & ~missing)
         rows = rows[np.argsort(score[rows], kind="stable")]  # sums of floats then do not depend on the order of rows
         of = len(table) if self.of == "pool" else int(np.count_nonzero(candidates))
