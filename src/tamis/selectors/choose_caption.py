@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tamis.arrays import Float64s, Mask
+from tamis.arrays import Float64s
 from tamis.errors import RecipeError, check_words, without_effect
 from tamis.ids import uniforms
 from tamis.math.order import round_half_up
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Drops, Selection, check_kind
-from tamis.selectors.steps import Of, check_numbers
+from tamis.selectors.steps import Of, check_numbers, rows_of
 from tamis.store.table import Table
 
 #: Numbers the draw among those of a uid.
@@ -87,7 +87,7 @@ class ChooseCaption:
         for place, texts in table.map([self.text], lambda place, columns: (place, columns[self.text])):
             exists[place] = pc.greater(pc.utf8_length(texts.cast(pa.string())), 0).fill_null(False).to_numpy(False)
         score, other = parse(self.score).values(table), np.where(exists, parse(self.other).values(table), np.nan)
-        cut = self._cut(score, candidates)
+        cut = self._cut(table, score)
         alt, reaches = (values >= cut for values in (score, other))  # False for NaN
         missing = np.isnan(score) & np.isnan(other) & candidates
         chosen = candidates & reaches & ~alt
@@ -105,13 +105,12 @@ class ChooseCaption:
         found = drops.selection(facts=facts)
         return replace(found, caption=chosen.astype(np.uint8))
 
-    def _cut(self, score: Float64s, candidates: Mask) -> float:
+    def _cut(self, table: Table, score: Float64s) -> float:
         """Returns the threshold; infinity if no score can reach it."""
         if self.threshold is not None:
             return self.threshold
-        judged = score[candidates & ~np.isnan(score)]
-        rows = len(score) if self.of == "pool" else int(np.count_nonzero(candidates))
-        n = min(round_half_up(1 - self.quantile, rows), judged.size)
+        judged = score[table.candidates() & ~np.isnan(score)]
+        n = min(round_half_up(1 - self.quantile, rows_of(table, self.of)), judged.size)
         return float(np.partition(judged, judged.size - n)[judged.size - n]) if n else np.inf
 
 

@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float32s, Float64s, Mask, Rows
-from tamis.errors import RecipeError, RunError, check_fraction, check_words, without_effect
+from tamis.errors import RecipeError, RunError, check_words, without_effect
 from tamis.ids import scramble
 from tamis.math import clipcov
 from tamis.math.clipcov import PARTS, TERMS, Picks
-from tamis.math.order import round_half_up
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import BLOCK, by_uid, embedded, gathered
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
-from tamis.selectors.steps import group_codes
+from tamis.selectors.steps import Of, budget_of, check_budget, group_codes
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 
@@ -78,7 +77,7 @@ class ClipCov:
     name: ClassVar[str] = "clipcov"
     fraction: float | None = None
     n: int | None = None
-    of: Literal["survivors", "pool"] = "survivors"
+    of: Of = "survivors"
     image: str = "image_embedding"
     text: str = "text_embedding"
     per: str = ZERO_SHOT
@@ -90,14 +89,7 @@ class ClipCov:
     missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
-        if (self.fraction is None) == (self.n is None):
-            raise ValueError(f"clipcov needs fraction or n, got {'neither' if self.n is None else 'both'}")
-        if self.fraction is not None:
-            check_fraction(self.fraction)
-        if self.n is not None:
-            if self.n < 0:
-                raise ValueError(f"clipcov needs n >= 0, got {self.n}")
-            without_effect(self, "of", because="n is an absolute count, so `of` has no effect")
+        check_budget(self)
         check_words(self)
         if self.alpha is not None and not math.isfinite(self.alpha):
             raise ValueError(f"alpha is a number, got {self.alpha}")
@@ -162,16 +154,12 @@ class ClipCov:
         missing = candidates & (labels < 0)
         check_missing(self, missing, candidates, self._needed)  # before the work, not after it
         rows = np.flatnonzero(labels >= 0)
-        budget = self.n
-        if budget is None:
-            of = candidates.size if self.of == "pool" else int(np.count_nonzero(candidates))
-            budget = round_half_up(self.fraction or 0.0, of)
-        budget = min(budget, rows.size)
-        if budget == 0:
+        most = min(budget_of(self, table), rows.size)
+        if most == 0:
             return Ranking(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), missing)
         order = by_uid(table, rows, groups=labels[rows])
         starts = np.searchsorted(labels[order], np.arange(len(names) + 1)).astype(np.int64)
-        return _Work(self, table, order, starts, names, vectors, budget).ranking(missing)
+        return _Work(self, table, order, starts, names, vectors, most).ranking(missing)
 
     def _class_vectors(self, table: Table) -> Float32s:
         """Returns the embeddings of the class names: (k, d) unit rows. They must be by the captions' model."""

@@ -10,13 +10,12 @@ import numpy as np
 from tamis.arrays import Float64s, Mask
 from tamis.errors import at_least_one, check_fraction, without_effect
 from tamis.ids import scramble
-from tamis.math.order import round_half_up
 from tamis.math.pruning import nearest_others, pick_apart, quotas
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import Clusters, ClusterStep, by_uid, gathered
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, check_missing, verdict
-from tamis.selectors.steps import Of, check_numbers
+from tamis.selectors.steps import Of, budget_of, check_budget, check_numbers
 from tamis.store.table import Table
 
 #: Other centres whose mean distance says how far a cluster stands apart (the published default).
@@ -38,24 +37,12 @@ class _Thinned(ClusterStep):
     missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
-        if (self.n is None) == (self.fraction is None):
-            raise ValueError(f"{self.name} needs n or fraction, got {'neither' if self.n is None else 'both'}")
-        if self.fraction is not None:
-            check_fraction(self.fraction)
-        if self.n is not None:
-            if self.n < 0:
-                raise ValueError(f"{self.name} needs n >= 0, got {self.n}")
-            without_effect(self, "of", because="n does not depend on the number of rows")
+        check_budget(self)
         super().__post_init__()
 
     @property
     def _budget(self) -> str:
         return f"{self.n:,} rows" if self.fraction is None else f"{100 * self.fraction:g} % of the {self.of}"
-
-    def _count(self, table: Table, most: int) -> int:
-        """Returns how many rows to keep, at most so many."""
-        of = len(table) if self.of == "pool" else int(np.count_nonzero(table.candidates()))
-        return min(self.n if self.n is not None else round_half_up(self.fraction or 0.0, of), most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +108,7 @@ class Density(_Thinned):
             _, near = nearest_others(clusters.centroids[held], min(_NEAREST, held.size - 1))
             complexity *= 1 - near.mean(1, dtype=np.float64)
         shares = np.exp((complexity - complexity.max()) / self.tau)
-        quota = quotas(shares / shares.sum(), sizes, self._count(table, rows.size), self.balance)
+        quota = quotas(shares / shares.sum(), sizes, min(budget_of(self, table), rows.size), self.balance)
         keep = np.zeros(len(table), bool)
         keep[order[np.arange(order.size) - np.repeat(starts, sizes) < np.repeat(quota, sizes)]] = True
         ends = np.quantile(quota / sizes, [0, 0.5, 1]).round(4).tolist()
@@ -211,7 +198,7 @@ class D2(_Thinned):
                 raised[place] += (np.exp(-distance) * raised[place][which]).sum(1)
                 if self.mode == "weighted":
                     weights[place] = np.exp(-self.gamma * distance)
-        n = self._count(table, order.size)
+        n = min(budget_of(self, table), order.size)
         keep, ties = np.zeros(len(table), bool), scramble(*table.uids(order), seed=self.seed)
         keep[order[pick_apart(raised, neighbours, weights, n, ties)]] = True
         return keep, {"clusters": len(clusters.centroids)}

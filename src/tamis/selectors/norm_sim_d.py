@@ -13,7 +13,7 @@ from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import BLOCK, GATHER, by_uid, embedded, second_moments
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
-from tamis.selectors.steps import Of
+from tamis.selectors.steps import Of, rows_of
 from tamis.store.table import Table
 
 
@@ -68,7 +68,7 @@ class NormSimD:
         missing = candidates & ~there
         check_missing(self, missing, candidates, self.embedding)
         rows = by_uid(table, np.flatnonzero(there))
-        budget = round_half_up(self.fraction, len(table) if self.of == "pool" else int(np.count_nonzero(candidates)))
+        budget = round_half_up(self.fraction, rows_of(table, self.of))
         keep = np.zeros(len(table), bool)
         if budget >= rows.size:
             keep[rows] = True

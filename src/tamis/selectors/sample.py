@@ -10,11 +10,10 @@ import numpy as np
 from tamis.arrays import Float64s
 from tamis.errors import RecipeError, check_words, without_effect
 from tamis.ids import scramble
-from tamis.math.order import round_half_up
 from tamis.math.sampling import Cap, average_copies, whole_copies
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, verdict
-from tamis.selectors.steps import Missing, Of, check_numbers
+from tamis.selectors.steps import Missing, Of, budget_of, check_numbers
 from tamis.store.table import Table
 
 _MOST = np.iinfo(np.uint16).max
@@ -85,8 +84,7 @@ class Sample:
         missing = ~np.isfinite(score) & candidates
         rows = np.flatnonzero(candidates & ~missing)
         rows = rows[np.argsort(score[rows], kind="stable")]  # sums of floats then do not depend on the order of rows
-        of = len(table) if self.of == "pool" else int(np.count_nonzero(candidates))
-        copies, facts = self.n or round_half_up(self.fraction or 0.0, of), {}
+        copies, facts = budget_of(self, table), {}
         if rows.size and copies:
             counts = self._counts(score[rows], copies)
             rows, counts = rows[counts > 0], counts[counts > 0]

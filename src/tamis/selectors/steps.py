@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import Float64s, Mask
-from tamis.errors import RecipeError, check_fraction, check_words, unknown_message
+from tamis.errors import RecipeError, check_fraction, check_words, unknown_message, without_effect
 from tamis.ids import scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.selectors.expression import parse
@@ -45,6 +45,29 @@ def check_numbers(step: str, table: Table, expression: str) -> None:
     """Raises RecipeError if an expression reads a column that does not hold numbers."""
     for name in sorted(parse(expression).columns):
         check_kind(step, table, name, "number")
+
+
+def rows_of(table: Table, of: Of) -> int:
+    """Returns the number of rows that a share is of: of the candidates, or of the whole pool."""
+    return len(table) if of == "pool" else int(np.count_nonzero(table.candidates()))
+
+
+def check_budget(step: Any) -> None:
+    """Raises ValueError unless a step has exactly one of `n` and `fraction`, and `of` only with a fraction."""
+    if (step.n is None) == (step.fraction is None):
+        names = " or ".join(one.name for one in fields(step) if one.name in ("n", "fraction"))
+        raise ValueError(f"{step.name} needs {names}, got {'neither' if step.n is None else 'both'}")
+    if step.fraction is not None:
+        check_fraction(step.fraction)
+    if step.n is not None:
+        if step.n < 0:
+            raise ValueError(f"{step.name} needs n >= 0, got {step.n}")
+        without_effect(step, "of", because="n does not depend on the number of rows")
+
+
+def budget_of(step: Any, table: Table) -> int:
+    """Returns how many rows a step with `n`, `fraction` and `of` asks for."""
+    return int(step.n) if step.n is not None else round_half_up(step.fraction, rows_of(table, step.of))
 
 
 def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
@@ -211,7 +234,8 @@ class _Top:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        candidates, of_pool = table.candidates(), getattr(self, "of", "survivors") == "pool"
+        candidates = table.candidates()
+        of: Of = getattr(self, "of", "survivors")
         score = parse(self.score).values(table)
         missing, what = np.isnan(score), self.score
         if self.per is not None:
@@ -223,14 +247,13 @@ class _Top:
         if self.per is not None:
             place = _places(table, score, group, judged)
             if self.cap is None:
-                sizes = np.bincount(group[group >= 0] if of_pool else group[judged], minlength=len(values))
+                sizes = np.bincount(group[group >= 0] if of == "pool" else group[judged], minlength=len(values))
                 quota = np.array([self._budget(int(size)) for size in sizes] or [0], np.int64)
                 keep = judged & (place < quota[np.maximum(group, 0)])
                 reason = f"below the cut of its {self.per}"
                 return verdict(self, keep, missing, candidates, reason, what=what, score=self.score)
             judged &= place < self.cap
-        n = self._budget(len(table) if of_pool else int(np.count_nonzero(candidates)))
-        n = min(n, int(np.count_nonzero(judged)))
+        n = min(self._budget(rows_of(table, of)), int(np.count_nonzero(judged)))
         keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
         reason = f"{self.score} below the cut"
         return verdict(self, keep, missing, candidates, reason, cut, what=what, score=self.score, ends=(cut, None))
@@ -458,7 +481,7 @@ class RandomFraction:
     def select(self, table: Table) -> Selection:
         candidates = table.candidates()
         rows = np.flatnonzero(candidates)
-        n = min(round_half_up(self.fraction, len(table) if self.of == "pool" else rows.size), rows.size)
+        n = min(round_half_up(self.fraction, rows_of(table, self.of)), rows.size)
         draws = np.zeros(len(table), np.uint64)
         draws[rows] = ~scramble(*table.uids(rows), seed=self.seed)  # ~: the lowest are kept
         keep, _ = keep_top(draws, n, candidates, lambda tied: tied.astype(np.uint64))  # equal uids: keep the first rows
