@@ -36,6 +36,7 @@ def plan(
     signals: Sequence[SignalLike] = (),
     recipe: RecipeLike | None = None,
     settings: Sequence[str] = (),
+    within: PathLike | Subset | None = None,
     keep: Sequence[str] = (),
     grow: bool = False,
     overwrite: bool = False,
@@ -47,7 +48,7 @@ def plan(
     `run_recipe` and makes the same checks.
 
     Args:
-        pool, run, signals, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and run.
+        pool, run, signals, within, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and run.
         recipe: a recipe whose signals (and kept features) are included.
         settings: overrides of the recipe, as `--set` takes them.
         overwrite: as `run_recipe` takes it.
@@ -66,7 +67,8 @@ def plan(
         pool, path = _checked_recipe(chosen, recipe, overwrite)
     else:
         path = location(run)
-    return planned(pool, path, device=device_for(**compute), signals=signals, recipe=chosen, keep=keep, grow=grow)
+    device = device_for(**compute)
+    return planned(pool, path, device=device, signals=signals, recipe=chosen, within=within, keep=keep, grow=grow)
 
 
 def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, **settings: Any) -> int:

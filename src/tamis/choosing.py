@@ -51,7 +51,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         RunError: the run lacks a column, or shards.
     """
     from tamis.selectors.choose_caption import captions_from
-    from tamis.selectors.outcome import run_steps
+    from tamis.selectors.outcome import NotAskedError, run_steps
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
@@ -61,7 +61,10 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     opened = open_run(run, partial=partial)
     columns = columns_read(chosen, opened)
     text = captions_from(chosen.steps)
-    outcome = run_steps(opened.table(columns), chosen.steps)
+    try:
+        outcome = run_steps(opened.table(columns), chosen.steps)
+    except NotAskedError as error:
+        raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
     _warn_of_english_only(chosen, opened, columns, outcome)
     return Subset(
         run=opened,
@@ -231,6 +234,15 @@ def _how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
     named = ", ".join(f"{column!r}{nearest(column, run.columns)}" for column in columns)
     lacks = f"{run.path} lacks what the recipe {recipe.name!r} reads: {named}"
     return "\n".join([f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
+
+
+def _how_to_ask(error: Exception, column: str, run: Run) -> str:
+    """Returns a sentence and the command that scores the rows of a column that nobody asked for."""
+    group = run.locate(column)[1]
+    assert group is not None
+    entry = {group.facts["name"]: {**group.facts["settings"], "label": group.label}}
+    command = _score_commands(run, [signal_from(entry)])[0]
+    return f"{error}. Drop these rows in an earlier step, or score them:\n{command}"
 
 
 def _score_commands(run: Run, entries: Sequence[tuple[str, Signal | Derived]], keep: Sequence[str] = ()) -> list[str]:

@@ -41,6 +41,10 @@ def score(
     recipe: Annotated[str | None, options.ONE_RECIPE] = None,
     signals: Annotated[list[str] | None, _SIGNALS] = None,
     settings: options.RecipeSettings = None,
+    within: Annotated[
+        str | None,
+        Option(metavar="SUBSET", help="Score only the rows of a subset of the run: its file, its name, or a recipe."),
+    ] = None,
     keep: Annotated[
         list[str] | None, Option(help="Features to store: embeddings, captions, texts; may be repeated.")
     ] = None,
@@ -90,12 +94,12 @@ def score(
     spec = build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
     kept, folder = options.split(keep), run or default_run(pool[0])
     if dry_run:
-        print(tamis.plan(spec, run=folder, recipe=chosen, keep=kept, grow=grow, **compute))
+        print(tamis.plan(spec, run=folder, recipe=chosen, within=within, keep=kept, grow=grow, **compute))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
     done = tamis.score(
-        spec, run=folder, recipe=chosen, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow, quiet=quiet,
-        **compute,
+        spec, run=folder, recipe=chosen, within=within, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow,
+        quiet=quiet, **compute,
     )  # fmt: skip
     _say_scored(done, compute, quiet)
     exit_if(done.failures and max_error_rate is None)

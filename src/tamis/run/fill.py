@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 from tamis.data import settings
 from tamis.errors import PoolError, RunError, StopError, unknown_message
 from tamis.graph import Executor, topological
@@ -116,7 +118,7 @@ def fill(
     with locked(path, doing=PREPARES, patience=PREPARING_SECONDS if engine.suffix else None):
         sweep_claims(path)
         plan = assemble()
-        signals = [{signal.name: {**settings(signal), "label": label}} for label, signal in plan.signals]
+        signals = [recorded(label, signal, plan.within.given if plan.within else "") for label, signal in plan.signals]
         recipe = {**recipe, "signals": [*signals, *recipe.get("signals", ())], "keep": list(plan.keep)}
         manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
@@ -145,6 +147,12 @@ def fill(
     return Run(path) if tasks else before  # `before` already has its footers cached
 
 
+def recorded(label: str, signal: Any, within: object) -> dict[str, Any]:
+    """Returns an entry of recipe.yaml."""
+    limit = {"within": os.fspath(within)} if isinstance(within, str | os.PathLike) and within else {}
+    return {signal.name: {**settings(signal), "label": label, **limit}}
+
+
 def _forecast(
     plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left: int | None
 ) -> tuple[str, Executor | None]:
@@ -166,7 +174,7 @@ def _forecast(
         for count in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
             first = (FirstRows(one.shard, -(-count // len(some))) for one in some)
             pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
-            sample = replace(plan, pool=pool, executor=executor)
+            sample = replace(plan, pool=pool, within=None, executor=executor)
             with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
                 fill(Path(folder) / "run", partial(replace, sample), {}, Local(1), quiet=True)
                 status = read_record(Path(folder) / "run" / "status.json")
@@ -212,6 +220,8 @@ def _tally(run: Run, shards: Sequence[Shard], tasks: Sequence[Task], failed: Map
     done = len(shards) - len(missing) - len(failed)
     if not tasks:
         return Tally(len(shards), done, expected={}, failed=failed)
+    if some := {task.shard.name: int(np.count_nonzero(task.rows)) for task in tasks if task.rows is not None}:
+        return Tally(len(shards), done, expected=some, failed=failed)  # of the rows asked for
     try:
         indexed = dict(zip(run.shards, run.sizes, strict=True))
     except RunError:  # a damaged part, which its shard's worker will report

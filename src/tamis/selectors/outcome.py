@@ -50,7 +50,11 @@ class Selection:
 
 @runtime_checkable
 class Step(Protocol):
-    """A selector: a frozen dataclass of settings. An optional property `described` is its line of the funnel."""
+    """A selector: a frozen dataclass of settings.
+
+    Optional properties: `described`, its line of the funnel; `poolwide`, the columns of which it looks at rows that
+    earlier steps dropped (without it, all that it reads).
+    """
 
     @property
     def name(self) -> str: ...
@@ -185,6 +189,31 @@ class Drops:
         return Selection(self.left, counts, self.codes, tuple(self.reasons), cut, facts or {}, tuple(self.cuts))
 
 
+class NotAskedError(RecipeError):
+    """Steps look at rows that nobody asked a signal to judge.
+
+    Attributes:
+        column: the first such column.
+        rows: (rows,) bool, the rows.
+    """
+
+    def __init__(self, step: Step, column: str, rows: Mask) -> None:
+        self.column, self.rows = column, rows
+        super().__init__(
+            f"{step.name}: {int(np.count_nonzero(rows)):,} of the rows that '{describe(step)}' looks at were not scored, "
+            f"because nobody asked for their {column!r}"
+        )
+
+
+def _check_asked(step: Step, table: Table) -> None:
+    """Raises NotAskedError if a step looks at rows of a column that nobody asked for."""
+    for name in () if hasattr(step, "parts") else sorted(step.reads):  # parts are checked one by one
+        if (asked := table.asked(name)) is not None:
+            rows = ~asked if name in getattr(step, "poolwide", step.reads) else table.candidates() & ~asked
+            if rows.any():
+                raise NotAskedError(step, name, rows)
+
+
 def only_score(reasons: Iterable[Reason]) -> str | None:
     """Returns the one expression that some reasons depend on; None if there is none, or several."""
     scores = {reason.score for reason in reasons if reason.score is not None}
@@ -266,7 +295,9 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     chosen: dict[str, Any] = {"times": None, "caption": None}
     for number, step in enumerate(steps, start=1):
         before = int(np.count_nonzero(candidates))
-        found = step.select(table.among(candidates))
+        left = table.among(candidates)
+        _check_asked(step, left)
+        found = step.select(left)
         candidates = found.keep
         chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
         codes = widened(codes, len(reasons) + len(found.reasons))

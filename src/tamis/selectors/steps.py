@@ -104,6 +104,10 @@ class _Threshold:
         return parse(self.score).columns
 
     @property
+    def poolwide(self) -> frozenset[str]:
+        return parse(self.score).poolwide
+
+    @property
     def described(self) -> str:
         return self.line.format(**vars(self))
 
@@ -215,6 +219,11 @@ class _Top:
     @property
     def reads(self) -> frozenset[str]:
         return parse(self.score).columns | ({self.per} if self.per else set())
+
+    @property
+    def poolwide(self) -> frozenset[str]:
+        of_pool = {self.per} if self.per and getattr(self, "of", "survivors") == "pool" else set()
+        return parse(self.score).poolwide | of_pool
 
     @property
     def _groups(self) -> str:
@@ -337,6 +346,7 @@ class Equals:
     """
 
     name: ClassVar[str] = "equals"
+    poolwide: ClassVar[frozenset[str]] = frozenset()
     score: str
     value: str | float | tuple[str, ...] | tuple[float, ...]
     missing: Missing = "error"

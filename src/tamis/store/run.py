@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Floats
+from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column
 from tamis.errors import RunError, unknown_message
 from tamis.storage import files, folders, location, prefetch
@@ -115,6 +115,7 @@ class Run:
         self.facts: Mapping[str, Any] = facts
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
+        self._asked: dict[str, Mask | None] = {}  # by label of a score
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -433,7 +434,23 @@ class Run:
             path = self.embeddings[inner] / FEATURE if column.kind == "vector" else None
             return read_description(path) if path is not None and path.is_file() else {}
 
-        return Table(self.sizes, read, read_uids, lambda name: locate(name)[2].kind, about=about, side_file=side_file)
+        kind = lambda name: locate(name)[2].kind  # noqa: E731
+        return Table(
+            self.sizes, read, read_uids, kind, about=about, side_file=side_file,
+            asked=lambda name: self.asked(locate(name)[1]),
+        )  # fmt: skip
+
+    def asked(self, group: ScoreSet | None) -> Mask | None:
+        """Returns the rows that a signal was asked to judge, (rows,) bool; None: all."""
+        if group is None or not group.facts.get("within"):
+            return None
+        if group.label not in self._asked:
+            found: Mask | None = np.ones(len(self), bool)
+            for shard, place in self.row_ranges.items():
+                done = parts.covered(group.folder / f"{shard}.parquet", self.owner(shard)) if shard in group.shards else None
+                found[place] = True if done is None else done
+            self._asked[group.label] = None if found.all() else found
+        return self._asked[group.label]
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
         """Reads columns of one shard, opening each part once. `wanted` maps names to what `locate` returns."""
