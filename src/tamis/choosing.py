@@ -240,9 +240,11 @@ def _how_to_ask(error: Exception, column: str, run: Run) -> str:
     """Returns a sentence and the command that scores the rows of a column that nobody asked for."""
     group = run.locate(column)[1]
     assert group is not None
-    entry = {group.facts["name"]: {**group.facts["settings"], "label": group.label}}
-    command = _score_commands(run, [signal_from(entry)])[0]
-    return f"{error}. Drop these rows in an earlier step, or score them:\n{command}"
+    try:
+        entry = signal_from({group.facts["name"]: {**group.facts["settings"], "label": group.label}})
+    except RecipeError:  # a plug-in that is not installed here
+        return f"{error}. Drop these rows in an earlier step, or score {group.label} in full"
+    return f"{error}. Drop these rows in an earlier step, or score them:\n{_score_commands(run, [entry])[0]}"
 
 
 def _score_commands(run: Run, entries: Sequence[tuple[str, Signal | Derived]], keep: Sequence[str] = ()) -> list[str]:

@@ -17,6 +17,7 @@ import tamis
 from tamis.data import Sample
 from tamis.errors import RecipeError, RunError
 from tamis.run import shard as reading
+from tamis.signals import ImageSize
 from tamis.store import Run, parts, writers
 from tamis.store.subset import Subset
 
@@ -74,3 +75,113 @@ def test_only_the_subset_s_rows_are_scored_and_wider_ones_add_only_what_is_missi
     score(pool, run.path, Brightness())
     assert len(decoded) == 21 - 7
     assert parts_of(run.path) == parts_of(whole.path)
+
+
+def test_select_ranks_over_no_row_that_nobody_asked_for_and_says_how_to_fill_it(pool: Path, run: Run) -> None:
+    done = within(pool, run.path, subset(run, *range(0, 21, 2), name="even"), ImageSize(of="stored"))
+    top: dict[str, Any] = {"top_fraction": {"score": "shorter_side", "fraction": 0.5, "missing": "drop"}}
+    command_line = f"tamis score {pool} --run {run.path} --signals image_size --set signals.image_size.of=stored"
+    with pytest.raises(RunError, match=f"(?s)top_fraction: 10 of the rows .*'shorter_side'.*\n{command_line}$"):
+        tamis.select(done, {"select": [top]})
+    inside = [{"equals": {"score": "key", "value": [f"{row // 7:05}{row % 7:04}" for row in range(0, 21, 2)]}}]
+    assert tamis.select(done, {"select": [*inside, top]}).kept == 6
+    for step in (
+        {"at_least": {"score": "minmax(shorter_side)", "value": 0.1, "missing": "drop"}},
+        {"all_of": [[top]]},
+        {"any_of": [[top], inside]},
+        {"none_of": [[top]]},
+    ):
+        with pytest.raises(RunError, match="nobody asked"):
+            tamis.select(done, {"select": [*inside, step]})
+
+
+def test_columns_of_some_rows_are_worked_into_no_derived_one(pool: Path, run: Run) -> None:
+    done = within(pool, run.path, subset(run, 3))
+    with pytest.raises(RunError, match="vote reads 'brightness', which nobody asked for in 20 of 21 rows"):
+        tamis.derive(done, [{"vote": {"scores": ["brightness"]}}])
+
+
+def test_a_recipe_limits_single_signals_by_what_the_others_say(pool: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "long.yaml"
+    recipe.write_text("select: [{top_n: {score: words, n: 4}}]")
+    both = {"signals": ["caption_length", {"image_size": {"within": str(recipe)}}]}
+    planned = tamis.plan(pool, run=tmp_path / "run", recipe=both)
+    assert [part.shards for part in planned.missing] == [3, 3, 3]
+    done = tamis.score(pool, run=tmp_path / "run", recipe=both, quiet=True)
+    kept = tamis.select(done, recipe).keep
+    np.testing.assert_array_equal(~np.isnan(done["shorter_side"]), kept)
+    assert f"within: {recipe}" in (done.path / "recipe.yaml").read_text()
+    before = parts_of(done.path)
+    again = command(*done.completing_command().split()[1:], "-q")
+    assert (again.returncode, parts_of(done.path)) == (0, before)
+    assert [part.shards for part in tamis.plan(pool, run=done.path, recipe=both).missing] == [0, 0, 0]
+    with pytest.raises(RecipeError, match="'within' limits no model"):
+        tamis.score(pool, run=done.path, signals=[], recipe={"signals": [{"vote": {"scores": ["a"], "within": "b"}}]})
+
+
+def test_the_command_takes_a_subset_by_its_name(pool: Path, run: Run) -> None:
+    subset(run, 1, 2, name="two").save(run.path / "subsets" / "two.parquet")
+    arguments = ["score", pool, "--run", run.path, "--signals", "image_size", "--within"]
+    assert command(*arguments, "two", "-q").returncode == 0
+    assert np.flatnonzero(~np.isnan(Run(run.path)["shorter_side"])).tolist() == [1, 2]
+    assert "there is no subset twö" in command(*arguments, "twö", "-q").stderr
+    assert "0 shards to do" in command(*arguments, "two", "--dry-run").stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_kills_lose_nothing(files: int, pool: Path, run: Run) -> None:
+    subset(run, *range(0, 21, 3), name="third").save(run.path / "subsets" / "third.parquet")
+    arguments = ["score", pool, "--run", run.path, "--signals", "image_size", "-q"]
+    killed = command(*arguments, "--within", "third", before=partial(die_at_file, files))
+    assert killed.returncode == -signal.SIGKILL
+    assert command(*arguments, "--within", "third").returncode == 0
+    assert np.flatnonzero(~np.isnan(Run(run.path)["shorter_side"])).tolist() == [*range(0, 21, 3)]
+
+
+def test_saved_rows_of_a_part_that_covers_some_are_taken_up(
+    pool: Path, run: Run, whole: Run, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    within(pool, run.path, subset(run, 0))
+    add, left = writers.Unfinished.add, [2]
+
+    def counted(self: writers.Unfinished, samples: list[Sample]) -> None:
+        add(self, samples)
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writers, "EVERY_SECONDS", 0.0)
+        patch.setattr(writers.Unfinished, "add", counted)
+        with pytest.raises(KeyboardInterrupt):
+            within(pool, run.path, subset(run, *range(6)), batch_size=2)
+    decoded.clear()
+    done = within(pool, run.path, subset(run, *range(6)), batch_size=2)
+    assert decoded == ["000000005"]
+    np.testing.assert_array_equal(done["brightness"][:6], whole["brightness"][:6])
+    assert list((run.path / "unfinished").iterdir()) == []
+
+
+def test_features_are_taken_from_the_run_and_never_stored_of_some_rows(
+    pool: Path, run: Run, tmp_path: Path, clip_model: str, decoded: list[str]
+) -> None:
+    clip, other = {"clip": {"model": clip_model}}, {"pac": {"model": clip_model}}
+    with pytest.raises(RecipeError, match="clip: its embeddings can only be stored for all rows"):
+        within(pool, run.path, subset(run, 1), clip, keep=["embeddings"])
+    full = tamis.score(pool, run=tmp_path / "full", signals=[clip], keep=["embeddings"], quiet=True)
+    plain = tamis.score(pool, run=tmp_path / "plain", signals=[other], quiet=True)
+    decoded.clear()
+    done = within(pool, full.path, subset(full, 1, 9, 20), other)
+    assert decoded == []  # the images' embeddings are there
+    np.testing.assert_allclose(done["pac"][[1, 9, 20]], plain["pac"][[1, 9, 20]], atol=5e-3)
+    assert np.isnan(done["pac"]).sum() == 18
+
+
+def test_a_file_that_has_changed_is_an_error_and_a_broken_image_a_row(pool: Path, run: Run) -> None:
+    content = bytearray((pool / "00001.tar").read_bytes())
+    start = content.index(b"\xff\xd8\xff") + 40
+    content[start : start + 4] = b"\0\0\0\0"
+    (pool / "00001.tar").write_bytes(content)
+    done = within(pool, run.path, subset(run, 0, 7, 8))
+    assert "another sample in row 0" in done.failures["00001"]
+    assert done.scores["brightness"].shards == {"00000", "00002"}

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.arrays import Mask
+from tamis.arrays import Mask, Rows
 from tamis.data import Member, Node, Sample, Samples, Signal
 from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError, first_line
 from tamis.features.sources import DecodedImages
@@ -390,19 +390,19 @@ class BatchReader:
         if self.rows is None:
             yield from self._until_error()
             return
-        samples, rows = self._indexed(), np.flatnonzero(self.rows)[len(self.kept.uids) :].tolist()
+        samples, rows = self._indexed(), np.flatnonzero(self.rows)[len(self.kept.uids) :]
         if self.plan.pool.has_images:
             yield from self._with_images(samples, rows)
         else:
             yield from samples
 
-    def _with_images(self, samples: Sequence[Sample], rows: Sequence[int]) -> Iterator[Sample]:
+    def _with_images(self, samples: Sequence[Sample], rows: Rows) -> Iterator[Sample]:
         """Yields samples with the bytes of their images, and reads no others of the file."""
         facts = parts.read_columns(self.index, [*COMPARED, "members"]).take(rows).to_pylist()
         group: list[_Again] = []
         held = 0
         with closing(self.shard.reader(whole=False, keep_open=True)) as reader:
-            for sample, row, was in zip(samples, rows, facts, strict=True):
+            for sample, row, was in zip(samples, rows.tolist(), facts, strict=True):
                 members = [Member(**part) for part in was["members"]]
                 image = self.shard.image_member(members) if was["image_xxh3"] is not None else None
                 wanted = [] if image is None else [image, *self.shard.text_members(members)]
