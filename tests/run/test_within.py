@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from functools import partial
 from pathlib import Path
@@ -9,14 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import parts_of, score
+from factories import image_bytes, parts_of, score, write_tar
 from odd_signals import Brightness
 from processes import command, die_at_file
 
 import tamis
 from tamis.data import Sample
 from tamis.errors import RecipeError, RunError
+from tamis.pool import PoolSpec
 from tamis.run import shard as reading
+from tamis.run.local import Local
+from tamis.run.ranks import Rank
 from tamis.signals import ImageSize
 from tamis.store import Run, parts, writers
 from tamis.store.subset import Subset
@@ -28,7 +32,7 @@ def subset(run: Run, *rows: int, name: str = "some") -> Subset:
     return Subset(run=run, keep=keep, recipe={"name": name})
 
 
-def within(pool: Path, run: Path, rows: Any, *signals: Any, **how: Any) -> Run:
+def within(pool: Path | PoolSpec, run: Path, rows: Any, *signals: Any, **how: Any) -> Run:
     signals = signals or (Brightness(),)
     return tamis.score(pool, run=run, signals=list(signals), within=rows, quiet=True, **how)
 
@@ -185,3 +189,26 @@ def test_a_file_that_has_changed_is_an_error_and_a_broken_image_a_row(pool: Path
     done = within(pool, run.path, subset(run, 0, 7, 8))
     assert "another sample in row 0" in done.failures["00001"]
     assert done.scores["brightness"].shards == {"00000", "00002"}
+
+
+def test_bad_rows_and_several_captions_of_an_image_are_what_they_are_in_full(tmp_path: Path) -> None:
+    texts = json.dumps({"all": ["one", "two", "two and a half"]}).encode()
+    samples: list[tuple[str, dict[str, bytes]]] = [
+        ("a", {"jpg": image_bytes(1), "json": texts}),
+        ("b", {"jpg": image_bytes(2)[:300], "json": texts}),
+        ("c", {"json": texts}),
+        ("d", {"jpg": b"", "json": b"{"}),
+        ("e", {"jpg": image_bytes(3), "json": texts}),
+    ]
+    spec = PoolSpec(path=str(write_tar(tmp_path / "0.tar", samples)), caption="json:all", captions="each")
+    whole = tamis.score(spec, run=tmp_path / "whole", signals=["caption_length", Brightness(), "image_hash"], quiet=True)
+    run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    for rows in ([0, 2, 4, 9, 11], [1, 6, 7], range(len(run))):
+        run = within(spec, run.path, subset(run, *rows), Brightness(), "image_hash")
+    assert parts_of(run.path) == parts_of(whole.path)
+
+
+def test_ranks_and_worker_processes_score_within(pool: Path, run: Run, whole: Run) -> None:
+    for rows, engine in ((range(0, 9), Local(2)), (range(6, 21), Local(rank=Rank(0, 1)))):
+        within(pool, run.path, subset(run, *rows), engine=engine)
+    assert parts_of(run.path) == parts_of(whole.path)
