@@ -1,0 +1,356 @@
+"""The choice of an expensive score from a cheap one: which rows still need the expensive one, and how wrong the choice
+can be.
+
+A recipe keeps the M rows with the highest expensive scores. We know a cheap score of every row (a prediction from
+embeddings, or the best of one caption where the recipe asks for eight), and both scores of a random sample. The sample
+says how likely the expensive score is to reverse the decision about a row: P(flip). Only rows where that is likely are
+scored. An audit, a random sample of the other rows, then bounds what is still wrong, whatever the cheap score is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.arrays import U64, Float64s, Mask, Rows
+from tamis.errors import require
+from tamis.ids import scramble
+
+_STRATA = 6
+_PENALTIES = 10.0 ** np.arange(-5, 2)  # times the mean eigenvalue
+_GRID = 256  # cheap scores at which P is computed; between them it is interpolated
+_ROUNDS = 4  # of scoring: each moves the cut a little, so that other rows come close to it
+
+
+def ridge(features: NDArray[np.floating], targets: Float64s, folds: int = 5) -> tuple[Float64s, float, Float64s]:
+    """Returns a cross-fitted ridge regression.
+
+    Args:
+        features: (n, d) of a random sample, in random order.
+        targets: (n,).
+        folds: row i is in fold i mod folds.
+
+    Returns:
+        Weights (d,) and bias, the mean of the folds' models; and the prediction of each row by the model that has not
+        seen its fold, (n,). The penalty is the one of `_PENALTIES` with the least squared error of these predictions.
+
+    Source: Hoerl and Kennard 1970, "Ridge regression"; Stone 1974 for the folds.
+    """
+    x, y = np.asarray(features, np.float64), np.asarray(targets, np.float64)
+    centre, mean = x.mean(0), y.mean()
+    x, y = x - centre, y - mean
+    parts = [slice(fold, None, folds) for fold in range(folds)]
+    grams, products = [x[part].T @ x[part] for part in parts], [x[part].T @ y[part] for part in parts]
+    gram, product = sum(grams), sum(products)
+    scale = np.trace(gram) / x.shape[1] or 1.0
+    best: tuple[float, Float64s, Float64s] | None = None
+    for penalty in _PENALTIES * scale:
+        diagonal, predicted = penalty * np.eye(x.shape[1]), np.empty(len(y))
+        models = [np.linalg.solve(gram - g + diagonal, product - p) for g, p in zip(grams, products, strict=True)]
+        for part, model in zip(parts, models, strict=True):
+            predicted[part] = x[part] @ model
+        error = float(np.square(predicted - y).sum())
+        if best is None or error < best[0]:
+            best = error, np.mean(models, axis=0), predicted
+    assert best is not None
+    weights = best[1]
+    return weights, float(mean - centre @ weights), best[2] + mean
+
+
+def chances_above(cheap: Float64s, sample_cheap: Float64s, sample_full: Float64s) -> Callable[[float], Float64s]:
+    """Returns a function of a cut: how likely the expensive score of each row is to exceed it, (n,), never 0 or 1.
+
+    The difference of the two scores is distributed as in the sample's rows with a similar cheap score: k of them (a
+    twentieth of the sample, at least 50), half below and half above, smoothed by normal kernels of Silverman's width. A
+    half is added to each side, so that no chance is 0 or 1.
+
+    Args:
+        cheap: (n,) scores without NaN.
+        sample_cheap, sample_full: (m,) both scores of a random sample without NaN.
+
+    Source: Silverman 1986, "Density estimation", equation 3.31, for the width.
+    """
+    require("scipy", extra="evaluate")
+    from scipy.special import ndtr
+
+    if not cheap.size or not sample_cheap.size:
+        return lambda cut: np.full(cheap.size, 0.5)
+    order = np.argsort(sample_cheap, kind="stable")
+    near, rest = sample_cheap[order], (sample_full - sample_cheap)[order]
+    k = min(max(near.size // 20, 50), near.size)
+    grid = np.unique(np.quantile(cheap, np.linspace(0, 1, _GRID)))
+    first = np.clip(np.searchsorted(near, grid) - k // 2, 0, near.size - k)
+    local = rest[first[:, None] + np.arange(k)]  # (grid, k)
+    quarters = np.quantile(local, (0.25, 0.75), axis=1)
+    spread = np.minimum(local.std(1), (quarters[1] - quarters[0]) / 1.34)
+    width = np.maximum(0.9 * spread * k**-0.2, 1e-9)[:, None]
+
+    def above(cut: float) -> Float64s:
+        exceeding = ndtr((grid[:, None] + local - cut) / width).sum(1)
+        return np.interp(cheap, grid, (exceeding + 0.5) / (k + 1))
+
+    return above
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What is known of a choice: the rows to keep, and how likely the expensive score is to reverse each decision.
+
+    Attributes:
+        values: (n,) the expensive score where known (-inf if it cannot be computed), else the cheap one, moved so that
+            `keep` are the rows with the highest values.
+        keep: (n,) the M rows to keep.
+        flip: (n,) P(flip), 0 where the decision is certain.
+        cut: the expected M-th highest expensive score.
+    """
+
+    values: Float64s
+    keep: Mask
+    flip: Float64s
+    cut: float
+
+
+def decide(
+    cheap: Float64s, full: Float64s, asked: Mask, kept: int, sample: Rows, order: U64, *, never_lower: bool = False
+) -> Decisions:
+    """Decides about rows of which some have the expensive score.
+
+    The cut solves: rows known to exceed it + Σ P(row exceeds it) = M. Rows that are not known and have no cheap score
+    have P(flip) = 1.
+
+    Args:
+        cheap: (n,) cheap scores, NaN if there is none.
+        full: (n,) expensive scores, NaN if not asked for or if there is none.
+        asked: (n,) rows whose expensive score was asked for.
+        kept: M, the number of rows to keep, at most n.
+        sample: rows of a random sample, all of them asked for.
+        order: (n,) breaks ties, usually scrambled uids.
+        never_lower: the expensive score is never lower than the cheap one.
+    """
+    both = sample[np.isfinite(cheap[sample]) & np.isfinite(full[sample])]
+    known = np.where(np.isfinite(full), full, -np.inf)[asked]
+    guessed = ~asked & np.isfinite(cheap)
+    guesses = cheap[guessed]
+
+    chances = chances_above(guesses, cheap[both], full[both])
+
+    def above(cut: float) -> Float64s:
+        return np.where(guesses >= cut, 1.0, chances(cut)) if never_lower else chances(cut)
+
+    scores = np.concatenate([guesses, known[np.isfinite(known)]])
+    reach = np.abs(full[both] - cheap[both]).max() if both.size else 0.0
+    low, high = (scores.min() - reach, scores.max() + reach) if scores.size else (0.0, 0.0)
+    for _ in range(40):
+        cut = (low + high) / 2
+        if np.count_nonzero(known > cut) + above(cut).sum() > kept:
+            low = cut
+        else:
+            high = cut
+    values = np.where(asked, np.where(np.isfinite(full), full, -np.inf), cheap)
+    wanted = min(max(kept - int(np.count_nonzero(known > cut)), 0), guesses.size)
+    if guesses.size:  # move the guesses so that as many exceed the cut as are still wanted
+        ranked = np.sort(guesses)
+        ranked = np.concatenate([[ranked[0] - 1], ranked, [ranked[-1] + 1]])
+        values[guessed] += cut - ranked[[-wanted - 2, -wanted - 1]].mean()
+    values[np.isnan(values)] = -np.inf
+    keep, flip = _best(values, kept, order), np.where(asked, 0.0, 1.0)
+    flip[guessed] = np.where(keep[guessed], 1 - above(cut), above(cut))
+    return Decisions(values, keep, flip, cut)
+
+
+def _best(values: Float64s, kept: int, order: U64) -> Mask:
+    keep = np.zeros(values.size, bool)
+    keep[np.lexsort((order, -values))[:kept]] = True
+    return keep
+
+
+def rows_to_score(decisions: Decisions, wrong: float) -> Mask:
+    """Returns the rows to score so that on each side of the cut Σ P(flip) of the others is at most `wrong`: (n,)."""
+    rows = np.zeros(decisions.keep.size, bool)
+    for side in (decisions.keep, ~decisions.keep):
+        among = np.flatnonzero(side & (decisions.flip > 0))
+        ranked = among[np.argsort(decisions.flip[among], kind="stable")]
+        rows[ranked[np.cumsum(decisions.flip[ranked]) > wrong]] = True
+    return rows
+
+
+def strata(flip: Float64s) -> NDArray[np.int64]:
+    """Returns the stratum of each row, (n,) from 0 to 5: rows in the order of P(flip), cut where Σ √P has equal shares.
+
+    Source: Dalenius and Hodges 1959, "Minimum variance stratification".
+    """
+    order = np.argsort(flip, kind="stable")
+    roots = np.sqrt(flip[order])
+    out = np.empty(flip.size, np.int64)
+    out[order] = _STRATA * (np.cumsum(roots) - roots / 2) / max(roots.sum(), 1e-300)
+    return np.minimum(out, _STRATA - 1)
+
+
+def audit_sizes(rows: NDArray[np.int64], chances: Float64s, n: int) -> NDArray[np.int64]:
+    """Returns how many rows of each stratum to audit: about n in all, at least one where there is any.
+
+    In proportion to .7 N_h √p_h + .3 N_h, each part scaled to a sum of 1: the first is best if P(flip) is right
+    (Neyman 1934), the second finds errors where P(flip) is wrong.
+
+    Args:
+        rows: (h,) N_h.
+        chances: (h,) p_h, the mean of P(flip).
+        n: number of rows.
+    """
+    best = rows * np.sqrt(chances)
+    shares = 0.7 * best / max(best.sum(), 1e-300) + 0.3 * rows / max(rows.sum(), 1)
+    wanted: NDArray[np.int64] = np.minimum(rows, np.maximum(np.ceil(shares * n).astype(np.int64), 1))
+    return wanted
+
+
+def most_wrong(rows: NDArray[np.int64], drawn: NDArray[np.int64], wrong: NDArray[np.int64], alpha: float) -> float:
+    """Returns the upper limit, at the confidence 1 - alpha, of the number of wrong rows in all strata.
+
+    With weights w_h = N_h / n_h, y = Σ w_h x_h, v = Σ w_h² x_h and the largest weight w:
+    (v + w²) / (2 (y + w)) times the 1 - alpha quantile of χ² with 2 (y + w)² / (v + w²) degrees of freedom. A stratum
+    that was drawn completely adds its x_h alone.
+
+    Args:
+        rows, drawn, wrong: (h,) N_h, n_h and x_h of each stratum; n_h is 0 only if N_h is.
+        alpha: in (0, 1).
+
+    Source: Fay and Feuer 1997, "Confidence intervals for directly standardized rates", equation 6; draws without
+        replacement vary less than its Poisson counts.
+    """
+    require("scipy", extra="evaluate")
+    from scipy.special import gammaincinv
+
+    some = drawn < rows
+    known = float(wrong[~some].sum())
+    if not some.any():
+        return known
+    weights, counts = rows[some] / drawn[some], wrong[some]
+    largest = weights.max()
+    y, v = float(weights @ counts) + largest, float(weights**2 @ counts) + largest**2
+    limit = v / y * float(gammaincinv(y**2 / v, 1 - alpha))  # half of the quantile of χ²
+    return known + min(limit, float((rows - drawn + wrong)[some].sum()))
+
+
+def least_jaccard(kept: int, wrong: float) -> float:
+    """Returns the Jaccard index, M rows of which at most `wrong` differ: (M - wrong) / (M + wrong), in [0, 1]."""
+    return float(max(0.0, (kept - wrong) / (kept + wrong))) if kept else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """An audited choice.
+
+    Attributes:
+        decisions: the choice.
+        asked: (n,) rows whose expensive score was computed, the audit's included.
+        audited: number of rows of all audits.
+        jaccard: a lower limit of the Jaccard index of this choice and the one by expensive scores of all rows.
+    """
+
+    decisions: Decisions
+    asked: Mask
+    audited: int
+    jaccard: float
+
+
+def settle(
+    cheap: Float64s,
+    kept: int,
+    ask: Callable[[Mask], Float64s],
+    order: U64,
+    sample: Rows,
+    asked: Mask,
+    wrong: float,
+    *,
+    never_lower: bool = False,
+) -> tuple[Decisions, Mask]:
+    """Scores rows until about `wrong` decisions are expected to be wrong on each side; see `decide`.
+
+    Args:
+        ask: takes the rows whose expensive score is needed, (n,) bool, and returns all that are known, (n,) with NaN.
+        asked: rows that are known already, the sample among them; it is not changed.
+
+    Returns:
+        The decisions, and the rows that are known now.
+    """
+    full = ask(asked)
+    for last in range(_ROUNDS, -1, -1):
+        decisions = decide(cheap, full, asked, kept, sample, order, never_lower=never_lower)
+        rows = rows_to_score(decisions, wrong)
+        if not last or not rows.any():
+            break
+        asked = asked | rows
+        full = ask(asked)
+    return decisions, asked
+
+
+def certify(
+    cheap: Float64s,
+    kept: int,
+    ask: Callable[[Mask], Float64s],
+    order: U64,
+    sample: Rows,
+    *,
+    at_most_wrong: float,
+    alpha: float = 0.05,
+    attempts: int = 3,
+) -> Certificate:
+    """Chooses M rows by few expensive scores, so that an audit proves the choice right enough.
+
+    Why the bound holds: for a limit t fixed before the audit, let a be the kept rows at t or below and b the dropped
+    ones at t or above. If the true cut is at most t, b is at least the number W of wrong rows on each side, else a is.
+    So W <= max(a, b), and one of the two limits at 1 - alpha covers it. What the audit corrects makes it no worse: with
+    p rows corrected to dropped and q to kept, |p - q| others change sides, so a and b fall by min(p, q) at least. The
+    attempt k has alpha / 2^k, so that all of them together have alpha. Equal scores are told apart by `order`.
+
+    Args:
+        cheap, kept, ask, order, sample: see `settle`. `order` also seeds the audits' draws: it must not depend on scores.
+        at_most_wrong: 1 - J, the share of the rows of both choices that they do not have in common.
+        alpha: the chance that the bound does not hold.
+        attempts: number of audits; after a failed one twice the precision is tried.
+    """
+
+    def distinct(rows: Mask) -> Float64s:
+        full = ask(rows)
+        return full - np.spacing(np.abs(full).astype(np.float32)) / 2 * (order * 2.0**-64)  # scores are float32
+
+    budget = at_most_wrong / (2 - at_most_wrong) * kept
+    asked = np.zeros(cheap.size, bool)
+    asked[sample] = True
+    audited, size = 0, round(100 / at_most_wrong)
+    for attempt in range(1, attempts + 1):
+        decisions, asked = settle(cheap, kept, distinct, order, sample, asked, budget / 2**attempt)
+        sides = [np.flatnonzero(side & ~asked) for side in (decisions.keep, ~decisions.keep)]
+        draws = [_audit(rows, decisions.flip, size, scramble(order, order, attempt)) for rows in sides]
+        before, asked = asked, asked.copy()
+        for drawn, _, _ in draws:
+            asked[drawn] = True
+        audited += int(np.count_nonzero(asked & ~before))
+        full = np.nan_to_num(distinct(asked), nan=-np.inf)
+        wrong = np.where(decisions.keep, full <= decisions.cut, full >= decisions.cut)
+        limits = []
+        for (drawn, stratum, sizes), side in zip(draws, (decisions.keep, ~decisions.keep), strict=True):
+            taken, bad = (np.bincount(some, minlength=_STRATA) for some in (stratum, stratum[wrong[drawn]]))
+            known = np.count_nonzero(before & wrong & side)
+            limits.append(known + most_wrong(sizes, taken, bad, alpha / 2**attempt))
+        jaccard = least_jaccard(kept, max(limits))
+        if jaccard >= 1 - at_most_wrong:
+            break
+    values = np.where(asked, full, decisions.values)
+    keep, flip = _best(values, kept, order), np.where(asked, 0.0, decisions.flip)
+    return Certificate(Decisions(values, keep, flip, decisions.cut), asked, audited, jaccard)
+
+
+def _audit(rows: Rows, flip: Float64s, n: int, order: U64) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
+    """Draws about n of some rows: those drawn, the stratum of each, and N_h."""
+    stratum = strata(flip[rows])
+    sizes = np.bincount(stratum, minlength=_STRATA)
+    means = np.bincount(stratum, flip[rows], minlength=_STRATA) / np.maximum(sizes, 1)
+    wanted = audit_sizes(sizes, means, n)
+    ranked = np.lexsort((order[rows], stratum))
+    rank = np.arange(rows.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    taken = ranked[rank < np.repeat(wanted, sizes)]
+    return rows[taken], stratum[taken], sizes

@@ -1,0 +1,190 @@
+"""Choices of an expensive score from a cheap one: by hand, against slow references, and certified worlds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tamis.arrays import Float64s, Mask
+from tamis.math.distil import (
+    Decisions,
+    audit_sizes,
+    certify,
+    chances_above,
+    decide,
+    least_jaccard,
+    most_wrong,
+    ridge,
+    rows_to_score,
+    strata,
+)
+
+special = pytest.importorskip("scipy.special")
+
+
+def world(kind: str, rows: int, seed: int) -> tuple[Float64s, Float64s]:
+    """A cheap score that explains .73 of an expensive one, and the expensive one; not where a shard has shifted."""
+    rng = np.random.default_rng(seed)
+    cheap, noise = rng.normal(size=rows), rng.normal(size=rows)
+    if kind == "heavy tails":
+        noise = rng.standard_t(2.5, rows) / math.sqrt(5)
+    if kind == "heteroscedastic":
+        noise *= np.exp(cheap / 2)
+    full = math.sqrt(0.73) * cheap + math.sqrt(0.27) * noise
+    if kind == "shifted shard":
+        full[: rows // 20] += 2
+    return math.sqrt(0.73) * cheap, full
+
+
+def order(rows: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    return np.random.default_rng([seed, 1]).integers(0, 1 << 63, rows).astype(np.uint64)
+
+
+def jaccard(one: Mask, other: Mask) -> float:
+    return np.count_nonzero(one & other) / np.count_nonzero(one | other)
+
+
+def test_ridge_by_hand() -> None:
+    """Rows 0, 2 (fold 0) and 1, 3 (fold 1) of a line through the centre: each model has slope Σxy / (Σx² + penalty)."""
+    x = np.array([[-3.0], [-1.0], [1.0], [3.0]])
+    weights, bias, predicted = ridge(x, 5 + 2 * x[:, 0], folds=2)
+    slope = 2 * 10 / (10 + 20e-5)  # Σx² of a fold is 10, the mean eigenvalue 20; the least penalty is the best
+    assert weights.tolist() == pytest.approx([slope])
+    assert bias == pytest.approx(5)
+    assert predicted.tolist() == pytest.approx((5 + slope * x[:, 0]).tolist())
+
+
+def test_ridge_predicts_each_fold_from_the_others() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(60, 8)) * np.arange(1, 9)
+    y = x @ rng.normal(size=8) + 5 * rng.normal(size=60)
+    weights, _, predicted = ridge(x.astype(np.float16), y)
+    xs = x.astype(np.float16).astype(np.float64)
+    xs -= xs.mean(0)
+    best = math.inf, np.empty(0), np.empty(0)
+    for penalty in np.square(xs).sum() / 8 * 10.0 ** np.arange(-5, 2):
+        found, models = np.empty(60), []
+        for fold in range(5):
+            seen = np.arange(60) % 5 != fold  # least squares of the rows and √penalty times the unit rows
+            rows = np.concatenate([xs[seen], math.sqrt(penalty) * np.eye(8)])
+            models.append(np.linalg.lstsq(rows, np.concatenate([(y - y.mean())[seen], np.zeros(8)]), rcond=None)[0])
+            found[~seen] = xs[~seen] @ models[-1] + y.mean()
+        best = min(best, (float(np.square(found - y).sum()), np.mean(models, axis=0), found), key=lambda one: one[0])
+    assert weights.tolist() == pytest.approx(best[1].tolist())
+    assert predicted.tolist() == pytest.approx(best[2].tolist())
+
+
+def test_chances_by_hand() -> None:
+    """Four of five rows gain 1 and one gains 3: at the cut 2, a row at 0 exceeds it with (1 + .5) / (5 + 1)."""
+    above = chances_above(np.array([0.0, 5.0]), np.zeros(5), np.array([1.0, 1.0, 3.0, 1.0, 1.0]))
+    assert above(2.0).tolist() == pytest.approx([1.5 / 6, 5.5 / 6])
+    assert chances_above(np.array([1.0]), np.empty(0), np.empty(0))(0.0).tolist() == [0.5]
+
+
+def test_chances_are_those_of_a_slow_reference() -> None:
+    cheap, full = world("heteroscedastic", 400, 5)
+    some, all_rows = np.arange(100), np.unique(cheap[100:140])  # so few that each is on the grid
+    found = chances_above(all_rows, cheap[some], full[some])(0.4)
+    sample = sorted(zip(cheap[some], full[some], strict=True))
+    for row, chance in zip(all_rows, found, strict=True):
+        start = min(max(sum(x < row for x, _ in sample) - 25, 0), 50)
+        rest = [y - x for x, y in sample[start : start + 50]]
+        spread = min(float(np.std(rest)), float(np.subtract(*np.quantile(rest, (0.75, 0.25)))) / 1.34)
+        width = 0.9 * spread * 50**-0.2
+        normal = [(1 + math.erf((row + one - 0.4) / width / math.sqrt(2))) / 2 for one in rest]
+        assert chance == pytest.approx((sum(normal) + 0.5) / 51, abs=5e-3)  # the grid is interpolated
+
+
+def test_all_known_is_the_true_choice() -> None:
+    cheap, full = world("gaussian", 500, 1)
+    found = decide(cheap, full, np.ones(500, bool), 150, np.arange(100), order(500))
+    assert found.keep.tolist() == (full >= np.sort(full)[-150]).tolist()
+    assert not found.flip.any()
+
+
+def test_decisions_keep_the_number_and_know_what_is_certain() -> None:
+    cheap, full = world("gaussian", 2000, 2)
+    full = np.maximum(cheap, full)  # as more captions give
+    asked = np.arange(2000) < 300
+    found = decide(cheap, np.where(asked, full, np.nan), asked, 600, np.arange(300), order(2000), never_lower=True)
+    assert np.count_nonzero(found.keep) == 600
+    assert found.cut == pytest.approx(np.sort(full)[-600], abs=0.1)
+    assert not found.flip[asked].any()
+    assert not found.flip[cheap >= found.cut].any()
+    assert found.keep[cheap >= found.cut].all()
+    assert (found.flip[~asked & (cheap < found.cut)] > 0).all()
+    assert set(np.argsort(-found.values)[:600]) == set(np.flatnonzero(found.keep))
+
+
+def test_rows_without_a_cheap_or_a_full_score() -> None:
+    cheap, full = np.array([1.0, 2.0, np.nan, 3.0, 4.0]), np.array([np.nan, 2.5, np.nan, np.nan, np.nan])
+    found = decide(cheap, full, np.array([True, True, False, False, False]), 1, np.arange(2), order(5))
+    assert found.keep.tolist() == [False, False, False, False, True]
+    assert found.flip[[0, 1, 2]].tolist() == [0, 0, 1]
+
+
+def test_the_largest_chances_are_scored_first() -> None:
+    flip = np.array([0.4, 0.1, 0.3, 0.2, 0.05, 0.5])
+    keep = np.array([True, True, True, False, False, False])
+    found = rows_to_score(Decisions(flip, keep, flip, 0.0), 0.3)
+    assert found.tolist() == [True, False, True, False, False, True]  # .1 and .05 + .2 may stay
+
+
+def test_strata_and_audit_sizes_by_hand() -> None:
+    """Σ √P is 3: six shares of .5. Of N_h 10 and 30 with p_h .09 and .01, √p N is 3 each: .35 + .075, .225."""
+    assert strata(np.array([2.0, 1, 2, 1, 2, 2, 2]) ** 2 / 16).tolist() == [1, 0, 2, 0, 3, 4, 5]
+    assert audit_sizes(np.array([10, 30]), np.array([0.09, 0.01]), 20).tolist() == [9, 12]  # 8.5 and 11.5, upwards
+    assert audit_sizes(np.array([0, 3, 1000]), np.array([0.0, 0.0, 0.0]), 10).tolist() == [0, 1, 3]
+
+
+def test_the_upper_limit_by_hand() -> None:
+    """No error: N/n times -log α, a Poisson's limit. Three of equal weight: half of χ²(.95, 8 degrees) = 7.754."""
+    assert most_wrong(*np.array([[1000], [100], [0]]), 0.05) == pytest.approx(10 * -math.log(0.05))
+    assert most_wrong(*np.array([[500, 500], [50, 50], [1, 2]]), 0.05) == pytest.approx(10 * 7.7537, abs=1e-3)
+    assert most_wrong(*np.array([[5, 0], [5, 0], [2, 0]]), 0.05) == 2  # all were drawn
+    assert most_wrong(*np.array([[12], [10], [0]]), 0.05) == 2  # no more than were not drawn
+
+
+def test_the_upper_limit_is_fay_and_feuers() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    sizes, drawn, wrong = np.array([[900, 400, 5000], [300, 40, 100], [7, 1, 0]])
+    w = sizes / drawn
+    y, v = (w * wrong).sum() + w.max(), (w**2 * wrong).sum() + w.max() ** 2
+    assert most_wrong(sizes, drawn, wrong, 0.1) == pytest.approx(v / 2 / y * stats.chi2.ppf(0.9, 2 * y**2 / v))
+
+
+def test_least_jaccard_by_hand() -> None:
+    assert least_jaccard(90, 10) == 0.8
+    assert least_jaccard(5, 10) == 0
+    assert least_jaccard(0, 0) == 1
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "heteroscedastic", "shifted shard"])
+def test_certificates_hold(kind: str) -> None:
+    """A smaller `benchmarks/distil.py`; seeds are fixed, so that the result is."""
+    held = []
+    for seed in range(3):
+        (cheap, full), draws = world(kind, 6000, seed), order(6000, seed)
+        sample = np.argsort(draws)[:600]
+        found = certify(
+            cheap, 1800, lambda rows, full=full: np.where(rows, full, np.nan), draws, sample, at_most_wrong=0.2
+        )
+        assert np.count_nonzero(found.decisions.keep) == 1800
+        assert found.asked[sample].all()
+        held.append(jaccard(found.decisions.keep, full > np.sort(full)[-1801]) >= found.jaccard)
+    assert all(held)
+
+
+def test_a_useless_cheap_score_and_equal_scores_are_never_certified_wrongly() -> None:
+    """Whole numbers, as a judge gives, that the cheap score knows nothing about."""
+    rng = np.random.default_rng(0)
+    full, draws = rng.integers(1, 6, 3000).astype(np.float64), order(3000)
+    found = certify(
+        rng.normal(size=3000), 900, lambda rows: np.where(rows, full, np.nan), draws, np.arange(300), at_most_wrong=0.2
+    )
+    keep = np.zeros(3000, bool)
+    keep[np.lexsort((draws, -full))[:900]] = True
+    assert jaccard(found.decisions.keep, keep) >= found.jaccard
+    assert found.asked.mean() > 0.7
