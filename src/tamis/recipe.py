@@ -293,7 +293,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     exports = _list(data.get("export"), f"{where}, export")
     entries = [signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)]
     made, derived = by_kind(entries)
-    within = {one: name for one, entry in zip(entries, signals, strict=True) if (name := _within(entry, one, where))}
+    within = {one: rows for one, entry in zip(entries, signals, strict=True) if (rows := _within(entry, one, where))}
     written = tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports))
     if written and "select" not in data:
         raise RecipeError(f"{where} says what to export and not what to keep: add 'select: []' for every pair")

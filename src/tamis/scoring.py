@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from tamis.choosing import select
 from tamis.compute import Compute
-from tamis.data import Device, Samples, Signal, references, settings
+from tamis.data import Device, Samples, Signal, references
 from tamis.derived import Derived
 from tamis.errors import DependencyError, RecipeError, RunError, check_fraction
 from tamis.graph import Executor, Identities, topological
@@ -26,10 +25,10 @@ from tamis.recipe import PathLike, Recipe, RecipeLike, by_kind, load, shipped_na
 from tamis.run.plan import Plan, Within, with_labels
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
-from tamis.store.subset import Subset
 
 if TYPE_CHECKING:
     from tamis.run.fill import Engine
+    from tamis.store.subset import Subset
 
 SignalLike = str | Signal | Derived | Mapping[str, Any]
 
@@ -110,7 +109,7 @@ def score(
 
 
 #: The rows to score of signals that are not scored in full, by their entry: a subset, its name or file, or a recipe.
-Limits = dict[tuple[str, Signal], Any]
+Limits = dict[tuple[str, Any], Any]
 
 
 def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
@@ -124,23 +123,26 @@ def _limits(recipe: Recipe, within: PathLike | Subset | None, keep: Sequence[str
     """Returns the limits of a recipe's signals; RecipeError if features would be stored of some rows."""
     limits: Limits = dict(recipe.within)
     if within is not None:
-        usual = within if isinstance(within, Subset) else os.fspath(within)
+        usual = os.fspath(within) if isinstance(within, str | os.PathLike) else within
         limits = {entry: limits.get(entry, usual) for entry in recipe.signals}
     full = topological([entry[1] for entry in recipe.signals if entry not in limits])
     for label, signal in limits:
         for node in topological([signal], full):
             if node.stored_as in keep:
                 raise RecipeError(
-                    f"{label or signal.name}: its {node.stored_as} can only be stored for all rows: leave out 'within', "
-                    f"or do not keep {node.stored_as}"
+                    f"{label or signal.name}: its {node.stored_as} can only be stored for all rows: leave out "
+                    f"'within', or do not keep {node.stored_as}"
                 )
     return limits
 
 
 def _rows_of(within: str | Subset, run: Run) -> Within:
     """Returns the rows of a subset of a run, or of what a recipe chooses from it."""
-    name = "" if isinstance(within, Subset) else within
-    if not isinstance(within, Subset):
+    from tamis.choosing import select
+    from tamis.store.subset import Subset
+
+    name = within if isinstance(within, str) else ""
+    if isinstance(within, str):
         within = select(run, within) if _is_recipe(within, run.path) else Subset.load(within, run)
     if within.run.path.resolve() != run.path.resolve():
         raise RunError(f"the subset {within.name!r} belongs to {within.run.path}, not to {run.path}")

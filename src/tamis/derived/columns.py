@@ -67,11 +67,9 @@ def _with_columns_of(signal: Derived, label: str, run: Run, names: Mapping[str, 
     table = run.table(names)
     for name in sorted(signal.reads):
         if (asked := table.asked(name)) is not None:
-            lacking, label = int(np.count_nonzero(~asked)), (run.locate(names.get(name, name))[1] or run).label
-            raise RunError(
-                f"{signal.name} reads {name!r}, which nobody asked for in {lacking:,} of {len(run):,} rows: score "
-                f"{label} in full first"
-            )
+            lacking = int(np.count_nonzero(~asked))
+            what = f"{signal.name} reads {name!r}, which nobody asked for in {lacking:,} of {len(run):,} rows"
+            raise RunError(f"{what}: score it in full first, without 'within'")
     more = _sources(signal, run, names)
 
     def compute(saved: Saved) -> Computed:

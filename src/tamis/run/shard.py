@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -35,7 +34,6 @@ from tamis.store import parts
 from tamis.store.claims import claimed
 from tamis.store.manifest import forget
 from tamis.store.parts import write_side_files
-from tamis.store.stream import COMPARED, difference
 from tamis.store.writers import (
     IndexWriter,
     PartWriter,
@@ -287,7 +285,8 @@ def _stamp(task: Task) -> str:
 class BatchReader:
     """Reads one shard, from its file or from its index, in batches.
 
-    With `task.rows`, only those. Rows in `kept` are neither decoded nor yielded. `ending`: why the file could not be read to its end.
+    With `task.rows`, only those. Rows in `kept` are neither decoded nor yielded. `ending`: why the file could not be
+    read to its end.
     """
 
     def __init__(self, plan: Plan, task: Task, index: Path, decoders: int, kept: Unfinished) -> None:
@@ -398,6 +397,8 @@ class BatchReader:
 
     def _with_images(self, samples: Sequence[Sample], rows: Rows) -> Iterator[Sample]:
         """Yields samples with the bytes of their images, and reads no others of the file."""
+        from tamis.store.stream import COMPARED
+
         facts = parts.read_columns(self.index, [*COMPARED, "members"]).take(rows).to_pylist()
         group: list[_Again] = []
         held = 0
@@ -414,6 +415,8 @@ class BatchReader:
             yield from self._read_again(reader, group)
 
     def _read_again(self, reader: SampleReader, group: Sequence[_Again]) -> Iterator[Sample]:
+        from tamis.store.stream import difference
+
         some = [(row, members, was["caption"]) for _, row, was, members in group if members]
         answers = iter(reader.read(*map(list, zip(*some, strict=True))) if some else ())
         image, digest = None, None  # of the last: the next may be another caption of it

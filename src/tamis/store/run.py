@@ -8,7 +8,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -68,6 +68,7 @@ class ScoreSet:
         columns: the signal's columns.
         facts: the content of `signal.json`.
         shards: the shards that are scored.
+        asked: how many rows of the run the signal was asked to judge; None: all.
     """
 
     folder: Path
@@ -75,6 +76,7 @@ class ScoreSet:
     columns: tuple[Column, ...]
     facts: Mapping[str, Any]
     shards: frozenset[str]
+    asked: int | None = None
 
     @property
     def completed_by(self) -> str:
@@ -115,7 +117,7 @@ class Run:
         self.facts: Mapping[str, Any] = facts
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
-        self._asked: dict[str, Mask | None] = {}  # by label of a score
+        self._asked: dict[str, Mask] = {}  # by label of a score
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -275,9 +277,20 @@ class Run:
                 log.warning("%s has parts but no %s and is left out: repeat `tamis score`", folder, SIGNAL)
         sets = {}
         for label, (folder, facts) in sorted(found.items()):
+            shards, asked = files(folder, ".parquet"), None
             columns = tuple(Column(**column) for column in facts["columns"])
-            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(files(folder, ".parquet")))
+            if facts.get("within") and (asked := self._asked_in(folder, shards)) is not None:
+                about = f"scored of {asked:,} of {len(self):,} pairs: nobody asked for the others"
+                columns = tuple(replace(one, about=f"{one.about}; {about}" if one.about else about) for one in columns)
+            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(shards), asked)
         return sets
+
+    def _asked_in(self, folder: Path, shards: Iterable[str]) -> int | None:
+        """Returns how many rows the parts of a folder cover; None: all rows of their shards."""
+        counts = {shard: parts.asked_of(folder / f"{shard}.parquet") for shard in shards if shard in self.shards}
+        if all(count is None for count in counts.values()):
+            return None
+        return sum(self.owner(shard).rows if count is None else count for shard, count in counts.items())
 
     @cached_property
     def embeddings(self) -> dict[str, Path]:
@@ -442,14 +455,13 @@ class Run:
 
     def asked(self, group: ScoreSet | None) -> Mask | None:
         """Returns the rows that a signal was asked to judge, (rows,) bool; None: all."""
-        if group is None or not group.facts.get("within"):
+        if group is None or group.asked is None:
             return None
         if group.label not in self._asked:
-            found: Mask | None = np.ones(len(self), bool)
-            for shard, place in self.row_ranges.items():
-                done = parts.covered(group.folder / f"{shard}.parquet", self.owner(shard)) if shard in group.shards else None
-                found[place] = True if done is None else done
-            self._asked[group.label] = None if found.all() else found
+            found = self._asked[group.label] = np.ones(len(self), bool)
+            for shard in group.shards.intersection(self.shards):
+                done = parts.covered(group.folder / f"{shard}.parquet", self.owner(shard))
+                found[self.row_ranges[shard]] = True if done is None else done
         return self._asked[group.label]
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:

@@ -243,7 +243,7 @@ class Unfinished:
 
 
 def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
-    """Deletes saved rows of a shard whose parts have been written since, or that belong to another version of its file than `stamp`."""
+    """Deletes saved rows whose parts have been written since, or of another version of the file than `stamp`."""
     folder = run / UNFINISHED / shard
     for what in {name[:LENGTH] for name in files(folder)}:
         try:
