@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.arrays import Captions, Rows, Times
@@ -27,7 +26,7 @@ from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.captions import other_captions
-from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
+from tamis.store.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
 from tamis.store.copies import PER_ROW, joined
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
 from tamis.store.run import Run
@@ -322,10 +321,7 @@ class Subset:
 
 def is_subset(path: Path) -> bool:
     """Whether a file is a subset file."""
-    try:
-        return FACTS.encode() in (pq.read_schema(local_copy(path)).metadata or {})
-    except (OSError, pa.ArrowException):
-        return False
+    return footer_entry(path, FACTS) is not None
 
 
 def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
