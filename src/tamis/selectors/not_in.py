@@ -106,7 +106,7 @@ class NotIn:
 
     def check_columns(self, table: Table) -> None:
         """Raises RecipeError if hashes are no words, or embeddings no vectors."""
-        for name in self.reads - {"width", "height"}:
+        for name in sorted(self.reads - {"width", "height"}):
             check_kind(self.name, table, name, "vector" if name in self._vectors else "word")
 
     def select(self, table: Table) -> Selection:
