@@ -27,8 +27,8 @@ from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.captions import other_captions
 from tamis.store.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
-from tamis.store.copies import PER_ROW, joined
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
+from tamis.store.repeats import PER_ROW, joined
 from tamis.store.run import Run
 from tamis.store.targets import check_ending, check_target
 
@@ -455,7 +455,7 @@ class SubsetFile:
 def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     """Returns the rows in both (&), in either (|), or in the left and not in the right (-).
 
-    Repeated rows and captions: see `tamis.store.copies.joined`; - leaves both as in the left subset. A dropped row has
+    Repeated rows and captions: see `tamis.store.repeats.joined`; - leaves both as in the left subset. A dropped row has
     its reason from the left subset, or else from the right one.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
