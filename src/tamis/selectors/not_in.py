@@ -19,6 +19,7 @@ from tamis.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, alike
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import BLOCK, present, reference_vectors
 from tamis.selectors.distinct import decode, decoded
+from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.store import Run
 from tamis.store.table import Table
@@ -266,9 +267,7 @@ class HashMatch:
         check_words(self)
 
     def select(self, table: Table) -> Selection:
-        values = np.concatenate(
-            [np.zeros(0, np.float32), *table.map(["on_list"], lambda _, columns: columns["on_list"])]
-        )
+        values = parse("on_list").values(table)
         candidates = table.candidates()
         missing = candidates & np.isnan(values)
         return verdict(self, values == 0, missing, candidates, "on a list of hashes", what="on_list")
