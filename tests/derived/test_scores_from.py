@@ -21,6 +21,7 @@ from tamis.ids import SUBSET_DTYPE, format_uid
 from tamis.store import Run
 from tamis.store.subset import Subset
 
+INDEX = ("width", "status", "caption", "image_xxh3")
 UIDS = [(7, 0), (7, 1), (2**64 - 1, 3), (0, 0), (5, 5), (6, 6), (8, 8)]
 
 
@@ -76,6 +77,14 @@ def test_keys_words_and_names_that_recipes_cannot_read(run: Run, tmp_path: Path)
     np.testing.assert_array_equal(done["CLIP_B_32"], np.float32([np.nan, np.nan, 2, *[np.nan] * 3, 6]))
     assert done["elsewhere.kind"].tolist() == ["cat", *[None] * 5, "dog"]
     np.testing.assert_array_equal(done["_2nd"], np.float32([0, np.nan, 1, *[np.nan] * 3, 1]))
+
+
+def test_columns_of_the_index_keep_their_names(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path / "scores.csv", {"uid": hexes(range(7)), **dict.fromkeys(INDEX, [5] * 7)})
+    done = tamis.derive(run, [{"scores_from": {"path": path}}])
+    assert {done.locate(name)[1] for name in INDEX} == {None}
+    assert [done[f"scores_from.{name}"].tolist() for name in INDEX] == [[5.0] * 7] * len(INDEX)
+    assert done.to_arrow()["uid"].to_pylist() == run.to_arrow()["uid"].to_pylist()
 
 
 def test_records_of_numpy_hold_uids_as_datacomps_subsets_do(run: Run, tmp_path: Path) -> None:

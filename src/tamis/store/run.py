@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Floats
 from tamis.data import Column
 from tamis.errors import RunError, unknown_message
+from tamis.pool.source import POOL_OPTIONS, RESERVED, PoolSpec
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
 from tamis.store.checked import damaged, read_record
@@ -205,8 +206,6 @@ class Run:
 
     def score_command(self) -> str:
         """Returns the start of a command to score the pool with the same settings: `tamis score POOL --run RUN`."""
-        from tamis.pool.source import POOL_OPTIONS, PoolSpec
-
         pool, default = self.facts["pool"], PoolSpec(path="")
         words = ["tamis", "score", *(pool_paths(self.facts) or ["POOL"]), "--run", str(self.path)]
         for name in POOL_OPTIONS:
@@ -325,7 +324,7 @@ class Run:
     def columns(self) -> dict[str, tuple[str, ScoreSet | None, Column]]:
         """{name in a recipe: (column in the file, ScoreSet or None for the index, Column)}.
 
-        A score's name is `label.column`, or just `column` if unique.
+        A score's name is `label.column`, or just `column` if unique and not reserved for the index.
         """
         found: dict[str, tuple[str, ScoreSet | None, Column]] = {}
         for name in INDEX_NUMBERS:
@@ -337,7 +336,8 @@ class Run:
         for group in self.scores.values():
             for column in group.columns:
                 found[f"{group.label}.{column.name}"] = (column.name, group, column)
-                if short[column.name] == 1 or column.name == group.label:
+                own = short[column.name] == 1 or column.name == group.label
+                if own and column.name not in RESERVED:
                     found[column.name] = (column.name, group, column)
         return found
 
