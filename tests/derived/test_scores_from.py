@@ -161,9 +161,13 @@ def test_damaged_files(run: Run, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(RecipeError, match=said):
             tamis.derive(run, [{"scores_from": {"path": str(tmp_path / name)}}])
-    np.save(tmp_path / "flat.npy", np.arange(3))
-    with pytest.raises(RecipeError, match=r"flat\.npy: it holds int64 of shape \(\d,\); it must be"):
-        tamis.derive(run, [{"scores_from": {"path": str(tmp_path / "flat.npy")}}])
+    for array, held in ((np.arange(3), "int64 of"), (np.zeros(3, [("uid", "u8")]), r"\[\('uid', '<u8'\)\] of")):
+        np.save(tmp_path / "flat.npy", array)
+        with pytest.raises(RecipeError, match=rf"flat\.npy: it holds {held} shape \(\d,\); it must be"):
+            tamis.derive(run, [{"scores_from": {"path": str(tmp_path / "flat.npy")}}])
+    (tmp_path / "latin.csv").write_bytes(f"uid,name\n{'0' * 32},caf\xe9\n".encode("latin-1"))
+    with pytest.raises(RecipeError, match=r"latin\.csv: the column 'name' is not UTF-8 text: save the file as UTF-8"):
+        tamis.derive(run, [{"scores_from": {"path": str(tmp_path / "latin.csv"), "scores": ["name"]}}])
     with pytest.raises(RecipeError, match=r"nowhere\.csv is not there"):
         tamis.derive(run, [{"scores_from": {"path": "nowhere.csv"}}])
 

@@ -80,6 +80,8 @@ class ScoresFrom(Derived):
         names = self.scores or [name for name, kind in kinds.items() if kind == "number"]
         for name in names:
             if name not in kinds:
+                if name in schema.names and pa.types.is_binary(schema.field(name).type):
+                    raise self._refused(f"the column {name!r} is not UTF-8 text: save the file as UTF-8")
                 raise self._refused(unknown_message("column of numbers or words", name, kinds))
         if not names:
             raise self._refused(f"no column holds numbers; name columns of words under scores: {brief([*kinds])}")
