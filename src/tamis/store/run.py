@@ -59,6 +59,11 @@ INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_
 INDEX_WORDS = ("status", "key", "image_xxh3")
 
 
+def completed_by(facts: Mapping[str, Any]) -> str:
+    """Returns what completes parts with this description, in words; "" for those that `tamis score` makes."""
+    return _COMPLETED_BY.get(facts["name"], "repeat `tamis derive`" if facts.get("derived") else "")
+
+
 @dataclass(frozen=True)
 class ScoreSet:
     """The scores of one signal with one fingerprint.
@@ -80,8 +85,7 @@ class ScoreSet:
     @property
     def completed_by(self) -> str:
         """What completes these scores, in words."""
-        usual = "repeat `tamis derive`" if self.facts.get("derived") else "repeat `tamis score`"
-        return _COMPLETED_BY.get(self.facts["name"], usual)
+        return completed_by(self.facts) or "repeat `tamis score`"
 
     def side_file(self, name: str) -> Any:
         """Returns a side file of the signal (array or JSON), None if there is none; DamageError if it has changed."""
