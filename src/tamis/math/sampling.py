@@ -55,7 +55,7 @@ def _limited(scores: Float64s, copies: int, limit: int) -> Float64s:
     falling, counts = scores[order], np.full(scores.size, float(limit))
 
     def weights(first: int) -> Float64s:
-        return np.exp(falling[first:] - falling[first])
+        return np.asarray(np.exp(falling[first:] - falling[first]))
 
     def fits(first: int) -> bool:  # true of all later rows if true of one
         return bool(copies - first * limit <= limit * weights(first).sum())

@@ -47,7 +47,7 @@ def scores_file(path: Path, *, empty: bool = False) -> Any:
 
 
 def _from_records(records: Any) -> pa.Table:
-    names = records.dtype.names or ()
+    names = [*(records.dtype.names or ())]
     if records.ndim != 1 or len(names) < 3 or {records.dtype[one].str[1:] for one in names[:2]} != {"u8"}:
         raise ValueError(f"it holds {records.dtype} of shape {records.shape}; {_FORMS}")
     columns = {name: records[name].astype(records.dtype[name].newbyteorder("=")) for name in names[2:]}
