@@ -63,7 +63,7 @@ def signal_class(name: str) -> type[Any]:
 
 
 def maker_of(column: str) -> type[Any] | None:
-    """Returns the built-in signal or derived signal that emits a column (NAME, or LABEL.NAME); None if there is none."""
+    """Returns the built-in signal, or derived one, that emits a column (NAME, or LABEL.NAME); None if there is none."""
     name, every = column.rpartition(".")[2], chain(SIGNALS.values(), DERIVED.values())
     makers = (cls for cls in every if isinstance(cls.columns, tuple))  # others depend on settings
     return next((cls for cls in makers if name in {one.name for one in cls.columns}), None)
