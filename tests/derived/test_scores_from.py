@@ -16,6 +16,7 @@ from command_line import Tamis
 from factories import write_run
 
 import tamis
+from tamis.derived.scores_from import ScoresFrom
 from tamis.errors import RecipeError
 from tamis.ids import SUBSET_DTYPE, format_uid
 from tamis.store import Run
@@ -108,13 +109,13 @@ def test_unknown_records_and_rows_without_one_are_counted(
 
 def test_a_changed_file_is_read_again(run: Run, tmp_path: Path) -> None:
     path = written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "new": range(7)})
-    signal = {"scores_from": {"path": path}}
+    signal = ScoresFrom(path=path)
     first = tamis.derive(run, [signal])
     (folder,) = (first.path / "scores").glob("scores_from-*")
     tamis.derive(run, [signal])
-    written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "new": range(1, 8)})
+    written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "newer": range(1, 8)})
     again = tamis.derive(run, [signal])
-    np.testing.assert_array_equal(again["new"], np.arange(1, 8))
+    np.testing.assert_array_equal(again["newer"], np.arange(1, 8))
     assert not folder.exists()
 
 
@@ -160,7 +161,6 @@ def test_damaged_files(run: Run, tmp_path: Path) -> None:
 
 
 def test_equal_keys_in_several_shards_need_uids(tmp_path: Path) -> None:
-    from tamis.derived.scores_from import ScoresFrom
     from tamis.store.table import Table
 
     path = written(tmp_path / "scores.csv", {"key": ["a"], "new": [1]})
