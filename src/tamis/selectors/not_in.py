@@ -183,7 +183,7 @@ class NotIn:
         """Yields the pairs of some rows of a block with a cosine near the limit or above it."""
         others = references.vectors
         assert others is not None
-        check_widths(self.name, {"the references": others.shape[1], self.embedding: vectors.shape[1]})
+        check_widths(self.name, {"the references": others.shape[1], self._vectors[0]: vectors.shape[1]})
         for start in range(0, rows.size, BLOCK):
             some = rows[start : start + BLOCK]
             mine = unit_rows(vectors[some])
