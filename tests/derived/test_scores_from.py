@@ -122,7 +122,7 @@ def test_a_changed_file_is_read_again(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "columns", "settings", "said"),
     [
-        ("a.csv", {"uid": ["0" * 32] * 2, "new": [1, 2]}, {}, "only 1 of 2 records have a uid of their own; 0{32} rep"),
+        ("a.csv", {"uid": ["0" * 32] * 2, "new": [1, 2]}, {}, "2 records have only 1 different uids; 0{32} rep"),
         ("a.csv", {"key": ["x"], "new": [1]}, {}, "no column 'uid'; it has a key: by: key"),
         ("a.csv", {"id": ["x"], "new": [1]}, {}, r"no column 'uid' among a list \('id', 'new'\)"),
         ("a.csv", {"uid": ["x"], "new": [1]}, {}, "its uids are like x, those of the run like 0{15}70{16}"),

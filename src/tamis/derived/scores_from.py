@@ -111,9 +111,7 @@ class ScoresFrom(Derived):
         if (different := pc.count_distinct(ids).as_py()) + ids.null_count < len(ids):
             counts = pc.value_counts(ids.drop_null())
             first = counts.field("values").filter(pc.greater(counts.field("counts"), 1))[0]
-            raise self._refused(
-                f"only {different:,} of {len(ids):,} records have a {self.by} of their own; {first} repeats"
-            )
+            raise self._refused(f"{len(ids):,} records have only {different:,} different {self.by}s; {first} repeats")
         rows = self._ids_of(table)
         place = pc.index_in(rows, ids)  # (rows,) the record of each
         unknown, without = len(ids) - pc.count_distinct(place).as_py(), place.null_count
