@@ -25,7 +25,7 @@ from tamis.store.targets import check_target
 
 FOLDS = 10
 
-#: Factor of the squared coefficients; the mean loss has factor 2.
+#: Factor of the squared coefficients; the mean loss, each side with half of the weight, has factor 4.
 _PENALTY = 1e-3
 
 
@@ -140,7 +140,8 @@ def _drawn(
         new = ~np.isin(uids, without)
         rows, uids = rows[new], uids[new]
     rows = rows[np.argsort(uids)[:most]]
-    return [table.vectors(name, rows).reshape(len(rows), -1).astype(np.float64) for name in columns], uids
+    found = [table.vectors(name, rows).astype(np.float64) for name in columns]
+    return [one if one.ndim == 2 else one[:, None] for one in found], uids
 
 
 def _models(name: str, one: Table, other: Table) -> list[str]:
