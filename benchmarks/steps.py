@@ -130,6 +130,7 @@ def main() -> None:
             settings = {
                 **{key: facts[key] for key in ("rows", "kept", "columns") if key in facts},
                 "settings": CASES[name],
+                "CPU seconds": round(facts["cpu_seconds"], 1),
                 "peak GiB": [round(each.peak_bytes / 2**30, 2) for each in done],
                 "seconds at a tenth": round(small.seconds, 2),
                 "growth from a tenth": round(large.seconds / small.seconds, 1),
