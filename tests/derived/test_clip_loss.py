@@ -188,7 +188,7 @@ def slow_most_alike(vectors: Array, n: int, rounds: int, start: Array) -> list[i
     return left
 
 
-@pytest.mark.parametrize(("n", "rounds"), [(20, 1), (20, 4), (13, 40), (0, 3)])
+@pytest.mark.parametrize(("n", "rounds"), [(20, 1), (20, 4), (13, 40), (0, 3), (20, 41)])
 def test_the_rows_that_stay_are_those_of_plain_rounds(n: int, rounds: int) -> None:
     stored = pairs(60, 5)[0].astype(np.float16)
     step = NormSimD(fraction=n / 60, rounds=rounds)
@@ -199,6 +199,9 @@ def test_the_rows_that_stay_are_those_of_plain_rounds(n: int, rounds: int) -> No
     some = step.select(Table.of({"image_embedding": stored}).among(candidates))
     assert np.count_nonzero(some.keep) == round(n / 60 * 40)
     whole = Table.of({"image_embedding": stored}, uids=(np.zeros(60, np.uint64), np.arange(60, dtype=np.uint64)))
+    assert (
+        NormSimD(fraction=0.5, rounds=10**30).select(whole).keep == NormSimD(fraction=0.5, rounds=30).select(whole).keep
+    ).all()
     order = np.random.default_rng(2).permutation(60)
     moved = Table.of({"image_embedding": stored[order]}, uids=(np.zeros(60, np.uint64), order.astype(np.uint64)))
     assert (step.select(moved).keep == step.select(whole).keep[order]).all()

@@ -128,6 +128,8 @@ def test_they_follow_semdedup_and_count_what_is_missing() -> None:
         D2(score="clip / 0", n=9, clusters=1).select(table())
     for step in (Density(n=999, clusters=1), D2(score="clip", n=999, clusters=1)):
         assert step.select(table()).keep.all()
+    far, all_others = (D2(score="clip", n=40, clusters=1, k=k).select(table()) for k in (10**30, ROWS - 1))
+    assert (far.keep == all_others.keep).all()
 
 
 def test_wrong_settings_are_refused() -> None:

@@ -214,11 +214,13 @@ class NotIn:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or first_line(error)
             raise RecipeError(f"not_in: the references {path} cannot be read ({reason})") from error
+        if not found.size:
+            raise RecipeError(f"not_in: {path} holds no references")
         if found.dtype == np.uint64 and found.ndim in (1, 2) and self.hashes:
             references = References(range(len(found)), hashes=found.reshape(len(found), -1))
         elif found.dtype.kind == "f" and found.ndim == 2 and self.embedding:
             vectors = np.concatenate([*reference_vectors(str(path), self.embedding, of=self.name)])
-            references = References(range(len(vectors)), vectors=vectors)
+            references = References(np.flatnonzero(present(found)), vectors=vectors)  # others are left out
         else:
             lacking = "embedding: image_embedding" if found.dtype.kind == "f" else "hashes (m,) uint64, hashes: true"
             raise RecipeError(f"not_in: {path} holds {found.shape} {found.dtype}: comparing it needs {lacking}")
@@ -294,7 +296,7 @@ def plain(caption: str | None) -> str | None:
 
 def _listed(path: Path) -> U64:
     """Reads hashes of 16 hex digits, one a line; empty lines and those that begin with # are left out."""
-    lines = [(n, line.strip()) for n, line in enumerate(path.read_text("utf-8").splitlines(), 1)]
+    lines = [(n, line.strip()) for n, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1)]
     wanted = [(n, line) for n, line in lines if line and not line.startswith("#")]
     for number, line in wanted:
         if not re.fullmatch("[0-9a-fA-F]{16}", line):
