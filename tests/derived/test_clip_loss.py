@@ -98,6 +98,17 @@ def test_the_score_is_the_papers_and_depends_on_uids_only() -> None:
         np.testing.assert_array_equal(values, found[name][order])
 
 
+def test_rows_of_one_uid_meet_in_a_batch_by_chance_only() -> None:
+    """Of orthogonal pairs each loses temperature * log m to the m rows of its uid in its batch."""
+    kind = np.arange(128) % 32
+    vectors = np.eye(32, dtype=np.float32)[kind]
+    uids = np.zeros(128, np.uint64), kind.astype(np.uint64)
+    table = Table.of({"image_embedding": vectors, "text_embedding": vectors}, uids=uids)
+    found = ClipLoss(batch=8, repeats=1, temperature=0.01).compute(table, unsaved)
+    met = np.exp(-found["clip_loss"] / 0.01)
+    assert met.mean() == pytest.approx(1 + 3 * 7 / 127, abs=0.2)
+
+
 def test_rows_without_an_embedding_are_in_no_sum() -> None:
     images, texts = pairs(30)
     without = images.copy()

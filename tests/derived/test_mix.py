@@ -122,6 +122,8 @@ def test_what_cannot_be_fitted_is_said(tmp_path: Path) -> None:
     few = Subset(run=pool, keep=np.arange(3000) < 50)
     with pytest.raises(RecipeError, match="50 pairs of the target and 2,950 of the pool"):
         train_mix(few, pool, ["a"], out=tmp_path / "w.yaml")
+    with pytest.raises(RecipeError, match="3,000 pairs of the target and 0 of the pool"):
+        train_mix(pool, pool, ["a"], out=tmp_path / "w.yaml")
     words = write_run(tmp_path / "words", {"a": ["x"] * 400})
     with pytest.raises(RecipeError, match="holds words, expected numbers"):
         train_mix(words, pool, ["a"], out=tmp_path / "w.yaml")

@@ -111,5 +111,5 @@ class NormSim(Derived):
                     found[rows] = similar(unit_rows(stored[rows]))
             return found
 
-        found = [saved(f"rows-{start}", partial(of_block, block)) for block, start in enumerate(table.starts[:-1])]
+        found = [saved(f"block{block}", partial(of_block, block)) for block in range(len(table.sizes))]
         return {"norm_sim": np.concatenate([np.zeros(0, np.float32), *found])}

@@ -220,7 +220,8 @@ class NotIn:
             references = References(range(len(found)), hashes=found.reshape(len(found), -1))
         elif found.dtype.kind == "f" and found.ndim == 2 and self.embedding:
             vectors = np.concatenate([*reference_vectors(str(path), self.embedding, of=self.name)])
-            references = References(np.flatnonzero(present(found)), vectors=vectors)  # others are left out
+            names = np.flatnonzero(present(np.asarray(found, np.float32)))  # the others are left out
+            references = References(names, vectors=vectors)
         else:
             lacking = "embedding: image_embedding" if found.dtype.kind == "f" else "hashes (m,) uint64, hashes: true"
             raise RecipeError(f"not_in: {path} holds {found.shape} {found.dtype}: comparing it needs {lacking}")

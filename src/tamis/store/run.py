@@ -488,7 +488,7 @@ class Run:
             values |= {"caption": index["caption"]} if "caption" in wanted else {}
             uids = zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
             data = {
-                "uid": [f"{high:016x}{low:016x}" for high, low in uids],
+                "uid": pa.array([f"{high:016x}{low:016x}" for high, low in uids], pa.string()),
                 "shard": pa.array([shard] * index.num_rows, pa.string()).dictionary_encode(),
                 "key": index["key"],
             }

@@ -65,7 +65,7 @@ def train_mix(
         columns: numbers or embeddings that both have from the same models.
         out: the file.
         rows: most pairs of each side, drawn by uid.
-        penalty: factor of the squared coefficients; the mean loss has factor 2.
+        penalty: factor of the squared coefficients; the mean loss, each side with half of the weight, has factor 4.
         seed: another seed draws other pairs and folds.
         overwrite: replace such a file.
 
@@ -139,7 +139,8 @@ def _drawn(
         new = ~np.isin(uids, without)
         rows, uids = rows[new], uids[new]
     rows = rows[np.argsort(uids)[:most]]
-    return [table.vectors(name, rows).reshape(len(rows), -1).astype(np.float64) for name in columns], uids
+    found = [table.vectors(name, rows).astype(np.float64) for name in columns]
+    return [one if one.ndim == 2 else one[:, None] for one in found], uids
 
 
 def _models(name: str, one: Table, other: Table) -> list[str]:
