@@ -273,6 +273,16 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     assert done == 7  # two partitions of three batches, and the one that died
 
 
+def test_a_temperature_that_is_noted_later_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = embedded_run(tmp_path / "run", *pairs(20))
+    before = tamis.derive(run, ["clip_loss"])["clip_loss"]
+    assert "does not record its model's temperature" in caplog.text
+    folder = f"embeddings/{run.vectors['image_embedding']}"
+    describe(run.path, {folder: {"name": "image_embedding", "temperature": 0.5}})
+    after = tamis.derive(run, ["clip_loss"])["clip_loss"]
+    assert (np.abs(after - before) > 0.01).all()
+
+
 def test_the_temperature_is_the_checkpoints(tmp_path: Path, clip_model: str) -> None:
     pool = write_pool(tmp_path / "pool", shards=1, rows=9)
     recipe = {"signals": [{"clip": {"model": clip_model}}, "clip_loss"], "keep": ["embeddings"]}

@@ -139,5 +139,5 @@ def test_concept_weights_are_those_of_a_plain_count(tmp_path: Path) -> None:
     found = made.compute(Table.of({"image_embedding": images}, block=77), make)["concept_weight"]
     np.testing.assert_allclose(found, plain / plain.mean(), rtol=1e-5)
     np.save(tmp_path / "concepts.npy", np.eye(3, dtype=np.float32))
-    with pytest.raises(RecipeError, match="the concepts have 3 dimensions, 'image_embedding' has 8"):
+    with pytest.raises(RecipeError, match=r"the concepts \(3\) and image_embedding \(8\)"):
         made.compute(Table.of({"image_embedding": images}), make)

@@ -16,6 +16,7 @@ from command_line import Tamis
 from factories import write_run
 
 import tamis
+from tamis.derived.scores_from import ScoresFrom
 from tamis.errors import RecipeError
 from tamis.ids import SUBSET_DTYPE, format_uid
 from tamis.store import Run
@@ -117,20 +118,20 @@ def test_unknown_records_and_rows_without_one_are_counted(
 
 def test_a_changed_file_is_read_again(run: Run, tmp_path: Path) -> None:
     path = written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "new": range(7)})
-    signal = {"scores_from": {"path": path}}
+    signal = ScoresFrom(path=path)
     first = tamis.derive(run, [signal])
     (folder,) = (first.path / "scores").glob("scores_from-*")
     tamis.derive(run, [signal])
-    written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "new": range(1, 8)})
+    written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "newer": range(1, 8)})
     again = tamis.derive(run, [signal])
-    np.testing.assert_array_equal(again["new"], np.arange(1, 8))
+    np.testing.assert_array_equal(again["newer"], np.arange(1, 8))
     assert not folder.exists()
 
 
 @pytest.mark.parametrize(
     ("file", "columns", "settings", "said"),
     [
-        ("a.csv", {"uid": ["0" * 32] * 2, "new": [1, 2]}, {}, "only 1 of 2 records have a uid of their own; 0{32} rep"),
+        ("a.csv", {"uid": ["0" * 32] * 2, "new": [1, 2]}, {}, "2 records have only 1 different uids; 0{32} rep"),
         ("a.csv", {"key": ["x"], "new": [1]}, {}, "no column 'uid'; it has a key: by: key"),
         ("a.csv", {"id": ["x"], "new": [1]}, {}, r"no column 'uid' among a list \('id', 'new'\)"),
         ("a.csv", {"uid": ["x"], "new": [1]}, {}, "its uids are like x, those of the run like 0{15}70{16}"),
@@ -173,7 +174,6 @@ def test_damaged_files(run: Run, tmp_path: Path) -> None:
 
 
 def test_equal_keys_in_several_shards_need_uids(tmp_path: Path) -> None:
-    from tamis.derived.scores_from import ScoresFrom
     from tamis.store.table import Table
 
     path = written(tmp_path / "scores.csv", {"key": ["a"], "new": [1]})

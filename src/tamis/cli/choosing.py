@@ -170,7 +170,7 @@ def audit(
     shrunk = sum(one.shrinks for one in groups)
     say(
         f"{shrunk:,} of {len(groups):,} groups of at least {LEAST} pairs shrink: below {SHRUNK} of their share of the "
-        f"pool, at a rate of false discoveries of {RATE:.0%}"
+        f"pool, at a {100 * RATE:g} % false discovery rate"
         + (f"; the first {_MOST_GROUPS} are shown, --json has all" if len(groups) > _MOST_GROUPS else "")
     )
 

@@ -14,10 +14,10 @@ from tamis.arrays import U64, Float32s, Rows
 from tamis.data import Column
 from tamis.derived import Derived, Saved
 from tamis.derived.contrastive import contrastive_norms
-from tamis.errors import RecipeError, at_least_one
+from tamis.errors import at_least_one
 from tamis.ids import scramble
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import GATHER, embedded, gathered
+from tamis.selectors.clusters import GATHER, check_widths, embedded, gathered
 from tamis.selectors.outcome import check_kind
 from tamis.store.table import Table
 
@@ -104,11 +104,7 @@ class ClipLoss(Derived):
         for several in gathered(table, (self.image, self.text), rows, starts):
             for _, place, vectors in several:
                 images, texts = map(unit_rows, vectors)
-                if images.shape != texts.shape:
-                    raise RecipeError(
-                        f"clip_loss: {self.image!r} has {images.shape[1]} dimensions and {self.text!r} "
-                        f"{texts.shape[1]}: they must come from one model"
-                    )
+                check_widths(self.name, {self.image: images.shape[1], self.text: texts.shape[1]})
                 of_images, of_texts = contrastive_norms(images, texts, temperature)
                 cosine = np.einsum("nd,nd->n", images, texts, dtype=np.float64)
                 out[:, place] = cosine - (of_images + of_texts) / 2, of_images, of_texts

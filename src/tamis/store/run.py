@@ -523,8 +523,7 @@ class Run:
         Raises:
             RunError: the run has no such column, or only for some shards.
         """
-        kind = "word" if column == "caption" else self.locate(column)[2].kind
-        if kind == "word":
+        if self.locate(column)[2].kind == "word":
             return np.array(self.to_arrow([column])[column].to_pylist(), object)
         return self.to_numpy(column)
 

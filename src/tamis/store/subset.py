@@ -185,7 +185,7 @@ class Subset:
         """
         from tamis.store.audit import audit
 
-        return audit(self, by)
+        return audit(self.run, [self.keep], by)[0]
 
     def rows(self, span: slice = slice(None)) -> Rows:
         """Returns the numbers of the kept rows, ascending, each as often as it is kept.
