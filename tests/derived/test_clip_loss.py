@@ -98,6 +98,17 @@ def test_the_score_is_the_papers_and_depends_on_uids_only() -> None:
         np.testing.assert_array_equal(values, found[name][order])
 
 
+def test_rows_of_one_uid_meet_in_a_batch_by_chance_only() -> None:
+    """Of orthogonal pairs each loses temperature * log m to the m rows of its uid in its batch."""
+    kind = np.arange(128) % 32
+    vectors = np.eye(32, dtype=np.float32)[kind]
+    uids = np.zeros(128, np.uint64), kind.astype(np.uint64)
+    table = Table.of({"image_embedding": vectors, "text_embedding": vectors}, uids=uids)
+    found = ClipLoss(batch=8, repeats=1, temperature=0.01).compute(table, unsaved)
+    met = np.exp(-found["clip_loss"] / 0.01)
+    assert met.mean() == pytest.approx(1 + 3 * 7 / 127, abs=0.2)
+
+
 def test_rows_without_an_embedding_are_in_no_sum() -> None:
     images, texts = pairs(30)
     without = images.copy()
@@ -260,6 +271,16 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     again = tamis.derive(run, [{"clip_loss": {"batch": 16, "repeats": 2}}])
     np.testing.assert_array_equal(again["clip_loss"], whole)
     assert done == 7  # two partitions of three batches, and the one that died
+
+
+def test_a_temperature_that_is_noted_later_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = embedded_run(tmp_path / "run", *pairs(20))
+    before = tamis.derive(run, ["clip_loss"])["clip_loss"]
+    assert "does not record its model's temperature" in caplog.text
+    folder = f"embeddings/{run.vectors['image_embedding']}"
+    describe(run.path, {folder: {"name": "image_embedding", "temperature": 0.5}})
+    after = tamis.derive(run, ["clip_loss"])["clip_loss"]
+    assert (np.abs(after - before) > 0.01).all()
 
 
 def test_the_temperature_is_the_checkpoints(tmp_path: Path, clip_model: str) -> None:

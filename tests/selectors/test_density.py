@@ -90,6 +90,7 @@ def test_d2_takes_one_of_each_pair_of_neighbours() -> None:
     found = D2(score="clip", n=2, clusters=1).select(made)
     wanted = {next(n for n in first if n in pair) for pair in ((0, 1), (2, 3))}
     assert {*np.flatnonzero(found.keep).tolist()} == wanted
+    assert D2(score="clip", n=2, clusters=1, k=5, gamma=0).select(made).keep.sum() == 2  # fewer neighbours than k
 
 
 @pytest.mark.parametrize("clusters", [1, pytest.param(5, marks=needs_faiss)])

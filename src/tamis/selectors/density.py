@@ -194,7 +194,7 @@ class D2(_Thinned):
         for group in gathered(table, [self.embedding], order, starts):
             for _, place, (vectors,) in group:
                 which, cosine = nearest_others(unit_rows(vectors), k)
-                distance = np.maximum(2 - 2 * cosine, 0)  # squared, of unit rows; infinite for no neighbour
+                distance = np.clip(2 - 2 * cosine, 0, 1e9)  # squared, of unit rows; 1e9 for no neighbour
                 neighbours[place] = np.where(which >= 0, which + place.start, -1)
                 raised[place] += (np.exp(-distance) * raised[place][which]).sum(1)
                 if self.mode == "weighted":
