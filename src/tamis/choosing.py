@@ -51,7 +51,8 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         RunError: the run lacks a column, or shards.
     """
     from tamis.selectors.choose_caption import captions_from
-    from tamis.selectors.outcome import NotAskedError, run_steps
+    from tamis.selectors.lazily import run_asked
+    from tamis.selectors.outcome import NotAskedError
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
@@ -62,7 +63,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     columns = columns_read(chosen, opened)
     text = captions_from(chosen.steps)
     try:
-        outcome = run_steps(opened.table(columns), chosen.steps)
+        outcome = run_asked(opened.table(columns), chosen.steps)
     except NotAskedError as error:
         raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
     _warn_of_english_only(chosen, opened, columns, outcome)

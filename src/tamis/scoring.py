@@ -98,7 +98,8 @@ def score(
         assemble = partial(
             assembled, opened, path, recipe=part, keep=keep, identities=identities, grow=grow, within=rows
         )
-        done = fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, forecasts=True)
+        how: dict[str, Any] = {"quiet": quiet, "max_error_rate": max_error_rate}
+        done = fill(path, assemble, about, engine, forecasts=limit is None or isinstance(limit, str), **how)
     if not chosen.derived:
         return done
     if done.missing:
@@ -114,8 +115,9 @@ Limits = dict[tuple[str, Any], Any]
 
 def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
     """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored."""
-    for limit in [None, *{str(limit): limit for limit in limits.values()}.values()]:
-        now = tuple(entry for entry in recipe.signals if limits.get(entry) == limit)
+    keys = {entry: limit if isinstance(limit, str) else id(limit) for entry, limit in limits.items()}
+    for key, limit in {None: None, **{keys[entry]: limit for entry, limit in limits.items()}}.items():
+        now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)
         yield limit, dataclasses.replace(recipe, signals=now)
 
 

@@ -136,7 +136,8 @@ class ShardWorker:
     def _make(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
         stored = self._stored(task)
         empty: Values = {Samples(): [], **{node: rows[:0] for node, rows in stored.items()}}
-        nodes = topological([output.node for output in task.outputs if output.node is not None], empty)
+        nobody = task.rows is not None and not task.rows.any()
+        nodes = [] if nobody else topological([one.node for one in task.outputs if one.node is not None], empty)
         self.executor.try_empty(nodes, empty)
         making_index = any(output.kind == "index" for output in task.outputs)
         reads_file = making_index or reads_files(nodes)
@@ -169,7 +170,7 @@ class ShardWorker:
         ending = reader.ending
         if ending is not None and (report.rows == before or isinstance(ending, UnreachedError)):
             raise ending  # write no parts, so that the next run tries again: the file may be fine
-        if report.rows == before:
+        if report.rows == before and not nobody:
             self.executor.compute(nodes, empty, faults)
             _add(writers, empty, [])
         if ending is not None:

@@ -53,7 +53,7 @@ class Step(Protocol):
     """A selector: a frozen dataclass of settings.
 
     Optional properties: `described`, its line of the funnel; `poolwide`, the columns of which it looks at rows that
-    earlier steps dropped (without it, all that it reads).
+    earlier steps dropped (without it, all that it reads); `pointwise`, whether it judges each row by itself.
     """
 
     @property
@@ -193,12 +193,13 @@ class NotAskedError(RecipeError):
     """Steps look at rows that nobody asked a signal to judge.
 
     Attributes:
+        step: the first such step.
         column: the first such column.
         rows: (rows,) bool, the rows.
     """
 
     def __init__(self, step: Step, column: str, rows: Mask) -> None:
-        self.column, self.rows = column, rows
+        self.step, self.column, self.rows = step, column, rows
         super().__init__(
             f"{step.name}: '{describe(step)}' looks at {int(np.count_nonzero(rows)):,} rows whose {column!r} nobody "
             "asked for"

@@ -116,6 +116,9 @@ class ScoreWriter(PartWriter):
     def __init__(self, signal: Signal, rows: Mask | None = None, outside: str = "") -> None:
         super().__init__()
         self.columns, self.rows, self.outside = signal.columns, rows, outside
+        if rows is not None:  # maybe none of them
+            kinds = {one.name: pa.float32() if one.kind == "number" else pa.string() for one in self.columns}
+            self._batches.append(pa.schema({**kinds, "reason": pa.string()}.items()).empty_table())
 
     def _rows(self, value: Any, samples: Sequence[Sample]) -> pa.Table:
         arrays, judged = {}, np.ones(len(samples), bool)
