@@ -48,7 +48,8 @@ def plan(
     `run_recipe` and makes the same checks.
 
     Args:
-        pool, run, signals, within, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and run.
+        pool, run, signals, within, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and
+            run.
         recipe: a recipe whose signals (and kept features) are included.
         settings: overrides of the recipe, as `--set` takes them.
         overwrite: as `run_recipe` takes it.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tamis.data import Signal, flat, references, settings
-from tamis.derived import DERIVED, Derived
+from tamis.derived import Derived
 from tamis.errors import RecipeError, RunError, brief, nearest, unknown_message
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
@@ -51,7 +51,8 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         RunError: the run lacks a column, or shards.
     """
     from tamis.selectors.choose_caption import captions_from
-    from tamis.selectors.outcome import NotAskedError, run_steps
+    from tamis.selectors.lazily import run_asked
+    from tamis.selectors.outcome import NotAskedError
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
@@ -62,7 +63,7 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     columns = columns_read(chosen, opened)
     text = captions_from(chosen.steps)
     try:
-        outcome = run_steps(opened.table(columns), chosen.steps)
+        outcome = run_asked(opened.table(columns), chosen.steps)
     except NotAskedError as error:
         raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
     _warn_of_english_only(chosen, opened, columns, outcome)
@@ -199,7 +200,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         if column_name == "tagged":
             raise RecipeError(f"recipe {recipe.name!r} selects by tags: score, tag with `tamis explore`, then select")
-        maker = maker_of(column_name) or maker_of(column_name, DERIVED)
+        maker = maker_of(column_name)
         raise RecipeError(
             f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}"
             + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
@@ -283,7 +284,7 @@ def _changed_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]
 
 def _maker(column: str) -> tuple[str, Signal | Derived] | None:
     """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
-    cls = maker_of(column) or maker_of(column, DERIVED)
+    cls = maker_of(column)
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]

@@ -21,7 +21,7 @@ import pydantic
 import yaml
 
 from tamis.data import KEEPS, Signal
-from tamis.derived import DERIVED, Derived
+from tamis.derived import Derived
 from tamis.errors import RecipeError, brief, expected, hints_of, nearest, unknown_message
 from tamis.ids import json_ready
 from tamis.pool.files import describe_bytes, expand_braces, is_remote
@@ -293,7 +293,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     exports = _list(data.get("export"), f"{where}, export")
     entries = [signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)]
     made, derived = by_kind(entries)
-    within = {one: name for one, entry in zip(entries, signals, strict=True) if (name := _within(entry, one, where))}
+    within = {one: rows for one, entry in zip(entries, signals, strict=True) if (rows := _within(entry, one, where))}
     written = tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports))
     if written and "select" not in data:
         raise RecipeError(f"{where} says what to export and not what to keep: add 'select: []' for every pair")
@@ -388,7 +388,7 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Any]:
         raise RecipeError(f"{where}: expected a signal's name, a mapping or a signal, got {brief(entry)}")
     name, settings = _single(entry, where, "signal")
     with _at(where):
-        cls = DERIVED[name] if name in DERIVED else signal_class(name, DERIVED)
+        cls = signal_class(name)
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")

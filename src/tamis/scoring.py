@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from tamis.choosing import select
 from tamis.compute import Compute
-from tamis.data import Device, Samples, Signal, references, settings
+from tamis.data import Device, Samples, Signal, references
 from tamis.derived import Derived
 from tamis.errors import DependencyError, RecipeError, RunError, check_fraction
 from tamis.graph import Executor, Identities, topological
@@ -26,10 +25,10 @@ from tamis.recipe import PathLike, Recipe, RecipeLike, by_kind, load, shipped_na
 from tamis.run.plan import Plan, Within, with_labels
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
-from tamis.store.subset import Subset
 
 if TYPE_CHECKING:
     from tamis.run.fill import Engine
+    from tamis.store.subset import Subset
 
 SignalLike = str | Signal | Derived | Mapping[str, Any]
 
@@ -99,7 +98,8 @@ def score(
         assemble = partial(
             assembled, opened, path, recipe=part, keep=keep, identities=identities, grow=grow, within=rows
         )
-        done = fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, forecasts=True)
+        how: dict[str, Any] = {"quiet": quiet, "max_error_rate": max_error_rate}
+        done = fill(path, assemble, about, engine, forecasts=limit is None or isinstance(limit, str), **how)
     if not chosen.derived:
         return done
     if done.missing:
@@ -110,13 +110,14 @@ def score(
 
 
 #: The rows to score of signals that are not scored in full, by their entry: a subset, its name or file, or a recipe.
-Limits = dict[tuple[str, Signal], Any]
+Limits = dict[tuple[str, Any], Any]
 
 
 def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
     """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored."""
-    for limit in [None, *{str(limit): limit for limit in limits.values()}.values()]:
-        now = tuple(entry for entry in recipe.signals if limits.get(entry) == limit)
+    keys = {entry: limit if isinstance(limit, str) else id(limit) for entry, limit in limits.items()}
+    for key, limit in {None: None, **{keys[entry]: limit for entry, limit in limits.items()}}.items():
+        now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)
         yield limit, dataclasses.replace(recipe, signals=now)
 
 
@@ -124,23 +125,26 @@ def _limits(recipe: Recipe, within: PathLike | Subset | None, keep: Sequence[str
     """Returns the limits of a recipe's signals; RecipeError if features would be stored of some rows."""
     limits: Limits = dict(recipe.within)
     if within is not None:
-        usual = within if isinstance(within, Subset) else os.fspath(within)
+        usual = os.fspath(within) if isinstance(within, str | os.PathLike) else within
         limits = {entry: limits.get(entry, usual) for entry in recipe.signals}
     full = topological([entry[1] for entry in recipe.signals if entry not in limits])
     for label, signal in limits:
         for node in topological([signal], full):
             if node.stored_as in keep:
                 raise RecipeError(
-                    f"{label or signal.name}: its {node.stored_as} can only be stored for all rows: leave out 'within', "
-                    f"or do not keep {node.stored_as}"
+                    f"{label or signal.name}: its {node.stored_as} can only be stored for all rows: leave out "
+                    f"'within', or do not keep {node.stored_as}"
                 )
     return limits
 
 
 def _rows_of(within: str | Subset, run: Run) -> Within:
     """Returns the rows of a subset of a run, or of what a recipe chooses from it."""
-    name = "" if isinstance(within, Subset) else within
-    if not isinstance(within, Subset):
+    from tamis.choosing import select
+    from tamis.store.subset import Subset
+
+    name = within if isinstance(within, str) else ""
+    if isinstance(within, str):
         within = select(run, within) if _is_recipe(within, run.path) else Subset.load(within, run)
     if within.run.path.resolve() != run.path.resolve():
         raise RunError(f"the subset {within.name!r} belongs to {within.run.path}, not to {run.path}")

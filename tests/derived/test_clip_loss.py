@@ -98,6 +98,17 @@ def test_the_score_is_the_papers_and_depends_on_uids_only() -> None:
         np.testing.assert_array_equal(values, found[name][order])
 
 
+def test_rows_of_one_uid_meet_in_a_batch_by_chance_only() -> None:
+    """Of orthogonal pairs each loses temperature * log m to the m rows of its uid in its batch."""
+    kind = np.arange(128) % 32
+    vectors = np.eye(32, dtype=np.float32)[kind]
+    uids = np.zeros(128, np.uint64), kind.astype(np.uint64)
+    table = Table.of({"image_embedding": vectors, "text_embedding": vectors}, uids=uids)
+    found = ClipLoss(batch=8, repeats=1, temperature=0.01).compute(table, unsaved)
+    met = np.exp(-found["clip_loss"] / 0.01)
+    assert met.mean() == pytest.approx(1 + 3 * 7 / 127, abs=0.2)
+
+
 def test_rows_without_an_embedding_are_in_no_sum() -> None:
     images, texts = pairs(30)
     without = images.copy()
@@ -188,7 +199,7 @@ def slow_most_alike(vectors: Array, n: int, rounds: int, start: Array) -> list[i
     return left
 
 
-@pytest.mark.parametrize(("n", "rounds"), [(20, 1), (20, 4), (13, 40), (0, 3)])
+@pytest.mark.parametrize(("n", "rounds"), [(20, 1), (20, 4), (13, 40), (0, 3), (20, 41)])
 def test_the_rows_that_stay_are_those_of_plain_rounds(n: int, rounds: int) -> None:
     stored = pairs(60, 5)[0].astype(np.float16)
     step = NormSimD(fraction=n / 60, rounds=rounds)
@@ -199,6 +210,9 @@ def test_the_rows_that_stay_are_those_of_plain_rounds(n: int, rounds: int) -> No
     some = step.select(Table.of({"image_embedding": stored}).among(candidates))
     assert np.count_nonzero(some.keep) == round(n / 60 * 40)
     whole = Table.of({"image_embedding": stored}, uids=(np.zeros(60, np.uint64), np.arange(60, dtype=np.uint64)))
+    assert (
+        NormSimD(fraction=0.5, rounds=10**30).select(whole).keep == NormSimD(fraction=0.5, rounds=30).select(whole).keep
+    ).all()
     order = np.random.default_rng(2).permutation(60)
     moved = Table.of({"image_embedding": stored[order]}, uids=(np.zeros(60, np.uint64), order.astype(np.uint64)))
     assert (step.select(moved).keep == step.select(whole).keep[order]).all()
@@ -257,6 +271,16 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     again = tamis.derive(run, [{"clip_loss": {"batch": 16, "repeats": 2}}])
     np.testing.assert_array_equal(again["clip_loss"], whole)
     assert done == 7  # two partitions of three batches, and the one that died
+
+
+def test_a_temperature_that_is_noted_later_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = embedded_run(tmp_path / "run", *pairs(20))
+    before = tamis.derive(run, ["clip_loss"])["clip_loss"]
+    assert "does not record its model's temperature" in caplog.text
+    folder = f"embeddings/{run.vectors['image_embedding']}"
+    describe(run.path, {folder: {"name": "image_embedding", "temperature": 0.5}})
+    after = tamis.derive(run, ["clip_loss"])["clip_loss"]
+    assert (np.abs(after - before) > 0.01).all()
 
 
 def test_the_temperature_is_the_checkpoints(tmp_path: Path, clip_model: str) -> None:

@@ -67,7 +67,11 @@ def test_only_the_subset_s_rows_are_scored_and_wider_ones_add_only_what_is_missi
     np.testing.assert_array_equal(done["brightness"][rows], expected[rows])
     part = parts.read_columns(done.scores["brightness"].folder / "00000.parquet", ["reason"])["reason"].to_pylist()
     assert part == ["not asked: outside some", None, None, *["not asked: outside some"] * 3, None]
-    assert [parts.asked_of(done.scores["brightness"].folder / f"0000{shard}.parquet") for shard in range(3)] == [3, 1, 1]
+    assert [parts.asked_of(done.scores["brightness"].folder / f"0000{shard}.parquet") for shard in range(3)] == [
+        3,
+        1,
+        1,
+    ]
     assert done.scores["brightness"].folder.name == whole.scores["brightness"].folder.name
     decoded.clear()
     done = within(pool, run.path, subset(run, 0, *rows, 8, name="more"))
@@ -85,7 +89,8 @@ def test_select_ranks_over_no_row_that_nobody_asked_for_and_says_how_to_fill_it(
     done = within(pool, run.path, subset(run, *range(0, 21, 2), name="even"), ImageSize(of="stored"))
     top: dict[str, Any] = {"top_fraction": {"score": "shorter_side", "fraction": 0.5, "missing": "drop"}}
     command_line = f"tamis score {pool} --run {run.path} --signals image_size --set signals.image_size.of=stored"
-    with pytest.raises(RunError, match=f"(?s)top_fraction: 10 of the rows .*'shorter_side'.*\n{command_line}$"):
+    why = "top_fraction: .* looks at 10 rows whose 'shorter_side' nobody asked for"
+    with pytest.raises(RunError, match=f"(?s){why}.*\n{command_line}$"):
         tamis.select(done, {"select": [top]})
     inside = [{"equals": {"score": "key", "value": [f"{row // 7:05}{row % 7:04}" for row in range(0, 21, 2)]}}]
     assert tamis.select(done, {"select": [*inside, top]}).kept == 6
@@ -201,7 +206,9 @@ def test_bad_rows_and_several_captions_of_an_image_are_what_they_are_in_full(tmp
         ("e", {"jpg": image_bytes(3), "json": texts}),
     ]
     spec = PoolSpec(path=str(write_tar(tmp_path / "0.tar", samples)), caption="json:all", captions="each")
-    whole = tamis.score(spec, run=tmp_path / "whole", signals=["caption_length", Brightness(), "image_hash"], quiet=True)
+    whole = tamis.score(
+        spec, run=tmp_path / "whole", signals=["caption_length", Brightness(), "image_hash"], quiet=True
+    )
     run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     for rows in ([0, 2, 4, 9, 11], [1, 6, 7], range(len(run))):
         run = within(spec, run.path, subset(run, *rows), Brightness(), "image_hash")
@@ -209,6 +216,18 @@ def test_bad_rows_and_several_captions_of_an_image_are_what_they_are_in_full(tmp
 
 
 def test_ranks_and_worker_processes_score_within(pool: Path, run: Run, whole: Run) -> None:
-    for rows, engine in ((range(0, 9), Local(2)), (range(6, 21), Local(rank=Rank(0, 1)))):
+    for rows, engine in ((range(9), Local(2)), (range(6, 21), Local(rank=Rank(0, 1)))):
         within(pool, run.path, subset(run, *rows), engine=engine)
     assert parts_of(run.path) == parts_of(whole.path)
+
+
+def test_status_check_and_report_say_how_many_rows_were_asked_for(pool: Path, run: Run) -> None:
+    done = within(pool, run.path, subset(run, 1, 8), "image_size")
+    assert "  image_size 3/3 shards, 2 pairs; nobody asked for the others" in command("status", run.path).stdout
+    checked = command("check", run.path)
+    assert (checked.returncode, "image_size: 2 pairs are scored, nobody" in checked.stdout) == (0, True)
+    assert done.columns["shorter_side"][2].about.endswith("scored of 2 of 21 pairs: nobody asked for the others")
+    page = tamis.report(done, out=done.path / "report.html").read_text()
+    assert "scored of 2 of 21 pairs" in page
+    score(pool, run.path, "image_size")
+    assert "nobody" not in command("status", run.path).stdout + command("check", run.path).stdout

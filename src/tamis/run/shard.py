@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -35,7 +34,6 @@ from tamis.store import parts
 from tamis.store.claims import claimed
 from tamis.store.manifest import forget
 from tamis.store.parts import write_side_files
-from tamis.store.stream import COMPARED, difference
 from tamis.store.writers import (
     IndexWriter,
     PartWriter,
@@ -138,7 +136,8 @@ class ShardWorker:
     def _make(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
         stored = self._stored(task)
         empty: Values = {Samples(): [], **{node: rows[:0] for node, rows in stored.items()}}
-        nodes = topological([output.node for output in task.outputs if output.node is not None], empty)
+        nobody = task.rows is not None and not task.rows.any()
+        nodes = [] if nobody else topological([one.node for one in task.outputs if one.node is not None], empty)
         self.executor.try_empty(nodes, empty)
         making_index = any(output.kind == "index" for output in task.outputs)
         reads_file = making_index or reads_files(nodes)
@@ -171,7 +170,7 @@ class ShardWorker:
         ending = reader.ending
         if ending is not None and (report.rows == before or isinstance(ending, UnreachedError)):
             raise ending  # write no parts, so that the next run tries again: the file may be fine
-        if report.rows == before:
+        if report.rows == before and not nobody:
             self.executor.compute(nodes, empty, faults)
             _add(writers, empty, [])
         if ending is not None:
@@ -287,7 +286,8 @@ def _stamp(task: Task) -> str:
 class BatchReader:
     """Reads one shard, from its file or from its index, in batches.
 
-    With `task.rows`, only those. Rows in `kept` are neither decoded nor yielded. `ending`: why the file could not be read to its end.
+    With `task.rows`, only those. Rows in `kept` are neither decoded nor yielded. `ending`: why the file could not be
+    read to its end.
     """
 
     def __init__(self, plan: Plan, task: Task, index: Path, decoders: int, kept: Unfinished) -> None:
@@ -398,6 +398,8 @@ class BatchReader:
 
     def _with_images(self, samples: Sequence[Sample], rows: Rows) -> Iterator[Sample]:
         """Yields samples with the bytes of their images, and reads no others of the file."""
+        from tamis.store.stream import COMPARED
+
         facts = parts.read_columns(self.index, [*COMPARED, "members"]).take(rows).to_pylist()
         group: list[_Again] = []
         held = 0
@@ -414,6 +416,8 @@ class BatchReader:
             yield from self._read_again(reader, group)
 
     def _read_again(self, reader: SampleReader, group: Sequence[_Again]) -> Iterator[Sample]:
+        from tamis.store.stream import difference
+
         some = [(row, members, was["caption"]) for _, row, was, members in group if members]
         answers = iter(reader.read(*map(list, zip(*some, strict=True))) if some else ())
         image, digest = None, None  # of the last: the next may be another caption of it

@@ -53,7 +53,7 @@ class Step(Protocol):
     """A selector: a frozen dataclass of settings.
 
     Optional properties: `described`, its line of the funnel; `poolwide`, the columns of which it looks at rows that
-    earlier steps dropped (without it, all that it reads).
+    earlier steps dropped (without it, all that it reads); `pointwise`, whether it judges each row by itself.
     """
 
     @property
@@ -193,15 +193,16 @@ class NotAskedError(RecipeError):
     """Steps look at rows that nobody asked a signal to judge.
 
     Attributes:
+        step: the first such step.
         column: the first such column.
         rows: (rows,) bool, the rows.
     """
 
     def __init__(self, step: Step, column: str, rows: Mask) -> None:
-        self.column, self.rows = column, rows
+        self.step, self.column, self.rows = step, column, rows
         super().__init__(
-            f"{step.name}: {int(np.count_nonzero(rows)):,} of the rows that '{describe(step)}' looks at were not scored, "
-            f"because nobody asked for their {column!r}"
+            f"{step.name}: '{describe(step)}' looks at {int(np.count_nonzero(rows)):,} rows whose {column!r} nobody "
+            "asked for"
         )
 
 
@@ -295,9 +296,9 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     chosen: dict[str, Any] = {"times": None, "caption": None}
     for number, step in enumerate(steps, start=1):
         before = int(np.count_nonzero(candidates))
-        left = table.among(candidates)
-        _check_asked(step, left)
-        found = step.select(left)
+        here = table.among(candidates)
+        _check_asked(step, here)
+        found = step.select(here)
         candidates = found.keep
         chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
         codes = widened(codes, len(reasons) + len(found.reasons))

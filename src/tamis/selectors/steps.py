@@ -33,8 +33,8 @@ from tamis.selectors.outcome import (
     run_steps,
     verdict,
 )
-from tamis.store.copies import joined
 from tamis.store.reasons import Cut, Reason
+from tamis.store.repeats import joined
 from tamis.store.table import Table
 
 Missing = Literal["error", "drop"]
@@ -106,6 +106,10 @@ class _Threshold:
     @property
     def poolwide(self) -> frozenset[str]:
         return parse(self.score).poolwide
+
+    @property
+    def pointwise(self) -> bool:
+        return not self.poolwide
 
     @property
     def described(self) -> str:
@@ -347,6 +351,7 @@ class Equals:
 
     name: ClassVar[str] = "equals"
     poolwide: ClassVar[frozenset[str]] = frozenset()
+    pointwise: ClassVar[bool] = True
     score: str
     value: str | float | tuple[str, ...] | tuple[float, ...]
     missing: Missing = "error"
@@ -437,6 +442,7 @@ class Tagged:
     """
 
     name: ClassVar[str] = "tagged"
+    pointwise: ClassVar[bool] = True
     reads: ClassVar[frozenset[str]] = frozenset({TAGS})
     tags: str | tuple[str, ...]
 
@@ -509,6 +515,10 @@ class _Combined:
     @property
     def reads(self) -> frozenset[str]:
         return frozenset(name for part in self.parts for step in part for name in step.reads)
+
+    @property
+    def pointwise(self) -> bool:
+        return all(getattr(step, "pointwise", False) for part in self.parts for step in part)
 
     @property
     def _names(self) -> list[str]:

@@ -186,8 +186,8 @@ def covered(path: Path, owner: Owner | None = None) -> Mask | None:
     if asked_of(path) is None:
         return None
     reasons = read_columns(path, ["reason"], owner).column("reason").cast(pa.string())
-    outside = pc.starts_with(reasons, NOT_ASKED).fill_null(False)
-    return ~outside.to_numpy().astype(bool)
+    outside: Mask = pc.starts_with(reasons, NOT_ASKED).fill_null(False).to_numpy().astype(bool)
+    return ~outside
 
 
 def spread(path: Path, table: pa.Table, rows: Mask, outside: str, *, uids: str) -> tuple[pa.Table, int]:

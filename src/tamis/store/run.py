@@ -8,7 +8,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column
 from tamis.errors import RunError, unknown_message
+from tamis.pool.source import POOL_OPTIONS, RESERVED, PoolSpec
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
 from tamis.store.checked import damaged, read_record
@@ -58,6 +59,11 @@ INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_
 INDEX_WORDS = ("status", "key", "image_xxh3")
 
 
+def completed_by(facts: Mapping[str, Any]) -> str:
+    """Returns what completes parts with this description, in words; "" for those that `tamis score` makes."""
+    return _COMPLETED_BY.get(facts["name"], "repeat `tamis derive`" if facts.get("derived") else "")
+
+
 @dataclass(frozen=True)
 class ScoreSet:
     """The scores of one signal with one fingerprint.
@@ -68,6 +74,7 @@ class ScoreSet:
         columns: the signal's columns.
         facts: the content of `signal.json`.
         shards: the shards that are scored.
+        asked: how many rows of the run the signal was asked to judge; None: all.
     """
 
     folder: Path
@@ -75,12 +82,12 @@ class ScoreSet:
     columns: tuple[Column, ...]
     facts: Mapping[str, Any]
     shards: frozenset[str]
+    asked: int | None = None
 
     @property
     def completed_by(self) -> str:
         """What completes these scores, in words."""
-        usual = "repeat `tamis derive`" if self.facts.get("derived") else "repeat `tamis score`"
-        return _COMPLETED_BY.get(self.facts["name"], usual)
+        return completed_by(self.facts) or "repeat `tamis score`"
 
     def side_file(self, name: str) -> Any:
         """Returns a side file of the signal (array or JSON), None if there is none; DamageError if it has changed."""
@@ -115,7 +122,7 @@ class Run:
         self.facts: Mapping[str, Any] = facts
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
-        self._asked: dict[str, Mask | None] = {}  # by label of a score
+        self._asked: dict[str, Mask] = {}  # by label of a score
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -206,8 +213,6 @@ class Run:
 
     def score_command(self) -> str:
         """Returns the start of a command to score the pool with the same settings: `tamis score POOL --run RUN`."""
-        from tamis.pool.source import POOL_OPTIONS, PoolSpec
-
         pool, default = self.facts["pool"], PoolSpec(path="")
         words = ["tamis", "score", *(pool_paths(self.facts) or ["POOL"]), "--run", str(self.path)]
         for name in POOL_OPTIONS:
@@ -275,9 +280,20 @@ class Run:
                 log.warning("%s has parts but no %s and is left out: repeat `tamis score`", folder, SIGNAL)
         sets = {}
         for label, (folder, facts) in sorted(found.items()):
+            shards, asked = files(folder, ".parquet"), None
             columns = tuple(Column(**column) for column in facts["columns"])
-            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(files(folder, ".parquet")))
+            if facts.get("within") and (asked := self._asked_in(folder, shards)) is not None:
+                about = f"scored of {asked:,} of {len(self):,} pairs: nobody asked for the others"
+                columns = tuple(replace(one, about=f"{one.about}; {about}" if one.about else about) for one in columns)
+            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(shards), asked)
         return sets
+
+    def _asked_in(self, folder: Path, shards: Iterable[str]) -> int | None:
+        """Returns how many rows the parts of a folder cover; None: all rows of their shards."""
+        counts = {shard: parts.asked_of(folder / f"{shard}.parquet") for shard in shards if shard in self.shards}
+        if all(count is None for count in counts.values()):
+            return None
+        return sum(self.owner(shard).rows if count is None else count for shard, count in counts.items())
 
     @cached_property
     def embeddings(self) -> dict[str, Path]:
@@ -326,7 +342,7 @@ class Run:
     def columns(self) -> dict[str, tuple[str, ScoreSet | None, Column]]:
         """{name in a recipe: (column in the file, ScoreSet or None for the index, Column)}.
 
-        A score's name is `label.column`, or just `column` if unique.
+        A score's name is `label.column`, or just `column` if unique and not reserved for the index.
         """
         found: dict[str, tuple[str, ScoreSet | None, Column]] = {}
         for name in INDEX_NUMBERS:
@@ -338,7 +354,8 @@ class Run:
         for group in self.scores.values():
             for column in group.columns:
                 found[f"{group.label}.{column.name}"] = (column.name, group, column)
-                if short[column.name] == 1 or column.name == group.label:
+                own = short[column.name] == 1 or column.name == group.label
+                if own and column.name not in RESERVED:
                     found[column.name] = (column.name, group, column)
         return found
 
@@ -442,14 +459,13 @@ class Run:
 
     def asked(self, group: ScoreSet | None) -> Mask | None:
         """Returns the rows that a signal was asked to judge, (rows,) bool; None: all."""
-        if group is None or not group.facts.get("within"):
+        if group is None or group.asked is None:
             return None
         if group.label not in self._asked:
-            found: Mask | None = np.ones(len(self), bool)
-            for shard, place in self.row_ranges.items():
-                done = parts.covered(group.folder / f"{shard}.parquet", self.owner(shard)) if shard in group.shards else None
-                found[place] = True if done is None else done
-            self._asked[group.label] = None if found.all() else found
+            found = self._asked[group.label] = np.ones(len(self), bool)
+            for shard in group.shards.intersection(self.shards):
+                done = parts.covered(group.folder / f"{shard}.parquet", self.owner(shard))
+                found[self.row_ranges[shard]] = True if done is None else done
         return self._asked[group.label]
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
@@ -505,7 +521,7 @@ class Run:
             values |= {"caption": index["caption"]} if "caption" in wanted else {}
             uids = zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
             data = {
-                "uid": [f"{high:016x}{low:016x}" for high, low in uids],
+                "uid": pa.array([f"{high:016x}{low:016x}" for high, low in uids], pa.string()),
                 "shard": pa.array([shard] * index.num_rows, pa.string()).dictionary_encode(),
                 "key": index["key"],
             }
@@ -536,8 +552,7 @@ class Run:
         Raises:
             RunError: the run has no such column, or only for some shards.
         """
-        kind = "word" if column == "caption" else self.locate(column)[2].kind
-        if kind == "word":
+        if self.locate(column)[2].kind == "word":
             return np.array(self.to_arrow([column])[column].to_pylist(), object)
         return self.to_numpy(column)
 

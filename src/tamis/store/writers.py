@@ -116,6 +116,9 @@ class ScoreWriter(PartWriter):
     def __init__(self, signal: Signal, rows: Mask | None = None, outside: str = "") -> None:
         super().__init__()
         self.columns, self.rows, self.outside = signal.columns, rows, outside
+        if rows is not None:  # maybe none of them
+            kinds = {one.name: pa.float32() if one.kind == "number" else pa.string() for one in self.columns}
+            self._batches.append(pa.schema({**kinds, "reason": pa.string()}.items()).empty_table())
 
     def _rows(self, value: Any, samples: Sequence[Sample]) -> pa.Table:
         arrays, judged = {}, np.ones(len(samples), bool)
@@ -243,7 +246,7 @@ class Unfinished:
 
 
 def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
-    """Deletes saved rows of a shard whose parts have been written since, or that belong to another version of its file than `stamp`."""
+    """Deletes saved rows whose parts have been written since, or of another version of the file than `stamp`."""
     folder = run / UNFINISHED / shard
     for what in {name[:LENGTH] for name in files(folder)}:
         try:
