@@ -18,7 +18,7 @@ from tamis.errors import RecipeError, RunError, brief, nearest, unknown_message
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, load, signal_from, usual
+from tamis.recipe import NEAR_CUT, PathLike, Recipe, RecipeLike, load, signal_from, usual
 from tamis.signals import maker_of
 from tamis.storage import location
 from tamis.store import Run, open_run
@@ -145,6 +145,12 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
         wanted = json.loads(json.dumps(settings(signal, recorded=True)))
         groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
         same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
+        if recipe.within.get((label, signal)) == NEAR_CUT:
+            from tamis.adaptive import adaptive_column
+
+            if (near := adaptive_column(run, recipe, (label, signal))) is not None:
+                columns |= {"sieve": near, f"{label or signal.name}.sieve": near}
+                continue
         for column in signal.columns:
             names = {column.name, f"{label or signal.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)
             for name in names if groups else ():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from tamis.arrays import Mask
 from tamis.compute import Compute
 from tamis.data import Device, Samples, Signal, references
 from tamis.derived import Derived
@@ -21,7 +22,7 @@ from tamis.graph import Executor, Identities, topological
 from tamis.models.device import device_for
 from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, by_kind, load, shipped_name, signal_from
+from tamis.recipe import NEAR_CUT, PathLike, Recipe, RecipeLike, by_kind, load, shipped_name, signal_from
 from tamis.run.plan import Plan, Within, with_labels
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
@@ -91,22 +92,38 @@ def score(
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
     chosen = _with_signals(chosen, signals)
     limits = _limits(chosen, within, [*chosen.keep, *keep])
-    for limit, part in _passes(chosen, limits):
+
+    def scored(part: Recipe, rows: Within | None, forecasts: bool) -> Run:
         others = [entry for entry in chosen.entries if entry not in part.signals]
         about["signals"] = [recorded(label, signal, limits.get((label, signal))) for label, signal in others]
-        rows = None if limit is None else _rows_of(limit, Run(path, partial=True))
         assemble = partial(
             assembled, opened, path, recipe=part, keep=keep, identities=identities, grow=grow, within=rows
         )
         how: dict[str, Any] = {"quiet": quiet, "max_error_rate": max_error_rate}
-        done = fill(path, assemble, about, engine, forecasts=limit is None or isinstance(limit, str), **how)
-    if not chosen.derived:
+        return fill(path, assemble, about, engine, forecasts=forecasts, **how)
+
+    for limit, part in _passes(chosen, limits):
+        rows = None if limit is None else _rows_of(limit, Run(path, partial=True))
+        done = scored(part, rows, limit is None or isinstance(limit, str))
+    near = [entry for entry in chosen.signals if limits.get(entry) == NEAR_CUT]
+    if not chosen.derived and not near:
         return done
     if done.missing:
-        names = ", ".join(label or signal.name for label, signal in chosen.derived)
+        names = ", ".join(label or signal.name for label, signal in (*near, *chosen.derived))
         log.warning("not computed, because shards are missing: %s", names)
         return done
-    return derive(done, chosen)
+    done = derive(done, chosen)
+    shards = done.row_ranges
+
+    def near_cut(entry: tuple[str, Signal], rows: Mask) -> Run:
+        asked = {shard: rows[span] for shard, span in shards.items()}
+        return scored(dataclasses.replace(chosen, signals=(entry,)), Within(NEAR_CUT, asked, None), False)
+
+    for entry in near:
+        from tamis.adaptive import score_near_cut
+
+        done = score_near_cut(done, chosen, entry, near_cut)
+    return done
 
 
 #: The rows to score of signals that are not scored in full, by their entry: a subset, its name or file, or a recipe.
@@ -114,7 +131,19 @@ Limits = dict[tuple[str, Any], Any]
 
 
 def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
-    """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored."""
+    """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored.
+
+    Of signals near a cut one caption is scored with the first; the others follow when the cut is known.
+    """
+    near = [entry for entry, limit in limits.items() if limit == NEAR_CUT]
+    if near:
+        from tamis.adaptive import cut_of, entries
+
+        for entry in near:
+            cut_of(recipe, *entry)
+        others = (entry for entry in recipe.signals if entry not in near)
+        recipe = dataclasses.replace(recipe, signals=(*others, *(entries(*entry)[0] for entry in near)))
+        limits = {entry: limit for entry, limit in limits.items() if entry not in near}
     keys = {entry: limit if isinstance(limit, str) else id(limit) for entry, limit in limits.items()}
     for key, limit in {None: None, **{keys[entry]: limit for entry, limit in limits.items()}}.items():
         now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)

@@ -114,7 +114,15 @@ class Decisions:
 
 
 def decide(
-    cheap: Float64s, full: Float64s, asked: Mask, kept: int, sample: Rows, order: U64, *, never_lower: bool = False
+    cheap: Float64s,
+    full: Float64s,
+    asked: Mask,
+    kept: int,
+    sample: Rows,
+    order: U64,
+    *,
+    cut: float | None = None,
+    never_lower: bool = False,
 ) -> Decisions:
     """Decides about rows of which some have the expensive score.
 
@@ -128,6 +136,7 @@ def decide(
         kept: M, the number of rows to keep, at most n.
         sample: rows of a random sample, all of them asked for.
         order: (n,) breaks ties, usually scrambled uids.
+        cut: the cut, if it is known; then M is not used.
         never_lower: the expensive score is never lower than the cheap one.
     """
     both = sample[np.isfinite(cheap[sample]) & np.isfinite(full[sample])]
@@ -143,12 +152,17 @@ def decide(
     scores = np.concatenate([guesses, known[np.isfinite(known)]])
     reach = np.abs(full[both] - cheap[both]).max() if both.size else 0.0
     low, high = (scores.min() - reach, scores.max() + reach) if scores.size else (0.0, 0.0)
-    for _ in range(40):
-        cut = (low + high) / 2
-        if np.count_nonzero(known > cut) + above(cut).sum() > kept:
-            low = cut
-        else:
-            high = cut
+
+    def expected(cut: float) -> float:
+        return float(np.count_nonzero(known > cut) + above(cut).sum())
+
+    if cut is None:
+        for _ in range(40):
+            cut = (low + high) / 2
+            low, high = (cut, high) if expected(cut) > kept else (low, cut)
+    else:
+        kept = round(expected(cut))
+    assert cut is not None
     values = np.where(asked, np.where(np.isfinite(full), full, -np.inf), cheap)
     wanted = min(max(kept - int(np.count_nonzero(known > cut)), 0), guesses.size)
     if guesses.size:  # move the guesses so that as many exceed the cut as are still wanted
@@ -265,6 +279,7 @@ def settle(
     asked: Mask,
     wrong: float,
     *,
+    cut: float | None = None,
     never_lower: bool = False,
 ) -> tuple[Decisions, Mask]:
     """Scores rows until about `wrong` decisions are expected to be wrong on each side; see `decide`.
@@ -278,7 +293,7 @@ def settle(
     """
     full = ask(asked)
     for last in range(_ROUNDS, -1, -1):
-        decisions = decide(cheap, full, asked, kept, sample, order, never_lower=never_lower)
+        decisions = decide(cheap, full, asked, kept, sample, order, cut=cut, never_lower=never_lower)
         rows = rows_to_score(decisions, wrong)
         if not last or not rows.any():
             break
@@ -307,7 +322,7 @@ def certify(
     attempt k has alpha / 2^k, so that all of them together have alpha. Equal scores are told apart by `order`.
 
     Args:
-        cheap, kept, ask, order, sample: see `settle`. `order` also seeds the audits' draws: it must not depend on scores.
+        cheap, kept, ask, order, sample: see `settle`. `order` also seeds the audits: it must not depend on scores.
         at_most_wrong: 1 - J, the share of the rows of both choices that they do not have in common.
         alpha: the chance that the bound does not hold.
         attempts: number of audits; after a failed one twice the precision is tried.

@@ -118,7 +118,8 @@ def fill(
     with locked(path, doing=PREPARES, patience=PREPARING_SECONDS if engine.suffix else None):
         sweep_claims(path)
         plan = assemble()
-        signals = [recorded(label, signal, plan.within.given if plan.within else "") for label, signal in plan.signals]
+        given = plan.within.given if plan.within else ""
+        signals = [] if given is None else [recorded(label, signal, given) for label, signal in plan.signals]
         recipe = {**recipe, "signals": [*signals, *recipe.get("signals", ())], "keep": list(plan.keep)}
         manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}

@@ -69,7 +69,7 @@ class Within:
 
     name: str
     rows: Mapping[str, Mask]  # by shard
-    given: str = ""  # the file, name or recipe that a user gave; "" for an object
+    given: str | None = ""  # the file, name or recipe that a user gave; "" for an object; None: recorded otherwise
 
 
 @dataclass(frozen=True)
