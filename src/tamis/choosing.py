@@ -145,7 +145,7 @@ def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
         wanted = json.loads(json.dumps(settings(signal, recorded=True)))
         groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
         same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
-        if recipe.within.get((label, signal)) == NEAR_CUT:
+        if isinstance(signal, Signal) and recipe.within.get((label, signal)) == NEAR_CUT:
             from tamis.adaptive import adaptive_column
 
             if (near := adaptive_column(run, recipe, (label, signal))) is not None:

@@ -106,10 +106,11 @@ def score(
         rows = None if limit is None else _rows_of(limit, Run(path, partial=True))
         done = scored(part, rows, limit is None or isinstance(limit, str))
     near = [entry for entry in chosen.signals if limits.get(entry) == NEAR_CUT]
-    if not chosen.derived and not near:
+    after: list[tuple[str, Any]] = [*near, *chosen.derived]
+    if not after:
         return done
     if done.missing:
-        names = ", ".join(label or signal.name for label, signal in (*near, *chosen.derived))
+        names = ", ".join(label or signal.name for label, signal in after)
         log.warning("not computed, because shards are missing: %s", names)
         return done
     done = derive(done, chosen)
@@ -144,7 +145,7 @@ def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
         others = (entry for entry in recipe.signals if entry not in near)
         recipe = dataclasses.replace(recipe, signals=(*others, *(entries(*entry)[0] for entry in near)))
         limits = {entry: limit for entry, limit in limits.items() if entry not in near}
-    keys = {entry: limit if isinstance(limit, str) else id(limit) for entry, limit in limits.items()}
+    keys: dict[Any, Any] = {e: limit if isinstance(limit, str) else id(limit) for e, limit in limits.items()}
     for key, limit in {None: None, **{keys[entry]: limit for entry, limit in limits.items()}}.items():
         now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)
         yield limit, dataclasses.replace(recipe, signals=now)

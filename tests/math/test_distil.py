@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -166,10 +167,10 @@ def test_certificates_hold(kind: str) -> None:
     """A smaller `benchmarks/distil.py`; seeds are fixed, so that the result is."""
     held = []
     for seed in range(3):
-        (cheap, full), draws = world(kind, 6000, seed), order(6000, seed)
-        sample = np.argsort(draws)[:600]
+        (cheap, full), orders = world(kind, 6000, seed), partial(order, 6000)
+        sample = np.argsort(orders(0))[:600]
         found = certify(
-            cheap, 1800, lambda rows, full=full: np.where(rows, full, np.nan), draws, sample, at_most_wrong=0.2
+            cheap, 1800, lambda rows, full=full: np.where(rows, full, np.nan), orders, sample, at_most_wrong=0.2
         )
         assert np.count_nonzero(found.decisions.keep) == 1800
         assert found.asked[sample].all()
@@ -182,7 +183,12 @@ def test_a_useless_cheap_score_and_equal_scores_are_never_certified_wrongly() ->
     rng = np.random.default_rng(0)
     full, draws = rng.integers(1, 6, 3000).astype(np.float64), order(3000)
     found = certify(
-        rng.normal(size=3000), 900, lambda rows: np.where(rows, full, np.nan), draws, np.arange(300), at_most_wrong=0.2
+        rng.normal(size=3000),
+        900,
+        lambda rows: np.where(rows, full, np.nan),
+        partial(order, 3000),
+        np.arange(300),
+        at_most_wrong=0.2,
     )
     keep = np.zeros(3000, bool)
     keep[np.lexsort((draws, -full))[:900]] = True

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.errors import require
-from tamis.ids import scramble
 
 _STRATA = 6
 _PENALTIES = 10.0 ** np.arange(-5, 2)  # times the mean eigenvalue
@@ -90,7 +89,8 @@ def chances_above(cheap: Float64s, sample_cheap: Float64s, sample_full: Float64s
 
     def above(cut: float) -> Float64s:
         exceeding = ndtr((grid[:, None] + local - cut) / width).sum(1)
-        return np.interp(cheap, grid, (exceeding + 0.5) / (k + 1))
+        chances: Float64s = np.interp(cheap, grid, (exceeding + 0.5) / (k + 1))
+        return chances
 
     return above
 
@@ -245,12 +245,12 @@ def most_wrong(rows: NDArray[np.int64], drawn: NDArray[np.int64], wrong: NDArray
     largest = weights.max()
     y, v = float(weights @ counts) + largest, float(weights**2 @ counts) + largest**2
     limit = v / y * float(gammaincinv(y**2 / v, 1 - alpha))  # half of the quantile of χ²
-    return known + min(limit, float((rows - drawn + wrong)[some].sum()))
+    return known + min(limit, float(np.sum((rows - drawn + wrong)[some])))
 
 
 def least_jaccard(kept: int, wrong: float) -> float:
     """Returns the Jaccard index, M rows of which at most `wrong` differ: (M - wrong) / (M + wrong), in [0, 1]."""
-    return float(max(0.0, (kept - wrong) / (kept + wrong))) if kept else 1.0
+    return max(0.0, (kept - wrong) / (kept + wrong)) if kept else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +306,7 @@ def certify(
     cheap: Float64s,
     kept: int,
     ask: Callable[[Mask], Float64s],
-    order: U64,
+    orders: Callable[[int], U64],
     sample: Rows,
     *,
     at_most_wrong: float,
@@ -316,13 +316,15 @@ def certify(
     """Chooses M rows by few expensive scores, so that an audit proves the choice right enough.
 
     Why the bound holds: for a limit t fixed before the audit, let a be the kept rows at t or below and b the dropped
-    ones at t or above. If the true cut is at most t, b is at least the number W of wrong rows on each side, else a is.
+    ones at t or above. If the true cut is at least t, b is at least the number W of wrong rows on each side, else a is.
     So W <= max(a, b), and one of the two limits at 1 - alpha covers it. What the audit corrects makes it no worse: with
     p rows corrected to dropped and q to kept, |p - q| others change sides, so a and b fall by min(p, q) at least. The
-    attempt k has alpha / 2^k, so that all of them together have alpha. Equal scores are told apart by `order`.
+    attempt k has alpha / 2^k, so that all of them together have alpha. Order 0 tells equal scores apart.
 
     Args:
-        cheap, kept, ask, order, sample: see `settle`. `order` also seeds the audits: it must not depend on scores.
+        cheap, kept, ask, sample: see `settle`.
+        orders: takes a number and returns another random order, (n,), usually `scramble(high, low, number)`. Order 0
+            breaks ties, the others draw the audits.
         at_most_wrong: 1 - J, the share of the rows of both choices that they do not have in common.
         alpha: the chance that the bound does not hold.
         attempts: number of audits; after a failed one twice the precision is tried.
@@ -332,6 +334,7 @@ def certify(
         full = ask(rows)
         return full - np.spacing(np.abs(full).astype(np.float32)) / 2 * (order * 2.0**-64)  # scores are float32
 
+    order = orders(0)
     budget = at_most_wrong / (2 - at_most_wrong) * kept
     asked = np.zeros(cheap.size, bool)
     asked[sample] = True
@@ -339,7 +342,7 @@ def certify(
     for attempt in range(1, attempts + 1):
         decisions, asked = settle(cheap, kept, distinct, order, sample, asked, budget / 2**attempt)
         sides = [np.flatnonzero(side & ~asked) for side in (decisions.keep, ~decisions.keep)]
-        draws = [_audit(rows, decisions.flip, size, scramble(order, order, attempt)) for rows in sides]
+        draws = [_audit(rows, decisions.flip, size, orders(attempt)) for rows in sides]
         before, asked = asked, asked.copy()
         for drawn, _, _ in draws:
             asked[drawn] = True
