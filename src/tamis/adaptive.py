@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,9 @@ def adaptive_column(run: Run, recipe: Recipe, entry: Entry) -> str | None:
     return next((f"{label}.sieve" for label in labels if run.scores[label].facts["settings"] == wanted), None)
 
 
-def score_near_cut(run: Run, recipe: Recipe, entry: Entry, score: Callable[[Entry, Mask], Run]) -> Run:
+def score_near_cut(
+    run: Run, recipe: Recipe, entry: Entry, names: Mapping[str, str], score: Callable[[Entry, Mask], Run]
+) -> Run:
     """Adds the column of an adaptive SIEVE to a run that holds the scores of one caption.
 
     Its values put every row on the right side of the cut as far as is known: the score of all captions where they were
@@ -87,11 +89,12 @@ def score_near_cut(run: Run, recipe: Recipe, entry: Entry, score: Callable[[Entr
         run: without missing shards.
         recipe: with the step of `cut_of`.
         entry: of the recipe.
+        names: {name that steps read: column of the run}, where they differ.
         score: scores rows of the run, (rows,) bool, by an entry; returns the run, opened again.
     """
     (one, _), complete = entries(*entry)
     place, step = cut_of(recipe, *entry)
-    table = run.table({**recipe.columns, step.score: f"{one}.sieve"})  # stands in for the column that we make
+    table = run.table({**names, step.score: f"{one}.sieve"})  # stands in for the column that we make
     candidates, stay = (run_steps(table, recipe.steps[:number]).keep for number in (place, place + 1))
     rows = np.flatnonzero(candidates)
     cheap = run[f"{one}.sieve"][rows].astype(np.float64)
@@ -112,7 +115,8 @@ def score_near_cut(run: Run, recipe: Recipe, entry: Entry, score: Callable[[Entr
     kept = int(np.count_nonzero(stay))
     asked = np.zeros(rows.size, bool)
     asked[sample] = True
-    found, asked = settle(cheap, kept, ask, order, sample, asked, _WRONG * kept, cut=fixed, never_lower=True)
+    wrong = max(_WRONG * kept, rows.size / max(sample.size, 1))  # the sample cannot see less
+    found, asked = settle(cheap, kept, ask, order, sample, asked, wrong, cut=fixed, never_lower=True)
 
     values, captions = (np.full(len(run), np.nan, np.float32) for _ in range(2))
     values[rows] = np.where(np.isfinite(found.values), found.values, np.nan)
@@ -122,7 +126,7 @@ def score_near_cut(run: Run, recipe: Recipe, entry: Entry, score: Callable[[Entr
         Column("captions_drawn", "captions", "neither", about="number of captions that were drawn for the image"),
     )
     reads = {label: run.scores[label].folder.name for label in (one, complete[0])}
-    full, wrong = np.count_nonzero(asked), found.flip.sum()
+    full, wrong = np.count_nonzero(asked), float(found.flip.sum())
     text = "%s: all %d captions of %d of %d pairs; about %d of %d decisions would differ with all captions of each"
     log.info(text, complete[0], complete[1].sampling.captions, full, rows.size, round(wrong), rows.size)
     return add_columns(

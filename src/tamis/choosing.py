@@ -118,7 +118,7 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
     """
     from tamis.selectors.outcome import check_columns as check_kinds
 
-    columns = {**_scored_columns(recipe, run), **recipe.columns}
+    columns = {**scored_columns(recipe, run), **recipe.columns}
     lacking: dict[str, RunError] = {}
     known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
     for column in (columns.get(name, name) for name in recipe.reads):
@@ -135,7 +135,7 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
     return columns
 
 
-def _scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
+def scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     """Maps the names that a recipe reads to the run's columns of signals with the settings that the recipe asks for.
 
     A signal with one set of other settings is used with a warning; several of them raise RecipeError.

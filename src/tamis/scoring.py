@@ -120,10 +120,14 @@ def score(
         asked = {shard: rows[span] for shard, span in shards.items()}
         return scored(dataclasses.replace(chosen, signals=(entry,)), Within(NEAR_CUT, asked, None), False)
 
-    for entry in near:
+    if near:
         from tamis.adaptive import score_near_cut
+        from tamis.choosing import scored_columns
 
-        done = score_near_cut(done, chosen, entry, near_cut)
+        others = dataclasses.replace(chosen, signals=tuple(entry for entry in chosen.signals if entry not in near))
+        names = {**scored_columns(others, done), **chosen.columns}
+        for entry in near:
+            done = score_near_cut(done, chosen, entry, names, near_cut)
     return done
 
 

@@ -95,7 +95,7 @@ def test_chances_are_those_of_a_slow_reference() -> None:
         spread = min(float(np.std(rest)), float(np.subtract(*np.quantile(rest, (0.75, 0.25)))) / 1.34)
         width = 0.9 * spread * 50**-0.2
         normal = [(1 + math.erf((row + one - 0.4) / width / math.sqrt(2))) / 2 for one in rest]
-        assert chance == pytest.approx((sum(normal) + 0.5) / 51, abs=5e-3)  # the grid is interpolated
+        assert chance == pytest.approx((sum(normal) + 0.25) / 50.5, abs=5e-3)  # the grid is interpolated
 
 
 def test_all_known_is_the_true_choice() -> None:

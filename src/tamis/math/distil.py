@@ -63,8 +63,8 @@ def chances_above(cheap: Float64s, sample_cheap: Float64s, sample_full: Float64s
     """Returns a function of a cut: how likely the expensive score of each row is to exceed it, (n,), never 0 or 1.
 
     The difference of the two scores is distributed as in the sample's rows with a similar cheap score: k of them (a
-    twentieth of the sample, at least 50), half below and half above, smoothed by normal kernels of Silverman's width. A
-    half is added to each side, so that no chance is 0 or 1.
+    twentieth of the sample, at least 50), half below and half above, smoothed by normal kernels of Silverman's width.
+    On each side k / 2m of a row is added: a sample of m rows cannot tell a chance below 1 / 2m from 0.
 
     Args:
         cheap: (n,) scores without NaN.
@@ -89,7 +89,7 @@ def chances_above(cheap: Float64s, sample_cheap: Float64s, sample_full: Float64s
 
     def above(cut: float) -> Float64s:
         exceeding = ndtr((grid[:, None] + local - cut) / width).sum(1)
-        chances: Float64s = np.interp(cheap, grid, (exceeding + 0.5) / (k + 1))
+        chances: Float64s = np.interp(cheap, grid, (exceeding + k / near.size / 2) / (k + k / near.size))
         return chances
 
     return above
