@@ -62,7 +62,8 @@ def test_a_threshold_is_the_cut(pool: Path, tmp_path: Path, monkeypatch: pytest.
     captioner = str(captioner_folder(tmp_path / "blip"))
     low = {"at_least": {"score": "best", "value": 0.1, "missing": "drop"}}
     chosen = {**recipe(captioner, low), "columns": {"best": "sieve"}}
-    run = tamis.score(pool, run=tmp_path / "run", recipe=chosen, **HOW)
+    steps = {key: value for key, value in chosen.items() if key != "signals"}
+    run = tamis.score(pool, run=tmp_path / "run", recipe=steps, signals=chosen["signals"], **HOW)
     plain = recipe(captioner, adaptive=False)["signals"]
     full = tamis.score(pool, run=tmp_path / "full", signals=plain, **HOW)["sieve"]
     np.testing.assert_array_equal(tamis.select(run, chosen).keep, full >= np.float32(0.1))

@@ -225,7 +225,8 @@ def _with_signals(recipe: Recipe, signals: Sequence[SignalLike]) -> Recipe:
     """Returns a recipe with further signals of both kinds."""
     entries = dict.fromkeys([*recipe.entries, *(signal_from(entry, "signals") for entry in signals)])
     made, derived = by_kind(entries)
-    return dataclasses.replace(recipe, signals=made, derived=derived)
+    within = load({"signals": [entry for entry in signals if isinstance(entry, dict)]}).within
+    return dataclasses.replace(recipe, signals=made, derived=derived, within={**recipe.within, **within})
 
 
 def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:
