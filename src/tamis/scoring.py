@@ -234,6 +234,7 @@ class Planned:
     new: bool  # whether the run folder does not exist yet
     device: Device  # where networks would run, in which precision and batches
     missing: tuple[Missing, ...]  # every output of the run, the index first
+    lazy: str = ""  # the plan of a lazy run, in words
 
     def __str__(self) -> str:
         device = self.device
@@ -242,6 +243,7 @@ class Planned:
             f"run       {self.run}{' (new)' if self.new else ''}",
             f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
             *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
+            *([self.lazy] if self.lazy else []),
         ]
         return "\n".join(lines)
 
