@@ -168,7 +168,7 @@ def _measured(plan: Plan, recipe: Recipe, run: Run, status: Mapping[str, Any], p
     took, rows = status["took"], max(1, len(run))
 
     def cost(nodes: Iterable[Node]) -> float:
-        return sum(took.get(name, 0.0) for name in {node.name for node in nodes}) / rows
+        return float(sum(took.get(name, 0.0) for name in {node.name for node in nodes})) / rows
 
     reading = max(0.0, took.get(READING, 0.0) / rows - cost(node for node in plan.nodes if node.host))
     seconds = {entry: cost(topological([entry[1]])) for entry in recipe.signals}
@@ -205,9 +205,9 @@ def _measured(plan: Plan, recipe: Recipe, run: Run, status: Mapping[str, Any], p
             run_steps(replace(table, asked=asked), steps)
             break
         except NotAskedError as error:
-            entry = _entry_of(columns.get(error.column, error.column), run, waiting)
-            assert entry is not None
-            masks[entry] |= error.rows
+            lacking = _entry_of(columns.get(error.column, error.column), run, waiting)
+            assert lacking is not None
+            masks[lacking] |= error.rows
     shares = {entry: float(mask.mean()) for entry, mask in masks.items()}
     return LazyPlan(
         recipe=recipe, waiting=tuple(waiting), order=tuple(order), pairs=pairs, reading=reading, seconds=seconds,

@@ -115,8 +115,9 @@ Limits = dict[tuple[str, Any], Any]
 
 def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
     """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored."""
-    keys = {entry: limit if isinstance(limit, str) else id(limit) for entry, limit in limits.items()}
-    for key, limit in {None: None, **{keys[entry]: limit for entry, limit in limits.items()}}.items():
+    keys: dict[Any, Any] = {entry: one if isinstance(one, str) else id(one) for entry, one in limits.items()}
+    passes: dict[Any, Any] = {None: None} | {keys[entry]: limit for entry, limit in limits.items()}
+    for key, limit in passes.items():
         now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)
         yield limit, dataclasses.replace(recipe, signals=now)
 
