@@ -71,12 +71,13 @@ def compare(name: str, pool: str, folder: Path, run: tamis.Run, steps: list[Any]
     done = lazy.score_lazily(PoolSpec(path=pool), folder, plan, quiet=True)
     seconds = time.perf_counter() - start
     subset, full = (tamis.select(one, recipe) for one in (done, run))
-    assert subset.kept and np.array_equal(subset.to_numpy(), full.to_numpy())
+    assert subset.kept
+    assert np.array_equal(subset.to_numpy(), full.to_numpy())
     ours, theirs = (work(one, plan, costs(run)) for one in (done, run))
     judged = {label: len(run) if group.asked is None else group.asked for label, group in done.scores.items()}
     settings = {
         "pairs": len(run), "kept": full.kept, "judged": judged, "processor": processor(),
-        "seconds of the sample, of the lazy run with it, of the full run": np.round([planned, seconds, took], 1).tolist(),
+        "seconds of the sample, the lazy run with it, the full run": np.round([planned, seconds, took], 1).tolist(),
         "plan": str(plan),
     }  # fmt: skip
     return Case(name, "s of work", ours, theirs, theirs / ours, f"{TARGETS[name.partition(': ')[2]]:g}", settings)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from factories import parts_of
-from processes import command
+from processes import command, die_at_file
 
 import tamis
 from tamis import lazy
@@ -57,7 +59,8 @@ def test_the_same_pairs_for_less(
     full = tamis.run_recipe(written(pool, tmp_path / "full", clip_model, *steps), quiet=True)
     few = written(pool, tmp_path / "lazy", clip_model, *steps)
     done = tamis.run_recipe(few, lazy=True, quiet=True, on_result=said.append)
-    assert full.subset is not None and done.subset is not None
+    assert full.subset is not None
+    assert done.subset is not None
     np.testing.assert_array_equal(done.subset.keep, full.subset.keep)
     texts = [one for one in said if isinstance(one, str)]
     assert (len(texts), "expected cost" in texts[0]) == (2, measured)
@@ -85,6 +88,8 @@ def test_the_command_prints_its_plan_and_a_dry_run_scores_nothing(pool: Path, tm
         "steps in this order clip >= 0; words >= 6",  # the second may end the recipe at rows without words
     ]
     assert not (tmp_path / "run").exists()
+    killed = command("run", made, "--lazy", "-q", before=partial(die_at_file, 12))
+    assert killed.returncode == -signal.SIGKILL
     done = command("run", made, "--lazy", "-q")
     assert done.returncode == 0, done.stderr
     assert "scored of 21 pairs: clip 21; it took" in done.stderr

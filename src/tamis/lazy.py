@@ -138,7 +138,7 @@ def score_lazily(spec: PoolSpec, path: Path, plan: LazyPlan, *, partial: bool = 
 
     def ask() -> Run:
         rows = {entry: Subset(run=run, keep=mask, recipe={"name": recipe.name}) for entry, mask in masks.items()}
-        score(spec, run=path, recipe=replace(recipe, within=rows), **how)
+        score(spec, run=path, recipe=replace(recipe, within={**recipe.within, **rows}), **how)
         return Run(path, partial=partial)
 
     now = ask()  # makes the columns, without a value

@@ -124,7 +124,7 @@ def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
 
 def _limits(recipe: Recipe, within: PathLike | Subset | None, keep: Sequence[str]) -> Limits:
     """Returns the limits of a recipe's signals; RecipeError if features would be stored of some rows."""
-    limits: Limits = dict(recipe.within)
+    limits: Limits = {entry: rows for entry, rows in recipe.within.items() if entry in recipe.signals}
     if within is not None:
         usual = os.fspath(within) if isinstance(within, str | os.PathLike) else within
         limits = {entry: limits.get(entry, usual) for entry in recipe.signals}

@@ -127,7 +127,8 @@ def fill(
         failed = _failed_before(path, plan.pool)
         tasks = plan.tasks(path)
     before = Run(path)
-    _warn_of_changes(before, plan.pool)
+    if plan.within is None:  # else an earlier pass has done so
+        _warn_of_changes(before, plan.pool)
     tally = _tally(before, plan.pool.shards, tasks, failed)
     with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
         if tasks:
@@ -192,7 +193,7 @@ def _forecast(
 
 @contextmanager
 def sampled(plan: Plan, shards: Sequence[Shard], pairs: int) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Scores the first pairs of some shards, about so many in all; yields a run that is then deleted, and its status."""
+    """Scores the first pairs of some shards, so many in all; yields a run that is then deleted, and its status."""
     from tamis.run.local import Local
 
     first = (FirstRows(shard, -(-pairs // len(shards))) for shard in shards)
