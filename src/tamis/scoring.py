@@ -149,15 +149,16 @@ def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
         others = (entry for entry in recipe.signals if entry not in near)
         recipe = dataclasses.replace(recipe, signals=(*others, *(entries(*entry)[0] for entry in near)))
         limits = {entry: limit for entry, limit in limits.items() if entry not in near}
-    keys: dict[Any, Any] = {e: limit if isinstance(limit, str) else id(limit) for e, limit in limits.items()}
-    for key, limit in {None: None, **{keys[entry]: limit for entry, limit in limits.items()}}.items():
+    keys: dict[Any, Any] = {entry: one if isinstance(one, str) else id(one) for entry, one in limits.items()}
+    passes: dict[Any, Any] = {None: None} | {keys[entry]: limit for entry, limit in limits.items()}
+    for key, limit in passes.items():
         now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)
         yield limit, dataclasses.replace(recipe, signals=now)
 
 
 def _limits(recipe: Recipe, within: PathLike | Subset | None, keep: Sequence[str]) -> Limits:
     """Returns the limits of a recipe's signals; RecipeError if features would be stored of some rows."""
-    limits: Limits = dict(recipe.within)
+    limits: Limits = {entry: rows for entry, rows in recipe.within.items() if entry in recipe.signals}
     if within is not None:
         usual = os.fspath(within) if isinstance(within, str | os.PathLike) else within
         limits = {entry: limits.get(entry, usual) for entry in recipe.signals}
@@ -269,6 +270,7 @@ class Planned:
     new: bool  # whether the run folder does not exist yet
     device: Device  # where networks would run, in which precision and batches
     missing: tuple[Missing, ...]  # every output of the run, the index first
+    lazy: str = ""  # the plan of a lazy run, in words
 
     def __str__(self) -> str:
         device = self.device
@@ -277,6 +279,7 @@ class Planned:
             f"run       {self.run}{' (new)' if self.new else ''}",
             f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
             *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
+            *([self.lazy] if self.lazy else []),
         ]
         return "\n".join(lines)
 

@@ -117,6 +117,9 @@ def run_recipe(
     partial: options.Partial = False,
     grow: options.Grow = False,
     overwrite: options.Overwrite = False,
+    lazy: Annotated[
+        bool, Option("--lazy", help="Score expensive signals only where they can matter; the same pairs are kept.")
+    ] = False,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -144,11 +147,11 @@ def run_recipe(
             "ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once"
         )
     if dry_run:
-        print(tamis.plan(recipe=recipe, settings=settings, grow=grow, overwrite=overwrite, **compute))
+        print(tamis.plan(recipe=recipe, settings=settings, grow=grow, overwrite=overwrite, lazy=lazy, **compute))
         return
     done = tamis.run_recipe(
         recipe, settings=settings, engine=engine_named(engine, workers=workers, address=address),
-        partial=partial, grow=grow, overwrite=overwrite, quiet=quiet,
+        partial=partial, grow=grow, overwrite=overwrite, lazy=lazy, quiet=quiet,
         on_result=bound(_say_result, compute, quiet), **compute,
     )  # fmt: skip
     if done.subset and not done.exports:
@@ -179,7 +182,7 @@ def status(
     exit_if(found["failed"])
 
 
-def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exported | Path) -> None:
+def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exported | Path | str) -> None:
     """Prints one result of a recipe, as soon as it is there: an export may take hours after the funnel."""
     from tamis.store import Run
     from tamis.store.subset import Subset
@@ -188,6 +191,8 @@ def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exp
         _say_scored(result, compute, quiet)
     elif isinstance(result, Subset):
         print_funnel(result)
+    elif isinstance(result, str):
+        say(result)
     elif isinstance(result, Path):
         say(f"wrote {result}")
     else:

@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -127,7 +128,8 @@ def fill(
         failed = _failed_before(path, plan.pool)
         tasks = plan.tasks(path)
     before = Run(path)
-    _warn_of_changes(before, plan.pool)
+    if plan.within is None:  # else an earlier pass has done so
+        _warn_of_changes(before, plan.pool)
     tally = _tally(before, plan.pool.shards, tasks, failed)
     with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
         if tasks:
@@ -161,8 +163,6 @@ def _forecast(
 
     Some pairs are scored, into a folder that is then deleted.
     """
-    from tamis.run.local import Local
-
     if not tasks or (left is not None and left < _WORTH_PAIRS) or plan.plugins:  # a plug-in may end its process
         return "", None
     most, executor = max(len(task.outputs) for task in tasks), Executor(plan.device)
@@ -173,12 +173,8 @@ def _forecast(
         if left is None and next(islice(task.shard.samples(), _TIMED, None), None) is None:
             return "", None  # a pool of unknown size, and small shards
         for count in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
-            first = (FirstRows(one.shard, -(-count // len(some))) for one in some)
-            pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
-            sample = replace(plan, pool=pool, within=None, executor=executor)
-            with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
-                fill(Path(folder) / "run", partial(replace, sample), {}, Local(1), quiet=True)
-                status = read_record(Path(folder) / "run" / "status.json")
+            with sampled(replace(plan, executor=executor), [task.shard for task in some], count) as (_, status):
+                pass
     except Exception as error:  # whatever it is, the worker of a shard will report it
         log.debug("the cost cannot be measured: %s", error)
         return "", None
@@ -194,6 +190,19 @@ def _forecast(
     pairs = "every 1,000" if left is None else f"{left:,}"
     text = announcement(pairs, signals, {name: each * one for name, one in took.items()})
     return text, executor if speed == 1 else None
+
+
+@contextmanager
+def sampled(plan: Plan, shards: Sequence[Shard], pairs: int) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """Scores the first pairs of some shards, so many in all; yields a run that is then deleted, and its status."""
+    from tamis.run.local import Local
+
+    first = (FirstRows(shard, -(-pairs // len(shards))) for shard in shards)
+    pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
+    with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
+        sample = partial(replace, plan, pool=pool, within=None)
+        run = fill(Path(folder) / "run", sample, {}, Local(1), quiet=True)
+        yield run, read_record(run.path / "status.json")
 
 
 def _check_first_shard(plan: Plan) -> None:
