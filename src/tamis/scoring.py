@@ -125,9 +125,9 @@ def score(
         from tamis.choosing import scored_columns
 
         others = dataclasses.replace(chosen, signals=tuple(entry for entry in chosen.signals if entry not in near))
-        names = {**scored_columns(others, done), **chosen.columns}
+        columns = {**scored_columns(others, done), **chosen.columns}
         for entry in near:
-            done = score_near_cut(done, chosen, entry, names, near_cut)
+            done = score_near_cut(done, chosen, entry, columns, near_cut)
     return done
 
 

@@ -156,6 +156,13 @@ def test_the_upper_limit_is_fay_and_feuers() -> None:
     assert most_wrong(sizes, drawn, wrong, 0.1) == pytest.approx(v / 2 / y * stats.chi2.ppf(0.9, 2 * y**2 / v))
 
 
+def test_the_upper_limit_covers_what_is_drawn_without_replacement() -> None:
+    rng = np.random.default_rng(0)
+    rows, drawn, wrong = np.array([[20_000, 9000, 700], [300, 300, 200], [10, 45, 63]])
+    counts = np.stack([rng.hypergeometric(w, n - w, d, 400) for n, d, w in zip(rows, drawn, wrong, strict=True)], 1)
+    assert np.mean([most_wrong(rows, drawn, found, 0.05) >= wrong.sum() for found in counts]) >= 0.95
+
+
 def test_least_jaccard_by_hand() -> None:
     assert least_jaccard(90, 10) == 0.8
     assert least_jaccard(5, 10) == 0

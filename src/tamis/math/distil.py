@@ -245,7 +245,8 @@ def most_wrong(rows: NDArray[np.int64], drawn: NDArray[np.int64], wrong: NDArray
     largest = weights.max()
     y, v = float(weights @ counts) + largest, float(weights**2 @ counts) + largest**2
     limit = v / y * float(gammaincinv(y**2 / v, 1 - alpha))  # half of the quantile of χ²
-    return known + min(limit, float(np.sum((rows - drawn + wrong)[some])))
+    most: float = known + min(limit, float(np.sum((rows - drawn + wrong)[some])))
+    return most
 
 
 def least_jaccard(kept: int, wrong: float) -> float:
