@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from benchmarks.measure import Case, finish, options
-from tamis.math.distil import certify
+from tamis.math.distil import Choice, certify
 
 _KINDS = ("normal", "heavy tails", "heteroscedastic", "shifted shard")
 _EXPLAINED = 0.73
@@ -38,8 +38,8 @@ def worlds(kind: str, count: int, rows: int, kept: int, at_most_wrong: float) ->
         cheap, full = world(kind, rows, rng)
         orders = rng.integers(0, 1 << 63, (4, rows)).astype(np.uint64)
         found = certify(
-            cheap, kept, lambda some, full=full: np.where(some, full, np.nan), orders.__getitem__,
-            np.argsort(orders[0])[: max(2000, rows // 50)], at_most_wrong=at_most_wrong,
+            Choice(cheap=cheap, kept=kept, order=orders[0], sample=np.argsort(orders[0])[: max(2000, rows // 50)]),
+            lambda some, full=full: np.where(some, full, np.nan), orders.__getitem__, at_most_wrong=at_most_wrong,
         )  # fmt: skip
         keep = np.zeros(rows, bool)
         keep[np.argsort(-full)[:kept]] = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,23 +13,18 @@ from tamis.data import Column, Signal, settings
 from tamis.derived.columns import add_columns
 from tamis.errors import RecipeError
 from tamis.ids import json_ready, scramble
-from tamis.math.distil import settle
+from tamis.math.distil import Choice, settle
 from tamis.recipe import Recipe
 from tamis.selectors.outcome import describe, run_steps
 from tamis.selectors.steps import AtLeast, TopFraction, TopN
 from tamis.signals import Sieve
 from tamis.store import Run
 
-log = logging.getLogger(__name__)
-
 #: A label and a signal.
 Entry = tuple[str, Any]
 
 _PILOT = 0.05, 100, 2000  # the share of the candidates that the sample has, and the fewest and the most
-_WRONG = (
-    0.05  # decisions that may be wrong on each side of the cut, as a share of the kept rows: see benchmarks/distil.py
-)
-
+_WRONG = 0.05  # expected wrong decisions on each side, as a share of the kept rows: see benchmarks/adaptive.py
 _NAME = "adaptive"
 _LACKING = "the row was dropped before the cut, or no caption of it can be compared"
 
@@ -43,16 +37,17 @@ def entries(label: str, signal: Signal) -> tuple[Entry, Entry]:
     return (f"{label}_1", one), (f"{label}_{signal.sampling.captions}", signal)
 
 
+def names_of(label: str) -> set[str]:
+    """Returns the names that recipes have for the score."""
+    return {f"{label or 'sieve'}.sieve", *(["sieve"] if label in ("", "sieve") else [])}
+
+
 def cut_of(recipe: Recipe, label: str, signal: Signal) -> tuple[int, AtLeast | TopFraction | TopN]:
     """Returns the step of a recipe that cuts on a SIEVE score, and its place; RecipeError if it is not the only one."""
     if not isinstance(signal, Sieve) or signal.sampling.captions < 2 or signal.captions_from is not None:
         raise RecipeError(f"{label or signal.name}: only sieve with 2 or more captions of a captioner can be adaptive")
-    names = {f"{label or 'sieve'}.sieve", *(["sieve"] if label in ("", "sieve") else [])}
-    steps = [
-        (place, step)
-        for place, step in enumerate(recipe.steps)
-        if names & {recipe.columns.get(name, name) for name in step.reads}
-    ]
+    names, own = names_of(label), recipe.columns
+    steps = [one for one in enumerate(recipe.steps) if names & {own.get(name, name) for name in one[1].reads}]
     if len(steps) == 1:
         ((place, step),) = steps
         if isinstance(step, AtLeast | TopFraction | TopN) and {step.score} == step.reads:
@@ -113,11 +108,9 @@ def score_near_cut(
         return found
 
     kept = int(np.count_nonzero(stay))
-    asked = np.zeros(rows.size, bool)
-    asked[sample] = True
     wrong = max(_WRONG * kept, rows.size / max(sample.size, 1))  # the sample cannot see less
-    found, asked = settle(cheap, kept, ask, order, sample, asked, wrong, cut=fixed, never_lower=True)
-
+    choice = Choice(cheap=cheap, kept=kept, order=order, sample=sample, cut=fixed, never_lower=True)
+    found, asked = settle(choice, ask, wrong)
     values, captions = (np.full(len(run), np.nan, np.float32) for _ in range(2))
     values[rows] = np.where(np.isfinite(found.values), found.values, np.nan)
     captions[rows] = np.where(asked, complete[1].sampling.captions, 1)
@@ -126,9 +119,6 @@ def score_near_cut(
         Column("captions_drawn", "captions", "neither", about="number of captions that were drawn for the image"),
     )
     reads = {label: run.scores[label].folder.name for label in (one, complete[0])}
-    full, wrong = np.count_nonzero(asked), float(found.flip.sum())
-    text = "%s: all %d captions of %d of %d pairs; about %d of %d decisions would differ with all captions of each"
-    log.info(text, complete[0], complete[1].sampling.captions, full, rows.size, round(wrong), rows.size)
     return add_columns(
         run, _NAME, entry[0] or entry[1].name, _identity(recipe, entry), columns,
         lambda _: ({"sieve": values, "captions_drawn": captions}, {}), more={"reads": reads}, lacking=_LACKING,

@@ -146,10 +146,10 @@ def scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
         groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
         same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
         if isinstance(signal, Signal) and recipe.within.get((label, signal)) == NEAR_CUT:
-            from tamis.adaptive import adaptive_column
+            from tamis.adaptive import adaptive_column, names_of
 
             if (near := adaptive_column(run, recipe, (label, signal))) is not None:
-                columns |= {"sieve": near, f"{label or signal.name}.sieve": near}
+                columns |= dict.fromkeys(names_of(label), near)
                 continue
         for column in signal.columns:
             names = {column.name, f"{label or signal.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)

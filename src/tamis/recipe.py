@@ -403,17 +403,13 @@ def _within(entry: Any, made: tuple[str, Any], where: str) -> str:
     """Returns the subset, or the recipe, to whose rows a recipe's entry limits a signal; "" for all rows."""
     settings = (next(iter(entry.values())) if isinstance(entry, dict) else None) or {}
     name, adaptive = settings.get("within"), settings.get("adaptive", False)
-    if not isinstance(adaptive, bool) or (adaptive and name is not None):
-        raise RecipeError(
-            f"{where}, {made[1].name}: adaptive is true or false, and chooses the rows itself: no 'within'"
-        )
-    if adaptive:
-        return NEAR_CUT
-    if name is None:
+    if name is None and adaptive is False:
         return ""
     if isinstance(made[1], Derived):
         raise RecipeError(f"{where}: {made[1].name} is worked out from columns of all rows: 'within' limits no model")
-    return _path(name, f"{where}, {made[1].name}, within") or ""
+    if adaptive is not False and (adaptive is not True or name is not None):
+        raise RecipeError(f"{where}, {made[1].name}: adaptive is true or false, and excludes 'within'")
+    return NEAR_CUT if adaptive else _path(name, f"{where}, {made[1].name}, within") or ""
 
 
 @contextmanager

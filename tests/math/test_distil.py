@@ -10,14 +10,13 @@ import pytest
 
 from tamis.arrays import Float64s, Mask
 from tamis.math.distil import (
+    Choice,
     Decisions,
     audit_sizes,
     certify,
     chances_above,
     decide,
-    least_jaccard,
     most_wrong,
-    ridge,
     rows_to_score,
     strata,
 )
@@ -47,36 +46,6 @@ def jaccard(one: Mask, other: Mask) -> float:
     return np.count_nonzero(one & other) / np.count_nonzero(one | other)
 
 
-def test_ridge_by_hand() -> None:
-    """Rows 0, 2 (fold 0) and 1, 3 (fold 1) of a line through the centre: each model has slope Σxy / (Σx² + penalty)."""
-    x = np.array([[-3.0], [-1.0], [1.0], [3.0]])
-    weights, bias, predicted = ridge(x, 5 + 2 * x[:, 0], folds=2)
-    slope = 2 * 10 / (10 + 20e-5)  # Σx² of a fold is 10, the mean eigenvalue 20; the least penalty is the best
-    assert weights.tolist() == pytest.approx([slope])
-    assert bias == pytest.approx(5)
-    assert predicted.tolist() == pytest.approx((5 + slope * x[:, 0]).tolist())
-
-
-def test_ridge_predicts_each_fold_from_the_others() -> None:
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(60, 8)) * np.arange(1, 9)
-    y = x @ rng.normal(size=8) + 5 * rng.normal(size=60)
-    weights, _, predicted = ridge(x.astype(np.float16), y)
-    xs = x.astype(np.float16).astype(np.float64)
-    xs -= xs.mean(0)
-    best = math.inf, np.empty(0), np.empty(0)
-    for penalty in np.square(xs).sum() / 8 * 10.0 ** np.arange(-5, 2):
-        found, models = np.empty(60), []
-        for fold in range(5):
-            seen = np.arange(60) % 5 != fold  # least squares of the rows and √penalty times the unit rows
-            rows = np.concatenate([xs[seen], math.sqrt(penalty) * np.eye(8)])
-            models.append(np.linalg.lstsq(rows, np.concatenate([(y - y.mean())[seen], np.zeros(8)]), rcond=None)[0])
-            found[~seen] = xs[~seen] @ models[-1] + y.mean()
-        best = min(best, (float(np.square(found - y).sum()), np.mean(models, axis=0), found), key=lambda one: one[0])
-    assert weights.tolist() == pytest.approx(best[1].tolist())
-    assert predicted.tolist() == pytest.approx(best[2].tolist())
-
-
 def test_chances_by_hand() -> None:
     """Four of five rows gain 1 and one gains 3: at the cut 2, a row at 0 exceeds it with (1 + .5) / (5 + 1)."""
     above = chances_above(np.array([0.0, 5.0]), np.zeros(5), np.array([1.0, 1.0, 3.0, 1.0, 1.0]))
@@ -100,7 +69,7 @@ def test_chances_are_those_of_a_slow_reference() -> None:
 
 def test_all_known_is_the_true_choice() -> None:
     cheap, full = world("gaussian", 500, 1)
-    found = decide(cheap, full, np.ones(500, bool), 150, np.arange(100), order(500))
+    found = decide(Choice(cheap=cheap, kept=150, order=order(500), sample=np.arange(100)), full, np.ones(500, bool))
     assert found.keep.tolist() == (full >= np.sort(full)[-150]).tolist()
     assert not found.flip.any()
 
@@ -109,7 +78,11 @@ def test_decisions_keep_the_number_and_know_what_is_certain() -> None:
     cheap, full = world("gaussian", 2000, 2)
     full = np.maximum(cheap, full)  # as more captions give
     asked = np.arange(2000) < 300
-    found = decide(cheap, np.where(asked, full, np.nan), asked, 600, np.arange(300), order(2000), never_lower=True)
+    found = decide(
+        Choice(cheap=cheap, kept=600, order=order(2000), sample=np.arange(300), never_lower=True),
+        np.where(asked, full, np.nan),
+        asked,
+    )
     assert np.count_nonzero(found.keep) == 600
     assert found.cut == pytest.approx(np.sort(full)[-600], abs=0.1)
     assert not found.flip[asked].any()
@@ -121,7 +94,7 @@ def test_decisions_keep_the_number_and_know_what_is_certain() -> None:
 
 def test_rows_without_a_cheap_or_a_full_score() -> None:
     cheap, full = np.array([1.0, 2.0, np.nan, 3.0, 4.0]), np.array([np.nan, 2.5, np.nan, np.nan, np.nan])
-    found = decide(cheap, full, np.array([True, True, False, False, False]), 1, np.arange(2), order(5))
+    found = decide(Choice(cheap=cheap, kept=1, order=order(5), sample=np.arange(2)), full, np.arange(5) < 2)
     assert found.keep.tolist() == [False, False, False, False, True]
     assert found.flip[[0, 1, 2]].tolist() == [0, 0, 1]
 
@@ -163,10 +136,13 @@ def test_the_upper_limit_covers_what_is_drawn_without_replacement() -> None:
     assert np.mean([most_wrong(rows, drawn, found, 0.05) >= wrong.sum() for found in counts]) >= 0.95
 
 
-def test_least_jaccard_by_hand() -> None:
-    assert least_jaccard(90, 10) == 0.8
-    assert least_jaccard(5, 10) == 0
-    assert least_jaccard(0, 0) == 1
+def test_a_certificate_by_hand() -> None:
+    """The cheap score is right about all 100 rows; 10 of them are known and the audit draws all others: no error."""
+    score = np.arange(100.0)
+    choice = Choice(cheap=score, kept=40, order=order(100), sample=np.arange(0, 100, 10))
+    found = certify(choice, lambda rows: np.where(rows, score, np.nan), partial(order, 100), at_most_wrong=0.5)
+    assert (found.jaccard, found.audited, int(found.asked.sum())) == (1.0, 90, 100)
+    assert found.decisions.keep.tolist() == (score >= 60).tolist()
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "heteroscedastic", "shifted shard"])
@@ -177,7 +153,10 @@ def test_certificates_hold(kind: str) -> None:
         (cheap, full), orders = world(kind, 6000, seed), partial(order, 6000)
         sample = np.argsort(orders(0))[:600]
         found = certify(
-            cheap, 1800, lambda rows, full=full: np.where(rows, full, np.nan), orders, sample, at_most_wrong=0.2
+            Choice(cheap=cheap, kept=1800, order=orders(0), sample=sample),
+            lambda rows, full=full: np.where(rows, full, np.nan),
+            orders,
+            at_most_wrong=0.2,
         )
         assert np.count_nonzero(found.decisions.keep) == 1800
         assert found.asked[sample].all()
@@ -190,11 +169,9 @@ def test_a_useless_cheap_score_and_equal_scores_are_never_certified_wrongly() ->
     rng = np.random.default_rng(0)
     full, draws = rng.integers(1, 6, 3000).astype(np.float64), order(3000)
     found = certify(
-        rng.normal(size=3000),
-        900,
+        Choice(cheap=rng.normal(size=3000), kept=900, order=draws, sample=np.arange(300)),
         lambda rows: np.where(rows, full, np.nan),
         partial(order, 3000),
-        np.arange(300),
         at_most_wrong=0.2,
     )
     keep = np.zeros(3000, bool)

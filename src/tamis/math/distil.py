@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,44 +20,8 @@ from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.errors import require
 
 _STRATA = 6
-_PENALTIES = 10.0 ** np.arange(-5, 2)  # times the mean eigenvalue
 _GRID = 256  # cheap scores at which P is computed; between them it is interpolated
 _ROUNDS = 4  # of scoring: each moves the cut a little, so that other rows come close to it
-
-
-def ridge(features: NDArray[np.floating], targets: Float64s, folds: int = 5) -> tuple[Float64s, float, Float64s]:
-    """Returns a cross-fitted ridge regression.
-
-    Args:
-        features: (n, d) of a random sample, in random order.
-        targets: (n,).
-        folds: row i is in fold i mod folds.
-
-    Returns:
-        Weights (d,) and bias, the mean of the folds' models; and the prediction of each row by the model that has not
-        seen its fold, (n,). The penalty is the one of `_PENALTIES` with the least squared error of these predictions.
-
-    Source: Hoerl and Kennard 1970, "Ridge regression"; Stone 1974 for the folds.
-    """
-    x, y = np.asarray(features, np.float64), np.asarray(targets, np.float64)
-    centre, mean = x.mean(0), y.mean()
-    x, y = x - centre, y - mean
-    parts = [slice(fold, None, folds) for fold in range(folds)]
-    grams, products = [x[part].T @ x[part] for part in parts], [x[part].T @ y[part] for part in parts]
-    gram, product = sum(grams), sum(products)
-    scale = np.trace(gram) / x.shape[1] or 1.0
-    best: tuple[float, Float64s, Float64s] | None = None
-    for penalty in _PENALTIES * scale:
-        diagonal, predicted = penalty * np.eye(x.shape[1]), np.empty(len(y))
-        models = [np.linalg.solve(gram - g + diagonal, product - p) for g, p in zip(grams, products, strict=True)]
-        for part, model in zip(parts, models, strict=True):
-            predicted[part] = x[part] @ model
-        error = float(np.square(predicted - y).sum())
-        if best is None or error < best[0]:
-            best = error, np.mean(models, axis=0), predicted
-    assert best is not None
-    weights = best[1]
-    return weights, float(mean - centre @ weights), best[2] + mean
 
 
 def chances_above(cheap: Float64s, sample_cheap: Float64s, sample_full: Float64s) -> Callable[[float], Float64s]:
@@ -95,16 +60,36 @@ def chances_above(cheap: Float64s, sample_cheap: Float64s, sample_full: Float64s
     return above
 
 
-@dataclass(frozen=True, eq=False)
-class Decisions:
-    """What is known of a choice: the rows to keep, and how likely the expensive score is to reverse each decision.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Choice:
+    """A choice of the M rows with the highest expensive scores.
 
     Attributes:
-        values: (n,) the expensive score where known (-inf if it cannot be computed), else the cheap one, moved so that
-            `keep` are the rows with the highest values.
-        keep: (n,) the M rows to keep.
-        flip: (n,) P(flip), 0 where the decision is certain.
-        cut: the expected M-th highest expensive score.
+        cheap: (n,) cheap scores, NaN if there is none.
+        kept: M, at most n.
+        order: (n,) breaks ties, usually scrambled uids.
+        sample: row numbers of a random sample, whose expensive scores will be asked for.
+        cut: keep the rows above this expensive score instead of M rows.
+        never_lower: the expensive score is never lower than the cheap one.
+    """
+
+    cheap: Float64s
+    kept: int
+    order: U64
+    sample: Rows
+    cut: float | None = None
+    never_lower: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What is known of a choice.
+
+    Attributes:
+        values: (n,) the expensive score where known (-inf if it cannot be computed), else the cheap one + a constant.
+        keep: (n,) the rows to keep, which have the highest values.
+        flip: (n,) how likely the expensive score is to reverse the decision: 0 where it is certain, 1 without scores.
+        cut: the expected M-th highest expensive score: known rows above it + Σ P(row exceeds it) = M.
     """
 
     values: Float64s
@@ -113,50 +98,25 @@ class Decisions:
     cut: float
 
 
-def decide(
-    cheap: Float64s,
-    full: Float64s,
-    asked: Mask,
-    kept: int,
-    sample: Rows,
-    order: U64,
-    *,
-    cut: float | None = None,
-    never_lower: bool = False,
-) -> Decisions:
-    """Decides about rows of which some have the expensive score.
-
-    The cut solves: rows known to exceed it + Σ P(row exceeds it) = M. Rows that are not known and have no cheap score
-    have P(flip) = 1.
-
-    Args:
-        cheap: (n,) cheap scores, NaN if there is none.
-        full: (n,) expensive scores, NaN if not asked for or if there is none.
-        asked: (n,) rows whose expensive score was asked for.
-        kept: M, the number of rows to keep, at most n.
-        sample: rows of a random sample, all of them asked for.
-        order: (n,) breaks ties, usually scrambled uids.
-        cut: the cut, if it is known; then M is not used.
-        never_lower: the expensive score is never lower than the cheap one.
-    """
+def decide(choice: Choice, full: Float64s, asked: Mask) -> Decisions:
+    """Decides about all rows, of which those `asked` for (n,) have their expensive score, NaN if there is none."""
+    cheap, sample, cut, kept = choice.cheap, choice.sample, choice.cut, choice.kept
     both = sample[np.isfinite(cheap[sample]) & np.isfinite(full[sample])]
     known = np.where(np.isfinite(full), full, -np.inf)[asked]
     guessed = ~asked & np.isfinite(cheap)
     guesses = cheap[guessed]
-
     chances = chances_above(guesses, cheap[both], full[both])
 
     def above(cut: float) -> Float64s:
-        return np.where(guesses >= cut, 1.0, chances(cut)) if never_lower else chances(cut)
-
-    scores = np.concatenate([guesses, known[np.isfinite(known)]])
-    reach = np.abs(full[both] - cheap[both]).max() if both.size else 0.0
-    low, high = (scores.min() - reach, scores.max() + reach) if scores.size else (0.0, 0.0)
+        return np.where(guesses >= cut, 1.0, chances(cut)) if choice.never_lower else chances(cut)
 
     def expected(cut: float) -> float:
         return float(np.count_nonzero(known > cut) + above(cut).sum())
 
     if cut is None:
+        scores = np.concatenate([guesses, known[np.isfinite(known)], [0.0]])
+        reach = np.abs(full[both] - cheap[both]).max(initial=0.0)
+        low, high = scores.min() - reach, scores.max() + reach
         for _ in range(40):
             cut = (low + high) / 2
             low, high = (cut, high) if expected(cut) > kept else (low, cut)
@@ -170,7 +130,7 @@ def decide(
         ranked = np.concatenate([[ranked[0] - 1], ranked, [ranked[-1] + 1]])
         values[guessed] += cut - ranked[[-wanted - 2, -wanted - 1]].mean()
     values[np.isnan(values)] = -np.inf
-    keep, flip = _best(values, kept, order), np.where(asked, 0.0, 1.0)
+    keep, flip = _best(values, kept, choice.order), np.where(asked, 0.0, 1.0)
     flip[guessed] = np.where(keep[guessed], 1 - above(cut), above(cut))
     return Decisions(values, keep, flip, cut)
 
@@ -249,52 +209,21 @@ def most_wrong(rows: NDArray[np.int64], drawn: NDArray[np.int64], wrong: NDArray
     return most
 
 
-def least_jaccard(kept: int, wrong: float) -> float:
-    """Returns the Jaccard index, M rows of which at most `wrong` differ: (M - wrong) / (M + wrong), in [0, 1]."""
-    return max(0.0, (kept - wrong) / (kept + wrong)) if kept else 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Certificate:
-    """An audited choice.
-
-    Attributes:
-        decisions: the choice.
-        asked: (n,) rows whose expensive score was computed, the audit's included.
-        audited: number of rows of all audits.
-        jaccard: a lower limit of the Jaccard index of this choice and the one by expensive scores of all rows.
-    """
-
-    decisions: Decisions
-    asked: Mask
-    audited: int
-    jaccard: float
-
-
 def settle(
-    cheap: Float64s,
-    kept: int,
-    ask: Callable[[Mask], Float64s],
-    order: U64,
-    sample: Rows,
-    asked: Mask,
-    wrong: float,
-    *,
-    cut: float | None = None,
-    never_lower: bool = False,
+    choice: Choice, ask: Callable[[Mask], Float64s], wrong: float, asked: Mask | None = None
 ) -> tuple[Decisions, Mask]:
-    """Scores rows until about `wrong` decisions are expected to be wrong on each side; see `decide`.
+    """Scores rows until about `wrong` decisions are expected to be wrong on each side; returns what is known then.
 
     Args:
-        ask: takes the rows whose expensive score is needed, (n,) bool, and returns all that are known, (n,) with NaN.
-        asked: rows that are known already, the sample among them; it is not changed.
-
-    Returns:
-        The decisions, and the rows that are known now.
+        ask: takes the rows whose expensive score is needed, (n,) bool, and returns all of these scores, (n,) with NaN.
+        asked: (n,) rows to begin with, the sample among them; by default the sample.
     """
+    if asked is None:
+        asked = np.zeros(choice.cheap.size, bool)
+        asked[choice.sample] = True
     full = ask(asked)
     for last in range(_ROUNDS, -1, -1):
-        decisions = decide(cheap, full, asked, kept, sample, order, cut=cut, never_lower=never_lower)
+        decisions = decide(choice, full, asked)
         rows = rows_to_score(decisions, wrong)
         if not last or not rows.any():
             break
@@ -303,29 +232,33 @@ def settle(
     return decisions, asked
 
 
+class Certificate(NamedTuple):
+    """An audited choice: `asked` includes the audit; the Jaccard index to the true choice is at least `jaccard`."""
+
+    decisions: Decisions
+    asked: Mask
+    audited: int
+    jaccard: float
+
+
 def certify(
-    cheap: Float64s,
-    kept: int,
-    ask: Callable[[Mask], Float64s],
-    orders: Callable[[int], U64],
-    sample: Rows,
-    *,
-    at_most_wrong: float,
-    alpha: float = 0.05,
-    attempts: int = 3,
-) -> Certificate:
+    choice: Choice, ask: Callable[[Mask], Float64s], orders: Callable[[int], U64], *,
+    at_most_wrong: float, alpha: float = 0.05, attempts: int = 3,
+) -> Certificate:  # fmt: skip
     """Chooses M rows by few expensive scores, so that an audit proves the choice right enough.
 
     Why the bound holds: for a limit t fixed before the audit, let a be the kept rows at t or below and b the dropped
     ones at t or above. If the true cut is at least t, b is at least the number W of wrong rows on each side, else a is.
     So W <= max(a, b), and one of the two limits at 1 - alpha covers it. What the audit corrects makes it no worse: with
     p rows corrected to dropped and q to kept, |p - q| others change sides, so a and b fall by min(p, q) at least. The
-    attempt k has alpha / 2^k, so that all of them together have alpha. Order 0 tells equal scores apart.
+    attempt k has alpha / 2^k, so that all of them together have alpha. Rows with equal scores are told apart by
+    the choice's order.
 
     Args:
-        cheap, kept, ask, sample: see `settle`.
-        orders: takes a number and returns another random order, (n,), usually `scramble(high, low, number)`. Order 0
-            breaks ties, the others draw the audits.
+        choice: of M rows, without `cut`.
+        ask: as `settle` takes it.
+        orders: takes a number from 1 on and returns a random order, (n,), usually `scramble(high, low, number)`,
+            that draws an audit.
         at_most_wrong: 1 - J, the share of the rows of both choices that they do not have in common.
         alpha: the chance that the bound does not hold.
         attempts: number of audits; after a failed one twice the precision is tried.
@@ -335,13 +268,11 @@ def certify(
         full = ask(rows)
         return full - np.spacing(np.abs(full).astype(np.float32)) / 2 * (order * 2.0**-64)  # scores are float32
 
-    order = orders(0)
+    order, kept, asked = choice.order, choice.kept, None
     budget = at_most_wrong / (2 - at_most_wrong) * kept
-    asked = np.zeros(cheap.size, bool)
-    asked[sample] = True
     audited, size = 0, round(100 / at_most_wrong)
     for attempt in range(1, attempts + 1):
-        decisions, asked = settle(cheap, kept, distinct, order, sample, asked, budget / 2**attempt)
+        decisions, asked = settle(choice, distinct, budget / 2**attempt, asked)
         sides = [np.flatnonzero(side & ~asked) for side in (decisions.keep, ~decisions.keep)]
         draws = [_audit(rows, decisions.flip, size, orders(attempt)) for rows in sides]
         before, asked = asked, asked.copy()
@@ -355,7 +286,7 @@ def certify(
             taken, bad = (np.bincount(some, minlength=_STRATA) for some in (stratum, stratum[wrong[drawn]]))
             known = np.count_nonzero(before & wrong & side)
             limits.append(known + most_wrong(sizes, taken, bad, alpha / 2**attempt))
-        jaccard = least_jaccard(kept, max(limits))
+        jaccard = max(0.0, (kept - max(limits)) / max(kept + max(limits), 1))
         if jaccard >= 1 - at_most_wrong:
             break
     values = np.where(asked, full, decisions.values)
