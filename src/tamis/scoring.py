@@ -90,7 +90,8 @@ def score(
     identities = Identities(device_for(**compute, away=engine.away))
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
     chosen = _with_signals(chosen, signals)
-    limits = _limits(chosen, within, [*chosen.keep, *keep])
+    about["keep"] = list(dict.fromkeys([*chosen.keep, *keep]))
+    limits = _limits(chosen, within, about["keep"])
     for limit, part in _passes(chosen, limits):
         others = [entry for entry in chosen.entries if entry not in part.signals]
         about["signals"] = [recorded(label, signal, limits.get((label, signal))) for label, signal in others]
