@@ -46,7 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "concept_weight": {"concepts": "FOLDER/concepts.npy"},
     "sample": {"score": "clip", "fraction": 1.0},
     "balance": {"tail": 0.2},
-    "density": {"fraction": 0.277},
+    "density": {"fraction": 0.277, "clusters": 100},
     "d2": {"score": "clip", "fraction": 0.3},
     "norm_sim_d": {"fraction": 0.2, "rounds": 5},
     "choose_caption": {},
