@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 from command_line import Tamis
-from factories import pair, write_tar
+from factories import pair, write_metadata, write_tar
 
+import tamis as library
 from tamis.store import Run
 
 RECIPE = {
@@ -41,3 +42,17 @@ def test_a_recipe_is_scored_derived_and_selected_and_again_when_the_pool_grows(t
     assert (Run("run")["votes"] >= (words > np.median(words))).all()
     assert len(list(Path("run/scores").glob("vote-*"))) == 1
     assert tamis("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet").code == 0
+
+
+def test_shards_without_rows_take_no_values_of_others(tmp_path: Path) -> None:
+    arrays = [
+        write_metadata(tmp_path / "m" / f"{shard:08d}.parquet", rows, seed=shard)
+        for shard, rows in enumerate((0, 5, 0))
+    ]
+    run = library.score(tmp_path / "m", run=tmp_path / "run", signals=["caption_length"])
+    np.save(tmp_path / "targets.npy", arrays[1]["l14_img"])
+    names, target = {"image": "l14_img", "text": "l14_txt"}, str(tmp_path / "targets.npy")
+    signals = [{"norm_sim": {"targets": target, "embedding": "l14_img"}}, {"clip_loss": names}]
+    frame = library.derive(run, signals).to_pandas()
+    np.testing.assert_allclose(frame["norm_sim"], np.ones(5), rtol=1e-3)
+    assert frame["clip_loss"].notna().all()

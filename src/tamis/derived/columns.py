@@ -51,10 +51,11 @@ def lacking_shards(run: Run, signal: Derived, names: Mapping[str, str]) -> int:
 
 def _sources(signal: Derived, run: Run, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns what the values of a signal depend on besides its settings: folders of columns, contents of files."""
-    sources = {}
+    table, sources = run.table(names), {}
     for name in sorted(signal.reads):
         inner, group, _ = run.locate(names.get(name, name))
-        sources[name] = f"{group.folder.name}/{inner}" if group is not None else inner
+        column = f"{group.folder.name}/{inner}" if group is not None else inner
+        sources[name] = [column, table.about(name).get("temperature")]  # may be noted later
     return {"reads": sources, "contents": dict(signal.contents())}
 
 
