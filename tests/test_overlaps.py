@@ -72,6 +72,8 @@ def test_the_command_prints_counts_and_writes_pairs(runs: tuple[Run, Run], tmp_p
     assert "are copies of 10 of 15 references" in done.err
     assert "mirrored" in done.out
     assert pq.read_table(out).column_names == ["uid", "reference", "verdict", "by", "value"]
+    wrong = tamis("overlap", str(run.path), str(reference.path), "--set", "reference=x")
+    assert (wrong.code, "reference is none of them" in wrong.err) == (2, True)
     again = tamis("overlap", str(run.path), str(reference.path), "--out", str(out))
     assert (again.code, "--overwrite" in again.err) == (2, True)
     list_of_hashes = tmp_path / "list.txt"

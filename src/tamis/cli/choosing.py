@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import partly, print_funnel, print_json, print_table, say
-from tamis.errors import StopError
+from tamis.errors import RecipeError, StopError
 
 #: Format of an export without `--to`, by the ending of its path.
 _BY_ENDING = {".npy": "npy", ".parquet": "parquet", ".txt": "keys", "": "webdataset"}
@@ -200,7 +200,10 @@ def overlap(
         read = [reference, *opened.pool_files]
         ours = lambda path: footer_entry(path, mark) is not None  # noqa: E731
         check_target(options.in_a_folder(out), what="table of copies", ours=ours, overwrite=overwrite, read=read)
-    done = tamis.overlap(opened, reference, planted=planted, partial=partial, **options.assigned(settings))
+    of_step = options.assigned(settings)
+    if others := sorted({"run", "reference", "planted", "partial"} & of_step.keys()):
+        raise RecipeError(f"overlap: --set takes settings of the step not_in, and {others[0]} is none of them")
+    done = tamis.overlap(opened, reference, planted=planted, partial=partial, **of_step)
     unsure = done.pairs["verdict"].to_pylist().count("borderline")
     say(
         f"{done.copies:,} of {done.rows:,} rows are copies of {done.found:,} of {done.references:,} references; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -130,7 +131,8 @@ def add_columns(
         reasons = [lacking if lacks else None for lacks in empty.tolist()]
         with held(run, shard, patience=PREPARING_SECONDS) as uids:
             parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
-    remove(scratch)
+    with suppress(OSError):  # the same command may run elsewhere and write there
+        remove(scratch)
     return Run(run.path, partial=run.partial), label
 
 
