@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
+import pytest
 from command_line import Tamis
 from factories import pair, write_metadata, write_tar
 
@@ -56,3 +58,13 @@ def test_shards_without_rows_take_no_values_of_others(tmp_path: Path) -> None:
     frame = library.derive(run, signals).to_pandas()
     np.testing.assert_allclose(frame["norm_sim"], np.ones(5), rtol=1e-3)
     assert frame["clip_loss"].notna().all()
+
+
+def test_a_derivation_ends_well_while_another_writes_its_unfinished_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_metadata(tmp_path / "m" / "00000000.parquet")
+    run = library.score(tmp_path / "m", run=tmp_path / "run", signals=["caption_length"])
+    monkeypatch.setattr(Path, "rmdir", Mock(side_effect=OSError(39, "Directory not empty")))
+    derived = library.derive(run, [{"clip_loss": {"image": "l14_img", "text": "l14_txt"}}])
+    assert not np.isnan(derived["clip_loss"]).any()

@@ -74,7 +74,7 @@ def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize("text", ["- 1", "terms: {a: {weight: .nan}}", "terms: {a: {wieght: 1}}", "[1", "\x00"])
 def test_a_file_that_holds_no_weights_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(text)
-    with pytest.raises(RecipeError, match=r"w\.yaml is no file of weights of `tamis train mix`"):
+    with pytest.raises(RecipeError, match=r"w\.yaml is not a weights file of `tamis train mix`"):
         _ = Mix(weights=str(tmp_path / "w.yaml")).reads
 
 

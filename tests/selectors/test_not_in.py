@@ -99,7 +99,7 @@ def test_a_pair_just_below_the_limit_is_borderline_and_stays(tmp_path: Path) -> 
     assert found.keep.tolist() == [False, False, True, True, False]
     assert found.counts == {"kept": 2, "copy of r.npy": 2, "missing": 1}
     assert found.facts == {"references": 1, "references_found": 1, "borderline": 1}
-    with pytest.raises(RecipeError, match="2 dimensions, 'e' 3"):
+    with pytest.raises(RecipeError, match=r"the references \(2\) and e \(3\)\. Embed"):
         step.select(Table.of({"e": np.ones((2, 3), np.float32)}))
     with pytest.raises(RecipeError, match="1 of 5 rows have no value for 'e'"):
         NotIn(reference=step.reference, hashes=False, embedding="e").select(Table.of({"e": vectors}))

@@ -17,8 +17,9 @@ from tamis.errors import RecipeError, check_words, first_line
 from tamis.ids import format_uids
 from tamis.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, alike
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, present, reference_vectors
+from tamis.selectors.clusters import BLOCK, check_widths, present, reference_vectors
 from tamis.selectors.distinct import decode, decoded
+from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.store import Run
 from tamis.store.table import Table
@@ -106,7 +107,7 @@ class NotIn:
 
     def check_columns(self, table: Table) -> None:
         """Raises RecipeError if hashes are no words, or embeddings no vectors."""
-        for name in self.reads - {"width", "height"}:
+        for name in sorted(self.reads - {"width", "height"}):
             check_kind(self.name, table, name, "vector" if name in self._vectors else "word")
 
     def select(self, table: Table) -> Selection:
@@ -183,11 +184,7 @@ class NotIn:
         """Yields the pairs of some rows of a block with a cosine near the limit or above it."""
         others = references.vectors
         assert others is not None
-        if others.shape[1] != vectors.shape[1]:
-            raise RecipeError(
-                f"not_in: the references have {others.shape[1]} dimensions, {self.embedding!r} {vectors.shape[1]}: "
-                "embed both with one model"
-            )
+        check_widths(self.name, {"the references": others.shape[1], self._vectors[0]: vectors.shape[1]})
         for start in range(0, rows.size, BLOCK):
             some = rows[start : start + BLOCK]
             mine = unit_rows(vectors[some])
@@ -269,9 +266,7 @@ class HashMatch:
         check_words(self)
 
     def select(self, table: Table) -> Selection:
-        values = np.concatenate(
-            [np.zeros(0, np.float32), *table.map(["on_list"], lambda _, columns: columns["on_list"])]
-        )
+        values = parse("on_list").values(table)
         candidates = table.candidates()
         missing = candidates & np.isnan(values)
         return verdict(self, values == 0, missing, candidates, "on a list of hashes", what="on_list")

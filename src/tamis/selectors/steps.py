@@ -33,8 +33,8 @@ from tamis.selectors.outcome import (
     run_steps,
     verdict,
 )
-from tamis.store.copies import joined
 from tamis.store.reasons import Cut, Reason
+from tamis.store.repeats import joined
 from tamis.store.table import Table
 
 Missing = Literal["error", "drop"]
