@@ -43,7 +43,7 @@ class ClipLoss(Derived):
             batches independently.
         precision: of the products. "bf16" is several times faster where torch is installed and the processor has bf16
             instructions. Its values differ from those of "float32" by about 1e-4 of a cosine, at most 5e-4, and from
-            those of other processors by at most 2e-4.
+            those of other processors by at most 3e-4.
 
     Cost: repeats * rows * batch * d multiplications: for 12.8 million rows of 512, 4 * 10^15 at the defaults. A killed
         computation loses at most the 262,144 rows it was at.
