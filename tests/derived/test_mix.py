@@ -56,6 +56,12 @@ def test_blocks_and_row_order_do_not_matter() -> None:
     np.testing.assert_allclose(other, whole[order], atol=1e-5)
 
 
+def test_a_column_without_any_value_is_refused() -> None:
+    table = Table.of({"a": np.ones(3, np.float32), "b": np.array([np.nan, np.inf, np.nan], np.float32)})
+    with pytest.raises(RecipeError, match="no row has a finite value of 'b'"):
+        mixed(Mix(terms={"a": 1, "b": 1}), table)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
