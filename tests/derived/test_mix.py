@@ -11,6 +11,7 @@ import yaml
 from command_line import Tamis
 from factories import write_run
 
+from tamis.derived.concepts import ConceptWeight
 from tamis.derived.mix import Mix
 from tamis.errors import RecipeError
 from tamis.recipe import build
@@ -56,6 +57,12 @@ def test_blocks_and_row_order_do_not_matter() -> None:
     np.testing.assert_allclose(other, whole[order], atol=1e-5)
 
 
+def test_a_column_without_any_value_is_refused() -> None:
+    table = Table.of({"a": np.ones(3, np.float32), "b": np.array([np.nan, np.inf, np.nan], np.float32)})
+    with pytest.raises(RecipeError, match="no row has a finite value of 'b'"):
+        mixed(Mix(terms={"a": 1, "b": 1}), table)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -69,6 +76,11 @@ def test_blocks_and_row_order_do_not_matter() -> None:
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         build(Mix, settings, "signals[0], mix")
+
+
+def test_a_path_that_cannot_be_one_is_refused() -> None:
+    with pytest.raises(RecipeError, match="is not there or cannot be read"):
+        ConceptWeight(concepts="\0").contents()
 
 
 @pytest.mark.parametrize("text", ["- 1", "terms: {a: {weight: .nan}}", "terms: {a: {wieght: 1}}", "[1", "\x00"])

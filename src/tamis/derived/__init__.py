@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from tamis.data import Column, references
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, first_line
 from tamis.ids import file_digest
 from tamis.registry import Register, undefined
 
@@ -53,8 +53,10 @@ class Derived(ABC):
         for setting, path in references(self, "file").items():
             try:
                 found[setting] = file_digest(Path(path).expanduser())
-            except OSError as error:
-                what = f"{path} is not there or cannot be read ({error.strerror})"
+            except (OSError, ValueError) as error:
+                what = (
+                    f"{path} is not there or cannot be read ({getattr(error, 'strerror', None) or first_line(error)})"
+                )
                 raise RecipeError(f"{self.name}: {setting}: {what}") from error
         return found
 

@@ -34,9 +34,9 @@ class ClipLoss(Derived):
 
     Attributes:
         image, text: columns of stored embeddings, by one model.
-        temperature: what the model divides cosines by, exp(-logit_scale); None: that of the checkpoint, which the run
-            notes with its embeddings, else 0.01 as for OpenAI's CLIP. Scores of different temperatures or batches
-            cannot be compared.
+        temperature: what the model divides cosines by, exp(-logit_scale), at least 0.0001; None: that of the
+            checkpoint, which the run notes with its embeddings, else 0.01 as for OpenAI's CLIP. Scores of different
+            temperatures or batches cannot be compared.
         batch: most pairs in a batch. All batches have the same number of pairs, give or take one.
         repeats: partitions into batches.
         seed: another seed draws other partitions. A partition depends on seed and uids only; rows of one uid fall into
@@ -72,8 +72,8 @@ class ClipLoss(Derived):
 
     def __post_init__(self) -> None:
         at_least_one(batch=self.batch, repeats=self.repeats)
-        if self.temperature is not None and not 0 < self.temperature < np.inf:
-            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if self.temperature is not None and not 1e-4 <= self.temperature < np.inf:  # float32
+            raise ValueError(f"temperature must be at least 0.0001, got {self.temperature}")
 
     @property
     def reads(self) -> frozenset[str]:

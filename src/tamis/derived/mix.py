@@ -35,6 +35,7 @@ class Term:
     deviation: float | tuple[float, ...] = 1.0  # where it is 0, the value is constant and adds nothing
     models: tuple[str, ...] = ()  # digests of the weights that made an embedding; () for any
 
+    @np.errstate(invalid="ignore")  # an infinite value times 0
     def of(self, values: NDArray[np.floating[Any]]) -> Float64s:
         """Returns the term of (n,) numbers or (n, d) embeddings: (n,) float64, NaN where a value is missing."""
         weight, mean, deviation = np.broadcast_arrays(*map(np.atleast_1d, (self.weight, self.mean, self.deviation)))
@@ -124,13 +125,16 @@ class Mix(Derived):
             width = table.vectors(name, np.arange(min(len(table), 1))).size or np.size(term.weight)
             if width != np.size(term.weight) or (models and not models & {*term.models}):
                 raise RecipeError(f"mix: {self.weights} was fitted on {name!r} of another model: embed with that one")
-        out = np.full(len(table), weights.bias)
+        out, seen = np.full(len(table), weights.bias), set[str]()
 
         def add(place: slice, columns: dict[str, Any]) -> None:
             for name, term in weights.terms.items():
-                out[place] += term.of(columns[name])
+                out[place] += (part := term.of(columns[name]))
+                seen.update([name] if np.isfinite(part).any() else [])
 
         list(table.map(sorted(weights.terms), add))
+        for name in sorted(weights.terms.keys() - seen):
+            raise RecipeError(f"mix: no row has a finite value of {name!r}")
         out[~np.isfinite(out)] = np.nan
         return {"mix": out.astype(np.float32), **beside}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float32s
 from tamis.data import Column
@@ -82,7 +83,9 @@ class NormSim(Derived):
         if self.norm == "inf":
             targets = list(blocks)  # not one array: that would take the memory twice
         else:
-            values, axes = np.linalg.eigh(sum(map(second_moments, blocks)))
+            moments = sum(map(second_moments, blocks))
+            with threadpool_limits(1, user_api="blas"):  # several threads are slower here
+                values, axes = np.linalg.eigh(moments)
             root = (axes * np.sqrt(values.clip(0))).astype(np.float32)  # root @ root.T are the second moments
             targets = [root.T]
         width = targets[0].shape[1]

@@ -17,7 +17,7 @@ from tamis.errors import RecipeError, check_words, first_line
 from tamis.ids import format_uids
 from tamis.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, alike
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, check_widths, present, reference_vectors
+from tamis.selectors.clusters import BLOCK, check_widths, embedded, present, reference_vectors
 from tamis.selectors.distinct import decode, decoded
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
@@ -217,7 +217,8 @@ class NotIn:
             references = References(range(len(found)), hashes=found.reshape(len(found), -1))
         elif found.dtype.kind == "f" and found.ndim == 2 and self.embedding:
             vectors = np.concatenate([*reference_vectors(str(path), self.embedding, of=self.name)])
-            names = np.flatnonzero(present(np.asarray(found, np.float32)))  # the others are left out
+            with np.errstate(over="ignore"):  # beyond float32's range: infinite, so missing
+                names = np.flatnonzero(present(np.asarray(found, np.float32)))  # the others are left out
             references = References(names, vectors=vectors)
         else:
             lacking = "embedding: image_embedding" if found.dtype.kind == "f" else "hashes (m,) uint64, hashes: true"
@@ -228,23 +229,28 @@ class NotIn:
 
     def _of_run(self, run: Run, pool: Table | None) -> References:
         table = run.table()
-        rows = np.arange(len(table))
-        found: dict[str, Any] = {}
+        there, found = np.zeros(len(table), bool), dict[str, Any]()
         if self.hashes:
-            numbers, _ = decoded(table, "image_hash")
+            numbers, missing = decoded(table, "image_hash")
+            there |= ~missing
             found["hashes"] = numbers.view(">u8").astype(np.uint64)
             parts = list(table.map([*_HASHES, "width", "height"], lambda place, columns: thumbnails(columns)))
             found["images"] = Thumbnails(*(np.concatenate([getattr(p, n) for p in parts]) for n in _PARTS))
         if self.embedding:
             models = pool.about(self.embedding).get("models") if pool is not None else None
             next(reference_vectors(self.reference, self.embedding, models, of=self.name))  # checks the models
+            there |= embedded(table, self.embedding)
+        rows = np.flatnonzero(there)  # the others cannot be compared
+        if not rows.size:
+            raise RecipeError(f"not_in: {self.reference} holds no references")
+        if self.hashes:
+            found |= {"hashes": found["hashes"][rows], "images": found["images"].of(rows)}
+        if self.embedding:
             found["vectors"] = unit_rows(table.vectors(self.embedding, rows))
         if self.caption == "same":
-            found["captions"] = [
-                one
-                for part in table.map(["caption"], lambda place, columns: columns["caption"].to_pylist())
-                for one in part
-            ]
+            parts = table.map(["caption"], lambda place, columns: columns["caption"].to_pylist())
+            captions = [one for part in parts for one in part]
+            found["captions"] = [captions[row] for row in rows]
         return References(format_uids(*table.uids(rows)), **found)
 
 

@@ -100,6 +100,6 @@ class Sample:
             raise RecipeError(f"{what} {self.limit:,} of one row: raise limit, or draw fewer")
         logits = score if self.std is None else (score - score.mean()) * (self.std / (score.std() or 1.0))
         counts = average_copies(logits, copies, cap=self.cap, alpha=self.alpha, limit=self.limit)
-        if counts.max() > _MOST:
+        if counts.max() > _MOST + 1e-6:  # rounding
             raise RecipeError(f"{what} {_MOST:,} of one row: raise alpha, lower std or limit, or draw fewer")
         return counts
