@@ -169,7 +169,7 @@ def test_damaged_files(run: Run, tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(f"uid,name\n{'0' * 32},caf\xe9\n".encode("latin-1"))
     with pytest.raises(RecipeError, match=r"latin\.csv: the column 'name' is not UTF-8 text: save the file as UTF-8"):
         tamis.derive(run, [{"scores_from": {"path": str(tmp_path / "latin.csv"), "scores": ["name"]}}])
-    with pytest.raises(RecipeError, match=r"nowhere\.csv is not there"):
+    with pytest.raises(RecipeError, match=r"nowhere\.csv does not exist"):
         tamis.derive(run, [{"scores_from": {"path": "nowhere.csv"}}])
 
 

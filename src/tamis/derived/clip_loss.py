@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,6 +41,9 @@ class ClipLoss(Derived):
         repeats: partitions into batches.
         seed: another seed draws other partitions. A partition depends on seed and uids only; rows of one uid fall into
             batches independently.
+        precision: of the products. "bf16" is several times faster where torch is installed and the processor has bf16
+            instructions. Its values differ from those of "float32" by about 1e-4 of a cosine, at most 5e-4, and from
+            those of other processors by at most 2e-4.
 
     Cost: repeats * rows * batch * d multiplications: for 12.8 million rows of 512, 4 * 10^15 at the defaults. A killed
         computation loses at most the last 262,144 rows.
@@ -65,6 +68,7 @@ class ClipLoss(Derived):
     batch: int = 32_768
     repeats: int = 10
     seed: int = 0
+    precision: Literal["float32", "bf16"] = "bf16"
 
     def __post_init__(self) -> None:
         at_least_one(batch=self.batch, repeats=self.repeats)
@@ -105,7 +109,7 @@ class ClipLoss(Derived):
             for _, place, vectors in several:
                 images, texts = map(unit_rows, vectors)
                 check_widths(self.name, {self.image: images.shape[1], self.text: texts.shape[1]})
-                of_images, of_texts = contrastive_norms(images, texts, temperature)
+                of_images, of_texts = contrastive_norms(images, texts, temperature, self.precision)
                 cosine = np.einsum("nd,nd->n", images, texts, dtype=np.float64)
                 out[:, place] = cosine - (of_images + of_texts) / 2, of_images, of_texts
         return out
