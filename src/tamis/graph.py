@@ -94,7 +94,7 @@ def _digest(node: Node, setting: str, path: str) -> str:
         return file_digest(Path(path).expanduser())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
-        raise RecipeError(f"{node.name}: {setting}: {path} is not there or cannot be read ({reason})") from error
+        raise RecipeError(f"{node.name}: {setting}: {path} does not exist or cannot be read ({reason})") from error
 
 
 @dataclass(frozen=True)

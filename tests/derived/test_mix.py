@@ -145,7 +145,7 @@ def test_the_command_line_fits_derives_and_selects(tamis: Tamis, tmp_path: Path)
     two_runs(tmp_path)
     done = tamis("train", "mix", "--target", "0-3", "--pool", "1-3", "--columns", "a,b", "--out", "mix.yaml")
     assert done.code == 0, done.err
-    assert "on pairs it was not fitted on: 400 of the target, 3,000 of the pool" in done.out
+    assert "on held-out pairs: 400 of the target, 3,000 of the pool" in done.out
     assert set(yaml.safe_load((tmp_path / "mix.yaml").read_text())["terms"]) == {"a", "b"}
     derived = tamis("derive", "1-3", "--signals", "mix", "--set", "signals.mix.weights=mix.yaml")
     assert derived.code == 0, derived.err

@@ -1,4 +1,4 @@
-"""Derived signals: columns worked out from what a finished run stores. No model runs, and no pool is read.
+"""Derived signals: columns computed from what a finished run stores, without a model or the pool.
 
 Some look at all rows at once (the contrastive loss of a pair in random batches), others at the rows one by one (a
 weighted sum of columns). To recipes, `select`, the report and the explorer their columns are like any signal's.
@@ -22,7 +22,7 @@ from tamis.registry import Register, undefined
 if TYPE_CHECKING:
     from tamis.store.table import Table
 
-#: `saved(name, make)` returns the array of this name that an earlier, interrupted call made; else makes and keeps it.
+#: `saved(name, make)` returns the array of this name that an earlier, interrupted call made; else makes and saves it.
 Saved = Callable[[str, Callable[[], NDArray[Any]]], NDArray[Any]]
 
 
@@ -33,7 +33,7 @@ class Derived(ABC):
     Attributes:
         name: its name in recipes and folders.
         version: raise it when the same settings give other numbers.
-        columns: all that it adds.
+        columns: every column that it adds.
         lacking: why a row has no value.
     """
 
@@ -54,9 +54,8 @@ class Derived(ABC):
             try:
                 found[setting] = file_digest(Path(path).expanduser())
             except (OSError, ValueError) as error:
-                what = (
-                    f"{path} is not there or cannot be read ({getattr(error, 'strerror', None) or first_line(error)})"
-                )
+                reason = getattr(error, "strerror", None) or first_line(error)
+                what = f"{path} does not exist or cannot be read ({reason})"
                 raise RecipeError(f"{self.name}: {setting}: {what}") from error
         return found
 

@@ -35,7 +35,7 @@ class NormSim(Derived):
 
     With `norm: inf` it is the largest absolute cosine with any target; with `norm: 2` the root of the sum of squared
     cosines, which orders rows as VAS does. Targets are training images of the tasks that the model is for; test images
-    of a benchmark would leak into the choice.
+    of a benchmark would leak into the selection.
 
     Attributes:
         targets: embeddings of the target images by the same model: a run that stores them (score a folder of images
@@ -62,7 +62,7 @@ class NormSim(Derived):
 
     def contents(self) -> Mapping[str, str]:
         path = Path(self.targets).expanduser()
-        next(self._targets())  # what is wrong with them
+        next(self._targets())  # raises if they cannot be used
         if path.is_dir():
             run = Run(path)
             return {"targets": fingerprint({"stamps": [*run.stamps], "embedding": run.vectors.get(self.embedding, "")})}
@@ -75,8 +75,8 @@ class NormSim(Derived):
         check_kind(self.name, table, self.embedding, "vector")
         if _TESTS.search(Path(self.targets).name):
             log.warning(
-                "norm_sim: %s looks like a test set; what is chosen by test images scores too well on that test. "
-                "Take the training images of the task",
+                "norm_sim: %s looks like a test set. Selecting by test images inflates the results on that test: "
+                "use training images of the task",
                 self.targets,
             )
         blocks = self._targets(table.about(self.embedding).get("models"))

@@ -22,13 +22,13 @@ from tamis.store.table import Table
 class NormSimD:
     """Keeps a share of rows in rounds: each drops those least like the rows that are left (NormSim-2-D, VAS-D).
 
-    How much a row f is like them is f^T S f, where S is the sum of x x^T over their embeddings; in the first round,
+    The likeness of a row f to them is f^T S f, where S is the sum of x x^T over their embeddings; in the first round,
     over those of all rows of the pool. Choose good pairs first, for example the best 30 % by `clip_loss`.
 
     Attributes:
         fraction: in [0, 1].
         of: as in `top_fraction`.
-        rounds: each drops equally many rows.
+        rounds: number of rounds; each drops the same number of rows.
         embedding: a column of stored image embeddings.
         missing: what to do with rows without the embedding.
 

@@ -35,7 +35,7 @@ PAIR = np.dtype([("row", "i8"), ("reference", "i8"), ("copy", "?"), ("by_cosine"
 
 @dataclass(frozen=True)
 class References:
-    """m reference images; what they lack is None. Names are uids, or numbers from 0."""
+    """The m reference images. Fields are None if not compared. Names are uids, or numbers from 0."""
 
     names: NDArray[Any] | range
     hashes: U64 | None = None  # (m, k); 0 for a flat image, or one without a hash
@@ -46,7 +46,7 @@ class References:
 
 @dataclass(frozen=True, kw_only=True)
 class NotIn:
-    """Keeps pairs whose image is no copy of a reference image: of a test set, or of another pool.
+    """Drops pairs whose image is a copy of a reference image, such as one of a test set or of another pool.
 
     An image is a copy by the rules of `distinct` (near hashes, and thumbnails that agree), or by the cosine of stored
     embeddings. Borderline pairs stay, and are counted in the facts; `find` returns them.
@@ -57,10 +57,10 @@ class NotIn:
             (m,) uint64, or embeddings (m, d).
         hashes: compare hashes and thumbnails.
         distance, levels, tolerance: as `distinct` has them.
-        embedding: stored embeddings to compare as well; None: none.
-        cosine: from which on two embeddings are of copies.
-        caption: "same": drop only pairs whose caption equals the copied reference's too, apart from case, white space
-            and punctuation.
+        embedding: stored embeddings to compare as well; None: compare only hashes.
+        cosine: images whose embeddings have at least this cosine are copies.
+        caption: "same": drop a pair only if its caption is also that of the reference, apart from case, white space and
+            punctuation.
         missing: what to do with rows without hash or embedding.
 
     Cost: look-ups in tables of hashes; n m d multiplications for embeddings. Memory: 1.2 kB per reference, and its
@@ -106,7 +106,7 @@ class NotIn:
         self.references()
 
     def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if hashes are no words, or embeddings no vectors."""
+        """Raises RecipeError unless hashes and captions are words, and embeddings vectors."""
         for name in sorted(self.reads - {"width", "height"}):
             check_kind(self.name, table, name, "vector" if name in self._vectors else "word")
 
@@ -197,7 +197,7 @@ class NotIn:
                 yield _pairs(some[row], first + other, value >= np.float32(self.cosine), value, by_cosine=True)
 
     def references(self, table: Table | None = None) -> References:
-        """Reads the references; RecipeError if they are no references, or lack what is compared."""
+        """Reads the references; RecipeError if they cannot be read, or lack what is compared."""
         path = Path(self.reference).expanduser()
         try:
             if (path / "run.json").is_file():
@@ -224,7 +224,7 @@ class NotIn:
             lacking = "embedding: image_embedding" if found.dtype.kind == "f" else "hashes (m,) uint64, hashes: true"
             raise RecipeError(f"not_in: {path} holds {found.shape} {found.dtype}: comparing it needs {lacking}")
         if self.caption == "same":
-            raise RecipeError(f"not_in: {path} holds no captions, which caption: same compares: name a run")
+            raise RecipeError(f"not_in: {path} has no captions to compare (caption: same): use a run as the reference")
         return references
 
     def _of_run(self, run: Run, pool: Table | None) -> References:
@@ -256,9 +256,9 @@ class NotIn:
 
 @dataclass(frozen=True, kw_only=True)
 class HashMatch:
-    """Keeps pairs whose image is on no list of the derived signal `hash_match`, where the lists are set.
+    """Drops pairs whose image is on a list of the derived signal `hash_match`; the lists are its settings.
 
-    Make it the first step: later ones then never choose such an image over its copies.
+    Make it the first step, so that later ones never choose such an image over its copies.
 
     Attributes:
         missing: what to do with rows without any of the hashes.
