@@ -79,7 +79,7 @@ def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> Non
 
 
 def test_a_path_that_cannot_be_one_is_refused() -> None:
-    with pytest.raises(RecipeError, match="is not there or cannot be read"):
+    with pytest.raises(RecipeError, match="does not exist or cannot be read"):
         ConceptWeight(concepts="\0").contents()
 
 

@@ -248,8 +248,8 @@ class NotIn:
         if self.embedding:
             found["vectors"] = unit_rows(table.vectors(self.embedding, rows))
         if self.caption == "same":
-            parts = table.map(["caption"], lambda place, columns: columns["caption"].to_pylist())
-            captions = [one for part in parts for one in part]
+            texts = table.map(["caption"], lambda place, columns: columns["caption"].to_pylist())
+            captions = [one for some in texts for one in some]
             found["captions"] = [captions[row] for row in rows]
         return References(format_uids(*table.uids(rows)), **found)
 
