@@ -21,7 +21,7 @@ _MOST = np.iinfo(np.uint16).max
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Repeats rows by score instead of a hard cut: n copies in all.
+    """Keeps rows several times by score, instead of a hard cut: n copies in all.
 
     The number of copies depends only on scores, uids and the seed. Rows with low scores are dropped.
 
