@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 #: How many pairs are scored to estimate costs, of how many shards, after how many that only warm up; and how many
 #: pairs a pool must have for that.
-_SAMPLE, _SHARDS, _WARMS_UP, _WORTH_PAIRS = 64, 4, 2, 500
+_SAMPLE, _SHARDS, _WARMS_UP, _WORTH_PAIRS = 32, 4, 2, 1000
 
 #: A signal that costs less than reading, or than this share of the most expensive one, judges all rows at once.
 _CHEAP = 0.05

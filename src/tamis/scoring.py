@@ -91,7 +91,8 @@ def score(
     identities = Identities(device_for(**compute, away=engine.away))
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
     chosen = _with_signals(chosen, signals)
-    limits = _limits(chosen, within, [*chosen.keep, *keep])
+    about["keep"] = list(dict.fromkeys([*chosen.keep, *keep]))
+    limits = _limits(chosen, within, about["keep"])
 
     def scored(part: Recipe, rows: Within | None, forecasts: bool) -> Run:
         others = [entry for entry in chosen.entries if entry not in part.signals]

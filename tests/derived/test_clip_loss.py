@@ -54,7 +54,7 @@ def test_two_pairs_by_hand() -> None:
     of_images, of_texts = contrastive_norms(images, texts, 0.5)
     assert of_images == pytest.approx([0.5 * math.log(math.e**2 + math.e**1.2), 0.5 * math.log(1 + math.e**1.6)])
     assert of_texts == pytest.approx([0.5 * math.log(math.e**2 + 1), 0.5 * math.log(math.e**1.2 + math.e**1.6)])
-    found = ClipLoss(temperature=0.5, repeats=3).compute(table_of(images, texts), unsaved)
+    found = ClipLoss(temperature=0.5, repeats=3, precision="float32").compute(table_of(images, texts), unsaved)
     assert found["clip_loss"] == pytest.approx([1, 0.8] - (of_images + of_texts) / 2)
 
 
@@ -69,6 +69,26 @@ def test_norms_are_those_of_the_formula(temperature: float, tile: int, monkeypat
     cosines = images.astype(float) @ texts.astype(float).T
     for found, axis in zip(contrastive_norms(images, texts, temperature), (1, 0), strict=True):
         np.testing.assert_allclose(found, temperature * logsumexp(cosines / temperature, axis), atol=2e-6)
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_bf16_gives_the_same_norms_up_to_its_rounding(with_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a dimension that is large in every vector, as CLIP's are: the mean is not rounded."""
+    monkeypatch.setattr(contrastive, "TILE", 48)
+    if not with_torch:
+        monkeypatch.setattr(contrastive, "_torch", lambda: None)
+    images, texts = pairs(200, 256)
+    images, texts = unit_rows(images + 0.7 * np.eye(1, 256, 3)), unit_rows(texts - 0.4 * np.eye(1, 256, 3))
+    exact, rounded = (contrastive_norms(images, texts, 0.01, precision) for precision in ("float32", "bf16"))
+    for one, other in zip(exact, rounded, strict=True):
+        np.testing.assert_allclose(other, one, atol=5e-4)
+        assert (other >= np.einsum("nd,nd->n", images, texts, dtype=np.float64)).all()
+
+
+def test_bf16_rounds_to_the_nearest_and_ties_to_even() -> None:
+    step = 2.0**-7  # between bf16 numbers from 1 to 2
+    rows = np.float32([[1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, -1 - 0.49 * step, 0]])
+    np.testing.assert_array_equal(contrastive._rounded(rows), [[1, 1 + 2 * step, 1 + step, -1, 0]])
 
 
 def slow_clip_loss(images: Array, texts: Array, signal: ClipLoss) -> Array:
@@ -86,7 +106,7 @@ def slow_clip_loss(images: Array, texts: Array, signal: ClipLoss) -> Array:
 
 def test_the_score_is_the_papers_and_depends_on_uids_only() -> None:
     images, texts = pairs(103)
-    signal = ClipLoss(batch=25, repeats=4, seed=7)
+    signal = ClipLoss(batch=25, repeats=4, seed=7, precision="float32")
     found = signal.compute(table_of(images, texts), unsaved)
     sizes = {len(batch) for batch in np.array_split(np.arange(103), 5)}
     assert max(sizes) - min(sizes) <= 1  # a short last batch would get a bonus
@@ -227,7 +247,7 @@ def slow_by_uid(vectors: Array, n: int, rounds: int) -> list[int]:
     [
         ([{"clip_los": {}}], r"unknown signal 'clip_los' \(did you mean 'clip_loss'\?\)"),
         ([{"clip_loss": {"bach": 3}}], "unknown setting 'bach' \\(did you mean 'batch'"),
-        ([{"clip_loss": {"temperature": 0}}], "temperature must be above 0"),
+        ([{"clip_loss": {"temperature": 1e-40}}], r"temperature must be at least 0\.0001"),
         ([{"norm_sim": {"targets": "nowhere.npy"}}], "nowhere.npy is neither a run folder nor a .npy file"),
         ([{"clip_loss": {"image": "image_embeding"}}], "did you mean 'image_embedding'"),
         ([{"clip_loss": {"image": "clip"}}], "holds numbers, expected vectors"),

@@ -121,7 +121,11 @@ def fill(
         plan = assemble()
         given = plan.within.given if plan.within else ""
         signals = [] if given is None else [recorded(label, signal, given) for label, signal in plan.signals]
-        recipe = {**recipe, "signals": [*signals, *recipe.get("signals", ())], "keep": list(plan.keep)}
+        recipe = {
+            **recipe,
+            "signals": [*signals, *recipe.get("signals", ())],
+            "keep": recipe.get("keep", list(plan.keep)),
+        }
         manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
@@ -202,7 +206,7 @@ def sampled(plan: Plan, shards: Sequence[Shard], pairs: int) -> Iterator[tuple[R
     with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
         sample = partial(replace, plan, pool=pool, within=None)
         run = fill(Path(folder) / "run", sample, {}, Local(1), quiet=True)
-        yield run, read_record(run.path / "status.json")
+        yield run, read_record(Path(folder) / "run" / "status.json")
 
 
 def _check_first_shard(plan: Plan) -> None:
