@@ -289,6 +289,7 @@ def certify(
         jaccard = max(0.0, (kept - max(limits)) / max(kept + max(limits), 1))
         if jaccard >= 1 - at_most_wrong:
             break
+    assert asked is not None  # attempts is at least 1
     values = np.where(asked, full, decisions.values)
     keep, flip = _best(values, kept, order), np.where(asked, 0.0, decisions.flip)
     return Certificate(Decisions(values, keep, flip, decisions.cut), asked, audited, jaccard)
