@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,12 @@ T = TypeVar("T")
 
 #: Blocks read at once. Arrow and NumPy release the GIL while they work.
 _THREADS = min(4, os.cpu_count() or 1)
+
+
+class Masks(Protocol):
+    """Gives a mask of some rows, (n,) bool, for a slice of all."""
+
+    def __getitem__(self, rows: slice, /) -> Mask: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +42,15 @@ class Table:
         kind: returns "number", "word" or "vector": what a column holds.
         about: returns the description of a column's signal or embeddings, with its settings and models.
         side_file: returns a side file of a column's signal, by column and file name; None if there is none.
-        only: the candidates, the rows that earlier steps left; None: all.
+        only: the candidates, the rows that earlier steps left: a mask of the table, or what gives one for a slice of
+            rows; None: all.
     """
 
     sizes: Sequence[int]
     read: Callable[[int, Sequence[str]], dict[str, Any]]
     read_uids: Callable[[int], tuple[U64, U64]]
     kind: Callable[[str], str]
-    only: Mask | None = None
+    only: Mask | Masks | None = None
     about: Callable[[str], Mapping[str, Any]] = lambda name: {}
     side_file: Callable[[str, str], Any] = lambda name, file: None
 
@@ -85,7 +92,7 @@ class Table:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def among(self, candidates: Mask | None) -> Table:
+    def among(self, candidates: Mask | Masks | None) -> Table:
         """Returns the same table with other candidates; None: all rows."""
         return replace(self, only=candidates)
 
@@ -99,9 +106,13 @@ class Table:
             only=None,
         )
 
-    def candidates(self) -> Mask:
-        """Returns the candidates as a mask of the whole table, (rows,) bool."""
-        return np.ones(len(self), bool) if self.only is None else self.only
+    def candidates(self, rows: slice = slice(None)) -> Mask:
+        """Returns the candidates among a slice of the rows, by default of all: (n,) bool."""
+        return np.ones(len(range(len(self))[rows]), bool) if self.only is None else self.only[rows]
+
+    def block_uids(self, rows: slice) -> tuple[U64, U64]:
+        """Returns the uids of the block whose slice of the table's rows this is."""
+        return self.read_uids(int(np.searchsorted(self.starts, rows.start, side="right")) - 1)
 
     def map(self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T]) -> Iterator[T]:
         """Calls `work(rows, columns)` for every block, some at once, and yields the results in order.
