@@ -69,7 +69,10 @@ def keep_top(
 def ordered_bits(values: Float64s) -> U64:
     """Returns integers in the order of numbers: (m,) uint64. No NaN; -0 is 0."""
     bits = (values + 0.0).view(np.uint64)
-    return np.where(bits >> np.uint64(63), ~bits, bits | np.uint64(1 << 63))
+    flips = bits.view(np.int64) >> 63  # all ones for negative numbers
+    flips |= np.iinfo(np.int64).min
+    bits ^= flips.view(np.uint64)
+    return bits
 
 
 def number_of(bits: U64) -> Float64s:
@@ -77,7 +80,9 @@ def number_of(bits: U64) -> Float64s:
     return np.where(bits >> np.uint64(63), bits ^ np.uint64(1 << 63), ~bits).view(np.float64)
 
 
-def nth_largest(scan: Scan[Any], n: Rows, rows: int) -> tuple[U64, Rows, Rows]:
+def nth_largest(
+    scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int, groups: int = 1
+) -> tuple[U64, Rows, Rows, Rows]:
     """Finds the n-th largest key of each group, in a few passes over keys that are read block by block.
 
     A pass counts keys by their highest bits, which leaves one bucket of keys for each group. The next pass counts
@@ -85,19 +90,19 @@ def nth_largest(scan: Scan[Any], n: Rows, rows: int) -> tuple[U64, Rows, Rows]:
 
     Args:
         scan: reads the keys once; the same keys whenever it is called.
-        n: (groups,) int64, from 0 to the group's number of keys.
+        wanted: returns n, (groups,) int64, from the number of keys of each group: from 0 to that number.
         rows: number of keys in all groups, or more.
+        groups: their number.
 
     Returns:
-        Per group the n-th largest key (the largest possible for n = 0), how many are larger, and how many equal it.
+        Per group: the n-th largest key (the largest possible for n = 0), n, how many are larger, and how many equal it.
 
-    Cost: a pass for up to 4 million keys; else one more for each 22 bits that do not tell keys apart, of one group.
+    Cost: a pass for up to 4 million keys; else one more for each 18 bits that do not tell the keys of one group apart.
         Memory: 64 MB.
     """
-    groups = n.size
-    digit = max(1, (_COUNTERS // max(groups, 1)).bit_length() - 1)
+    digit = 18 if groups == 1 else max(1, (_COUNTERS // max(groups, 1)).bit_length() - 1)
     low, above, held = np.zeros(groups, np.uint64), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
-    bits, left = 64, rows
+    bits, left, n = 64, rows, None
 
     def inside(keys: U64, group: Rows) -> tuple[U64, Rows]:
         if bits == 64:
@@ -111,24 +116,30 @@ def nth_largest(scan: Scan[Any], n: Rows, rows: int) -> tuple[U64, Rows, Rows]:
 
         def count(keys: U64, group: Rows, shift: np.uint64 = shift, width: int = width) -> tuple[int, Rows]:
             keys, group = inside(keys, group)
-            place = (keys >> shift & np.uint64((1 << width) - 1)).astype(np.int64) + (group << width)
+            place = (keys >> shift & np.uint64((1 << width) - 1)).view(np.int64)
+            if groups > 1:
+                place += group << width
             start = int(place.min()) if place.size else 0
             return start, np.bincount(place - start)
 
         counts = np.zeros(groups << width, np.int64)
         for start, some in scan(count):
             counts[start : start + some.size] += some
-        larger = counts.reshape(groups, -1)[:, ::-1].cumsum(1)[:, ::-1]  # with those in the bucket itself
+        by_bucket = counts.reshape(groups, -1)
+        n = wanted(by_bucket.sum(1)) if n is None else n
+        larger = by_bucket[:, ::-1].cumsum(1)[:, ::-1]  # with those in the bucket itself
         bucket = np.maximum((above[:, None] + larger >= n[:, None]).sum(1) - 1, 0)
-        held = counts.reshape(groups, -1)[np.arange(groups), bucket]
+        held = by_bucket[np.arange(groups), bucket]
         above += larger[np.arange(groups), bucket] - held
         low |= bucket.astype(np.uint64) << shift
         bits, left = int(shift), int(held.sum())
-    if not bits:
-        return low, above, held
+    if n is not None and not bits:
+        return low, n, above, held
     found = list(scan(inside))
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in found)])
     group = np.concatenate([np.empty(0, np.int64), *(group for _, group in found)])
+    del found
+    n = wanted(np.bincount(group, minlength=groups)) if n is None else n
     cut = np.full(groups, np.iinfo(np.uint64).max)
     if groups == 1 and n[0]:
         cut[0] = np.partition(keys, place := keys.size - int(n[0] - above[0]))[place]
@@ -138,4 +149,4 @@ def nth_largest(scan: Scan[Any], n: Rows, rows: int) -> tuple[U64, Rows, Rows]:
         some = n > 0
         cut[some] = keys[(np.searchsorted(group, np.arange(groups)) + n - above - 1)[some]]
     larger, equal = (np.bincount(group[which], minlength=groups) for which in (keys > cut[group], keys == cut[group]))
-    return cut, above + larger, equal
+    return cut, n, above + larger, equal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ class Best:
         table: Table,
         columns: Sequence[str],
         ranked: Callable[[slice, dict[str, Any]], Ranked],
-        n: Rows,
+        wanted: Callable[[Rows], Rows],
         rows: int,
         ties: Sequence[Ties],
+        groups: int = 1,
     ) -> None:
         """Finds the cuts: a few scans of the table.
 
@@ -37,25 +39,29 @@ class Best:
             table: the pool's rows.
             columns: what `ranked` reads.
             ranked: returns the rows of a block that take part, from its slice and its columns.
-            n: (groups,) how many of each group, at most all that take part.
-            rows: how many take part in all.
+            wanted: returns how many of each group, (groups,), from how many take part.
+            rows: how many take part in all, or more.
             ties: further keys, in turn; the last must differ between any two rows.
+            groups: their number.
         """
-        self._ties, self._cuts = ties, list[U64]()
+        self._ties, self._cuts = ties, list[U64]()  # n: (groups,) how many it keeps
 
         def scan(work: Callable[[U64, Rows], Any]) -> Iterator[Any]:
             def block(place: slice, read: dict[str, Any]) -> Any:
                 (*_, last) = self._levels(place, *ranked(place, read))
                 return work(*last[:2])
 
-            return table.map(columns, block)
+            return table.map(columns, block, in_chunks=groups == 1)
 
-        while len(self._cuts) <= len(ties):
-            cut, above, equal = nth_largest(scan, n, rows)
-            self._cuts.append(cut)
-            n, rows = n - above, int(equal.sum())
+        cut, self.n, above, equal = nth_largest(scan, wanted, rows, groups)
+        self._cuts.append(cut)
+        n = self.n - above
+        for _tie in ties:
             if (n >= equal).all():
                 break
+            cut, _, above, equal = nth_largest(scan, partial(_same, n), int(equal.sum()), groups)
+            self._cuts.append(cut)
+            n -= above
 
     def _levels(self, place: slice, keys: U64, groups: Rows, rows: Rows) -> Iterator[Ranked]:
         """Yields the rows, then for each cut those that lie at it, with their next keys."""
@@ -76,6 +82,10 @@ class Best:
         *above, (_, _, tied) = self._levels(place, keys, groups, rows)
         found = [some[keys > cut[groups]] for cut, (keys, groups, some) in zip(self._cuts, above, strict=True)]
         return np.concatenate([*found, tied])
+
+
+def _same(n: Rows, counts: Rows) -> Rows:
+    return n
 
 
 def by_uid(table: Table, seed: int = 0) -> Ties:

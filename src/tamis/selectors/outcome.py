@@ -322,7 +322,9 @@ class _Dropped:
                 self.codes[place] += codes.astype(self.codes.dtype)
             return counts
 
-        counts = sum(self.table.map(rule.columns, drop), np.zeros(len(rule.reasons) + 1, np.int64)).tolist()
+        counts = sum(
+            self.table.map(rule.columns, drop, in_chunks=True), np.zeros(len(rule.reasons) + 1, np.int64)
+        ).tolist()
         reasons, named, missing = list(rule.reasons), {"kept": counts[0]}, 0
         if rule.lacking is not None:
             check_lacking(step, counts[-1], sum(counts), rule.lacking)
@@ -334,9 +336,9 @@ class _Dropped:
             reasons.append(lacking)
         cuts = tuple(cut if cut.dropped >= 0 else replace(cut, dropped=counts[cut.code]) for cut in rule.cuts)
         self._add(reasons, cuts)
-        none = np.zeros(0, bool)
+        nothing = np.zeros(0, bool)
         more = rule.joined(self[:]) if rule.joined else {}
-        return Selection(none, named, none.view(np.uint8), tuple(reasons), rule.cut, rule.facts, cuts, **more)
+        return Selection(nothing, named, nothing.view(np.uint8), tuple(reasons), rule.cut, rule.facts, cuts, **more)
 
     def add(self, found: Selection) -> Selection:
         """Drops what a step dropped that decides about all rows at once."""

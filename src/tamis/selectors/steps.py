@@ -7,6 +7,7 @@ dropping it silently would be right. A step that says `missing: drop` drops and 
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
@@ -14,7 +15,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tamis.arrays import Float64s, Mask, Rows
 from tamis.errors import RecipeError, check_fraction, check_words, unknown_message, without_effect
@@ -47,9 +47,14 @@ def check_numbers(step: str, table: Table, expression: str) -> None:
         check_kind(step, table, name, "number")
 
 
+def candidates_of(table: Table) -> int:
+    """Returns the number of candidates."""
+    return sum(int(np.count_nonzero(table.candidates(rows))) for rows in table.row_ranges())
+
+
 def rows_of(table: Table, of: Of) -> int:
     """Returns the number of rows that a share is of: of the candidates, or of the whole pool."""
-    return len(table) if of == "pool" else int(np.count_nonzero(table.candidates()))
+    return len(table) if of == "pool" else candidates_of(table)
 
 
 def check_budget(step: Any) -> None:
@@ -101,31 +106,40 @@ def _rule(
     )  # fmt: skip
 
 
-def groups_of(table: Table, column: str) -> tuple[list[Any], Callable[[Any], Rows]]:
-    """Returns the values of a column, and a function: the column of some rows -> their places among these, or -1."""
-    numbers: dict[Any, int] = {}
+def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any], Rows]]:
+    """Returns the values of a column, how many rows have each, and a function.
+
+    The function takes the column of some rows and returns their places among the values, or -1 without a value.
+    """
+    sizes: Counter[Any] = Counter()
 
     def words_of(values: Any) -> Any:
         if isinstance(values, np.ndarray):
             values = pa.array(values + 0, mask=np.isnan(values))  # + 0: no negative zero
         return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
 
-    for names in table.map([column], lambda _, columns: words_of(columns[column]).dictionary.to_pylist()):
-        for name in names:
-            numbers.setdefault(name, len(numbers))
+    def counted(place: slice, columns: dict[str, Any]) -> dict[Any, int]:
+        words = words_of(columns[column])
+        inside = words.indices.drop_null().to_numpy()
+        counts = np.bincount(inside, minlength=len(words.dictionary)).tolist()
+        return dict(zip(words.dictionary.to_pylist(), counts, strict=True))
+
+    for some in table.map([column], counted):
+        sizes.update(some)
+    places = {value: place for place, value in enumerate(sizes)}
 
     def codes(values: Any) -> Rows:
         words = words_of(values)
         inside = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        known = [*(numbers[value] for value in words.dictionary.to_pylist()), -1]
+        known = [*(places[value] for value in words.dictionary.to_pylist()), -1]
         return np.asarray(np.array(known, np.int64)[inside])
 
-    return list(numbers), codes
+    return list(sizes), np.array([*sizes.values()], np.int64), codes
 
 
 def group_codes(table: Table, column: str) -> tuple[Rows, list[Any]]:
     """Returns the number of each row's group, (rows,), -1 if it has no value, and the value of each group."""
-    names, codes_of = groups_of(table, column)
+    names, _, codes_of = groups_of(table, column)
     codes = np.empty(len(table), np.int64)
     for place, found in table.map([column], lambda place, columns: (place, codes_of(columns[column]))):
         codes[place] = found
@@ -279,10 +293,12 @@ class _Top(Blockwise):
         self.check_columns(table)
         expression, of = parse(self.score), getattr(self, "of", "survivors")
         values, names, codes_of, what = expression.fitted(table), {*expression.columns}, None, self.score
-        groups: list[Any] = [None]
+        candidates = candidates_of(table)
+        of_pool = np.array([len(table)])
         if self.per is not None:
-            groups, codes_of = groups_of(table, self.per)
+            _, of_pool, codes_of = groups_of(table, self.per)
             names, what = {*names, self.per}, f"{self.score} and {self.per}"
+        best: list[Best] = []
 
         def scored(columns: dict[str, Any], rows: int) -> tuple[Float64s, Rows]:
             """Returns the scores, NaN without a group, and the groups."""
@@ -291,19 +307,6 @@ class _Top(Blockwise):
                 return score, np.zeros(rows, np.int64)
             group = codes_of(columns[str(self.per)])
             return np.where(group < 0, np.nan, score), group
-
-        def sizes(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
-            """Counts the rows of each group: that can be kept, and in the pool; and at last the candidates."""
-            candidates = table.candidates(place)
-            score, group = scored(columns, candidates.size)
-            found = (group[which] for which in (candidates & ~np.isnan(score), group >= 0))
-            counts = [np.bincount(some, minlength=len(groups)) for some in found]
-            return np.append(counts, [[np.count_nonzero(candidates)]] * 2, axis=1)
-
-        counts = sum(table.map(sorted(names), sizes), np.zeros((2, len(groups) + 1), np.int64))
-        most, in_pool, candidates = counts[0, :-1], counts[1, :-1], int(counts[0, -1])
-        check_lacking(self, candidates - int(most.sum()), candidates, what)  # before the work, not after it
-        best: list[Best] = []
 
         def left(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[Float64s, Ranked]:
             """Returns the scores of a block, and its rows that are left."""
@@ -315,23 +318,31 @@ class _Top(Blockwise):
                 groups = rows * 0
             return score, (ordered_bits(score[rows]), groups, rows)
 
-        def choose(n: Rows) -> Best:
-            def ranked(place: slice, columns: dict[str, Any]) -> Ranked:
-                return left(place, columns, table.candidates(place))[1]
+        def ranked(place: slice, columns: dict[str, Any]) -> Ranked:
+            return left(place, columns, table.candidates(place))[1]
 
-            return Best(table, sorted(names), ranked, n, int(most.sum()), (by_uid(table), by_row))
+        def wanted(most: Rows) -> Rows:
+            """Returns how many rows to keep of each group, or of all rows together, from how many have a score."""
+            if not best:
+                check_lacking(self, candidates - int(most.sum()), candidates, what)
+            if best or self.per is None:
+                n: Any = self._budget(len(table) if of == "pool" else candidates)
+            else:
+                sizes = (of_pool if of == "pool" else most).tolist()
+                n = self.cap if self.cap is not None else np.array([self._budget(size) for size in sizes], np.int64)
+            return np.asarray(np.minimum(n, most))
+
+        def choose(rows: int, groups: int = 1) -> Best:
+            return Best(table, sorted(names), ranked, wanted, rows, (by_uid(table), by_row), groups)
 
         reason, cut = f"{self.score} below the cut", None
         if self.per is not None:
-            n = [self._budget(size) for size in (in_pool if of == "pool" else most).tolist()]
-            most = np.minimum(n if self.cap is None else self.cap, most)
-            best.append(choose(most))
+            best.append(choose(candidates, of_pool.size))
         if self.per is not None and self.cap is None:
             reason = f"below the cut of its {self.per}"
         else:
-            budget = min(self._budget(len(table) if of == "pool" else candidates), int(most.sum()))
-            best.append(choose(np.array([budget])))
-            cut = float(number_of(best[-1].cuts)[0]) if budget else None
+            best.append(choose(int(best[0].n.sum()) if best else candidates))
+            cut = float(number_of(best[-1].cuts)[0]) if best[-1].n[0] else None
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             score, (_, _, rows) = left(place, columns, candidates)
@@ -511,7 +522,7 @@ class Tagged(Blockwise):
         return f"tagged {' or '.join(self._wanted)}"
 
     def fit(self, table: Table) -> Rule:
-        (sets, codes_of), wanted = groups_of(table, TAGS), set(self._wanted)
+        (sets, _, codes_of), wanted = groups_of(table, TAGS), set(self._wanted)
         tags = [tags_in(str(text)) for text in sets]
         known = {GOOD, BAD}.union(*tags)
         for tag in sorted(wanted - known):
@@ -551,15 +562,15 @@ class RandomFraction(Blockwise):
         return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
 
     def fit(self, table: Table) -> Rule:
-        found = sum(table.map([], lambda place, _: int(np.count_nonzero(table.candidates(place)))), 0)
-        n = min(round_half_up(self.fraction, len(table) if self.of == "pool" else found), found)
+        found = candidates_of(table)
+        n = np.array([min(round_half_up(self.fraction, rows_of(table, self.of)), found)])
         draw = by_uid(table, self.seed)
 
         def drawn(place: slice, candidates: Mask) -> Ranked:
             rows = np.flatnonzero(candidates)
             return draw(place, rows), rows * 0, rows
 
-        best = Best(table, [], lambda place, _: drawn(place, table.candidates(place)), np.array([n]), found, (by_row,))
+        best = Best(table, [], lambda place, _: drawn(place, table.candidates(place)), lambda _: n, found, (by_row,))
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             keep = np.zeros(candidates.size, bool)

@@ -21,6 +21,8 @@ T = TypeVar("T")
 #: Blocks read at once. Arrow and NumPy release the GIL while they work.
 _THREADS = min(4, os.cpu_count() or 1)
 
+_CHUNK = 1 << 17
+
 
 class Masks(Protocol):
     """Gives a mask of some rows, (n,) bool, for a slice of all."""
@@ -111,25 +113,40 @@ class Table:
         return np.ones(len(range(len(self))[rows]), bool) if self.only is None else self.only[rows]
 
     def block_uids(self, rows: slice) -> tuple[U64, U64]:
-        """Returns the uids of the block whose slice of the table's rows this is."""
-        return self.read_uids(int(np.searchsorted(self.starts, rows.start, side="right")) - 1)
+        """Returns the uids of rows of one block."""
+        block = int(np.searchsorted(self.starts, rows.start, side="right")) - 1
+        part = slice(rows.start - self.starts[block], rows.stop - self.starts[block])
+        high, low = self.read_uids(block)
+        return high[part], low[part]
 
-    def map(self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T]) -> Iterator[T]:
+    def map(
+        self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T], *, in_chunks: bool = False
+    ) -> Iterator[T]:
         """Calls `work(rows, columns)` for every block, some at once, and yields the results in order.
 
         Args:
             names: the columns to read.
             work: gets the slice of the table's rows that the block holds, and its columns; must not touch other rows.
+            in_chunks: calls it for chunks of a block, which stay in the processor's cache.
         """
 
-        def one(block: int, rows: slice) -> T:
-            return work(rows, self.read(block, names))
+        def one(block: int, rows: slice) -> list[T]:
+            columns = self.read(block, names)
+            if not in_chunks or rows.stop - rows.start <= _CHUNK:
+                return [work(rows, columns)]
+            starts = range(rows.start, rows.stop, _CHUNK)
+            chunks = [slice(start, min(start + _CHUNK, rows.stop)) for start in starts]
+            inner = [slice(chunk.start - rows.start, chunk.stop - rows.start) for chunk in chunks]
+            return [
+                work(chunk, {name: values[part] for name, values in columns.items()})
+                for chunk, part in zip(chunks, inner, strict=True)
+            ]
 
         if len(self.sizes) <= 1 or _THREADS == 1:
-            yield from itertools.starmap(one, enumerate(self.row_ranges()))
+            yield from itertools.chain.from_iterable(itertools.starmap(one, enumerate(self.row_ranges())))
             return
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(one, range(len(self.sizes)), self.row_ranges())
+            yield from itertools.chain.from_iterable(pool.map(one, range(len(self.sizes)), self.row_ranges()))
 
     def row_ranges(self) -> Iterator[slice]:
         """Yields the slice of the table's rows that each block holds."""
