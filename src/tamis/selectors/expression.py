@@ -158,6 +158,8 @@ def _value(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitt
         value = fitted[ast.unparse(node)](np.broadcast_to(parts[0], rows))
     else:
         value = POINTWISE[_function(node)][1](*parts)
+    if np.isfinite(value.sum()):  # nothing infinite
+        return value
     return np.where(np.isinf(value), np.nan, value)  # x/0, log(0): infinity would head any ranking
 
 
