@@ -387,5 +387,5 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
             line["times"] = int(np.sum(chosen["times"], where=dropped[:], dtype=np.int64))
         funnel.append(line)
     keep: Any = dropped[:] if len(table) <= _IN_MEMORY else dropped
-    left = {name: None if values is None else values * keep for name, values in chosen.items()}
+    left = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
     return Outcome(keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), **left)

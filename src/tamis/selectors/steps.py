@@ -611,7 +611,8 @@ class _Combined(Blockwise):
     def _joined(self, parts: Sequence[Outcome], *, every: bool) -> Callable[[Mask], Mapping[str, Any]] | None:
         if all(part.times is None and part.caption is None for part in parts):
             return None
-        return lambda keep: joined(parts, keep, every=every)
+        whole = [replace(part, keep=part.keep[:]) for part in parts]
+        return lambda keep: joined(whole, keep, every=every)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,15 +131,17 @@ class StoredCodes:
 
     def __init__(self, rows: int) -> None:
         self.size = rows
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it goes with the object
-        self._file.truncate(rows * self.dtype.itemsize)
+        self._file, path = tempfile.mkstemp(prefix="tamis-")
+        weakref.finalize(self, os.close, self._file)
+        os.unlink(path)  # the file goes with the object
+        os.truncate(self._file, rows * self.dtype.itemsize)
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint16]:
         start, stop, _ = rows.indices(self.size)
         codes, size, done = np.empty(stop - start, self.dtype), self.dtype.itemsize, 0
         while done < codes.nbytes:  # a call reads at most 2 GiB
-            done += os.preadv(self._file.fileno(), [codes.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
+            done += os.preadv(self._file, [codes.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
         return codes
 
     def __setitem__(self, rows: slice, codes: NDArray[np.uint16]) -> None:
-        os.pwrite(self._file.fileno(), codes.tobytes(), rows.indices(self.size)[0] * self.dtype.itemsize)
+        os.pwrite(self._file, codes.tobytes(), rows.indices(self.size)[0] * self.dtype.itemsize)
