@@ -29,14 +29,16 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def options(about: str, parts: Sequence[str] = ()) -> argparse.Namespace:
-    """Reads the options that every benchmark takes; `parts` are what `--only` may name."""
+def options(about: str, parts: Sequence[str] = (), **numbers: int) -> argparse.Namespace:
+    """Reads the options that every benchmark takes, `--only` for one of the parts, and whole numbers by name."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="a smaller, honest size")
     parser.add_argument("--json", action="store_true", help="print the results as one line of JSON at the end")
     parser.add_argument("--folder", default=None, help="where to put the data; a temporary folder by default")
     if parts:
         parser.add_argument("--only", choices=parts, help="one part alone")
+    for name, usual in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=usual, help=f"{usual:,} by default")
     return parser.parse_args()
 
 
@@ -87,11 +89,11 @@ def child(code: str, *arguments: str) -> Child:
 
 
 def self_measured(work: Callable[[], Any]) -> None:
-    """Runs the work in this process and prints its seconds and the peak memory of this process and its children."""
-    start = time.perf_counter()
+    """Runs the work in this process and prints its seconds, CPU seconds and peak memory, its children's included."""
+    start, before = time.perf_counter(), sum(os.times()[:4])
     extra = work()
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - before
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    facts = {"seconds": seconds, "peak_bytes": own + children}
+    facts = {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": own + children}
     print(json.dumps(facts | (extra if isinstance(extra, dict) else {})))

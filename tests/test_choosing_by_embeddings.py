@@ -195,7 +195,7 @@ def test_a_run_is_a_reference_unless_another_model_made_its_embeddings(
         step = {"image_based": {"reference": str(reference), "clusters": 1, "missing": "drop"}}
         return {"select": [{"all_of": [[step]]}]}
 
-    with pytest.raises(RecipeError, match=r"made the embeddings of .* the pool's: embed both with one model"):
+    with pytest.raises(RecipeError, match=r"made the embeddings of .* the pool's. Embed them with one model"):
         tamis.select(scored, steps(other.path))
     assert len(tamis.select(scored, steps(scored.path))) == 22
     check_files(recipe.load(steps(scored.path)).steps)

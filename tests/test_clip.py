@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
 import torch
 from factories import caption, image_bytes, pair, siglip2_folder, write_tar
+from safetensors.torch import save_file
 from transformers import AutoModel, AutoTokenizer
 
 import tamis
 from tamis.data import Device
 from tamis.features.embeddings import ImageEmbedding, ModelPixels, TextEmbedding, Tokens
 from tamis.math.similarity import rowwise_dot, unit_rows
+from tamis.models.clip import temperature_of
 from tamis.models.preprocess import load_preprocess
 from tamis.pool.images import decode
 from tamis.signals import ClipScore
@@ -102,3 +106,10 @@ def test_pairs_without_image_or_caption_have_no_score_and_a_reason(clip_model: s
     assert reasons[0] is None
     assert "cannot be decoded" in reasons[1]
     assert "white space" in reasons[2]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_temperature_is_read_in_every_precision(kind: torch.dtype, clip_model: str, tmp_path: Path) -> None:
+    folder = Path(copytree(clip_model, tmp_path / "model"))
+    save_file({"logit_scale": torch.tensor(4.5, dtype=kind)}, folder / "model.safetensors")
+    assert temperature_of(str(folder)) == pytest.approx(math.exp(-4.5))

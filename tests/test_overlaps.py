@@ -72,8 +72,22 @@ def test_the_command_prints_counts_and_writes_pairs(runs: tuple[Run, Run], tmp_p
     assert "are copies of 10 of 15 references" in done.err
     assert "mirrored" in done.out
     assert pq.read_table(out).column_names == ["uid", "reference", "verdict", "by", "value"]
+    wrong = tamis("overlap", str(run.path), str(reference.path), "--set", "reference=x")
+    assert (wrong.code, "reference is none of them" in wrong.err) == (2, True)
     again = tamis("overlap", str(run.path), str(reference.path), "--out", str(out))
     assert (again.code, "--overwrite" in again.err) == (2, True)
+    list_of_hashes = tmp_path / "list.txt"
+    list_of_hashes.write_text(run["image_hash"][0].split()[0] + "\n")
+    command = ("overlap", str(run.path), str(list_of_hashes), "--planted", "0", "--overwrite", "--out")
+    assert tamis(*command, str(out)).code == 0
+    for file, reason in (
+        (list_of_hashes, "which this command reads"),
+        (tmp_path / "other.txt", "not written by tamis"),
+    ):
+        before = list_of_hashes.read_bytes()
+        file.write_bytes(before)
+        refused = tamis(*command, str(file))
+        assert (refused.code, reason in refused.err.replace("\n", " "), file.read_bytes()) == (2, True, before)
 
 
 def test_what_cannot_be_compared_is_said(runs: tuple[Run, Run], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.data import Signal, flat, references, settings
-from tamis.derived import DERIVED, Derived
+from tamis.derived import Derived
 from tamis.errors import RecipeError, RunError, brief, nearest, unknown_message
 from tamis.graph import topological
 from tamis.models.reference import BUILT_IN, stand_in
@@ -205,7 +205,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         if column_name == "tagged":
             raise RecipeError(f"recipe {recipe.name!r} selects by tags: score, tag with `tamis explore`, then select")
-        maker = maker_of(column_name) or maker_of(column_name, DERIVED)
+        maker = maker_of(column_name)
         raise RecipeError(
             f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}"
             + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
@@ -278,7 +278,7 @@ def _changed_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]
 
 def _maker(column: str) -> tuple[str, Signal | Derived] | None:
     """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
-    cls = maker_of(column) or maker_of(column, DERIVED)
+    cls = maker_of(column)
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]

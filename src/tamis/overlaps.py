@@ -17,6 +17,7 @@ from tamis.ids import format_uids
 from tamis.math.statistics import Estimate, share_interval
 from tamis.recipe import PathLike, build
 from tamis.selectors.clusters import by_uid
+from tamis.selectors.distinct import decode
 from tamis.selectors.not_in import NotIn, References, thumbnails
 from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
 from tamis.store import Run, open_run
@@ -90,8 +91,6 @@ def overlap(
     opened = open_run(run, partial=partial)
     step: NotIn = build(NotIn, {"reference": str(reference), **settings}, "overlap")
     table = opened.table()
-    for name in sorted(step.reads):
-        opened.locate(name)
     step.check_columns(table)
     references = step.references(table)
     found, _ = step.find(table, references)
@@ -122,9 +121,8 @@ def _recall(step: NotIn, run: Run, planted: int) -> dict[str, Estimate]:
     if not images:
         return {}
     plain = _hashed(images)
-    names = [word.split() for word in plain["image_hash"]]
-    hashes = np.array([[int(one, 16) for one in each] for each in names], np.uint64)
     columns = {name: pa.array(value) if isinstance(value, list) else value for name, value in plain.items()}
+    hashes = decode(columns["image_hash"], "image_hash")[0].view(">u8").astype(np.uint64)
     among = References(range(len(images)), hashes=hashes, images=thumbnails(columns))
     alone = NotIn(reference="", distance=step.distance, levels=step.levels, tolerance=step.tolerance)
     found = {}

@@ -21,7 +21,7 @@ import pydantic
 import yaml
 
 from tamis.data import KEEPS, Signal
-from tamis.derived import DERIVED, Derived
+from tamis.derived import Derived
 from tamis.errors import RecipeError, brief, expected, hints_of, nearest, unknown_message
 from tamis.ids import json_ready
 from tamis.pool.files import describe_bytes, expand_braces, is_remote
@@ -384,7 +384,7 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Any]:
         raise RecipeError(f"{where}: expected a signal's name, a mapping or a signal, got {brief(entry)}")
     name, settings = _single(entry, where, "signal")
     with _at(where):
-        cls = DERIVED[name] if name in DERIVED else signal_class(name, DERIVED)
+        cls = signal_class(name)
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")

@@ -54,7 +54,7 @@ def test_two_pairs_by_hand() -> None:
     of_images, of_texts = contrastive_norms(images, texts, 0.5)
     assert of_images == pytest.approx([0.5 * math.log(math.e**2 + math.e**1.2), 0.5 * math.log(1 + math.e**1.6)])
     assert of_texts == pytest.approx([0.5 * math.log(math.e**2 + 1), 0.5 * math.log(math.e**1.2 + math.e**1.6)])
-    found = ClipLoss(temperature=0.5, repeats=3).compute(table_of(images, texts), unsaved)
+    found = ClipLoss(temperature=0.5, repeats=3, precision="float32").compute(table_of(images, texts), unsaved)
     assert found["clip_loss"] == pytest.approx([1, 0.8] - (of_images + of_texts) / 2)
 
 
@@ -69,6 +69,26 @@ def test_norms_are_those_of_the_formula(temperature: float, tile: int, monkeypat
     cosines = images.astype(float) @ texts.astype(float).T
     for found, axis in zip(contrastive_norms(images, texts, temperature), (1, 0), strict=True):
         np.testing.assert_allclose(found, temperature * logsumexp(cosines / temperature, axis), atol=2e-6)
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_bf16_gives_the_same_norms_up_to_its_rounding(with_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a dimension that is large in every vector, as CLIP's are: the mean is not rounded."""
+    monkeypatch.setattr(contrastive, "TILE", 48)
+    if not with_torch:
+        monkeypatch.setattr(contrastive, "_torch", lambda: None)
+    images, texts = pairs(200, 256)
+    images, texts = unit_rows(images + 0.7 * np.eye(1, 256, 3)), unit_rows(texts - 0.4 * np.eye(1, 256, 3))
+    exact, rounded = (contrastive_norms(images, texts, 0.01, precision) for precision in ("float32", "bf16"))
+    for one, other in zip(exact, rounded, strict=True):
+        np.testing.assert_allclose(other, one, atol=5e-4)
+        assert (other >= np.einsum("nd,nd->n", images, texts, dtype=np.float64)).all()
+
+
+def test_bf16_rounds_to_the_nearest_and_ties_to_even() -> None:
+    step = 2.0**-7  # between bf16 numbers from 1 to 2
+    rows = np.float32([[1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, -1 - 0.49 * step, 0]])
+    np.testing.assert_array_equal(contrastive._rounded(rows), [[1, 1 + 2 * step, 1 + step, -1, 0]])
 
 
 def slow_clip_loss(images: Array, texts: Array, signal: ClipLoss) -> Array:
@@ -86,7 +106,7 @@ def slow_clip_loss(images: Array, texts: Array, signal: ClipLoss) -> Array:
 
 def test_the_score_is_the_papers_and_depends_on_uids_only() -> None:
     images, texts = pairs(103)
-    signal = ClipLoss(batch=25, repeats=4, seed=7)
+    signal = ClipLoss(batch=25, repeats=4, seed=7, precision="float32")
     found = signal.compute(table_of(images, texts), unsaved)
     sizes = {len(batch) for batch in np.array_split(np.arange(103), 5)}
     assert max(sizes) - min(sizes) <= 1  # a short last batch would get a bonus
@@ -96,6 +116,17 @@ def test_the_score_is_the_papers_and_depends_on_uids_only() -> None:
     again = signal.compute(table_of(images, texts, order, block=10), unsaved)
     for name, values in again.items():
         np.testing.assert_array_equal(values, found[name][order])
+
+
+def test_rows_of_one_uid_meet_in_a_batch_by_chance_only() -> None:
+    """Of orthogonal pairs each loses temperature * log m to the m rows of its uid in its batch."""
+    kind = np.arange(128) % 32
+    vectors = np.eye(32, dtype=np.float32)[kind]
+    uids = np.zeros(128, np.uint64), kind.astype(np.uint64)
+    table = Table.of({"image_embedding": vectors, "text_embedding": vectors}, uids=uids)
+    found = ClipLoss(batch=8, repeats=1, temperature=0.01).compute(table, unsaved)
+    met = np.exp(-found["clip_loss"] / 0.01)
+    assert met.mean() == pytest.approx(1 + 3 * 7 / 127, abs=0.2)
 
 
 def test_rows_without_an_embedding_are_in_no_sum() -> None:
@@ -188,7 +219,7 @@ def slow_most_alike(vectors: Array, n: int, rounds: int, start: Array) -> list[i
     return left
 
 
-@pytest.mark.parametrize(("n", "rounds"), [(20, 1), (20, 4), (13, 40), (0, 3)])
+@pytest.mark.parametrize(("n", "rounds"), [(20, 1), (20, 4), (13, 40), (0, 3), (20, 41)])
 def test_the_rows_that_stay_are_those_of_plain_rounds(n: int, rounds: int) -> None:
     stored = pairs(60, 5)[0].astype(np.float16)
     step = NormSimD(fraction=n / 60, rounds=rounds)
@@ -199,6 +230,9 @@ def test_the_rows_that_stay_are_those_of_plain_rounds(n: int, rounds: int) -> No
     some = step.select(Table.of({"image_embedding": stored}).among(candidates))
     assert np.count_nonzero(some.keep) == round(n / 60 * 40)
     whole = Table.of({"image_embedding": stored}, uids=(np.zeros(60, np.uint64), np.arange(60, dtype=np.uint64)))
+    assert (
+        NormSimD(fraction=0.5, rounds=10**30).select(whole).keep == NormSimD(fraction=0.5, rounds=30).select(whole).keep
+    ).all()
     order = np.random.default_rng(2).permutation(60)
     moved = Table.of({"image_embedding": stored[order]}, uids=(np.zeros(60, np.uint64), order.astype(np.uint64)))
     assert (step.select(moved).keep == step.select(whole).keep[order]).all()
@@ -257,6 +291,16 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     again = tamis.derive(run, [{"clip_loss": {"batch": 16, "repeats": 2}}])
     np.testing.assert_array_equal(again["clip_loss"], whole)
     assert done == 7  # two partitions of three batches, and the one that died
+
+
+def test_a_temperature_that_is_noted_later_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = embedded_run(tmp_path / "run", *pairs(20))
+    before = tamis.derive(run, ["clip_loss"])["clip_loss"]
+    assert "does not record its model's temperature" in caplog.text
+    folder = f"embeddings/{run.vectors['image_embedding']}"
+    describe(run.path, {folder: {"name": "image_embedding", "temperature": 0.5}})
+    after = tamis.derive(run, ["clip_loss"])["clip_loss"]
+    assert (np.abs(after - before) > 0.01).all()
 
 
 def test_the_temperature_is_the_checkpoints(tmp_path: Path, clip_model: str) -> None:

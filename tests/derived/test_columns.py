@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
+import pytest
 from command_line import Tamis
-from factories import pair, write_tar
+from factories import pair, write_metadata, write_tar
 
+import tamis as library
 from tamis.store import Run
 
 RECIPE = {
@@ -41,3 +44,27 @@ def test_a_recipe_is_scored_derived_and_selected_and_again_when_the_pool_grows(t
     assert (Run("run")["votes"] >= (words > np.median(words))).all()
     assert len(list(Path("run/scores").glob("vote-*"))) == 1
     assert tamis("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet").code == 0
+
+
+def test_shards_without_rows_take_no_values_of_others(tmp_path: Path) -> None:
+    arrays = [
+        write_metadata(tmp_path / "m" / f"{shard:08d}.parquet", rows, seed=shard)
+        for shard, rows in enumerate((0, 5, 0))
+    ]
+    run = library.score(tmp_path / "m", run=tmp_path / "run", signals=["caption_length"])
+    np.save(tmp_path / "targets.npy", arrays[1]["l14_img"])
+    names, target = {"image": "l14_img", "text": "l14_txt"}, str(tmp_path / "targets.npy")
+    signals = [{"norm_sim": {"targets": target, "embedding": "l14_img"}}, {"clip_loss": names}]
+    frame = library.derive(run, signals).to_pandas()
+    np.testing.assert_allclose(frame["norm_sim"], np.ones(5), rtol=1e-3)
+    assert frame["clip_loss"].notna().all()
+
+
+def test_a_derivation_ends_well_while_another_writes_its_unfinished_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_metadata(tmp_path / "m" / "00000000.parquet")
+    run = library.score(tmp_path / "m", run=tmp_path / "run", signals=["caption_length"])
+    monkeypatch.setattr(Path, "rmdir", Mock(side_effect=OSError(39, "Directory not empty")))
+    derived = library.derive(run, [{"clip_loss": {"image": "l14_img", "text": "l14_txt"}}])
+    assert not np.isnan(derived["clip_loss"]).any()

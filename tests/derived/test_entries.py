@@ -104,10 +104,19 @@ def test_a_pool_is_balanced_from_the_command_line(tamis: Tamis, tmp_path: Path) 
 
 def test_files_that_hold_no_entries_are_named(tmp_path: Path) -> None:
     table = Table.of({"caption": ["a dog"]})
-    for content, message in ((b"[1]", "must be UTF-8 text with one"), (b"\xff", "UTF-8"), (b"\n", "has no entry")):
+    kind = "must be UTF-8 text with"
+    for content, message in (
+        (b"[1]", kind),
+        (b'{"a": 1}', f"{kind}.*object"),
+        (b"\xff", kind),
+        (b"\n", "has no entry"),
+    ):
         (path := tmp_path / "bad").write_bytes(content)
         with pytest.raises(RecipeError, match=message):
             Entries(entries_from=str(path)).compute(table, make)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecipeError, match=r"empty has no files index\.noun"):
+        Entries(wordnet=str(tmp_path / "empty")).compute(table, make)
     with pytest.raises(RecipeError, match="the pool has no entry; lower least"):
         Entries().compute(table, make)
 
@@ -130,5 +139,5 @@ def test_concept_weights_are_those_of_a_plain_count(tmp_path: Path) -> None:
     found = made.compute(Table.of({"image_embedding": images}, block=77), make)["concept_weight"]
     np.testing.assert_allclose(found, plain / plain.mean(), rtol=1e-5)
     np.save(tmp_path / "concepts.npy", np.eye(3, dtype=np.float32))
-    with pytest.raises(RecipeError, match="the concepts have 3 dimensions, 'image_embedding' has 8"):
+    with pytest.raises(RecipeError, match=r"the concepts \(3\) and image_embedding \(8\)"):
         made.compute(Table.of({"image_embedding": images}), make)

@@ -74,7 +74,7 @@ def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize("text", ["- 1", "terms: {a: {weight: .nan}}", "terms: {a: {wieght: 1}}", "[1", "\x00"])
 def test_a_file_that_holds_no_weights_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(text)
-    with pytest.raises(RecipeError, match=r"w\.yaml is no file of weights of `tamis train mix`"):
+    with pytest.raises(RecipeError, match=r"w\.yaml is not a weights file of `tamis train mix`"):
         _ = Mix(weights=str(tmp_path / "w.yaml")).reads
 
 
@@ -122,6 +122,8 @@ def test_what_cannot_be_fitted_is_said(tmp_path: Path) -> None:
     few = Subset(run=pool, keep=np.arange(3000) < 50)
     with pytest.raises(RecipeError, match="50 pairs of the target and 2,950 of the pool"):
         train_mix(few, pool, ["a"], out=tmp_path / "w.yaml")
+    with pytest.raises(RecipeError, match="3,000 pairs of the target and 0 of the pool"):
+        train_mix(pool, pool, ["a"], out=tmp_path / "w.yaml")
     words = write_run(tmp_path / "words", {"a": ["x"] * 400})
     with pytest.raises(RecipeError, match="holds words, expected numbers"):
         train_mix(words, pool, ["a"], out=tmp_path / "w.yaml")

@@ -16,11 +16,13 @@ from command_line import Tamis
 from factories import write_run
 
 import tamis
+from tamis.derived.scores_from import ScoresFrom
 from tamis.errors import RecipeError
 from tamis.ids import SUBSET_DTYPE, format_uid
 from tamis.store import Run
 from tamis.store.subset import Subset
 
+INDEX = ("width", "status", "caption", "image_xxh3")
 UIDS = [(7, 0), (7, 1), (2**64 - 1, 3), (0, 0), (5, 5), (6, 6), (8, 8)]
 
 
@@ -78,6 +80,14 @@ def test_keys_words_and_names_that_recipes_cannot_read(run: Run, tmp_path: Path)
     np.testing.assert_array_equal(done["_2nd"], np.float32([0, np.nan, 1, *[np.nan] * 3, 1]))
 
 
+def test_columns_of_the_index_keep_their_names(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path / "scores.csv", {"uid": hexes(range(7)), **dict.fromkeys(INDEX, [5] * 7)})
+    done = tamis.derive(run, [{"scores_from": {"path": path}}])
+    assert {done.locate(name)[1] for name in INDEX} == {None}
+    assert [done[f"scores_from.{name}"].tolist() for name in INDEX] == [[5.0] * 7] * len(INDEX)
+    assert done.to_arrow()["uid"].to_pylist() == run.to_arrow()["uid"].to_pylist()
+
+
 def test_records_of_numpy_hold_uids_as_datacomps_subsets_do(run: Run, tmp_path: Path) -> None:
     records = np.zeros(3, [*SUBSET_DTYPE.descr, ("flyt", ">f4"), ("hype", "<f8")])
     for row, uid in enumerate((UIDS[2], UIDS[0], (9, 9))):
@@ -108,20 +118,20 @@ def test_unknown_records_and_rows_without_one_are_counted(
 
 def test_a_changed_file_is_read_again(run: Run, tmp_path: Path) -> None:
     path = written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "new": range(7)})
-    signal = {"scores_from": {"path": path}}
+    signal = ScoresFrom(path=path)
     first = tamis.derive(run, [signal])
     (folder,) = (first.path / "scores").glob("scores_from-*")
     tamis.derive(run, [signal])
-    written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "new": range(1, 8)})
+    written(tmp_path / "scores.csv", {"uid": hexes(range(7)), "newer": range(1, 8)})
     again = tamis.derive(run, [signal])
-    np.testing.assert_array_equal(again["new"], np.arange(1, 8))
+    np.testing.assert_array_equal(again["newer"], np.arange(1, 8))
     assert not folder.exists()
 
 
 @pytest.mark.parametrize(
     ("file", "columns", "settings", "said"),
     [
-        ("a.csv", {"uid": ["0" * 32] * 2, "new": [1, 2]}, {}, "only 1 of 2 records have a uid of their own; 0{32} rep"),
+        ("a.csv", {"uid": ["0" * 32] * 2, "new": [1, 2]}, {}, "2 records have only 1 different uids; 0{32} rep"),
         ("a.csv", {"key": ["x"], "new": [1]}, {}, "no column 'uid'; it has a key: by: key"),
         ("a.csv", {"id": ["x"], "new": [1]}, {}, r"no column 'uid' among a list \('id', 'new'\)"),
         ("a.csv", {"uid": ["x"], "new": [1]}, {}, "its uids are like x, those of the run like 0{15}70{16}"),
@@ -152,15 +162,18 @@ def test_damaged_files(run: Run, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(RecipeError, match=said):
             tamis.derive(run, [{"scores_from": {"path": str(tmp_path / name)}}])
-    np.save(tmp_path / "flat.npy", np.arange(3))
-    with pytest.raises(RecipeError, match=r"flat\.npy: it holds int64 of shape \(\d,\); it must be"):
-        tamis.derive(run, [{"scores_from": {"path": str(tmp_path / "flat.npy")}}])
+    for array, held in ((np.arange(3), "int64 of"), (np.zeros(3, [("uid", "u8")]), r"\[\('uid', '<u8'\)\] of")):
+        np.save(tmp_path / "flat.npy", array)
+        with pytest.raises(RecipeError, match=rf"flat\.npy: it holds {held} shape \(\d,\); it must be"):
+            tamis.derive(run, [{"scores_from": {"path": str(tmp_path / "flat.npy")}}])
+    (tmp_path / "latin.csv").write_bytes(f"uid,name\n{'0' * 32},caf\xe9\n".encode("latin-1"))
+    with pytest.raises(RecipeError, match=r"latin\.csv: the column 'name' is not UTF-8 text: save the file as UTF-8"):
+        tamis.derive(run, [{"scores_from": {"path": str(tmp_path / "latin.csv"), "scores": ["name"]}}])
     with pytest.raises(RecipeError, match=r"nowhere\.csv is not there"):
         tamis.derive(run, [{"scores_from": {"path": "nowhere.csv"}}])
 
 
 def test_equal_keys_in_several_shards_need_uids(tmp_path: Path) -> None:
-    from tamis.derived.scores_from import ScoresFrom
     from tamis.store.table import Table
 
     path = written(tmp_path / "scores.csv", {"key": ["a"], "new": [1]})

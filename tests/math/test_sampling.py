@@ -111,6 +111,17 @@ def test_hard_cap_is_nearly_the_average_of_the_published_draws() -> None:
     assert np.corrcoef(loops, ours)[0, 1] > 0.995
 
 
+def test_large_scores_are_exact() -> None:
+    """Neighbouring numbers are 1e14 apart at 1e30, so exp(score - level) is 0 or infinite there."""
+    scores = np.array([3.0, 1e30, 0.0, 1e30, -1e30])
+    assert average_copies(scores, 35, cap="hard", limit=15).tolist() == pytest.approx(
+        [5 / (1 + np.exp(-3)), 15, 5 / (1 + np.exp(3)), 15, 0]
+    )
+    assert average_copies(scores, 5, cap="hard").tolist() == [0, 2.5, 0, 2.5, 0]
+    for cap in ("soft", "level"):
+        assert average_copies(scores, 5, cap=cap).tolist() == pytest.approx([0, 2.5, 0, 2.5, 0])
+
+
 def test_rows_are_rounded_up_as_often_as_their_fraction_says() -> None:
     counts = np.array([0.2, 1.5, 0.3, 2.0, 0.9, 0.1])
     every = np.array([whole_copies(counts, 5, order(6, seed)) for seed in range(4000)])

@@ -126,3 +126,12 @@ def test_groups_without_any_value_leave_nothing() -> None:
     found = Balance(tail=0.2, per="w", missing="drop").select(table)
     assert found.counts["missing"] == 2
     assert not found.keep.any()
+
+
+def test_the_shipped_recipe_gives_each_language_its_own_limit(tmp_path: Path) -> None:
+    entries, language = ["a"] * 94 + ["b"] * 6 + ["c"] * 40, ["en"] * 100 + ["de"] * 40
+    subset = tamis.select(write_run(tmp_path / "run", {"entries": entries, "top_language": language}), "balance")
+    limits: Any = subset.funnel[-1]["facts"]["limits"]
+    assert [(limit["group"], limit["t"]) for limit in limits] == [("en", 6), ("de", 40)]
+    assert subset.keep[94:].all()
+    assert 0 < subset.keep[:94].sum() < 20

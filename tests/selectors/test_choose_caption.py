@@ -74,6 +74,7 @@ def test_mixing_is_drawn_by_uid_at_its_probability_and_only_where_both_reach() -
     ("settings", "message"),
     [
         ({"quantile": 30}, r"quantile must be in \[0, 1\], got 30"),
+        ({"threshold": float("nan")}, "threshold needs a number, got nan"),
         ({"mix": -0.1}, r"mix must be in \[0, 1\]"),
         ({"threshold": 0.2, "quantile": 0.5}, "threshold is the limit itself: leave out quantile=0.5"),
         ({"seed": 3}, "with mix: 0 nothing is drawn: leave out seed=3"),

@@ -230,7 +230,7 @@ def test_embeddings_of_names_that_are_missing_or_do_not_fit_are_errors() -> None
         ClipCov(n=3).select(named(-vectors))
     with pytest.raises(RecipeError, match=r"has no embeddings of the class names of 'zero_shot_class'.*leave the term"):
         ClipCov(n=3).select(table(zero_shot_class=columns()["kind"]))
-    with pytest.raises(RecipeError, match="image_embedding: 16, text_embedding: 16, the class names: 9"):
+    with pytest.raises(RecipeError, match=r"text_embedding \(16\) and the class names \(9\)"):
         ClipCov(n=3).select(named(vectors[:, :9]))
 
     def made_by(names: dict[str, str], texts: dict[str, str]) -> Table:
@@ -272,7 +272,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], names: str) -> Non
     [
         ({"image": "kind"}, {}, "'kind' holds words"),
         ({"per": "image_embedding"}, {}, "'image_embedding' holds vectors"),
-        ({}, {"text_embedding": np.ones((ROWS, 9), np.float16)}, "image_embedding: 16, text_embedding: 9"),
+        ({}, {"text_embedding": np.ones((ROWS, 9), np.float16)}, r"image_embedding \(16\) and text_embedding \(9\)"),
         ({}, {"kind": [None, *["a"] * (ROWS - 1)]}, "1 of 160 rows have no value for 'image_embedding and text_"),
     ],
 )

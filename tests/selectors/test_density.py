@@ -90,6 +90,7 @@ def test_d2_takes_one_of_each_pair_of_neighbours() -> None:
     found = D2(score="clip", n=2, clusters=1).select(made)
     wanted = {next(n for n in first if n in pair) for pair in ((0, 1), (2, 3))}
     assert {*np.flatnonzero(found.keep).tolist()} == wanted
+    assert D2(score="clip", n=2, clusters=1, k=5, gamma=0).select(made).keep.sum() == 2  # fewer neighbours than k
 
 
 @pytest.mark.parametrize("clusters", [1, pytest.param(5, marks=needs_faiss)])
@@ -128,6 +129,8 @@ def test_they_follow_semdedup_and_count_what_is_missing() -> None:
         D2(score="clip / 0", n=9, clusters=1).select(table())
     for step in (Density(n=999, clusters=1), D2(score="clip", n=999, clusters=1)):
         assert step.select(table()).keep.all()
+    far, all_others = (D2(score="clip", n=40, clusters=1, k=k).select(table()) for k in (10**30, ROWS - 1))
+    assert (far.keep == all_others.keep).all()
 
 
 def test_wrong_settings_are_refused() -> None:

@@ -61,7 +61,7 @@ def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
     [
         (np.ones(3), r"an array of \(3,\) float64, expected rows of embeddings"),
         (np.array([["a", "b"]]), r"an array of \(1, 2\) <U1, expected rows of embeddings, floats"),
-        (np.ones((2, 3)), "have 3 dimensions, the pool's 6: embed both with one model"),
+        (np.ones((2, 3)), r"the references \(3\) and image_embedding \(6\)\. Embed them with"),
         *((nothing, "holds no embedding") for nothing in (np.empty((0, 6)), np.full((2, 6), np.nan))),
     ],
 )

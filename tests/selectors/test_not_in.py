@@ -99,14 +99,20 @@ def test_a_pair_just_below_the_limit_is_borderline_and_stays(tmp_path: Path) -> 
     assert found.keep.tolist() == [False, False, True, True, False]
     assert found.counts == {"kept": 2, "copy of r.npy": 2, "missing": 1}
     assert found.facts == {"references": 1, "references_found": 1, "borderline": 1}
-    with pytest.raises(RecipeError, match="2 dimensions, 'e' 3"):
+    with pytest.raises(RecipeError, match=r"the references \(2\) and e \(3\)\. Embed"):
         step.select(Table.of({"e": np.ones((2, 3), np.float32)}))
     with pytest.raises(RecipeError, match="1 of 5 rows have no value for 'e'"):
         NotIn(reference=step.reference, hashes=False, embedding="e").select(Table.of({"e": vectors}))
 
 
+def test_references_are_numbered_as_the_file_has_them(tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", np.array([[0, 0], [np.nan, 1], [1, 0]], np.float32))
+    found = NotIn(reference=str(tmp_path / "r.npy"), hashes=False, embedding="e").references()
+    assert (list(found.names), found.vectors.tolist() if found.vectors is not None else None) == ([2], [[1, 0]])
+
+
 def test_a_hash_of_a_list_must_be_within_half_the_distance(tmp_path: Path) -> None:
-    (tmp_path / "list.txt").write_text("# ours\nF0F0f0f0f0f0f0f0\n\n")
+    (tmp_path / "list.txt").write_text("# ours\r\nF0F0f0f0f0f0f0f0\n\n", "utf-8-sig")
     words = words_of([image(1)] * 3) | {"image_hash": ["f0f0f0f0f0f0f0ff", "f0f0f0f0f0f0ffff", "00ff00ff00ff00ff"]}
     found = NotIn(reference=str(tmp_path / "list.txt")).select(Table.of(words))
     assert found.keep.tolist() == [False, True, True]
@@ -120,6 +126,8 @@ def test_a_hash_of_a_list_must_be_within_half_the_distance(tmp_path: Path) -> No
         ("none.txt", None, "cannot be read"),
         ("f.npy", np.ones((2, 3), np.float32), "needs embedding: image_embedding"),
         ("i.npy", np.ones(2, np.int16), "uint64"),
+        ("empty.txt", "# none yet\n", "empty.txt holds no references"),
+        ("k.npy", np.ones((4, 0), np.uint64), "k.npy holds no references"),
         ("folder", "", "Score its images first: tamis score"),
     ],
 )

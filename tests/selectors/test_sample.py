@@ -146,6 +146,12 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], 
         Sample(score="x", **settings)
 
 
+def test_large_scores_are_drawn_exactly() -> None:
+    step = Sample(score="x", n=20, cap="hard", std=None)
+    assert often(step, scored(0, 1e30, -1e30, 5e29)) == [0, 15, 0, 5]
+    assert often(step, scored(0, 1e30, -1e30, 0)) in ([2, 15, 0, 3], [3, 15, 0, 2])
+
+
 def test_an_infinite_score_is_none() -> None:
     table = Table.of({"a": np.float32([1, np.inf, -np.inf, 2])})
     found = Sample(score="a", n=3, missing="drop").select(table)

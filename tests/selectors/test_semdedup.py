@@ -165,5 +165,5 @@ def test_wrong_settings_and_columns_are_refused() -> None:
             SemDeDup(**settings)  # type: ignore[arg-type]
     with pytest.raises(RecipeError, match="'words' holds words"):
         SemDeDup(epsilon=0.1, embedding="words").select(Table.of({"words": ["a"]}))
-    with pytest.raises(RecipeError, match="has 12 dimensions, the centroids 3"):
+    with pytest.raises(RecipeError, match=r"the centroids \(3\) and .* \(12\)"):
         clustering.assign(table(), "image_embedding", np.ones(ROWS, bool), np.ones((1, 3), np.float32))

@@ -18,7 +18,7 @@ import tamis
 from tamis.errors import RecipeError, RunError
 from tamis.math.statistics import chance_of_share, false_discovery_rates
 from tamis.store import Run
-from tamis.store.audit import RATE
+from tamis.store.audit import RATE, audit
 from tamis.store.subset import Subset
 
 ROWS = 6000
@@ -97,6 +97,11 @@ def test_groups_are_values_with_enough_rows(run: Run, tmp_path: Path) -> None:
     assert not any(one.shrinks for one in Subset(run=run, keep=np.ones(ROWS, bool)).audit())
     with pytest.raises(RunError, match="did you mean 'top_language'"):
         subset.audit(["top_langage"])
+
+
+def test_subsets_are_audited_together_as_alone(run: Run) -> None:
+    subsets = [kept(run, share, seed) for seed, share in enumerate((0.1, 0.5, 0))]
+    assert audit(run, [one.keep for one in subsets]) == [one.audit() for one in subsets]
 
 
 def test_embeddings_are_no_groups(tmp_path: Path) -> None:

@@ -115,6 +115,21 @@ def test_whatever_is_harmed_is_found_and_no_whole_part_goes(how: str, whole: Pat
         assert all(after.get(name) == content for name, content in before.items() if run / name != path), path.name
 
 
+def test_a_damaged_derived_part_needs_another_derive(run: Path) -> None:
+    signals = [{"vote": {"scores": ["x", "y"]}}]
+    (path,) = tamis.derive(run, signals).scores["vote"].folder.glob("00001.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    found = tamis.check(run, delete=True)
+    assert (kinds(found), found.command) == ([("damaged", str(path.relative_to(run)))], "repeat `tamis derive`")
+    assert "tamis score" not in "\n".join(module.lines(found))
+    tamis.derive(run, signals)
+    assert tamis.check(run).exit_code == 0
+    path.unlink()
+    (run / "index/00000.parquet").unlink()
+    both = tamis.check(run).command
+    assert (both.startswith("tamis score "), both.endswith("; then repeat `tamis derive`")) == (True, True)
+
+
 def test_others_may_work_while_it_reads(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder's lock is held for moments only, and its file says by whom."""
     (run / DESCRIPTIONS[0]).write_text("{")

@@ -44,8 +44,15 @@ def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path
     assert "on a list of hashes" in str(shown)
 
 
+def test_a_list_without_a_hash_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "list").write_text("# nothing yet\n")
+    step, table = HashMatch(md5=str(tmp_path / "list")), Table.of({"image_md5": ["a" * 32]})
+    assert step.compute(table, lambda _, make: make())["on_list"].tolist() == [0]
+    assert "holds no hash" in caplog.text
+
+
 def test_a_perceptual_hash_may_differ_by_some_bits(tmp_path: Path) -> None:
-    (tmp_path / "list").write_text("00ff00ff00ff00ff\n")
+    (tmp_path / "list").write_text("00ff00ff00ff00ff\n", "utf-8-sig")
     (tmp_path / "md5").write_text("f" * 32)
     words = ["00ff00ff00ff00f0", "00ff00ff00ff0f0f", None, "00ff00ff00ff0f0f"]
     table = Table.of({"image_hash": words, "image_md5": ["a" * 32, "a" * 32, None, "F" * 32]}, block=3)

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import partly, print_funnel, print_json, print_table, say
-from tamis.errors import StopError
+from tamis.errors import RecipeError, StopError
 
 #: Format of an export without `--to`, by the ending of its path.
 _BY_ENDING = {".npy": "npy", ".parquet": "parquet", ".txt": "keys", "": "webdataset"}
@@ -170,7 +170,7 @@ def audit(
     shrunk = sum(one.shrinks for one in groups)
     say(
         f"{shrunk:,} of {len(groups):,} groups of at least {LEAST} pairs shrink: below {SHRUNK} of their share of the "
-        f"pool, at a rate of false discoveries of {RATE:.0%}"
+        f"pool, at a {100 * RATE:g} % false discovery rate"
         + (f"; the first {_MOST_GROUPS} are shown, --json has all" if len(groups) > _MOST_GROUPS else "")
     )
 
@@ -191,12 +191,19 @@ def overlap(
     Example: tamis overlap runs/mine runs/coco-test --out copies.parquet
     """
     import tamis
-    from tamis.store.checked import write_parquet
+    from tamis.store import open_run
+    from tamis.store.checked import footer_entry, write_parquet
     from tamis.store.targets import check_target
 
+    opened, mark = open_run(run, partial=partial), "tamis.overlap"
     if out is not None:
-        check_target(options.in_a_folder(out), what="table", ours=lambda _: True, overwrite=overwrite)
-    done = tamis.overlap(run, reference, planted=planted, partial=partial, **options.assigned(settings))
+        read = [reference, *opened.pool_files]
+        ours = lambda path: footer_entry(path, mark) is not None  # noqa: E731
+        check_target(options.in_a_folder(out), what="table of copies", ours=ours, overwrite=overwrite, read=read)
+    of_step = options.assigned(settings)
+    if others := sorted({"run", "reference", "planted", "partial"} & of_step.keys()):
+        raise RecipeError(f"overlap: --set takes settings of the step not_in, and {others[0]} is none of them")
+    done = tamis.overlap(opened, reference, planted=planted, partial=partial, **of_step)
     unsure = done.pairs["verdict"].to_pylist().count("borderline")
     say(
         f"{done.copies:,} of {done.rows:,} rows are copies of {done.found:,} of {done.references:,} references; "
@@ -205,7 +212,7 @@ def overlap(
     if done.recall:
         print_table([{"of your images": name, "found": str(one)} for name, one in done.recall.items()])
     if out is not None:
-        write_parquet(out, done.pairs, uids=None, row_group_size=1 << 20)
+        write_parquet(out, done.pairs, uids=None, facts={mark: "1"}, row_group_size=1 << 20)
         say(f"wrote {out}")
 
 

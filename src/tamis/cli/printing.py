@@ -113,7 +113,7 @@ def partly(subset: Subset) -> str:
 def print_funnel(subset: Subset) -> None:
     """Prints what each step of a recipe kept and why it dropped the rest."""
     from tamis.reporting.formats import in_words, share
-    from tamis.store.copies import rows_kept
+    from tamis.store.repeats import rows_kept
 
     if sentence := partly(subset):
         print(sentence)

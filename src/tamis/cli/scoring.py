@@ -66,7 +66,6 @@ def score(
     Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
     """
     import tamis
-    from tamis.derived import DERIVED
     from tamis.pool import PoolSpec
     from tamis.pool.files import default_run
     from tamis.recipe import build, load
@@ -79,8 +78,7 @@ def score(
             "say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`"
         )
     for name in names:  # here, so that the message says nothing of a recipe
-        if name not in DERIVED:
-            signal_class(name, DERIVED)
+        signal_class(name)
     if max_error_rate is not None:
         with stopping_at(ValueError):
             check_fraction(max_error_rate, "--max-error-rate")

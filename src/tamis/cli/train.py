@@ -214,8 +214,7 @@ def mix(
     columns: Annotated[str, Option(help="Columns of numbers or embeddings, with commas.")],
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of weights to write, a YAML.")],
     subset: Annotated[Path | None, Option(metavar="FILE", help="A subset of the target run.")] = None,
-    rows: Annotated[int, Option(min=100, help="Most pairs of each side, drawn by uid.")] = 50_000,
-    penalty: Annotated[float, Option(min=1e-9, help="Factor of the squared coefficients.")] = 1e-3,
+    rows: Annotated[int, Option(min=100, help="Maximum number of pairs per side, drawn by uid.")] = 50_000,
     seed: Annotated[int, Option(help="Another seed draws other pairs.")] = 0,
     partial: options.Partial = False,
     overwrite: options.Overwrite = False,
@@ -234,8 +233,7 @@ def mix(
     wanted = open_run(target, partial=partial)
     done = train_mix(
         wanted if subset is None else Subset.load(subset, wanted), open_run(pool, partial=partial),
-        options.split(columns), out=options.in_a_folder(out), rows=rows, penalty=penalty, seed=seed,
-        overwrite=overwrite,
+        options.split(columns), out=options.in_a_folder(out), rows=rows, seed=seed, overwrite=overwrite,
     )  # fmt: skip
     if as_json:
         print_json(asdict(done))

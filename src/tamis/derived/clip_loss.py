@@ -6,17 +6,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tamis.arrays import Float32s, Rows
+from tamis.arrays import U64, Float32s, Rows
 from tamis.data import Column
 from tamis.derived import Derived, Saved
 from tamis.derived.contrastive import contrastive_norms
-from tamis.errors import RecipeError, at_least_one
+from tamis.errors import at_least_one
+from tamis.ids import scramble
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import GATHER, by_uid, embedded, gathered
+from tamis.selectors.clusters import GATHER, check_widths, embedded, gathered
 from tamis.selectors.outcome import check_kind
 from tamis.store.table import Table
 
@@ -38,7 +39,11 @@ class ClipLoss(Derived):
             cannot be compared.
         batch: most pairs in a batch. All batches have the same number of pairs, give or take one.
         repeats: partitions into batches.
-        seed: another seed draws other partitions. A partition depends on seed and uids only.
+        seed: another seed draws other partitions. A partition depends on seed and uids only; rows of one uid fall into
+            batches independently.
+        precision: of the products. "bf16" is several times faster where torch is installed and the processor has bf16
+            instructions. Its values differ from those of "float32" by about 1e-4 of a cosine, at most 5e-4, and from
+            those of other processors by at most 2e-4.
 
     Cost: repeats * rows * batch * d multiplications: for 12.8 million rows of 512, 4 * 10^15 at the defaults. A killed
         computation loses at most the 262,144 rows it was at.
@@ -47,6 +52,7 @@ class ClipLoss(Derived):
     """
 
     name: ClassVar[str] = "clip_loss"
+    version: ClassVar[int] = 2
     columns: ClassVar[tuple[Column, ...]] = (
         Column(name="clip_loss", unit="cosine", better="high", about="cosine less the mean of both norms, at most 0"),
         Column(
@@ -62,6 +68,7 @@ class ClipLoss(Derived):
     batch: int = 32_768
     repeats: int = 10
     seed: int = 0
+    precision: Literal["float32", "bf16"] = "bf16"
 
     def __post_init__(self) -> None:
         at_least_one(batch=self.batch, repeats=self.repeats)
@@ -79,9 +86,12 @@ class ClipLoss(Derived):
         if temperature is None:
             log.warning("clip_loss: the run does not record its model's temperature; using 0.01, OpenAI CLIP's")
         there = embedded(table, self.image) & embedded(table, self.text)
-        sums = np.zeros((3, len(table)))
+        rows, sums = np.flatnonzero(there), np.zeros((3, len(table)))
+        high, low = table.uids(rows)
+        copy = copy_numbers(high, low)  # copies of a pair would otherwise share every batch
         for repeat in range(self.repeats):
-            order = by_uid(table, np.flatnonzero(there), seed=self.seed + (repeat << 32))
+            tie = scramble(high, low + copy, self.seed + (repeat << 32))
+            order = rows[np.lexsort((low, high, tie))]
             batches = np.array_split(order, max(-(-order.size // self.batch), 1))
             several = max(GATHER // len(batches[0]), 1) if order.size else 1
             for first in range(0, len(batches), several):
@@ -98,12 +108,17 @@ class ClipLoss(Derived):
         for several in gathered(table, (self.image, self.text), rows, starts):
             for _, place, vectors in several:
                 images, texts = map(unit_rows, vectors)
-                if images.shape != texts.shape:
-                    raise RecipeError(
-                        f"clip_loss: {self.image!r} has {images.shape[1]} dimensions and {self.text!r} "
-                        f"{texts.shape[1]}: they must come from one model"
-                    )
-                of_images, of_texts = contrastive_norms(images, texts, temperature)
+                check_widths(self.name, {self.image: images.shape[1], self.text: texts.shape[1]})
+                of_images, of_texts = contrastive_norms(images, texts, temperature, self.precision)
                 cosine = np.einsum("nd,nd->n", images, texts, dtype=np.float64)
                 out[:, place] = cosine - (of_images + of_texts) / 2, of_images, of_texts
         return out
+
+
+def copy_numbers(high: U64, low: U64) -> U64:
+    """Returns for each row how many rows before it have its uid."""
+    order, place = np.lexsort((low, high)), np.arange(high.size)
+    first = np.append(True, (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0))[: high.size]
+    numbers = np.empty(high.size, np.uint64)
+    numbers[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+    return numbers

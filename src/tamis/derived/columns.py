@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -51,10 +52,11 @@ def lacking_shards(run: Run, signal: Derived, names: Mapping[str, str]) -> int:
 
 def _sources(signal: Derived, run: Run, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns what the values of a signal depend on besides its settings: folders of columns, contents of files."""
-    sources = {}
+    table, sources = run.table(names), {}
     for name in sorted(signal.reads):
         inner, group, _ = run.locate(names.get(name, name))
-        sources[name] = f"{group.folder.name}/{inner}" if group is not None else inner
+        column = f"{group.folder.name}/{inner}" if group is not None else inner
+        sources[name] = [column, table.about(name).get("temperature")]  # may be noted later
     return {"reads": sources, "contents": dict(signal.contents())}
 
 
@@ -129,7 +131,8 @@ def add_columns(
         reasons = [lacking if lacks else None for lacks in empty.tolist()]
         with held(run, shard, patience=PREPARING_SECONDS) as uids:
             parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
-    remove(scratch)
+    with suppress(OSError):  # the same command may run elsewhere and write there
+        remove(scratch)
     return Run(run.path, partial=run.partial), label
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from tamis.arrays import Float32s, Rows
 from tamis.data import Column, FileRef
 from tamis.derived import Derived, Saved
-from tamis.errors import RecipeError, at_least_one
-from tamis.selectors.clusters import BLOCK, present, reference_vectors
+from tamis.errors import at_least_one
+from tamis.selectors.clusters import BLOCK, check_widths, present, reference_vectors
 from tamis.selectors.outcome import check_kind
 from tamis.store.table import Table
 
@@ -72,11 +72,7 @@ class ConceptWeight(Derived):
 
     def _nearest(self, table: Table, block: int, concepts: Float32s) -> Rows:
         vectors, k = table.read(block, [self.embedding])[self.embedding], min(self.k, len(concepts))
-        if vectors.shape[1] != concepts.shape[1]:
-            raise RecipeError(
-                f"concept_weight: the concepts have {concepts.shape[1]} dimensions, {self.embedding!r} has "
-                f"{vectors.shape[1]}: both must come from one model"
-            )
+        check_widths(self.name, {"the concepts": concepts.shape[1], self.embedding: vectors.shape[1]})
         nearest, step = np.full((len(vectors), k), -1, np.int64), max(1, min(BLOCK, _CELLS // len(concepts)))
         for start in range(0, len(vectors), step):
             rows = start + np.flatnonzero(present(vectors[start : start + step]))

@@ -105,14 +105,17 @@ class Entries(Derived):
     def _from_file(self, path: str) -> Iterable[str]:
         try:
             text = Path(path).expanduser().read_text(encoding="utf-8-sig")
-            names = json.loads(text) if text.lstrip().startswith("[") else text.splitlines()
+            names = json.loads(text) if text.lstrip().startswith(("[", "{")) else text.splitlines()
+            if isinstance(names, dict):
+                raise ValueError("it is a JSON object")
             return [stripped for name in names if (stripped := name.strip())]
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             what = f"entries: {path} must be UTF-8 text with one entry per line, or a JSON list of texts"
             raise RecipeError(f"{what}; {first_line(error)}") from error
 
     def _from_pool(self, table: Table, saved: Saved) -> Iterator[str]:
-        """Yields frequent words of the captions, pairs of them that belong together, and WordNet's words."""
+        """Yields WordNet's words, frequent words of the captions, and pairs of these that belong together."""
+        yield from _wordnet_words(Path(self.wordnet).expanduser()) if self.wordnet else ()
         counted: Counter[str] = Counter()
         for block in range(len(table.sizes)):
             for caption in _captions(table, block):
@@ -126,7 +129,6 @@ class Entries(Derived):
         del counted
         for one, other in self._pairs(saved("words", lambda: _numbered(table, numbers)), total).tolist():
             yield f"{frequent[one]} {frequent[other]}"
-        yield from _wordnet_words(Path(self.wordnet).expanduser()) if self.wordnet else ()
 
     def _pairs(self, words: Rows, total: int) -> Rows:
         """Returns pairs of word numbers, (n, 2), that follow one another often: by number, and by more than chance."""
@@ -185,5 +187,7 @@ def _wordnet_words(path: Path) -> Iterator[str]:
                 texts = [archive.read(name).decode() for name in archive.namelist() if Path(name).stem == "index"]
         except zipfile.BadZipFile as error:
             raise RecipeError(f"entries: wordnet: {path} is neither a folder nor a zip file") from error
+    if not texts:
+        raise RecipeError(f"entries: wordnet: {path} has no files index.noun, index.verb, ...")
     lines = (line for text in texts for line in text.splitlines() if line and line[0] != " ")  # not the licence
     yield from (line.partition(" ")[0].replace("_", " ") for line in lines)

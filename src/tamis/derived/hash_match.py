@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tamis.errors import RecipeError
 from tamis.math.copies import NearTo
 from tamis.selectors.distinct import decode
 from tamis.store.table import Table
+
+log = logging.getLogger(__name__)
 
 _DIGITS = {"md5": 32, "sha256": 64, "phash": 16}
 _COLUMNS = {"md5": "image_md5", "sha256": "image_sha256", "phash": "image_hash"}
@@ -85,9 +88,11 @@ class HashMatch(Derived):
 def listed_hashes(path: str, digits: int, what: str) -> set[str]:
     """Returns the hashes of a list, in lower case; RecipeError names the line that holds none."""
     found = set()
-    for number, line in enumerate(Path(path).expanduser().read_text("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(Path(path).expanduser().read_text("utf-8-sig", "replace").splitlines(), 1):
         word = line.split()[0] if line.strip() else "#"
         if not word.startswith("#") and not re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", word):
             raise RecipeError(f"{what}: {path}, line {number}: {word[:70]!r} is not a hash of {digits} hex digits")
         found |= {word.lower()} if not word.startswith("#") else set()
+    if not found:
+        log.warning("%s: %s holds no hash", what, path)
     return found

@@ -102,7 +102,7 @@ class Mix(Derived):
             weights: Weights = pydantic.TypeAdapter(Weights).validate_python(content)
         except (OSError, ValueError, yaml.YAMLError) as error:
             what, _, _ = first_line(error).partition(" For further information")  # pydantic's link
-            raise RecipeError(f"mix: {self.weights} is no file of weights of `tamis train mix` ({what})") from error
+            raise RecipeError(f"mix: {self.weights} is not a weights file of `tamis train mix` ({what})") from error
         return weights
 
     @property

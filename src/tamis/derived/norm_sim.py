@@ -15,10 +15,9 @@ import numpy as np
 from tamis.arrays import Float32s
 from tamis.data import Column
 from tamis.derived import Derived, Saved
-from tamis.errors import RecipeError
 from tamis.ids import file_digest, fingerprint
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, present, reference_vectors, second_moments
+from tamis.selectors.clusters import BLOCK, check_widths, present, reference_vectors, second_moments
 from tamis.selectors.outcome import check_kind
 from tamis.store import Run
 from tamis.store.table import Table
@@ -89,11 +88,7 @@ class NormSim(Derived):
         width = targets[0].shape[1]
 
         def similar(vectors: Float32s) -> Float32s:
-            if vectors.shape[1] != width:
-                raise RecipeError(
-                    f"norm_sim: the targets have {width} dimensions, {self.embedding!r} has "
-                    f"{vectors.shape[1]}: embed both with one model"
-                )
+            check_widths(self.name, {"the targets": width, self.embedding: vectors.shape[1]})
             if self.norm == 2:
                 return np.asarray(np.linalg.norm(vectors @ root, axis=1), np.float32)
             best = np.zeros(len(vectors), np.float32)
@@ -111,5 +106,5 @@ class NormSim(Derived):
                     found[rows] = similar(unit_rows(stored[rows]))
             return found
 
-        found = [saved(f"rows-{start}", partial(of_block, block)) for block, start in enumerate(table.starts[:-1])]
+        found = [saved(f"block{block}", partial(of_block, block)) for block in range(len(table.sizes))]
         return {"norm_sim": np.concatenate([np.zeros(0, np.float32), *found])}

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +27,7 @@ class _Columns:
     """`ScoresFrom.columns`: those of the file; none for the class."""
 
     def __get__(self, signal: ScoresFrom | None, cls: type[ScoresFrom]) -> tuple[Column, ...]:
-        return () if signal is None else tuple(column for _, column in signal._wanted())
+        return () if signal is None else tuple(column for _, column in signal._wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,10 @@ class ScoresFrom(Derived):
     def reads(self) -> frozenset[str]:
         return frozenset({"key"} if self.by == "key" else ())
 
+    def contents(self) -> Mapping[str, str]:
+        vars(self).pop("_wanted", None)  # an unchanged object may name a file that has changed
+        return super().contents()
+
     def _refused(self, reason: str) -> RecipeError:
         return RecipeError(f"scores_from: {self.path}: {reason}")
 
@@ -68,6 +73,7 @@ class ScoresFrom(Derived):
         except ValueError as error:
             raise self._refused(str(error)) from error
 
+    @cached_property
     def _wanted(self) -> list[tuple[str, Column]]:
         """Returns the columns to take: the name in the file, and the column of the run."""
         schema = self._file(empty=True).schema
@@ -80,6 +86,8 @@ class ScoresFrom(Derived):
         names = self.scores or [name for name, kind in kinds.items() if kind == "number"]
         for name in names:
             if name not in kinds:
+                if name in schema.names and pa.types.is_binary(schema.field(name).type):
+                    raise self._refused(f"the column {name!r} is not UTF-8 text: save the file as UTF-8")
                 raise self._refused(unknown_message("column of numbers or words", name, kinds))
         if not names:
             raise self._refused(f"no column holds numbers; name columns of words under scores: {brief([*kinds])}")
@@ -95,10 +103,9 @@ class ScoresFrom(Derived):
         ]
 
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
-        wanted = self._wanted()
         try:
             file = self._file()
-            file = file if isinstance(file, pa.Table) else file.to_table([self.by, *(name for name, _ in wanted)])
+            file = file if isinstance(file, pa.Table) else file.to_table([self.by, *(name for name, _ in self._wanted)])
             ids = file[self.by].cast(pa.large_string())  # more than 2 GB of them
         except (OSError, pa.ArrowException) as error:
             raise self._refused(f"it cannot be read ({first_line(error)})") from error
@@ -106,9 +113,7 @@ class ScoresFrom(Derived):
         if (different := pc.count_distinct(ids).as_py()) + ids.null_count < len(ids):
             counts = pc.value_counts(ids.drop_null())
             first = counts.field("values").filter(pc.greater(counts.field("counts"), 1))[0]
-            raise self._refused(
-                f"only {different:,} of {len(ids):,} records have a {self.by} of their own; {first} repeats"
-            )
+            raise self._refused(f"{len(ids):,} records have only {different:,} different {self.by}s; {first} repeats")
         rows = self._ids_of(table)
         place = pc.index_in(rows, ids)  # (rows,) the record of each
         unknown, without = len(ids) - pc.count_distinct(place).as_py(), place.null_count
@@ -118,7 +123,7 @@ class ScoresFrom(Derived):
         if unknown or without:
             text = "scores_from: %s: %s of %s records are of no row of the run; %s of %s rows have no record"
             log.warning(text, self.path, *(f"{count:,}" for count in (unknown, len(ids), without, len(table))))
-        return {column.name: _values(file[name], place, column.kind) for name, column in wanted}
+        return {column.name: _values(file[name], place, column.kind) for name, column in self._wanted}
 
     def _ids_of(self, table: Table) -> pa.ChunkedArray:
         """Returns the uid or the key of every row, as text."""

@@ -24,7 +24,7 @@ from tamis.exporters.exporter import Exporter
 from tamis.ids import json_ready
 from tamis.storage import write_json
 from tamis.store import Run
-from tamis.store.copies import rows_kept
+from tamis.store.repeats import rows_kept
 from tamis.store.subset import Subset
 
 _TERMS = (

@@ -23,13 +23,14 @@ from tamis.selectors.expression import parse
 from tamis.storage import writing
 from tamis.store import Run
 from tamis.store.captions import OtherCaptions, other_captions
+from tamis.store.checked import footer_entry
 from tamis.store.reasons import Codes
 from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
 
 #: Metadata of our Parquet exports: the format that wrote the file.
-_FORMAT = b"tamis.export"
+_FORMAT = "tamis.export"
 
 _UIDS = 1 << 20  # written at once: the interleaved copy of all would double the memory
 _ROWS = 1 << 18  # dropped rows written at once
@@ -162,10 +163,7 @@ class _ParquetExport(Exporter):
     ending: ClassVar[str] = "parquet"
 
     def wrote(self, out: Path, run: Run | None) -> bool:
-        try:
-            return (pq.read_schema(out).metadata or {}).get(_FORMAT) == self.name.encode()
-        except (OSError, pa.ArrowException):
-            return False
+        return footer_entry(out, _FORMAT) == self.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ them, so that the sum is exact and the order of rows does not matter.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Literal
 
@@ -33,14 +34,35 @@ def average_copies(scores: Float64s, copies: int, *, cap: Cap, alpha: float = 0.
     require("scipy", extra="evaluate")
     from scipy.optimize import brentq
 
+    if cap == "hard":
+        return _limited(scores, copies, limit)
+    scores = scores - scores.max()  # exact where large scores are equal
     rules: dict[Cap, Callable[[float], Float64s]] = {
         "soft": lambda level: np.logaddexp(0.0, scores - level) / alpha,
         "level": lambda level: np.maximum(0.0, scores - level) / alpha,
-        "hard": lambda level: np.minimum(np.exp(np.minimum(scores - level, 700.0)), limit),
     }
-    low = scores.min() - 2 * alpha * copies / scores.size - np.log(limit + 1)  # too many copies
-    high = scores.max() + np.log((scores.size + 1) / min(alpha, 1.0))  # at most one
+    low = max(-alpha * copies, scores.min() - 2 * alpha * copies / scores.size) - 1  # too many, of one row or of all
+    high = np.log((scores.size + 1) / min(alpha, 1.0))  # at most one
     return rules[cap](brentq(lambda level: rules[cap](level).sum() - copies, low, high))
+
+
+def _limited(scores: Float64s, copies: int, limit: int) -> Float64s:
+    """Returns `average_copies` of "hard": finds how many of the best rows are at the limit; the others share the rest.
+
+    Only differences of scores are used, because exp(score - level) is wrong where scores are large.
+    """
+    order = np.argsort(-scores)
+    falling, counts = scores[order], np.full(scores.size, float(limit))
+
+    def weights(first: int) -> Float64s:
+        return np.asarray(np.exp(falling[first:] - falling[first]))
+
+    def fits(first: int) -> bool:  # true of all later rows if true of one
+        return bool(copies - first * limit <= limit * weights(first).sum())
+
+    first = bisect_left(range(scores.size), True, key=fits)
+    counts[order[first:]] = weights(first) * ((copies - first * limit) / weights(first).sum())
+    return counts
 
 
 def whole_copies(counts: Float64s, copies: int, order: U64) -> Times:

@@ -73,9 +73,11 @@ def temperature_of(model: ModelRef) -> float | None:
     from safetensors import safe_open
 
     for file in sorted(resolve(model).path.glob("*.safetensors")):
-        with safe_open(file, "pt") as tensors:
+        with safe_open(file, "np") as tensors:
             if "logit_scale" in tensors.keys():  # noqa: SIM118  # it is no mapping
-                return math.exp(-float(tensors.get_tensor("logit_scale").item()))
+                bf16 = tensors.get_slice("logit_scale").get_dtype() == "BF16"  # NumPy has no such numbers
+                with safe_open(file, "pt" if bf16 else "np") as readable:
+                    return math.exp(-float(readable.get_tensor("logit_scale").item()))
     return None
 
 

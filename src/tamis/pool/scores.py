@@ -47,11 +47,11 @@ def scores_file(path: Path, *, empty: bool = False) -> Any:
 
 
 def _from_records(records: Any) -> pa.Table:
-    first, second, *names = records.dtype.names or ("", "")
-    if records.ndim != 1 or not names or {records.dtype[one].str[1:] for one in (first, second)} != {"u8"}:
+    names = [*(records.dtype.names or ())]
+    if records.ndim != 1 or len(names) < 3 or {records.dtype[one].str[1:] for one in names[:2]} != {"u8"}:
         raise ValueError(f"it holds {records.dtype} of shape {records.shape}; {_FORMS}")
-    columns = {name: records[name].astype(records.dtype[name].newbyteorder("=")) for name in names}
-    return pa.table({"uid": uid_texts(records[first], records[second]), **columns})
+    columns = {name: records[name].astype(records.dtype[name].newbyteorder("=")) for name in names[2:]}
+    return pa.table({"uid": uid_texts(records[names[0]], records[names[1]]), **columns})
 
 
 def uid_texts(high: U64, low: U64) -> pa.Array:

@@ -62,6 +62,8 @@ class ChooseCaption:
                 raise ValueError(f"{name} must be in [0, 1], got {value}")
         check_words(self)
         if self.threshold is not None:
+            if np.isnan(self.threshold):
+                raise ValueError("threshold needs a number, got nan")
             without_effect(self, "quantile", "of", because="threshold is the limit itself")
         if not self.mix:
             without_effect(self, "seed", because="with mix: 0 nothing is drawn")

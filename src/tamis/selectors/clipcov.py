@@ -20,7 +20,7 @@ from tamis.ids import scramble
 from tamis.math import clipcov
 from tamis.math.clipcov import PARTS, TERMS, Picks
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, by_uid, embedded, gathered
+from tamis.selectors.clusters import BLOCK, by_uid, check_widths, embedded, gathered
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.selectors.steps import Of, budget_of, check_budget, group_codes
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
@@ -183,11 +183,7 @@ class ClipCov:
         first = np.flatnonzero(table.candidates())[:1]
         sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text) if first.size}
         sizes |= {} if names is None or not first.size else {"the class names": names.shape[1]}
-        if len(set(sizes.values())) > 1:
-            raise RecipeError(
-                "clipcov: embeddings of one model have one number of dimensions, got "
-                + ", ".join(f"{name}: {size}" for name, size in sizes.items())
-            )
+        check_widths(self.name, sizes)
 
 
 @dataclass(frozen=True)

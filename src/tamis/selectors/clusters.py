@@ -184,11 +184,7 @@ def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Cluster
 
     def work(place: slice, columns: dict[str, Any]) -> None:
         vectors = columns[name]
-        if vectors.shape[1] != centroids.shape[1]:
-            raise RecipeError(
-                f"{name!r} has {vectors.shape[1]} dimensions, the centroids {centroids.shape[1]}: they must come from "
-                "one model"
-            )
+        check_widths("cluster", {"the centroids": centroids.shape[1], name: vectors.shape[1]})
         for start in range(0, len(vectors), BLOCK):
             rows = start + np.flatnonzero(there[place][start : start + BLOCK])
             if rows.size:
@@ -247,11 +243,7 @@ class ImageBased(ClusterStep):
         if clusters is not None:
             holds = np.zeros(len(clusters.centroids), bool)
             for block in chain([first], blocks):
-                if block.shape[1] != clusters.centroids.shape[1]:
-                    raise RecipeError(
-                        f"image_based: the reference embeddings have {block.shape[1]} dimensions, the pool's "
-                        f"{clusters.centroids.shape[1]}: embed both with one model"
-                    )
+                check_widths(self.name, {"the references": block.shape[1], self.embedding: clusters.centroids.shape[1]})
                 holds[(block @ clusters.centroids.T).argmax(1)] = True  # ties go to the lower number
             there = clusters.label >= 0
             keep[there] = holds[clusters.label[there]]
@@ -263,6 +255,13 @@ class ImageBased(ClusterStep):
                 )
         reason = "no reference image in its cluster"
         return verdict(self, keep, missing, table.candidates(), reason, what=self.embedding, facts=facts)
+
+
+def check_widths(step: str, widths: Mapping[str, int]) -> None:
+    """Raises RecipeError if embeddings, named as messages name them, have different numbers of dimensions."""
+    if len({*widths.values()}) > 1:
+        found = " and ".join(f"{name} ({width})" for name, width in widths.items())
+        raise RecipeError(f"{step}: the number of dimensions differs: {found}. Embed them with one model")
 
 
 def second_moments(vectors: Floats) -> Float64s:
@@ -310,7 +309,7 @@ def _parts(path: Path, embedding: str, models: Mapping[str, str], of: str) -> It
         if models and others and not {*models.values()} & {*others.values()}:  # weights: one model may have many paths
             raise RecipeError(
                 f"{of}: {' and '.join(others)} made the embeddings of {path}, {' and '.join(models)} the "
-                "pool's: embed both with one model"
+                "pool's. Embed them with one model"
             )
         for shard in run.shards:
             yield run.embedding(run.vectors.get(embedding, embedding), shard)

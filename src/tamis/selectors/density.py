@@ -188,12 +188,13 @@ class D2(_Thinned):
         order = by_uid(table, rows, groups=clusters.label[rows], seed=self.seed)
         starts = np.searchsorted(clusters.label[order], np.arange(len(clusters.centroids) + 1)).astype(np.int64)
         raised = np.maximum(score[order], _LOWEST)
-        neighbours = np.empty((order.size, self.k), np.int32)
-        weights = np.ones((order.size, self.k), np.float32)
+        k = min(self.k, int(np.diff(starts).max()))  # a cluster has no more rows
+        neighbours = np.empty((order.size, k), np.int32)
+        weights = np.ones((order.size, k), np.float32)
         for group in gathered(table, [self.embedding], order, starts):
             for _, place, (vectors,) in group:
-                which, cosine = nearest_others(unit_rows(vectors), self.k)
-                distance = np.maximum(2 - 2 * cosine, 0)  # squared, of unit rows; infinite for no neighbour
+                which, cosine = nearest_others(unit_rows(vectors), k)
+                distance = np.clip(2 - 2 * cosine, 0, 1e9)  # squared, of unit rows; 1e9 for no neighbour
                 neighbours[place] = np.where(which >= 0, which + place.start, -1)
                 raised[place] += (np.exp(-distance) * raised[place][which]).sum(1)
                 if self.mode == "weighted":

@@ -96,8 +96,8 @@ def most_alike(vectors: Floats, moments: Float64s, n: int, rounds: int) -> Rows:
     """
     left = np.arange(len(vectors))
     score, least = np.full(left.size, np.inf), np.full(left.size, -np.inf)  # when last computed; now at least
-    drops = np.diff(np.linspace(0, left.size - n, rounds + 1).astype(np.int64))
-    for number, count in enumerate(drops[drops > 0].tolist()):
+    drops = np.diff(np.linspace(0, left.size - n, min(rounds, left.size - n) + 1).astype(np.int64))
+    for number, count in enumerate(drops.tolist()):
         near = np.flatnonzero(least <= np.partition(score, count - 1)[count - 1])
         for start in range(0, near.size, BLOCK):
             some = near[start : start + BLOCK]

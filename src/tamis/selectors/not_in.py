@@ -17,8 +17,9 @@ from tamis.errors import RecipeError, check_words, first_line
 from tamis.ids import format_uids
 from tamis.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, alike
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, present, reference_vectors
+from tamis.selectors.clusters import BLOCK, check_widths, present, reference_vectors
 from tamis.selectors.distinct import decode, decoded
+from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
 from tamis.store import Run
 from tamis.store.table import Table
@@ -106,7 +107,7 @@ class NotIn:
 
     def check_columns(self, table: Table) -> None:
         """Raises RecipeError if hashes are no words, or embeddings no vectors."""
-        for name in self.reads - {"width", "height"}:
+        for name in sorted(self.reads - {"width", "height"}):
             check_kind(self.name, table, name, "vector" if name in self._vectors else "word")
 
     def select(self, table: Table) -> Selection:
@@ -183,11 +184,7 @@ class NotIn:
         """Yields the pairs of some rows of a block with a cosine near the limit or above it."""
         others = references.vectors
         assert others is not None
-        if others.shape[1] != vectors.shape[1]:
-            raise RecipeError(
-                f"not_in: the references have {others.shape[1]} dimensions, {self.embedding!r} {vectors.shape[1]}: "
-                "embed both with one model"
-            )
+        check_widths(self.name, {"the references": others.shape[1], self._vectors[0]: vectors.shape[1]})
         for start in range(0, rows.size, BLOCK):
             some = rows[start : start + BLOCK]
             mine = unit_rows(vectors[some])
@@ -214,11 +211,14 @@ class NotIn:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or first_line(error)
             raise RecipeError(f"not_in: the references {path} cannot be read ({reason})") from error
+        if not found.size:
+            raise RecipeError(f"not_in: {path} holds no references")
         if found.dtype == np.uint64 and found.ndim in (1, 2) and self.hashes:
             references = References(range(len(found)), hashes=found.reshape(len(found), -1))
         elif found.dtype.kind == "f" and found.ndim == 2 and self.embedding:
             vectors = np.concatenate([*reference_vectors(str(path), self.embedding, of=self.name)])
-            references = References(range(len(vectors)), vectors=vectors)
+            names = np.flatnonzero(present(np.asarray(found, np.float32)))  # the others are left out
+            references = References(names, vectors=vectors)
         else:
             lacking = "embedding: image_embedding" if found.dtype.kind == "f" else "hashes (m,) uint64, hashes: true"
             raise RecipeError(f"not_in: {path} holds {found.shape} {found.dtype}: comparing it needs {lacking}")
@@ -266,9 +266,7 @@ class HashMatch:
         check_words(self)
 
     def select(self, table: Table) -> Selection:
-        values = np.concatenate(
-            [np.zeros(0, np.float32), *table.map(["on_list"], lambda _, columns: columns["on_list"])]
-        )
+        values = parse("on_list").values(table)
         candidates = table.candidates()
         missing = candidates & np.isnan(values)
         return verdict(self, values == 0, missing, candidates, "on a list of hashes", what="on_list")
@@ -294,7 +292,7 @@ def plain(caption: str | None) -> str | None:
 
 def _listed(path: Path) -> U64:
     """Reads hashes of 16 hex digits, one a line; empty lines and those that begin with # are left out."""
-    lines = [(n, line.strip()) for n, line in enumerate(path.read_text("utf-8").splitlines(), 1)]
+    lines = [(n, line.strip()) for n, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1)]
     wanted = [(n, line) for n, line in lines if line and not line.startswith("#")]
     for number, line in wanted:
         if not re.fullmatch("[0-9a-fA-F]{16}", line):

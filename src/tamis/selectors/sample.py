@@ -98,7 +98,7 @@ class Sample:
         what = f"sample: {copies:,} copies of {score.size:,} rows need more than"
         if self.cap == "hard" and copies > self.limit * score.size:
             raise RecipeError(f"{what} {self.limit:,} of one row: raise limit, or draw fewer")
-        logits = (score - score.mean()) * (1.0 if self.std is None else self.std / (score.std() or 1.0))
+        logits = score if self.std is None else (score - score.mean()) * (self.std / (score.std() or 1.0))
         counts = average_copies(logits, copies, cap=self.cap, alpha=self.alpha, limit=self.limit)
         if counts.max() > _MOST:
             raise RecipeError(f"{what} {_MOST:,} of one row: raise alpha, lower std or limit, or draw fewer")

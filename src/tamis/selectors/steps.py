@@ -33,8 +33,8 @@ from tamis.selectors.outcome import (
     only_score,
     run_steps,
 )
-from tamis.store.copies import joined
 from tamis.store.reasons import Codes, Cut, Reason
+from tamis.store.repeats import joined
 from tamis.store.table import Table
 
 Missing = Literal["error", "drop"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from tamis.data import Signal
+from tamis.derived import DERIVED
 from tamis.registry import Register, undefined
 
 
@@ -51,14 +53,19 @@ SIGNALS = Register(
     _wrong,
 )
 
-#: All signals by name, including other packages'; and the class with one name.
-signals, signal_class = SIGNALS.all, SIGNALS.named
+#: All signals by name, including other packages', without derived ones.
+signals = SIGNALS.all
 
 
-def maker_of(column: str, register: Register = SIGNALS) -> type[Any] | None:
-    """Returns the built-in signal that emits a column (NAME, or LABEL.NAME); None if there is none."""
-    name = column.rpartition(".")[2]
-    makers = (cls for cls in register.values() if isinstance(cls.columns, tuple))  # others depend on settings
+def signal_class(name: str) -> type[Any]:
+    """Returns the signal or derived signal of a name, importing only its package; RecipeError if there is none."""
+    return DERIVED[name] if name in DERIVED else SIGNALS.named(name, DERIVED)
+
+
+def maker_of(column: str) -> type[Any] | None:
+    """Returns the built-in signal, or derived one, that emits a column (NAME, or LABEL.NAME); None if there is none."""
+    name, every = column.rpartition(".")[2], chain(SIGNALS.values(), DERIVED.values())
+    makers = (cls for cls in every if isinstance(cls.columns, tuple))  # others depend on settings
     return next((cls for cls in makers if name in {one.name for one in cls.columns}), None)
 
 

@@ -140,6 +140,15 @@ def write_parquet(
         writer.add_key_value_metadata({**facts, **binding})
 
 
+def footer_entry(path: Path, name: str) -> str | None:
+    """Returns an entry of a Parquet file's footer; None if there is none, or it is no such file."""
+    try:
+        entry = (pq.read_metadata(local_copy(path)).metadata or {}).get(name.encode())
+    except (OSError, pa.ArrowException):
+        return None
+    return entry if entry is None else entry.decode(errors="replace")
+
+
 def _footer(file: Any) -> tuple[int, bytes]:
     """Returns the offset of a Parquet file's footer, and the footer with its length and the closing magic."""
     size = file.seek(0, os.SEEK_END)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Floats
 from tamis.data import Column
 from tamis.errors import RunError, unknown_message
+from tamis.pool.source import POOL_OPTIONS, RESERVED, PoolSpec
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
 from tamis.store.checked import damaged, read_record
@@ -58,6 +59,11 @@ INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_
 INDEX_WORDS = ("status", "key", "image_xxh3")
 
 
+def completed_by(facts: Mapping[str, Any]) -> str:
+    """Returns what completes parts with this description, in words; "" for those that `tamis score` makes."""
+    return _COMPLETED_BY.get(facts["name"], "repeat `tamis derive`" if facts.get("derived") else "")
+
+
 @dataclass(frozen=True)
 class ScoreSet:
     """The scores of one signal with one fingerprint.
@@ -79,8 +85,7 @@ class ScoreSet:
     @property
     def completed_by(self) -> str:
         """What completes these scores, in words."""
-        usual = "repeat `tamis derive`" if self.facts.get("derived") else "repeat `tamis score`"
-        return _COMPLETED_BY.get(self.facts["name"], usual)
+        return completed_by(self.facts) or "repeat `tamis score`"
 
     def side_file(self, name: str) -> Any:
         """Returns a side file of the signal (array or JSON), None if there is none; DamageError if it has changed."""
@@ -205,8 +210,6 @@ class Run:
 
     def score_command(self) -> str:
         """Returns the start of a command to score the pool with the same settings: `tamis score POOL --run RUN`."""
-        from tamis.pool.source import POOL_OPTIONS, PoolSpec
-
         pool, default = self.facts["pool"], PoolSpec(path="")
         words = ["tamis", "score", *(pool_paths(self.facts) or ["POOL"]), "--run", str(self.path)]
         for name in POOL_OPTIONS:
@@ -325,7 +328,7 @@ class Run:
     def columns(self) -> dict[str, tuple[str, ScoreSet | None, Column]]:
         """{name in a recipe: (column in the file, ScoreSet or None for the index, Column)}.
 
-        A score's name is `label.column`, or just `column` if unique.
+        A score's name is `label.column`, or just `column` if unique and not reserved for the index.
         """
         found: dict[str, tuple[str, ScoreSet | None, Column]] = {}
         for name in INDEX_NUMBERS:
@@ -337,7 +340,8 @@ class Run:
         for group in self.scores.values():
             for column in group.columns:
                 found[f"{group.label}.{column.name}"] = (column.name, group, column)
-                if short[column.name] == 1 or column.name == group.label:
+                own = short[column.name] == 1 or column.name == group.label
+                if own and column.name not in RESERVED:
                     found[column.name] = (column.name, group, column)
         return found
 
@@ -488,7 +492,7 @@ class Run:
             values |= {"caption": index["caption"]} if "caption" in wanted else {}
             uids = zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
             data = {
-                "uid": [f"{high:016x}{low:016x}" for high, low in uids],
+                "uid": pa.array([f"{high:016x}{low:016x}" for high, low in uids], pa.string()),
                 "shard": pa.array([shard] * index.num_rows, pa.string()).dictionary_encode(),
                 "key": index["key"],
             }
@@ -519,8 +523,7 @@ class Run:
         Raises:
             RunError: the run has no such column, or only for some shards.
         """
-        kind = "word" if column == "caption" else self.locate(column)[2].kind
-        if kind == "word":
+        if self.locate(column)[2].kind == "word":
             return np.array(self.to_arrow([column])[column].to_pylist(), object)
         return self.to_numpy(column)
 

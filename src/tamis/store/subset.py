@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tamis.arrays import Captions, Rows, Times
@@ -27,9 +26,9 @@ from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.captions import other_captions
-from tamis.store.checked import CheckedParquet, parquet_writer, with_hash
-from tamis.store.copies import PER_ROW, joined
+from tamis.store.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, blocks, widened
+from tamis.store.repeats import PER_ROW, joined
 from tamis.store.run import Run
 from tamis.store.targets import check_ending, check_target
 
@@ -186,7 +185,7 @@ class Subset:
         """
         from tamis.store.audit import audit
 
-        return audit(self, by)
+        return audit(self.run, [self.keep], by)[0]
 
     def rows(self, span: slice = slice(None)) -> Rows:
         """Returns the numbers of the kept rows, ascending, each as often as it is kept.
@@ -322,10 +321,7 @@ class Subset:
 
 def is_subset(path: Path) -> bool:
     """Whether a file is a subset file."""
-    try:
-        return FACTS.encode() in (pq.read_schema(local_copy(path)).metadata or {})
-    except (OSError, pa.ArrowException):
-        return False
+    return footer_entry(path, FACTS) is not None
 
 
 def check_place(path: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
@@ -459,7 +455,7 @@ class SubsetFile:
 def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     """Returns the rows in both (&), in either (|), or in the left and not in the right (-).
 
-    Repeated rows and captions: see `tamis.store.copies.joined`; - leaves both as in the left subset. A dropped row has
+    Repeated rows and captions: see `tamis.store.repeats.joined`; - leaves both as in the left subset. A dropped row has
     its reason from the left subset, or else from the right one.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:

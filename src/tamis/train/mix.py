@@ -25,6 +25,9 @@ from tamis.store.targets import check_target
 
 FOLDS = 10
 
+#: Factor of the squared coefficients; the mean loss, each side with half of the weight, has factor 4.
+_PENALTY = 1e-3
+
 
 @dataclass(frozen=True, kw_only=True)
 class FittedMix:
@@ -50,7 +53,6 @@ def train_mix(
     *,
     out: Path,
     rows: int = 50_000,
-    penalty: float = 1e-3,
     seed: int = 0,
     overwrite: bool = False,
 ) -> FittedMix:
@@ -64,8 +66,7 @@ def train_mix(
         pool: the pairs to choose from.
         columns: numbers or embeddings that both have from the same models.
         out: the file.
-        rows: most pairs of each side, drawn by uid.
-        penalty: factor of the squared coefficients; the mean loss has factor 2.
+        rows: maximum number of pairs per side, drawn by uid.
         seed: another seed draws other pairs and folds.
         overwrite: replace such a file.
 
@@ -102,10 +103,10 @@ def train_mix(
     areas, others = [], []
     for number in range(FOLDS):
         here = fold == number
-        others.append(_fit(x[~here], y[~here], penalty))
+        others.append(_fit(x[~here], y[~here]))
         scores = x[here] @ others[-1][:-1]
         areas.append(auc(scores[y[here]], scores[~y[here]]))
-    whole = _fit(x, y, penalty)
+    whole = _fit(x, y)
     pseudo = FOLDS * whole - (FOLDS - 1) * np.array(others)
     terms: dict[str, Any] = {}
     coefficients, stop = {}, 0
@@ -122,7 +123,7 @@ def train_mix(
         auc=mean_interval(areas), coefficients=coefficients, target=sizes[0], pool=sizes[1],
         left_out=int(np.count_nonzero(~there)),
     )  # fmt: skip
-    fitted = {"auc": round(found.auc.value, 4), "target": sizes[0], "pool": sizes[1], "penalty": penalty, "seed": seed}
+    fitted = {"auc": round(found.auc.value, 4), "target": sizes[0], "pool": sizes[1], "seed": seed}
     with writing(out) as temporary:
         content = {"bias": float(f"{whole[-1]:.7g}"), "terms": terms, "fitted": fitted}
         temporary.write_text(yaml.safe_dump(content, sort_keys=False, default_flow_style=None), encoding="utf-8")
@@ -139,7 +140,8 @@ def _drawn(
         new = ~np.isin(uids, without)
         rows, uids = rows[new], uids[new]
     rows = rows[np.argsort(uids)[:most]]
-    return [table.vectors(name, rows).reshape(len(rows), -1).astype(np.float64) for name in columns], uids
+    found = [table.vectors(name, rows).astype(np.float64) for name in columns]
+    return [one if one.ndim == 2 else one[:, None] for one in found], uids
 
 
 def _models(name: str, one: Table, other: Table) -> list[str]:
@@ -160,12 +162,12 @@ def _models(name: str, one: Table, other: Table) -> list[str]:
     return list(makers[0][2])
 
 
-def _fit(x: Float64s, y: Mask, penalty: float) -> Float64s:
+def _fit(x: Float64s, y: Mask) -> Float64s:
     """Returns the coefficients (d,) of a logistic regression and its bias, each class with half of the weight."""
     from sklearn.linear_model import LogisticRegression
 
     share = np.where(y, 1 / np.count_nonzero(y), 1 / np.count_nonzero(~y))
-    head = LogisticRegression(C=1 / penalty, solver="newton-cholesky", tol=1e-8).fit(x, y, sample_weight=share)
+    head = LogisticRegression(C=1 / _PENALTY, solver="newton-cholesky", tol=1e-8).fit(x, y, sample_weight=share)
     return np.concatenate([head.coef_[0], head.intercept_])
 
 

@@ -15,6 +15,7 @@ from tamis.reporting.context import GALLERIES, Context, Facts
 from tamis.reporting.formats import number
 from tamis.reporting.pairs import around, first_by
 from tamis.selectors.expression import parse
+from tamis.store.audit import Group, audit
 from tamis.store.captions import OtherCaptions, captions_of, other_captions
 from tamis.store.reasons import Cut
 from tamis.store.subset import Subset
@@ -31,18 +32,17 @@ def funnels(context: Context) -> Facts | None:
             "source": str(subset.recipe.get("source") or "").strip(),
             "changed": name["label"].startswith(f"{subset.name}, "),
             "lines": [_step(context, name["place"], step, each) for step, each in enumerate(subset.funnel, start=1)],
-            "shrinks": _shrinks(subset),
+            "shrinks": _shrinks(groups),
             "recipe": dict(subset.recipe),
             "captions": _diversity(context, subset),
         }
-        for name, subset in zip(context.names, context.subsets, strict=True)
+        for name, subset, groups in zip(context.names, context.subsets, audit(context.run, context.keeps), strict=True)
     ]
     return {"rows": context.rows, "funnels": found}
 
 
-def _shrinks(subset: Subset) -> Facts:
+def _shrinks(groups: Sequence[Group]) -> Facts:
     """Returns the number of `groups` that were tested, and those that the subset keeps too rarely, at most `STRIP`."""
-    groups = subset.audit()
     shrunk = [one for one in groups if one.shrinks]
     return {"groups": len(groups), "shrunk": len(shrunk), "first": [vars(one) for one in shrunk[:STRIP]]}
 
