@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -36,9 +37,11 @@ def plan(
     signals: Sequence[SignalLike] = (),
     recipe: RecipeLike | None = None,
     settings: Sequence[str] = (),
+    within: PathLike | Subset | None = None,
     keep: Sequence[str] = (),
     grow: bool = False,
     overwrite: bool = False,
+    lazy: bool = False,
     **compute: Unpack[Compute],
 ) -> Planned:
     """Returns what would be done, without doing it: no file is written, no model is loaded.
@@ -47,10 +50,12 @@ def plan(
     `run_recipe` and makes the same checks.
 
     Args:
-        pool, run, signals, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and run.
+        pool, run, signals, within, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and
+            run.
         recipe: a recipe whose signals (and kept features) are included.
         settings: overrides of the recipe, as `--set` takes them.
         overwrite: as `run_recipe` takes it.
+        lazy: the same; this loads models, to score a sample.
 
     Returns:
         The pool's kind and size, and for every output of the run how many shards lack it.
@@ -66,7 +71,14 @@ def plan(
         pool, path = _checked_recipe(chosen, recipe, overwrite)
     else:
         path = location(run)
-    return planned(pool, path, device=device_for(**compute), signals=signals, recipe=chosen, keep=keep, grow=grow)
+    device = device_for(**compute)
+    found = planned(pool, path, device=device, signals=signals, recipe=chosen, within=within, keep=keep, grow=grow)
+    if lazy:
+        from tamis.lazy import planned_lazily
+
+        spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
+        found = replace(found, lazy=str(planned_lazily(spec, path, chosen, grow=grow, **compute)))
+    return found
 
 
 def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, **settings: Any) -> int:
@@ -251,8 +263,9 @@ def run_recipe(
     partial: bool = False,
     grow: bool = False,
     overwrite: bool = False,
+    lazy: bool = False,
     quiet: bool = False,
-    on_result: Callable[[Run | Subset | Exported | Path], object] | None = None,
+    on_result: Callable[[Run | Subset | Exported | Path | str], object] | None = None,
     **compute: Unpack[Compute],
 ) -> RecipeDone:
     """Scores, selects, exports and reports by one recipe. The same call continues an interrupted one.
@@ -267,8 +280,11 @@ def run_recipe(
         workers, engine, grow, compute: as `score` takes them.
         partial: choose from the finished shards if others cannot be read.
         overwrite: replace files that the same formats wrote earlier.
+        lazy: score expensive signals only for the rows whose score can still matter; the same rows are kept, dropped
+            ones may have another reason. It scores a sample first.
         quiet: show no progress.
-        on_result: called with each result as soon as it exists: the run, the subset, every export, the page.
+        on_result: called with each result as soon as it exists: the run, the subset, every export, the page; with
+            `lazy` also with two texts, the plan and what it did.
 
     Returns:
         The run, the subset, the exports, and the page.
@@ -281,7 +297,17 @@ def run_recipe(
     chosen = load(recipe, settings)
     spec, path = _checked_recipe(chosen, recipe, overwrite)
     report_result = on_result or (lambda result: None)
-    run = score(spec, run=path, recipe=chosen, workers=workers, engine=engine, grow=grow, quiet=quiet, **compute)
+    how: dict[str, Any] = {"workers": workers, "engine": engine, "grow": grow, "quiet": quiet, **compute}
+    if lazy and chosen.selects:
+        from tamis.lazy import planned_lazily, score_lazily
+
+        lazily = planned_lazily(spec, path, chosen, grow=grow, **compute)
+        report_result(str(lazily))
+        started = time.monotonic()
+        run = score_lazily(spec, path, lazily, partial=partial, **how)
+        report_result(lazily.done(run, time.monotonic() - started))
+    else:
+        run = score(spec, run=path, recipe=chosen, **how)
     report_result(run)
     if partial and run.missing:
         run = derive(run, chosen, partial=True)

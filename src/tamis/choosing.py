@@ -54,7 +54,8 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         RunError: the run lacks a column, or shards.
     """
     from tamis.selectors.choose_caption import captions_from
-    from tamis.selectors.outcome import run_steps
+    from tamis.selectors.lazily import run_asked
+    from tamis.selectors.outcome import NotAskedError
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
@@ -64,7 +65,10 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     opened = open_run(run, partial=partial)
     columns = columns_read(chosen, opened)
     text = captions_from(chosen.steps)
-    outcome = run_steps(opened.table(columns), chosen.steps)
+    try:
+        outcome = run_asked(opened.table(columns), chosen.steps)
+    except NotAskedError as error:
+        raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
     _warn_of_english_only(chosen, opened, columns, outcome)
     return Subset(
         run=opened,
@@ -240,6 +244,17 @@ def _how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
     named = ", ".join(f"{column!r}{nearest(column, run.columns)}" for column in columns)
     lacks = f"{run.path} lacks what the recipe {recipe.name!r} reads: {named}"
     return "\n".join([f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
+
+
+def _how_to_ask(error: Exception, column: str, run: Run) -> str:
+    """Returns a sentence and the command that scores the rows of a column that nobody asked for."""
+    group = run.locate(column)[1]
+    assert group is not None
+    try:
+        entry = signal_from({group.facts["name"]: {**group.facts["settings"], "label": group.label}})
+    except RecipeError:  # a plug-in that is not installed here
+        return f"{error}. Drop these rows in an earlier step, or score {group.label} in full"
+    return f"{error}. Drop these rows in an earlier step, or score them:\n{_score_commands(run, [entry])[0]}"
 
 
 def _score_commands(run: Run, entries: Sequence[tuple[str, Signal | Derived]], keep: Sequence[str] = ()) -> list[str]:

@@ -67,6 +67,7 @@ class Recipe:
     run: str | None = None
     signals: tuple[tuple[str, Signal], ...] = ()  # label ("" for none) and signal
     derived: tuple[tuple[str, Derived], ...] = ()  # the same for derived signals, in their order
+    within: Mapping[tuple[str, Signal], str] = field(default_factory=dict)  # entry of `signals` -> rows to score
     keep: tuple[str, ...] = ()  # features to store
     columns: Mapping[str, str] = field(default_factory=dict)  # alias -> column of the run
     steps: tuple[Step, ...] = ()  # the selectors in order
@@ -290,7 +291,9 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     steps = _list(data.get("select"), f"{where}, select")
     signals = _list(data.get("signals"), f"{where}, signals")
     exports = _list(data.get("export"), f"{where}, export")
-    made, derived = by_kind(signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals))
+    entries = [signal_from(entry, f"{where}, signals[{n}]") for n, entry in enumerate(signals)]
+    made, derived = by_kind(entries)
+    within = {one: rows for one, entry in zip(entries, signals, strict=True) if (rows := _within(entry, one, where))}
     written = tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports))
     if written and "select" not in data:
         raise RecipeError(f"{where} says what to export and not what to keep: add 'select: []' for every pair")
@@ -302,6 +305,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         run=_path(data.get("run"), f"{where}, run"),
         signals=made,
         derived=derived,
+        within=within,
         keep=keep,
         columns={str(short): str(column) for short, column in columns.items()},
         steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
@@ -388,8 +392,19 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Any]:
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")
-    rest = {key: value for key, value in settings.items() if key != "label"}
-    return label, build(cls, rest, f"{where}, {name}", extra=("label",))
+    rest = {key: value for key, value in settings.items() if key not in ("label", "within")}
+    return label, build(cls, rest, f"{where}, {name}", extra=("label", "within"))
+
+
+def _within(entry: Any, made: tuple[str, Any], where: str) -> str:
+    """Returns the subset, or the recipe, to whose rows a recipe's entry limits a signal; "" for all rows."""
+    settings = next(iter(entry.values())) if isinstance(entry, dict) else None
+    name = (settings or {}).get("within")
+    if name is None:
+        return ""
+    if isinstance(made[1], Derived):
+        raise RecipeError(f"{where}: {made[1].name} is worked out from columns of all rows: 'within' limits no model")
+    return _path(name, f"{where}, {made[1].name}, within") or ""
 
 
 @contextmanager

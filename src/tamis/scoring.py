@@ -11,21 +11,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+
 from tamis.compute import Compute
-from tamis.data import Device, Samples, Signal, references, settings
+from tamis.data import Device, Samples, Signal, references
 from tamis.derived import Derived
-from tamis.errors import DependencyError, RunError, check_fraction
+from tamis.errors import DependencyError, RecipeError, RunError, check_fraction
 from tamis.graph import Executor, Identities, topological
 from tamis.models.device import device_for
 from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.recipe import PathLike, Recipe, RecipeLike, by_kind, load, signal_from
-from tamis.run.plan import Plan, with_labels
+from tamis.recipe import PathLike, Recipe, RecipeLike, by_kind, load, shipped_name, signal_from
+from tamis.run.plan import Plan, Within, with_labels
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
 
 if TYPE_CHECKING:
     from tamis.run.fill import Engine
+    from tamis.store.subset import Subset
 
 SignalLike = str | Signal | Derived | Mapping[str, Any]
 
@@ -38,6 +41,7 @@ def score(
     run: PathLike,
     signals: Sequence[SignalLike] = (),
     recipe: RecipeLike | None = None,
+    within: PathLike | Subset | None = None,
     keep: Sequence[str] = (),
     workers: int | None = None,
     engine: Engine | None = None,
@@ -53,6 +57,9 @@ def score(
         run: the run folder, new or not; a path, or an fsspec URL (docs/pools-on-stores.md).
         signals: signals by name, as objects, or as recipes write them: `{"clip": {"model": ...}}`.
         recipe: a recipe whose signals (and kept features) are computed too.
+        within: score only the rows of a subset of the run, which is a file, a name or an object; or of a recipe that
+            chooses by what the run holds. Other rows have no value, with the reason "not asked". A recipe may say it
+            of single signals, which are then scored last. A later call computes only what is missing.
         keep: features to store: "embeddings", "captions" (generated ones), "texts" (read in images).
         workers: processes, each doing one shard at a time; 1 works in this one. None: one per GPU, or 1. With more than
             one worker, each imports your script: put the call under `if __name__ == "__main__":`.
@@ -71,7 +78,7 @@ def score(
         UnreachedError: a table of the pool could not be fetched; it may be intact.
         ValueError: `max_error_rate` is not in [0, 1].
     """
-    from tamis.run.fill import fill
+    from tamis.run.fill import fill, recorded
     from tamis.run.local import Local
 
     if max_error_rate is not None:
@@ -83,9 +90,16 @@ def score(
     identities = Identities(device_for(**compute, away=engine.away))
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
     chosen = _with_signals(chosen, signals)
-    about["signals"] = [{signal.name: {**settings(signal), "label": label}} for label, signal in chosen.derived]
-    assemble = partial(assembled, opened, path, recipe=chosen, keep=keep, identities=identities, grow=grow)
-    done = fill(path, assemble, about, engine, quiet=quiet, max_error_rate=max_error_rate, forecasts=True)
+    limits = _limits(chosen, within, [*chosen.keep, *keep])
+    for limit, part in _passes(chosen, limits):
+        others = [entry for entry in chosen.entries if entry not in part.signals]
+        about["signals"] = [recorded(label, signal, limits.get((label, signal))) for label, signal in others]
+        rows = None if limit is None else _rows_of(limit, Run(path, partial=True))
+        assemble = partial(
+            assembled, opened, path, recipe=part, keep=keep, identities=identities, grow=grow, within=rows
+        )
+        how: dict[str, Any] = {"quiet": quiet, "max_error_rate": max_error_rate}
+        done = fill(path, assemble, about, engine, forecasts=limit is None or isinstance(limit, str), **how)
     if not chosen.derived:
         return done
     if done.missing:
@@ -93,6 +107,56 @@ def score(
         log.warning("not computed, because shards are missing: %s", names)
         return done
     return derive(done, chosen)
+
+
+#: The rows to score of signals that are not scored in full, by their entry: a subset, its name or file, or a recipe.
+Limits = dict[tuple[str, Any], Any]
+
+
+def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
+    """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored."""
+    keys = {entry: limit if isinstance(limit, str) else id(limit) for entry, limit in limits.items()}
+    for key, limit in {None: None, **{keys[entry]: limit for entry, limit in limits.items()}}.items():
+        now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)
+        yield limit, dataclasses.replace(recipe, signals=now)
+
+
+def _limits(recipe: Recipe, within: PathLike | Subset | None, keep: Sequence[str]) -> Limits:
+    """Returns the limits of a recipe's signals; RecipeError if features would be stored of some rows."""
+    limits: Limits = dict(recipe.within)
+    if within is not None:
+        usual = os.fspath(within) if isinstance(within, str | os.PathLike) else within
+        limits = {entry: limits.get(entry, usual) for entry in recipe.signals}
+    full = topological([entry[1] for entry in recipe.signals if entry not in limits])
+    for label, signal in limits:
+        for node in topological([signal], full):
+            if node.stored_as in keep:
+                raise RecipeError(
+                    f"{label or signal.name}: its {node.stored_as} can only be stored for all rows: leave out "
+                    f"'within', or do not keep {node.stored_as}"
+                )
+    return limits
+
+
+def _rows_of(within: str | Subset, run: Run) -> Within:
+    """Returns the rows of a subset of a run, or of what a recipe chooses from it."""
+    from tamis.choosing import select
+    from tamis.store.subset import Subset
+
+    name = within if isinstance(within, str) else ""
+    if isinstance(within, str):
+        within = select(run, within) if _is_recipe(within, run.path) else Subset.load(within, run)
+    if within.run.path.resolve() != run.path.resolve():
+        raise RunError(f"the subset {within.name!r} belongs to {within.run.path}, not to {run.path}")
+    rows = {shard: np.zeros(size, bool) for shard, size in zip(run.shards, run.sizes, strict=True)}
+    rows |= {shard: within.keep[span] for shard, span in within.run.row_ranges.items()}
+    return Within(within.name, rows, name)
+
+
+def _is_recipe(name: str, run: Path) -> bool:
+    """Whether a limit is a recipe: a subset of the run that has its name comes first."""
+    there = (run / "subsets" / f"{name}.parquet").is_file()
+    return name.endswith((".yaml", ".yml")) or (shipped_name(name) is not None and not there)
 
 
 def derive(
@@ -170,6 +234,7 @@ class Planned:
     new: bool  # whether the run folder does not exist yet
     device: Device  # where networks would run, in which precision and batches
     missing: tuple[Missing, ...]  # every output of the run, the index first
+    lazy: str = ""  # the plan of a lazy run, in words
 
     def __str__(self) -> str:
         device = self.device
@@ -178,6 +243,7 @@ class Planned:
             f"run       {self.run}{' (new)' if self.new else ''}",
             f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
             *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
+            *([self.lazy] if self.lazy else []),
         ]
         return "\n".join(lines)
 
@@ -195,19 +261,28 @@ def planned(
     device: Device,
     signals: Sequence[SignalLike] = (),
     recipe: Recipe | None = None,
+    within: PathLike | Subset | None = None,
     keep: Sequence[str] = (),
     grow: bool = False,
 ) -> Planned:
     """Returns what `score` would do; reads the run's files, writes none and loads no model."""
     opened = open_pool(_with_fields_of_run(pool, run), manifest.shards_of(run))
     chosen = _with_signals(recipe or Recipe(), signals)
-    plan = assembled(opened, run, recipe=chosen, keep=keep, identities=Identities(device), grow=grow)
-    tasks = plan.tasks(run)
-    outputs = [
-        Missing(output.kind, output.label, output.folder, sum(output in task.outputs for task in tasks))
-        for output in plan.outputs
-    ]
-    shards = len(opened.shards)
+    limits, found = _limits(chosen, within, [*chosen.keep, *keep]), dict[str, Missing]()
+    new = not (run / "run.json").is_file()
+    for limit, part in _passes(chosen, limits):
+        try:
+            rows = None if limit is None else _rows_of(limit, Run(run, partial=True))
+        except RunError:
+            if not new and not _is_recipe(limit, run):
+                raise
+            rows = None  # a recipe may read what this command adds
+        plan = assembled(opened, run, recipe=part, keep=keep, identities=Identities(device), grow=grow, within=rows)
+        tasks = plan.tasks(run)
+        for output in plan.outputs:
+            shards = sum(output in task.outputs for task in tasks)
+            found.setdefault(output.folder, Missing(output.kind, output.label, output.folder, shards))
+    outputs, shards = list(found.values()), len(opened.shards)
     outputs += [
         Missing("derived", label or signal.name, signal.name, _to_derive(signal, chosen, run, shards))
         for label, signal in chosen.derived
@@ -216,7 +291,7 @@ def planned(
         kind=opened.kind,
         shards=len(opened.shards),
         run=run,
-        new=not (run / "run.json").is_file(),
+        new=new,
         device=device,
         missing=tuple(outputs),
     )
@@ -241,6 +316,7 @@ def assembled(
     keep: Sequence[str],
     identities: Identities,
     grow: bool = False,
+    within: Within | None = None,
 ) -> Plan:
     """Returns the plan of a run: a recipe's signals, labelled as the run labels them now.
 
@@ -251,7 +327,8 @@ def assembled(
     return Plan(
         pool=pool,
         signals=tuple(with_labels(list(dict.fromkeys(recipe.signals)), manifest.labels_of(run), identities)),
-        keep=tuple(dict.fromkeys([*recipe.keep, *keep])),
+        keep=tuple(dict.fromkeys([*recipe.keep, *keep])) if within is None else (),
+        within=within,
         identities=identities,
         fields=manifest.fields_of(run)[0],
     )

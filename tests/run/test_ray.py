@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray_cluster
 from factories import parts_of, write_pool
@@ -23,6 +24,7 @@ from tamis.errors import DependencyError, SignalError, install
 from tamis.run import ray as engine_of_ray
 from tamis.run.ray import Ray
 from tamis.store import Run
+from tamis.store.subset import Subset
 
 #: Ray leaves connections open when a program takes its leave.
 pytestmark = [
@@ -65,6 +67,17 @@ def test_two_actors_make_what_one_worker_makes(cluster: str, tmp_path: Path) -> 
     assert len(parts_of(run.path)) == 21
     assert (run.path / "events.jsonl").read_text().count('"shard done"') == 7
     assert list((run.path / "claims").iterdir()) == []
+
+
+def test_actors_score_within_a_subset(cluster: str, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=3, rows=7)
+    whole = score(pool, tmp_path / "whole", "caption_length", Brightness())
+    run = score(pool, tmp_path / "run", "caption_length", engine=Ray(cluster, workers=2))
+    rows = np.arange(len(run)) % 2 == 0
+    done = score(pool, run.path, Brightness(), engine=Ray(cluster, workers=2), within=Subset(run=run, keep=rows))
+    np.testing.assert_array_equal(done["brightness"], np.where(rows, whole["brightness"], np.nan))
+    score(pool, run.path, Brightness(), engine=Ray(cluster, workers=2))
+    assert parts_of(run.path) == parts_of(whole.path)
 
 
 URL = "s3://pool/runs/mine"

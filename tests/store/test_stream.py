@@ -191,6 +191,21 @@ def test_every_kind_of_pool_is_read_in_any_order(tmp_path: Path, kind: str, monk
         fsspec.filesystem("memory").store.clear()
 
 
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "memory:tar", "paths.csv", "struct.parquet", "bytes.parquet"])
+def test_every_kind_of_pool_is_scored_within_a_subset(tmp_path: Path, kind: str) -> None:
+    try:
+        pool = write_any(tmp_path / "pool", kind, 13)
+        whole = tamis.score(pool, run=tmp_path / "whole", signals=["image_hash", "image_size"], quiet=True)
+        run = tamis.score(pool, run=tmp_path / "run", signals=["image_size"], quiet=True)
+        rows = [0, 1, 5, 12]
+        done = tamis.score(pool, run=run.path, signals=["image_hash"], within=subset_of(run, rows), quiet=True)
+        assert done["image_hash"].tolist() == [
+            cell if row in rows else None for row, cell in enumerate(whole["image_hash"])
+        ]
+    finally:
+        fsspec.filesystem("memory").store.clear()
+
+
 def test_a_compressed_tar_is_read_once_in_the_pools_order_whatever_repeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

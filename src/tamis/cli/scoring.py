@@ -41,6 +41,10 @@ def score(
     recipe: Annotated[str | None, options.ONE_RECIPE] = None,
     signals: Annotated[list[str] | None, _SIGNALS] = None,
     settings: options.RecipeSettings = None,
+    within: Annotated[
+        str | None,
+        Option(metavar="SUBSET", help="Score only the rows of a subset of the run: its file, its name, or a recipe."),
+    ] = None,
     keep: Annotated[
         list[str] | None, Option(help="Features to store: embeddings, captions, texts; may be repeated.")
     ] = None,
@@ -88,12 +92,12 @@ def score(
     spec = build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
     kept, folder = options.split(keep), run or default_run(pool[0])
     if dry_run:
-        print(tamis.plan(spec, run=folder, recipe=chosen, keep=kept, grow=grow, **compute))
+        print(tamis.plan(spec, run=folder, recipe=chosen, within=within, keep=kept, grow=grow, **compute))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
     done = tamis.score(
-        spec, run=folder, recipe=chosen, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow, quiet=quiet,
-        **compute,
+        spec, run=folder, recipe=chosen, within=within, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow,
+        quiet=quiet, **compute,
     )  # fmt: skip
     _say_scored(done, compute, quiet)
     exit_if(done.failures and max_error_rate is None)
@@ -113,6 +117,9 @@ def run_recipe(
     partial: options.Partial = False,
     grow: options.Grow = False,
     overwrite: options.Overwrite = False,
+    lazy: Annotated[
+        bool, Option("--lazy", help="Score expensive signals only where they can matter; the same pairs are kept.")
+    ] = False,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -140,11 +147,11 @@ def run_recipe(
             "ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once"
         )
     if dry_run:
-        print(tamis.plan(recipe=recipe, settings=settings, grow=grow, overwrite=overwrite, **compute))
+        print(tamis.plan(recipe=recipe, settings=settings, grow=grow, overwrite=overwrite, lazy=lazy, **compute))
         return
     done = tamis.run_recipe(
         recipe, settings=settings, engine=engine_named(engine, workers=workers, address=address),
-        partial=partial, grow=grow, overwrite=overwrite, quiet=quiet,
+        partial=partial, grow=grow, overwrite=overwrite, lazy=lazy, quiet=quiet,
         on_result=bound(_say_result, compute, quiet), **compute,
     )  # fmt: skip
     if done.subset and not done.exports:
@@ -175,7 +182,7 @@ def status(
     exit_if(found["failed"])
 
 
-def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exported | Path) -> None:
+def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exported | Path | str) -> None:
     """Prints one result of a recipe, as soon as it is there: an export may take hours after the funnel."""
     from tamis.store import Run
     from tamis.store.subset import Subset
@@ -184,6 +191,8 @@ def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exp
         _say_scored(result, compute, quiet)
     elif isinstance(result, Subset):
         print_funnel(result)
+    elif isinstance(result, str):
+        say(result)
     elif isinstance(result, Path):
         say(f"wrote {result}")
     else:

@@ -193,7 +193,7 @@ class Context:
             """Whether the run still has the score and, if the score depends on the whole pool, the same pool."""
             expression = parse(cut.score)
             known = all(verdict.names.get(name, name) in self.run.columns for name in expression.columns)
-            return known and not (grown and expression.poolwide)
+            return known and not (grown and bool(expression.poolwide))
 
         return replace(verdict, cuts=tuple(cut for cut in verdict.cuts if is_current(cut)))
 

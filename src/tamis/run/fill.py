@@ -9,11 +9,14 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
+
+import numpy as np
 
 from tamis.data import settings
 from tamis.errors import PoolError, RunError, StopError, unknown_message
@@ -116,7 +119,7 @@ def fill(
     with locked(path, doing=PREPARES, patience=PREPARING_SECONDS if engine.suffix else None):
         sweep_claims(path)
         plan = assemble()
-        signals = [{signal.name: {**settings(signal), "label": label}} for label, signal in plan.signals]
+        signals = [recorded(label, signal, plan.within.given if plan.within else "") for label, signal in plan.signals]
         recipe = {**recipe, "signals": [*signals, *recipe.get("signals", ())], "keep": list(plan.keep)}
         manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
@@ -145,6 +148,12 @@ def fill(
     return Run(path) if tasks else before  # `before` already has its footers cached
 
 
+def recorded(label: str, signal: Any, within: object) -> dict[str, Any]:
+    """Returns an entry of recipe.yaml."""
+    limit = {"within": os.fspath(within)} if isinstance(within, str | os.PathLike) and within else {}
+    return {signal.name: {**settings(signal), "label": label, **limit}}
+
+
 def _forecast(
     plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left: int | None
 ) -> tuple[str, Executor | None]:
@@ -152,8 +161,6 @@ def _forecast(
 
     Some pairs are scored, into a folder that is then deleted.
     """
-    from tamis.run.local import Local
-
     if not tasks or (left is not None and left < _WORTH_PAIRS) or plan.plugins:  # a plug-in may end its process
         return "", None
     most, executor = max(len(task.outputs) for task in tasks), Executor(plan.device)
@@ -164,12 +171,8 @@ def _forecast(
         if left is None and next(islice(task.shard.samples(), _TIMED, None), None) is None:
             return "", None  # a pool of unknown size, and small shards
         for count in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
-            first = (FirstRows(one.shard, -(-count // len(some))) for one in some)
-            pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
-            sample = replace(plan, pool=pool, executor=executor)
-            with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
-                fill(Path(folder) / "run", partial(replace, sample), {}, Local(1), quiet=True)
-                status = read_record(Path(folder) / "run" / "status.json")
+            with sampled(replace(plan, executor=executor), [task.shard for task in some], count) as (_, status):
+                pass
     except Exception as error:  # whatever it is, the worker of a shard will report it
         log.debug("the cost cannot be measured: %s", error)
         return "", None
@@ -185,6 +188,19 @@ def _forecast(
     pairs = "every 1,000" if left is None else f"{left:,}"
     text = announcement(pairs, signals, {name: each * one for name, one in took.items()})
     return text, executor if speed == 1 else None
+
+
+@contextmanager
+def sampled(plan: Plan, shards: Sequence[Shard], pairs: int) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """Scores the first pairs of some shards, about so many in all; yields a run that is then deleted, and its status."""
+    from tamis.run.local import Local
+
+    first = (FirstRows(shard, -(-pairs // len(shards))) for shard in shards)
+    pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
+    with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
+        sample = partial(replace, plan, pool=pool, within=None)
+        run = fill(Path(folder) / "run", sample, {}, Local(1), quiet=True)
+        yield run, read_record(run.path / "status.json")
 
 
 def _check_first_shard(plan: Plan) -> None:
@@ -212,6 +228,8 @@ def _tally(run: Run, shards: Sequence[Shard], tasks: Sequence[Task], failed: Map
     done = len(shards) - len(missing) - len(failed)
     if not tasks:
         return Tally(len(shards), done, expected={}, failed=failed)
+    if some := {task.shard.name: int(np.count_nonzero(task.rows)) for task in tasks if task.rows is not None}:
+        return Tally(len(shards), done, expected=some, failed=failed)  # of the rows asked for
     try:
         indexed = dict(zip(run.shards, run.sizes, strict=True))
     except RunError:  # a damaged part, which its shard's worker will report

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tamis import __version__
+from tamis.arrays import Mask
 from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, references, settings
-from tamis.errors import RecipeError, unknown_message
+from tamis.errors import DamageError, RecipeError, unknown_message
 from tamis.features.sources import Captions, DecodedImages
 from tamis.graph import Executor, Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.storage import files
-from tamis.store.parts import lacks_side_files
+from tamis.store.manifest import description_of, read_description
+from tamis.store.parts import asked_of, covered, lacks_side_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +64,22 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Within:
+    """The rows of a run to score, and their name: a subset's."""
+
+    name: str
+    rows: Mapping[str, Mask]  # by shard
+    given: str = ""  # the file, name or recipe that a user gave; "" for an object
+
+
+@dataclass(frozen=True)
 class Task:
     """One shard and the parts that it lacks."""
 
     shard: Shard
     outputs: tuple[Output, ...]
+    rows: Mask | None = field(default=None, compare=False)  # the shard's rows to score; None: all
+    outside: str = ""  # what the other rows are outside of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +91,7 @@ class Plan:
     keep: tuple[str, ...] = ()  # kinds of features to store, of `KEEPS`
     identities: Identities = field(default_factory=lambda: Identities(Device()))
     fields: tuple[str, ...] | None = None  # json fields in the index; the others become parts of their own. None: all
+    within: Within | None = field(default=None, compare=False)  # score only these rows, of shards with an index
     executor: Executor | None = field(default=None, compare=False)  # with loaded nodes, for a worker in this process
 
     def __post_init__(self) -> None:
@@ -108,7 +122,7 @@ class Plan:
 
     def without_shards(self) -> Plan:
         """Returns the plan to send to workers, which get their shards one by one: a pool may have a million."""
-        return replace(self, pool=replace(self.pool, shards=()), executor=None)
+        return replace(self, pool=replace(self.pool, shards=()), within=None, executor=None)
 
     @property
     def in_index(self) -> tuple[str, ...]:
@@ -168,14 +182,26 @@ class Plan:
             if lacks_side_files(run / output.folder, output.node):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
+        outputs = [output for output in self.outputs if self.within is None or self._is_asked(output)]
+        some = {output for output in outputs if _covers_some(run / output.folder)}
         tasks = []
         for shard in self.pool.shards:
-            missing = tuple(output for output in self.outputs if shard.name not in present[output])
+            rows = None if self.within is None else self.within.rows.get(shard.name)
+            if self.within is not None and rows is None:  # it is not indexed
+                continue
+            missing = tuple(
+                output
+                for output in outputs
+                if shard.name not in present[output] or (output in some and _lacks(output.path(run, shard.name), rows))
+            )
             if any(output.kind == "index" for output in missing):
                 missing = self.outputs  # parts that belong to a lost index are useless
             if missing:
-                tasks.append(Task(shard, missing))
+                tasks.append(Task(shard, missing, rows, self.within.name if self.within else ""))
         return tasks
+
+    def _is_asked(self, output: Output) -> bool:
+        return any(output.node == signal for _, signal in self.signals)
 
     def describe(self, output: Output) -> dict[str, Any]:
         """Returns the content of `signal.json` or `feature.json` in the output's folder."""
@@ -198,7 +224,26 @@ class Plan:
             facts["temperature"] = temperature_of(models[0])
         if isinstance(node, Signal):
             facts["columns"] = [asdict(column) for column in node.columns]
+            if self.within is not None:
+                facts["within"] = True  # parts may cover some rows only
         return facts
+
+
+def _covers_some(folder: Path) -> bool:
+    """Whether parts of a folder may cover some rows of their shards only."""
+    path = description_of(folder)
+    return folder.parent.name == "scores" and path.is_file() and bool(read_description(path).get("within"))
+
+
+def _lacks(path: Path, rows: Mask | None) -> bool:
+    """Whether a part does not cover some of the rows asked for."""
+    try:
+        if rows is None or asked_of(path) is None:
+            return asked_of(path) is not None
+        done = covered(path)
+        return done is not None and bool((rows & ~done).any())
+    except DamageError:  # the shard's worker will report it
+        return True
 
 
 def with_labels(

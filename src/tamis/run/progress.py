@@ -319,7 +319,8 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
         "rows": len(run),
         "statuses": dict(run.statuses),
         "scores": {
-            label: {"done": len(group.shards), "folder": group.folder.name} for label, group in run.scores.items()
+            label: {"done": len(group.shards), "folder": group.folder.name, "asked": group.asked}
+            for label, group in run.scores.items()
         },
         "embeddings": {name: len(files(folder, ".npy")) for name, folder in run.embeddings.items()},
         "texts": {name: len(files(folder, ".parquet")) for name, folder in run.texts.items()},
@@ -358,7 +359,9 @@ def render_status(status: Mapping[str, Any]) -> str:
     if status["state"] == "died":
         lines[0] += " (the process is gone; run the same `tamis score` command again to continue)"
     lines.append(f"  index      {shards['indexed']}/{shards['total']} shards, {status['rows']:,} pairs")
-    lines += [f"  {label:<10} {group['done']}/{shards['total']} shards" for label, group in status["scores"].items()]
+    for label, group in status["scores"].items():
+        some = "" if group["asked"] is None else f", {group['asked']:,} pairs; nobody asked for the others"
+        lines.append(f"  {label:<10} {group['done']}/{shards['total']} shards{some}")
     lines += [f"  {name} {n}/{shards['total']} shards" for name, n in (status["embeddings"] | status["texts"]).items()]
     if pairs and status["state"] != "done":
         share, about = math.floor(100 * pairs["done"] / pairs["total"]), "" if pairs["exact"] else "about "

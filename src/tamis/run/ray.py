@@ -161,9 +161,9 @@ class Worker:
         """Returns the number of finished samples of each current shard."""
         return dict(self.rows)
 
-    def do(self, shard: Shard, folders: Sequence[str]) -> ShardReport | TamisError:
-        """Makes the parts of a shard for some folders of the run."""
-        task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders))
+    def do(self, shard: Shard, folders: Sequence[str], *asked: Any) -> ShardReport | TamisError:
+        """Makes the parts of a shard for some folders of the run, of the rows `asked` for (see `Task`)."""
+        task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders), *asked)
         try:
             return self.workers.do(task, partial(self._count, shard.name))
         except TamisError as error:
@@ -257,7 +257,8 @@ class _Fleet:
             for one in self.actors:
                 if len(one.tasks) == depth < one.at_once and self.waiting:
                     task = self.waiting.popleft()
-                    ref = one.actor.do.remote(task.shard, [output.folder for output in task.outputs])
+                    folders = [output.folder for output in task.outputs]
+                    ref = one.actor.do.remote(task.shard, folders, task.rows, task.outside)
                     one.tasks[ref] = task
 
     def _report(self, actor: _Actor, ref: Any) -> ShardReport | None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -19,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from tamis.data import Node, Sample, Samples, Signal
+from tamis.arrays import Mask, Rows
+from tamis.data import Member, Node, Sample, Samples, Signal
 from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError, first_line
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
-from tamis.ids import image_xxh3
+from tamis.ids import image_xxh3, json_digest
 from tamis.pool.images import fill_pixels, undisturbed, weighed
-from tamis.pool.source import Absence
+from tamis.pool.source import Absence, Problem, SampleReader
 from tamis.processes import prefetched
 from tamis.remote import unreached
 from tamis.run.failures import READING, ShardReport, record
@@ -45,6 +45,8 @@ from tamis.store.writers import (
 )
 
 Writers = dict[Output, PartWriter]
+#: A sample of the index, its row, its other facts, and the members of its file to read.
+_Again = tuple[Sample, int, Mapping[str, Any], Sequence[Member]]
 Progress = Callable[[int], None]  # gets the number of samples of every finished batch
 
 #: Seconds before retrying a claimed shard.
@@ -58,6 +60,7 @@ _TOGETHER = 8  # images per group to decode, or two per thread if that is more
 _TOGETHER_BYTES = 128 << 20  # most bytes of a group, read and decoded; a larger image is decoded alone
 _BATCH_BYTES = 256 << 20  # most bytes of a batch, read and decoded; large images make smaller batches
 _HELD_BYTES = 384 << 20  # most bytes of all batches that wait, and of the one in use
+_AGAIN, _AGAIN_BYTES = 256, 32 << 20  # single rows that are read together, and about the most bytes of them
 _CAPTIONS = 1024  # samples of a batch without images: captions are short, and sorting them by length pays
 
 
@@ -95,16 +98,14 @@ class ShardWorker:
 
     def _make_missing(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
         """Makes the parts still missing; reports errors, and returns the error of a signal that broke a promise."""
-        # Another process may have made some since the plan.
-        missing = [output for output in task.outputs if not output.path(self.run, task.shard.name).is_file()]
-        if any(output.kind == "index" for output in missing):
-            missing = list(task.outputs)
         try:
-            for output in set(task.outputs) - set(missing):  # their side files may still be missing
+            missing = self._missing(task)
+            # Their side files may still be missing.
+            for output in set(task.outputs).difference(*(some.outputs for some in missing)):
                 write_side_files(self.run / output.folder, output.node, self.plan.device)
-            if missing:
-                return self._make(replace(task, outputs=tuple(missing)), progress, report)
+            broken = [self._make(some, progress, report) for some in missing]
             drop_unneeded(self.run, task.shard.name)
+            return next(filter(None, broken), None)
         except (ShardError, DamageError) as error:  # parts of other shards may be fine
             report.error = str(error)
             report.unreached = isinstance(error, UnreachedError)
@@ -115,10 +116,28 @@ class ShardWorker:
             report.detail = traceback.format_exc()
         return None
 
+    def _missing(self, task: Task) -> list[Task]:
+        """Returns what is still missing of a task, by rows: another process may have made some since the plan."""
+        paths = {output: output.path(self.run, task.shard.name) for output in task.outputs}
+        if any(output.kind == "index" and not path.is_file() for output, path in paths.items()):
+            return [task]
+        missing: dict[bytes | None, Task] = {}
+        for output, path in paths.items():
+            rows = task.rows
+            if path.is_file():
+                done = parts.covered(path) if output.kind == "scores" else None
+                if done is None or not (rows := ~done if rows is None else rows & ~done).any():
+                    continue
+            key = None if rows is None else rows.tobytes()
+            before = missing.get(key)
+            missing[key] = replace(task, outputs=(*(before.outputs if before else ()), output), rows=rows)
+        return list(missing.values())
+
     def _make(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
         stored = self._stored(task)
         empty: Values = {Samples(): [], **{node: rows[:0] for node, rows in stored.items()}}
-        nodes = topological([output.node for output in task.outputs if output.node is not None], empty)
+        nobody = task.rows is not None and not task.rows.any()
+        nodes = [] if nobody else topological([one.node for one in task.outputs if one.node is not None], empty)
         self.executor.try_empty(nodes, empty)
         making_index = any(output.kind == "index" for output in task.outputs)
         reads_file = making_index or reads_files(nodes)
@@ -126,14 +145,16 @@ class ShardWorker:
         stamp = _stamp(task) if making_index else parts.index_facts(self._index(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
         kept = self._unfinished(task, stamp, stored, writers)
-        report.rows, report.statuses = len(kept.uids), Counter(kept.statuses)
+        before, done = report.rows, len(kept.uids)
+        report.rows, report.statuses = before + done, report.statuses + kept.statuses
         reader = BatchReader(self.plan, task, self._index(task), self.decoders, kept)
         if making_index:
             batches = reader.from_file(decodes=True, keeps_pixels=reads_files(nodes))
         else:
             batches = reader.as_indexed(decodes=DecodedImages() in nodes) if reads_file else reader.from_index()
+            reads_file = reads_file and task.rows is None  # else it is not read to its end
         faults: dict[Node, Fault] = {}
-        prepare = self._preparing([node for node in nodes if node.host], stored, faults, report.rows)
+        prepare = self._preparing([node for node in nodes if node.host], stored, faults, done)
         try:
             for values, samples in _ahead(batches, prepare, report):
                 self.executor.compute(nodes, values, faults)
@@ -147,9 +168,9 @@ class ShardWorker:
             kept.drop()
             raise
         ending = reader.ending
-        if ending is not None and (report.rows == 0 or isinstance(ending, UnreachedError)):
+        if ending is not None and (report.rows == before or isinstance(ending, UnreachedError)):
             raise ending  # write no parts, so that the next run tries again: the file may be fine
-        if report.rows == 0:
+        if report.rows == before and not nobody:
             self.executor.compute(nodes, empty, faults)
             _add(writers, empty, [])
         if ending is not None:
@@ -168,6 +189,8 @@ class ShardWorker:
             "given": sorted(self.plan.storable[node].folder for node in stored),
             "batch_size": self.plan.device.batch_size,
         }
+        if task.rows is not None:
+            what["rows"] = json_digest(np.flatnonzero(task.rows).tolist())
         by_path = {output.path(self.run, task.shard.name): writer for output, writer in writers.items()}
         return Unfinished(self.run, task.shard.name, stamp, what, by_path)
 
@@ -195,7 +218,7 @@ class ShardWorker:
             return IndexWriter(self.plan.in_index, source=task.shard.url, stamp=stamp)
         if output.kind == "scores":
             assert isinstance(output.node, Signal)
-            return ScoreWriter(output.node)
+            return ScoreWriter(output.node, task.rows, task.outside)
         return RowsWriter() if output.kind == "embeddings" else TextsWriter()
 
     def _stored(self, task: Task) -> dict[Node, Any]:
@@ -210,6 +233,10 @@ class ShardWorker:
             if output.folder not in missing and path.is_file():
                 read = parts.read_rows if output.kind == "embeddings" else parts.read_text_lists
                 features[node] = read(path, owner)
+        if task.rows is not None:
+            rows = np.flatnonzero(task.rows)
+            for node, found in features.items():
+                features[node] = [found[row] for row in rows.tolist()] if isinstance(found, list) else found[rows]
         return features
 
     def _write(self, task: Task, writers: Writers, faults: dict[Node, Fault]) -> None:
@@ -259,11 +286,13 @@ def _stamp(task: Task) -> str:
 class BatchReader:
     """Reads one shard, from its file or from its index, in batches.
 
-    Rows in `kept` are neither decoded nor yielded. `ending`: why the file could not be read to its end.
+    With `task.rows`, only those. Rows in `kept` are neither decoded nor yielded. `ending`: why the file could not be
+    read to its end.
     """
 
     def __init__(self, plan: Plan, task: Task, index: Path, decoders: int, kept: Unfinished) -> None:
         self.plan, self.shard, self.index, self.decoders, self.kept = plan, task.shard, index, decoders, kept
+        self.rows: Mask | None = task.rows
         self.ending: ShardError | None = None
         self._before: list[Sample] = []  # the last of the group before
 
@@ -278,7 +307,7 @@ class BatchReader:
                 threads = stack.enter_context(ThreadPoolExecutor(self.decoders, "tamis-decode"))
             batch: list[Sample] = []
             held = 0
-            for group, weight in weighed(self._until_error(), max(_TOGETHER, 2 * self.decoders), **limits):
+            for group, weight in weighed(self._samples(), max(_TOGETHER, 2 * self.decoders), **limits):
                 if batch and held + weight > _BATCH_BYTES:
                     yield batch
                     batch, held = [], 0
@@ -324,6 +353,9 @@ class BatchReader:
 
     def as_indexed(self, *, decodes: bool) -> Iterator[list[Sample]]:
         """Yields batches from the file; raises ShardError at a sample that is not in its row of the index."""
+        if self.rows is not None:
+            yield from self.from_file(decodes=decodes)
+            return
         names = ["uid_hi", "uid_lo", "key", "image_bytes", "image_xxh3", "caption"]
         rows = parts.read_columns(self.index, names).to_pylist()
         start = len(self.kept.uids)
@@ -341,11 +373,63 @@ class BatchReader:
 
     def from_index(self) -> Iterator[list[Sample]]:
         """Yields batches of samples from the index: all but the image."""
-        samples = iter(parts.read_samples(self.index, self.plan.pool.spec.fields))
-        for number, sample in enumerate(islice(samples, len(self.kept.uids))):
-            self.kept.check(number, sample)
+        samples = iter(self._indexed())
         while batch := list(islice(samples, max(_CAPTIONS, self.plan.device.batch_size))):
             yield batch
+
+    def _indexed(self) -> list[Sample]:
+        """Returns the samples to do from the index, without their images."""
+        samples = parts.read_samples(self.index, self.plan.pool.spec.fields)
+        if self.rows is not None:
+            samples = [samples[row] for row in np.flatnonzero(self.rows).tolist()]
+        for number, sample in enumerate(samples[: len(self.kept.uids)]):
+            self.kept.check(number, sample)
+        return samples[len(self.kept.uids) :]
+
+    def _samples(self) -> Iterator[Sample]:
+        if self.rows is None:
+            yield from self._until_error()
+            return
+        samples, rows = self._indexed(), np.flatnonzero(self.rows)[len(self.kept.uids) :]
+        if self.plan.pool.has_images:
+            yield from self._with_images(samples, rows)
+        else:
+            yield from samples
+
+    def _with_images(self, samples: Sequence[Sample], rows: Rows) -> Iterator[Sample]:
+        """Yields samples with the bytes of their images, and reads no others of the file."""
+        from tamis.store.stream import COMPARED
+
+        facts = parts.read_columns(self.index, [*COMPARED, "members"]).take(rows).to_pylist()
+        group: list[_Again] = []
+        held = 0
+        with closing(self.shard.reader(whole=False, keep_open=True)) as reader:
+            for sample, row, was in zip(samples, rows.tolist(), facts, strict=True):
+                members = [Member(**part) for part in was["members"]]
+                image = self.shard.image_member(members) if was["image_xxh3"] is not None else None
+                wanted = [] if image is None else [image, *self.shard.text_members(members)]
+                group.append((sample, row, was, wanted))
+                held += sum(member.size for member in wanted)
+                if len(group) >= _AGAIN or held >= _AGAIN_BYTES:
+                    yield from self._read_again(reader, group)
+                    group, held = [], 0
+            yield from self._read_again(reader, group)
+
+    def _read_again(self, reader: SampleReader, group: Sequence[_Again]) -> Iterator[Sample]:
+        from tamis.store.stream import difference
+
+        some = [(row, members, was["caption"]) for _, row, was, members in group if members]
+        answers = iter(reader.read(*map(list, zip(*some, strict=True))) if some else ())
+        image, digest = None, None  # of the last: the next may be another caption of it
+        for sample, row, was, members in group:
+            if members:
+                found = next(answers)
+                how = found.reason if isinstance(found, Problem) else difference(found.sample, was)
+                if isinstance(found, Problem) or how or found.sample.image is None:
+                    raise self._changed(f"another sample in row {row:,}: {how or 'it has no image'}")
+                image, digest = image if digest == was["image_xxh3"] else found.sample.image, was["image_xxh3"]
+                sample.image, sample.given = image, {**found.sample.given, **sample.given}
+            yield sample
 
     def _compare(self, number: int, sample: Sample, was: dict[str, Any]) -> None:
         now = {

@@ -73,6 +73,10 @@ class ChooseCaption:
         return parse(self.score).columns | parse(self.other).columns | {self.text}
 
     @property
+    def poolwide(self) -> frozenset[str]:
+        return parse(self.score).poolwide | parse(self.other).poolwide
+
+    @property
     def described(self) -> str:
         share = f"the top {100 - 100 * self.quantile:g} % of the {self.of} by {self.score}"
         return f"alt-text or {self.text}, at least {share if self.threshold is None else f'{self.threshold:g}'}"

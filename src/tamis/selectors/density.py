@@ -160,6 +160,10 @@ class D2(_Thinned):
         return super().reads | parse(self.score).columns
 
     @property
+    def poolwide(self) -> frozenset[str]:
+        return parse(self.score).poolwide
+
+    @property
     def described(self) -> str:
         return f"D2: {self._budget} by {self.score}, apart by {self.embedding}"
 

@@ -92,6 +92,10 @@ class Distinct:
         return words | (parse(self.best).columns if self.best else frozenset())
 
     @property
+    def poolwide(self) -> frozenset[str]:
+        return parse(self.best).poolwide if self.best else frozenset()
+
+    @property
     def described(self) -> str:
         return f"one of each image ({self.hash} within {self.distance} bits)"
 

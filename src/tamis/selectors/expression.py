@@ -83,9 +83,9 @@ class Expression:
         return column, *found
 
     @property
-    def poolwide(self) -> bool:
-        """Whether a row's value depends on the other rows of the pool."""
-        return any(map(_is_poolwide, _walk(self.tree)))
+    def poolwide(self) -> frozenset[str]:
+        """The columns of which a row's value depends on the other rows of the pool."""
+        return frozenset().union(*(_columns(node) for node in _walk(self.tree) if _is_poolwide(node)))
 
     def values(self, table: Table) -> Float64s:
         """Returns the value of every row: (rows,) float64, NaN where a part is missing or infinite."""

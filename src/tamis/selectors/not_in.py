@@ -68,6 +68,7 @@ class NotIn:
     """
 
     name: ClassVar[str] = "not_in"
+    poolwide: ClassVar[frozenset[str]] = frozenset()
     reference: str
     hashes: bool = True
     distance: int = 8

@@ -54,7 +54,11 @@ class Selection:
 
 @runtime_checkable
 class Step(Protocol):
-    """A selector: a frozen dataclass of settings. An optional property `described` is its line of the funnel."""
+    """A selector: a frozen dataclass of settings.
+
+    Optional properties: `described`, its line of the funnel; `poolwide`, the columns of which it looks at rows that
+    earlier steps dropped (without it, all that it reads); `pointwise`, whether it judges each row by itself.
+    """
 
     @property
     def name(self) -> str: ...
@@ -187,6 +191,32 @@ class Drops:
         counts = {"kept": int(np.count_nonzero(self.left)), **self.counts}
         counts["missing"] = counts.pop("missing", 0)  # always there, and last
         return Selection(self.left, counts, self.codes, tuple(self.reasons), cut, facts or {}, tuple(self.cuts))
+
+
+class NotAskedError(RecipeError):
+    """Steps look at rows that nobody asked a signal to judge.
+
+    Attributes:
+        step: the first such step.
+        column: the first such column.
+        rows: (rows,) bool, the rows.
+    """
+
+    def __init__(self, step: Step, column: str, rows: Mask) -> None:
+        self.step, self.column, self.rows = step, column, rows
+        super().__init__(
+            f"{step.name}: '{describe(step)}' looks at {int(np.count_nonzero(rows)):,} rows whose {column!r} nobody "
+            "asked for"
+        )
+
+
+def _check_asked(step: Step, table: Table) -> None:
+    """Raises NotAskedError if a step looks at rows of a column that nobody asked for."""
+    for name in () if hasattr(step, "parts") else sorted(step.reads):  # parts are checked one by one
+        if (asked := table.asked(name)) is not None:
+            rows = ~asked if name in getattr(step, "poolwide", step.reads) else table.candidates() & ~asked
+            if rows.any():
+                raise NotAskedError(step, name, rows)
 
 
 def only_score(reasons: Iterable[Reason]) -> str | None:
@@ -373,6 +403,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     chosen: dict[str, Any] = {"times": None, "caption": None}
     for number, step in enumerate(steps, start=1):
         first, view = len(dropped.reasons), table.among(dropped)
+        _check_asked(step, view)
         if isinstance(step, Blockwise):
             found = dropped.apply(step, step.fit(view))
         else:

@@ -68,6 +68,10 @@ class Sample:
         return parse(self.score).columns
 
     @property
+    def poolwide(self) -> frozenset[str]:
+        return parse(self.score).poolwide
+
+    @property
     def described(self) -> str:
         many = f"{self.n:,} copies" if self.n else f"{self.fraction:g} copies per row of the {self.of}"
         rule = f"at most {self.limit:,} of a row" if self.cap == "hard" else f"alpha {self.alpha:g}"

@@ -166,6 +166,14 @@ class _Threshold(Blockwise):
         return parse(self.score).columns
 
     @property
+    def poolwide(self) -> frozenset[str]:
+        return parse(self.score).poolwide
+
+    @property
+    def pointwise(self) -> bool:
+        return not self.poolwide
+
+    @property
     def described(self) -> str:
         return self.line.format(**vars(self))
 
@@ -272,6 +280,11 @@ class _Top(Blockwise):
     @property
     def reads(self) -> frozenset[str]:
         return parse(self.score).columns | ({self.per} if self.per else set())
+
+    @property
+    def poolwide(self) -> frozenset[str]:
+        of_pool = {self.per} if self.per and getattr(self, "of", "survivors") == "pool" else set()
+        return parse(self.score).poolwide | of_pool
 
     @property
     def _groups(self) -> str:
@@ -421,6 +434,8 @@ class Equals(Blockwise):
     """
 
     name: ClassVar[str] = "equals"
+    poolwide: ClassVar[frozenset[str]] = frozenset()
+    pointwise: ClassVar[bool] = True
     score: str
     value: str | float | tuple[str, ...] | tuple[float, ...]
     missing: Missing = "error"
@@ -506,6 +521,7 @@ class Tagged(Blockwise):
     """
 
     name: ClassVar[str] = "tagged"
+    pointwise: ClassVar[bool] = True
     reads: ClassVar[frozenset[str]] = frozenset({TAGS})
     tags: str | tuple[str, ...]
 
@@ -591,6 +607,10 @@ class _Combined(Blockwise):
     @property
     def reads(self) -> frozenset[str]:
         return frozenset(name for part in self.parts for step in part for name in step.reads)
+
+    @property
+    def pointwise(self) -> bool:
+        return all(getattr(step, "pointwise", False) for part in self.parts for step in part)
 
     @property
     def _names(self) -> list[str]:

@@ -70,6 +70,7 @@ class Checked:
         files: number of parts that were read to their last byte.
         findings: the problems found.
         command: what completes the run: a command, or in words; "" if nothing is missing.
+        asked: {label: pairs that a signal was asked to judge} of signals that were not asked for all.
     """
 
     run: Path
@@ -77,6 +78,7 @@ class Checked:
     files: int
     findings: tuple[Finding, ...]
     command: str = ""
+    asked: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -114,7 +116,9 @@ def check(run: str | os.PathLike[str], *, delete: bool = False) -> Checked:
     lacks = {work.remedy(opened.path / each.path) for each in work.findings if each.kind in ("missing", "damaged")}
     command = "; then ".join(words or opened.completing_command() for words in sorted(lacks))
     findings = tuple(work.findings)
-    return Checked(run=opened.path, shards=len(opened.urls), files=work.files, findings=findings, command=command)
+    return Checked(
+        run=opened.path, shards=len(opened.urls), files=work.files, findings=findings, command=command, asked=work.asked
+    )
 
 
 @dataclass
@@ -124,6 +128,7 @@ class _Check:
     findings: list[Finding] = field(default_factory=list)
     files: int = 0
     labels: dict[str, Path] = field(default_factory=dict)  # of scores, to their folders
+    asked: dict[str, int] = field(default_factory=dict)
     remedies: dict[Path, str] = field(default_factory=dict)  # of folders of parts that tamis score does not make
 
     def remedy(self, path: Path) -> str:
@@ -243,6 +248,7 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
     if (facts or there) and (lacking := sorted(good - there)):
         work.note("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
     widths: dict[Path, int] = {}
+    some = every = 0
 
     def read(path: Path) -> None:
         owner = parts.index_facts(run.index_path(path.stem))
@@ -257,6 +263,12 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
             work.unlisted(path, shard)
         elif shard in good and work.read(path, read, shard):
             work.files += 1
+            if facts.get("within"):
+                asked, rows = parts.asked_of(path), parts.index_facts(run.index_path(shard)).rows
+                some += rows if asked is None else asked
+                every += rows
+    if some < every:
+        work.asked[facts["label"]] = some
     for usual, _ in Counter(widths.values()).most_common(1):
         for path in (path for path, width in widths.items() if width != usual):
             what = f"it holds {widths[path]} numbers per row, most other shards {usual}"
@@ -315,5 +327,7 @@ def lines(result: Checked) -> Iterator[str]:
     yield f"{whole}; nothing is damaged, left over or missing" if not result.findings else whole
     if any(each.kind in ("damaged", "left over") and not each.deleted for each in result.findings):
         yield f"next: tamis check {result.run} --delete"
+    for label, asked in result.asked.items():
+        yield f"{label}: {asked:,} pairs are scored, nobody asked for the others"
     if result.command:
         yield f"to complete it: {result.command}"

@@ -149,7 +149,8 @@ def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> N
     for name, facts in described_folders.items():
         path = description_of(run / name)
         old = read_description(path) if path.is_file() else {}
-        noted = {key: old[key] for key in ("side_files",) if key in old}  # from the worker that wrote them
+        kept = ("side_files", "within")  # from workers, or an earlier command
+        noted = {key: old[key] for key in kept if key in old}
         if old != (new := described(run / name, {**facts, **noted})):
             write_json(path, new)
 

@@ -15,9 +15,10 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Floats
+from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column, Device, Node, Sample, Signal
 from tamis.errors import DamageError
 from tamis.ids import json_digest
@@ -63,6 +64,10 @@ SIZES = ("width", "height", "original_width", "original_height")
 
 #: The names of a signal's classes, and the (k, d) float32 unit rows that embed them.
 CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
+
+#: The reason of rows that a score part does not cover begins so; the footer of such a part says how many it covers.
+NOT_ASKED = "not asked"
+_ASKED = "tamis.asked"
 
 _RANDOM = ("uid_hi", "uid_lo", "image_xxh3")  # incompressible
 _TEXT_LISTS = pa.list_(pa.string())
@@ -136,11 +141,18 @@ def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
 
 
 def write_scores(
-    path: Path, columns: Sequence[Column], values: Mapping[str, Any], reasons: Sequence[str | None], *, uids: str
+    path: Path,
+    columns: Sequence[Column],
+    values: Mapping[str, Any],
+    reasons: Sequence[str | None],
+    *,
+    uids: str,
+    asked: int | None = None,
 ) -> None:
     """Writes a score part: the signal's columns, float32 or words, null = not judged, and the reason.
 
-    `values` holds (n,) per column: floats with NaN, or words with None. `uids` is the hash of the index's uids.
+    `values` holds (n,) per column: floats with NaN, or words with None. `uids` is the hash of the index's uids, `asked`
+    the number of rows that the part covers.
     """
     arrays = {}
     for column in columns:
@@ -156,10 +168,42 @@ def write_scores(
         path,
         pa.table(arrays),
         uids=uids,
+        facts={} if asked in (None, len(reasons)) else {_ASKED: str(asked)},
         row_group_size=_ROW_GROUP * 8,
         compression={name: "ZSTD" if name in words else "NONE" for name in arrays},
         use_dictionary=["reason", *words],
     )
+
+
+def asked_of(path: Path) -> int | None:
+    """Returns how many rows a score part covers; None: all."""
+    asked = CheckedParquet(path).facts.get(_ASKED)
+    return None if asked is None else int(asked)
+
+
+def covered(path: Path, owner: Owner | None = None) -> Mask | None:
+    """Returns the rows that a score part covers, (rows,) bool; None: all."""
+    if asked_of(path) is None:
+        return None
+    reasons = read_columns(path, ["reason"], owner).column("reason").cast(pa.string())
+    outside: Mask = pc.starts_with(reasons, NOT_ASKED).fill_null(False).to_numpy().astype(bool)
+    return ~outside
+
+
+def spread(path: Path, table: pa.Table, rows: Mask, outside: str, *, uids: str) -> tuple[pa.Table, int]:
+    """Puts scores of some `rows` of a shard into its part, which keeps what it covers; returns all rows, and how many
+    are covered. The others are null, with a reason that names what they are `outside` of."""
+    nothing = pa.table({field.name: pa.nulls(1, field.type) for field in table.schema})
+    reason = pa.array([f"{NOT_ASKED}: outside {outside}"])
+    pieces = [nothing.set_column(nothing.schema.get_field_index("reason"), "reason", reason), table]
+    place, asked, owner = np.zeros(rows.size, np.int64), rows, Owner(rows.size, uids)
+    if path.is_file():
+        pieces.append(read_columns(path, table.column_names, owner).cast(table.schema))
+        before = covered(path, owner)
+        before = np.ones(rows.size, bool) if before is None else before
+        place[before], asked = 1 + table.num_rows + np.flatnonzero(before), rows | before
+    place[rows] = 1 + np.arange(table.num_rows)
+    return pa.concat_tables(pieces).take(pa.array(place)), int(np.count_nonzero(asked))
 
 
 def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = None) -> pa.Table:

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Floats
+from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column
 from tamis.errors import RunError, unknown_message
 from tamis.pool.source import POOL_OPTIONS, RESERVED, PoolSpec
@@ -74,6 +74,7 @@ class ScoreSet:
         columns: the signal's columns.
         facts: the content of `signal.json`.
         shards: the shards that are scored.
+        asked: how many rows of the run the signal was asked to judge; None: all.
     """
 
     folder: Path
@@ -81,6 +82,7 @@ class ScoreSet:
     columns: tuple[Column, ...]
     facts: Mapping[str, Any]
     shards: frozenset[str]
+    asked: int | None = None
 
     @property
     def completed_by(self) -> str:
@@ -120,6 +122,7 @@ class Run:
         self.facts: Mapping[str, Any] = facts
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
+        self._asked: dict[str, Mask] = {}  # by label of a score
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -277,9 +280,20 @@ class Run:
                 log.warning("%s has parts but no %s and is left out: repeat `tamis score`", folder, SIGNAL)
         sets = {}
         for label, (folder, facts) in sorted(found.items()):
+            shards, asked = files(folder, ".parquet"), None
             columns = tuple(Column(**column) for column in facts["columns"])
-            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(files(folder, ".parquet")))
+            if facts.get("within") and (asked := self._asked_in(folder, shards)) is not None:
+                about = f"scored of {asked:,} of {len(self):,} pairs: nobody asked for the others"
+                columns = tuple(replace(one, about=f"{one.about}; {about}" if one.about else about) for one in columns)
+            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(shards), asked)
         return sets
+
+    def _asked_in(self, folder: Path, shards: Iterable[str]) -> int | None:
+        """Returns how many rows the parts of a folder cover; None: all rows of their shards."""
+        counts = {shard: parts.asked_of(folder / f"{shard}.parquet") for shard in shards if shard in self.shards}
+        if all(count is None for count in counts.values()):
+            return None
+        return sum(self.owner(shard).rows if count is None else count for shard, count in counts.items())
 
     @cached_property
     def embeddings(self) -> dict[str, Path]:
@@ -437,7 +451,22 @@ class Run:
             path = self.embeddings[inner] / FEATURE if column.kind == "vector" else None
             return read_description(path) if path is not None and path.is_file() else {}
 
-        return Table(self.sizes, read, read_uids, lambda name: locate(name)[2].kind, about=about, side_file=side_file)
+        kind = lambda name: locate(name)[2].kind  # noqa: E731
+        return Table(
+            self.sizes, read, read_uids, kind, about=about, side_file=side_file,
+            asked=lambda name: self.asked(locate(name)[1]),
+        )  # fmt: skip
+
+    def asked(self, group: ScoreSet | None) -> Mask | None:
+        """Returns the rows that a signal was asked to judge, (rows,) bool; None: all."""
+        if group is None or group.asked is None:
+            return None
+        if group.label not in self._asked:
+            found = self._asked[group.label] = np.ones(len(self), bool)
+            for shard in group.shards.intersection(self.shards):
+                done = parts.covered(group.folder / f"{shard}.parquet", self.owner(shard))
+                found[self.row_ranges[shard]] = True if done is None else done
+        return self._asked[group.label]
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
         """Reads columns of one shard, opening each part once. `wanted` maps names to what `locate` returns."""

@@ -58,7 +58,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 AHEAD = 128 << 20
 
 #: The index columns that a sample is compared with.
-_COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes", "image_xxh3")
+COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes", "image_xxh3")
 
 #: Default number of reading threads; more for stores, where threads mostly wait.
 _THREADS, _REMOTE_THREADS = 4, 16
@@ -278,7 +278,7 @@ class _Stream:
         self._threads = threads or (_REMOTE_THREADS if far else _THREADS)
         self._files, self._image = "files" in fields, bool(fields & {"image", "pixels"})
         columns = [column for name in FIELDS if name in fields for column in _COLUMNS[name]]
-        self._columns = list(dict.fromkeys([*columns, *(_COMPARED if fields & _FROM_FILES else ())]))
+        self._columns = list(dict.fromkeys([*columns, *(COMPARED if fields & _FROM_FILES else ())]))
         self._starts = np.array([span.start for span in run.row_ranges.values()], np.int64)
         self._sources = [_Source(name, shards.get(name), span) for name, span in run.row_ranges.items()]
         self._hidden = run.hidden if hide else None
@@ -464,7 +464,7 @@ class _Stream:
                 entry.problem = found
                 return
             how = found.reason
-        elif not (how := _difference(found.sample, entry.facts)):
+        elif not (how := difference(found.sample, entry.facts)):
             entry.files = found.files
             return
         entry.problem = Problem(
@@ -528,8 +528,8 @@ class _Stream:
             yield first()
 
 
-def _difference(now: Sample, was: Mapping[str, Any]) -> str:
-    """Returns how a sample read again differs from the index (its columns `_COMPARED`); "" if it does not."""
+def difference(now: Sample, was: Mapping[str, Any]) -> str:
+    """Returns how a sample read again differs from the index (its columns `COMPARED`); "" if it does not."""
     caption, uid = was["caption"], (was["uid_hi"], was["uid_lo"])
     if now.shown_caption != caption:
         return f"its caption is {_shown(now.shown_caption)}, was {_shown(caption)}"

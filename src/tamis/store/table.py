@@ -44,6 +44,7 @@ class Table:
         kind: returns "number", "word" or "vector": what a column holds.
         about: returns the description of a column's signal or embeddings, with its settings and models.
         side_file: returns a side file of a column's signal, by column and file name; None if there is none.
+        asked: returns the rows that a column's signal was asked to judge, (rows,) bool; None: all.
         only: the candidates, the rows that earlier steps left: a mask of the table, or what gives one for a slice of
             rows; None: all.
     """
@@ -55,6 +56,7 @@ class Table:
     only: Mask | Masks | None = None
     about: Callable[[str], Mapping[str, Any]] = lambda name: {}
     side_file: Callable[[str, str], Any] = lambda name, file: None
+    asked: Callable[[str], Mask | None] = lambda name: None
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:

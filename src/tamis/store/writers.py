@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tamis.arrays import Mask
 from tamis.data import Sample, Signal
 from tamis.errors import DamageError
 from tamis.ids import LENGTH, fingerprint, image_xxh3
@@ -107,11 +108,17 @@ class IndexWriter(PartWriter):
 
 
 class ScoreWriter(PartWriter):
-    """A signal's columns, and the reason for each row that it did not judge."""
+    """A signal's columns, and the reason for each row that it did not judge.
 
-    def __init__(self, signal: Signal) -> None:
+    `rows`: the shard's rows that it gets, if not all; `outside`: what the others are outside of.
+    """
+
+    def __init__(self, signal: Signal, rows: Mask | None = None, outside: str = "") -> None:
         super().__init__()
-        self.columns = signal.columns
+        self.columns, self.rows, self.outside = signal.columns, rows, outside
+        if rows is not None:  # maybe none of them
+            kinds = {one.name: pa.float32() if one.kind == "number" else pa.string() for one in self.columns}
+            self._batches.append(pa.schema({**kinds, "reason": pa.string()}.items()).empty_table())
 
     def _rows(self, value: Any, samples: Sequence[Sample]) -> pa.Table:
         arrays, judged = {}, np.ones(len(samples), bool)
@@ -132,12 +139,14 @@ class ScoreWriter(PartWriter):
         return pa.table({**arrays, "reason": pa.array(reasons, pa.string())})
 
     def write(self, path: Path, uids: str) -> None:
-        table = self.table()
+        table, asked = self.table(), None
+        if self.rows is not None:
+            table, asked = parts.spread(path, table, self.rows, self.outside, uids=uids)
         values = {
             column.name: table[column.name].to_pylist() if column.kind == "word" else table[column.name].to_numpy()
             for column in self.columns
         }
-        parts.write_scores(path, self.columns, values, table["reason"].to_pylist(), uids=uids)
+        parts.write_scores(path, self.columns, values, table["reason"].to_pylist(), uids=uids, asked=asked)
 
 
 class RowsWriter(PartWriter):
@@ -180,7 +189,7 @@ class Unfinished:
         """
         self.folder, self.writers = run / UNFINISHED / shard, tuple(writers.values())
         self.what = fingerprint({**what, "stamp": stamp})
-        parts = [path.relative_to(run).as_posix() for path in writers]
+        parts = {path.relative_to(run).as_posix(): _state(path) for path in writers}
         self._facts = {_STAMP: stamp, _PARTS: json.dumps(parts)}
         self.uids: list[tuple[int, int]] = []
         self.statuses: Counter[str] = Counter()
@@ -237,18 +246,25 @@ class Unfinished:
 
 
 def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
-    """Deletes saved rows of a shard whose parts exist, or that belong to another version of its file than `stamp`."""
+    """Deletes saved rows whose parts have been written since, or of another version of the file than `stamp`."""
     folder = run / UNFINISHED / shard
     for what in {name[:LENGTH] for name in files(folder)}:
         try:
             facts = CheckedParquet(folder / f"{what}-00000.parquet").facts
-            needed = stamp in (None, facts[_STAMP]) and not all(
-                (run / part).is_file() for part in json.loads(facts[_PARTS])
-            )
-        except (DamageError, KeyError):
+            before = json.loads(facts[_PARTS]).items()
+            needed = stamp in (None, facts[_STAMP]) and any(_state(run / part) == was for part, was in before)
+        except (DamageError, KeyError, AttributeError):  # the last: of an older version
             needed = False
         if not needed:
             _remove(folder, what)
+
+
+def _state(path: Path) -> int:
+    """Returns how many rows a part covers: -1 for all, -2 if there is no part."""
+    if not path.is_file():
+        return -2
+    asked = parts.asked_of(path) if path.parent.parent.name == "scores" else None
+    return -1 if asked is None else asked
 
 
 def _remove(folder: Path, what: str) -> None:

@@ -1,0 +1,93 @@
+"""`tamis run --lazy`: the pairs of the full run for a part of its work, and a plan that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import parts_of
+from processes import command
+
+import tamis
+from tamis import lazy
+from tamis.store import Run
+
+WORDS = {"at_least": {"score": "words", "value": 6, "missing": "drop"}}
+CLIP = {"at_least": {"score": "clip", "value": 0.0, "missing": "drop"}}
+TOP = {"top_fraction": {"score": "words", "fraction": 0.5, "of": "pool", "missing": "drop"}}
+
+
+def written(pool: Path, run: Path, model: str, *steps: Any, **more: Any) -> dict[str, Any]:
+    signals = ["caption_length", {"clip": {"model": model}}, {"pac": {"model": model, "label": "other"}}]
+    return {"name": "mine", "pool": str(pool), "run": str(run), "signals": signals, "select": list(steps), **more}
+
+
+def asked(run: Run, label: str) -> int:
+    group = run.scores[label]
+    return len(run) if group.asked is None else group.asked
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "needs"),
+    [
+        ([CLIP, WORDS], "some"),
+        ([{"all_of": [[CLIP], [TOP]]}], "some"),
+        ([WORDS, {"top_n": {"score": "clip", "n": 3}}], "some"),
+        ([{"any_of": [[CLIP], [WORDS]]}], "all"),
+        ([WORDS, {"at_least": {"score": "rank(clip)", "value": 0.5}}], "all"),
+    ],
+)
+def test_the_same_pairs_for_less(
+    steps: list[Any], needs: str, measured: bool, pool: Path, tmp_path: Path, clip_model: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(lazy, "_WORTH_PAIRS", 0 if measured else 1000)
+    monkeypatch.setattr(lazy, "_SAMPLE", 12)
+    monkeypatch.setattr(lazy, "_CHEAP", 0.0)
+    said: list[Any] = []
+    full = tamis.run_recipe(written(pool, tmp_path / "full", clip_model, *steps), quiet=True)
+    few = written(pool, tmp_path / "lazy", clip_model, *steps)
+    done = tamis.run_recipe(few, lazy=True, quiet=True, on_result=said.append)
+    assert full.subset is not None and done.subset is not None
+    np.testing.assert_array_equal(done.subset.keep, full.subset.keep)
+    texts = [one for one in said if isinstance(one, str)]
+    assert (len(texts), "expected cost" in texts[0]) == (2, measured)
+    if "clip" in texts[0].partition("\n")[0]:  # by chance it cost less than reading: then it was scored in full
+        return
+    judged = asked(done.run, "clip")
+    assert (judged == 21) == (needs == "all")
+    assert f"clip {judged}" in texts[1]
+    assert asked(done.run, "other") == done.subset.kept  # no step reads it
+    before = parts_of(done.run.path)
+    tamis.run_recipe(few, lazy=True, quiet=True)
+    assert parts_of(done.run.path) == before
+    again = tamis.run_recipe({**few, "run": str(done.run.path)}, quiet=True)
+    np.testing.assert_array_equal(again.run["clip"], full.run["clip"])
+
+
+def test_the_command_prints_its_plan_and_a_dry_run_scores_nothing(pool: Path, tmp_path: Path, clip_model: str) -> None:
+    made = tmp_path / "mine.yaml"
+    made.write_text(
+        f"pool: {pool}\nrun: {tmp_path / 'run'}\nsignals: [caption_length, {{clip: {{model: {clip_model}}}}}]\n"
+        "select:\n  - at_least: {score: clip, value: 0, missing: drop}\n  - at_least: {score: words, value: 6}\n"
+    )
+    planned = command("run", made, "--lazy", "--dry-run")
+    assert planned.stdout.splitlines()[-3:] == [
+        "scored in full      caption_length",
+        "clip                where steps need it",
+        "steps in this order clip >= 0; words >= 6",  # the second may end the recipe at rows without words
+    ]
+    assert not (tmp_path / "run").exists()
+    done = command("run", made, "--lazy", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "scored of 21 pairs: clip 21; it took" in done.stderr
+
+
+def test_signals_that_others_need_judge_all_rows(pool: Path, tmp_path: Path, clip_model: str) -> None:
+    few = written(pool, tmp_path / "run", clip_model, WORDS, CLIP, keep=["embeddings"])
+    few["signals"].append({"vote": {"scores": ["other.pac"]}})
+    assert lazy._may_wait(tamis.recipe.load(few))[0][1].name == "caption_length"
+    assert len(lazy._may_wait(tamis.recipe.load(few))) == 1
