@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device, Node, Sample, Samples, Signal, references, settings
-from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, unknown_message
+from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, first_line, unknown_message
 from tamis.ids import file_digest, fingerprint
 
 
@@ -92,10 +92,9 @@ class Identities:
 def _digest(node: Node, setting: str, path: str) -> str:
     try:
         return file_digest(Path(path).expanduser())
-    except OSError as error:
-        raise RecipeError(
-            f"{node.name}: {setting}: {path} is not there or cannot be read ({error.strerror})"
-        ) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise RecipeError(f"{node.name}: {setting}: {path} does not exist or cannot be read ({reason})") from error
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`overlap`: which rows of a run are copies of reference images, and how surely such copies are found."""
+"""`overlap`: which rows of a run are copies of reference images, and the measured recall."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _cropped(image: Image.Image) -> Image.Image:
     return image.crop((round(0.04 * wide), round(0.04 * high), round(0.96 * wide), round(0.96 * high)))
 
 
-#: What is done to images before they are looked for.
+#: Changes of images whose recall is measured.
 CHANGES: Mapping[str, Callable[[Image.Image], Image.Image]] = {
     "JPEG, quality 50": _saved,
     "half the size": lambda image: image.resize((max(image.width // 2, 1), max(image.height // 2, 1))),
@@ -52,7 +52,7 @@ class Overlap:
     """What a run has in common with references.
 
     Attributes:
-        rows, references: how many there are.
+        rows, references: how many there are, with those that have no hash or embedding to compare.
         copies: rows that are copies; `found`: references that have one.
         pairs: a row per pair of copies, or borderline pair, for people to judge: uid, reference (its uid or number),
             verdict ("copy" or "borderline"), by ("bits" or "cosine"), value.
@@ -70,14 +70,14 @@ class Overlap:
 def overlap(
     run: PathLike | Run, reference: PathLike, *, planted: int = 300, partial: bool = False, **settings: Any
 ) -> Overlap:
-    """Finds copies of reference images in a run, by the step `not_in`, and measures how surely it finds some.
+    """Finds copies of reference images in a run, by the step `not_in`, and measures the recall.
 
     For the recall, images of the run's own pool are changed in six ways and looked for among the unchanged ones.
 
     Args:
         run: a run with image_hash, or with the embedding that is compared.
         reference: another run, a list of hashes or a .npy file, as `not_in` takes it.
-        planted: images to change, drawn by uid; 0 measures nothing.
+        planted: number of images to change, drawn by uid; 0 skips the measurement.
         partial: look at the finished shards of an incomplete run.
         settings: of `not_in`: distance, embedding, cosine, caption and others.
 

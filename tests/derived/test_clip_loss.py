@@ -247,7 +247,7 @@ def slow_by_uid(vectors: Array, n: int, rounds: int) -> list[int]:
     [
         ([{"clip_los": {}}], r"unknown signal 'clip_los' \(did you mean 'clip_loss'\?\)"),
         ([{"clip_loss": {"bach": 3}}], "unknown setting 'bach' \\(did you mean 'batch'"),
-        ([{"clip_loss": {"temperature": 0}}], "temperature must be above 0"),
+        ([{"clip_loss": {"temperature": 1e-40}}], r"temperature must be at least 0\.0001"),
         ([{"norm_sim": {"targets": "nowhere.npy"}}], "nowhere.npy is neither a run folder nor a .npy file"),
         ([{"clip_loss": {"image": "image_embeding"}}], "did you mean 'image_embedding'"),
         ([{"clip_loss": {"image": "clip"}}], "holds numbers, expected vectors"),

@@ -109,7 +109,7 @@ def test_files_that_hold_no_entries_are_named(tmp_path: Path) -> None:
         (b"[1]", kind),
         (b'{"a": 1}', f"{kind}.*object"),
         (b"\xff", kind),
-        (b"\n", "has no entry"),
+        (b"\n", "has no entries"),
     ):
         (path := tmp_path / "bad").write_bytes(content)
         with pytest.raises(RecipeError, match=message):
@@ -117,7 +117,7 @@ def test_files_that_hold_no_entries_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(RecipeError, match=r"empty has no files index\.noun"):
         Entries(wordnet=str(tmp_path / "empty")).compute(table, make)
-    with pytest.raises(RecipeError, match="the pool has no entry; lower least"):
+    with pytest.raises(RecipeError, match="the pool has no entries: lower least"):
         Entries().compute(table, make)
 
 

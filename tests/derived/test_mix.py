@@ -11,6 +11,7 @@ import yaml
 from command_line import Tamis
 from factories import write_run
 
+from tamis.derived.concepts import ConceptWeight
 from tamis.derived.mix import Mix
 from tamis.errors import RecipeError
 from tamis.recipe import build
@@ -56,6 +57,12 @@ def test_blocks_and_row_order_do_not_matter() -> None:
     np.testing.assert_allclose(other, whole[order], atol=1e-5)
 
 
+def test_a_column_without_any_value_is_refused() -> None:
+    table = Table.of({"a": np.ones(3, np.float32), "b": np.array([np.nan, np.inf, np.nan], np.float32)})
+    with pytest.raises(RecipeError, match="no row has a finite value of 'b'"):
+        mixed(Mix(terms={"a": 1, "b": 1}), table)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -69,6 +76,11 @@ def test_blocks_and_row_order_do_not_matter() -> None:
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         build(Mix, settings, "signals[0], mix")
+
+
+def test_a_path_that_cannot_be_one_is_refused() -> None:
+    with pytest.raises(RecipeError, match="does not exist or cannot be read"):
+        ConceptWeight(concepts="\0").contents()
 
 
 @pytest.mark.parametrize("text", ["- 1", "terms: {a: {weight: .nan}}", "terms: {a: {wieght: 1}}", "[1", "\x00"])
@@ -133,7 +145,7 @@ def test_the_command_line_fits_derives_and_selects(tamis: Tamis, tmp_path: Path)
     two_runs(tmp_path)
     done = tamis("train", "mix", "--target", "0-3", "--pool", "1-3", "--columns", "a,b", "--out", "mix.yaml")
     assert done.code == 0, done.err
-    assert "on pairs it was not fitted on: 400 of the target, 3,000 of the pool" in done.out
+    assert "on held-out pairs: 400 of the target, 3,000 of the pool" in done.out
     assert set(yaml.safe_load((tmp_path / "mix.yaml").read_text())["terms"]) == {"a", "b"}
     derived = tamis("derive", "1-3", "--signals", "mix", "--set", "signals.mix.weights=mix.yaml")
     assert derived.code == 0, derived.err

@@ -112,7 +112,7 @@ def test_unknown_records_and_rows_without_one_are_counted(
 ) -> None:
     path = written(tmp_path / "scores.csv", {"uid": [*hexes([0, 1]), "a" * 32], "new": [1, 2, 3]})
     tamis.derive(run, [{"scores_from": {"path": path}}])
-    said = f"scores_from: {path}: 1 of 3 records are of no row of the run; 5 of 7 rows have no record"
+    said = f"scores_from: {path}: 1 of 3 records match no row of the run; 5 of 7 rows have no record"
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
@@ -131,13 +131,13 @@ def test_a_changed_file_is_read_again(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "columns", "settings", "said"),
     [
-        ("a.csv", {"uid": ["0" * 32] * 2, "new": [1, 2]}, {}, "2 records have only 1 different uids; 0{32} rep"),
-        ("a.csv", {"key": ["x"], "new": [1]}, {}, "no column 'uid'; it has a key: by: key"),
+        ("a.csv", {"uid": ["0" * 32] * 2, "new": [1, 2]}, {}, "1 of 2 records repeat a uid, such as 0{32}"),
+        ("a.csv", {"key": ["x"], "new": [1]}, {}, "no column 'uid'; it has 'key': set by: key"),
         ("a.csv", {"id": ["x"], "new": [1]}, {}, r"no column 'uid' among a list \('id', 'new'\)"),
         ("a.csv", {"uid": ["x"], "new": [1]}, {}, "its uids are like x, those of the run like 0{15}70{16}"),
         ("a.csv", {"uid": ["x"], "flyt": [1]}, {"scores": ["flit"]}, r"'flit' \(did you mean 'flyt'\?\)"),
-        ("a.csv", {"uid": ["x"], "kind": ["a"]}, {}, "no column holds numbers; name columns of words"),
-        ("a.csv", {"uid": ["x"], "a b": [1], "a_b": [1]}, {}, "would be called a_b, a_b: rename"),
+        ("a.csv", {"uid": ["x"], "kind": ["a"]}, {}, "it has no column of numbers; list columns of words"),
+        ("a.csv", {"uid": ["x"], "a b": [1], "a_b": [1]}, {}, "would be called a_b, a_b: rename equal"),
         ("a.csv", {"uid": ["x"], "reason": [1]}, {}, "would be called reason: rename"),
         ("a.txt", {"uid": ["x"], "new": [1]}, {}, "it must be Parquet, CSV or TSV"),
         ("a.csv", {"uid": ["x"], "new": [1]}, {"by": "url"}, "by"),
@@ -157,7 +157,7 @@ def test_damaged_files(run: Run, tmp_path: Path) -> None:
     for name, content, said in (
         ("a.parquet", b"PAR1", "cannot be read"),
         ("a.npy", b"no array", r"a\.npy: "),
-        ("b.csv", b"uid,new\n" + b"0" * 32 + b",1\n" + b"1" * 32 + b",x\n", "no column holds numbers"),
+        ("b.csv", b"uid,new\n" + b"0" * 32 + b",1\n" + b"1" * 32 + b",x\n", "it has no column of numbers"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(RecipeError, match=said):
@@ -169,7 +169,7 @@ def test_damaged_files(run: Run, tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(f"uid,name\n{'0' * 32},caf\xe9\n".encode("latin-1"))
     with pytest.raises(RecipeError, match=r"latin\.csv: the column 'name' is not UTF-8 text: save the file as UTF-8"):
         tamis.derive(run, [{"scores_from": {"path": str(tmp_path / "latin.csv"), "scores": ["name"]}}])
-    with pytest.raises(RecipeError, match=r"nowhere\.csv is not there"):
+    with pytest.raises(RecipeError, match=r"nowhere\.csv does not exist"):
         tamis.derive(run, [{"scores_from": {"path": "nowhere.csv"}}])
 
 

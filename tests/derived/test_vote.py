@@ -54,7 +54,7 @@ def test_votes_are_those_of_a_plain_loop_in_any_order_and_blocks() -> None:
         ({"scores": ["clipp"]}, r"did you mean 'clip'\?"),
         ({"scores": ["rnk(clip)"]}, r"unknown function 'rnk'.*did you mean 'rank'"),
         ({"scores": ["kind"]}, "the column 'kind' holds words, expected numbers"),
-        ({"scores": ["empty"]}, "no row has a value of 'empty'"),
+        ({"scores": ["empty"]}, "no row has a value for 'empty'"),
         ({}, "scores"),
     ],
 )

@@ -136,6 +136,13 @@ def test_a_row_that_is_kept_k_times_is_written_k_times(tmp_path: Path, caplog: p
     assert np.load(tmp_path / "once").tolist() == [(0, 3), (5, 9), (2**64 - 1, 0)]
 
 
+def test_parquet_says_which_caption_is_chosen(tmp_path: Path) -> None:
+    run, caption = write_run(tmp_path / "run", {"a": range(5)}, shards=2), np.array([0, 0, 1, 0, 1], np.uint8)
+    subset = Subset(run=run, keep=np.array([1, 0, 1, 1, 1], bool), caption=caption)
+    tamis.export(subset, "parquet", tmp_path / "parquet")
+    assert pq.read_table(tmp_path / "parquet")["caption"].to_pylist() == [0, 1, 0, 1]
+
+
 def test_a_shard_without_rows_is_no_obstacle(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"a": [1.0, 2.0], "w": ["x", None]}, shards=4)
     assert 0 in run.sizes

@@ -76,7 +76,7 @@ def test_mixing_is_drawn_by_uid_at_its_probability_and_only_where_both_reach() -
         ({"quantile": 30}, r"quantile must be in \[0, 1\], got 30"),
         ({"threshold": float("nan")}, "threshold needs a number, got nan"),
         ({"mix": -0.1}, r"mix must be in \[0, 1\]"),
-        ({"threshold": 0.2, "quantile": 0.5}, "threshold is the limit itself: leave out quantile=0.5"),
+        ({"threshold": 0.2, "quantile": 0.5}, "threshold is set: leave out quantile=0.5"),
         ({"seed": 3}, "with mix: 0 nothing is drawn: leave out seed=3"),
         ({"treshold": 0.2}, "did you mean 'threshold'"),
     ],
@@ -92,5 +92,5 @@ def test_a_subset_has_its_other_captions_from_one_column() -> None:
         captions_from([TopFraction(score="clip", fraction=1), AllOf(parts=((first,), (first,)))]) == "generated_caption"
     )
     assert captions_from([TopFraction(score="clip", fraction=1)]) == ""
-    with pytest.raises(RecipeError, match=r"from one column, not from \['generated_caption', 'sieve_caption'\]"):
+    with pytest.raises(RecipeError, match=r"from one column only, not from \['generated_caption', 'sieve_caption'\]"):
         captions_from([first, AllOf(parts=((second,),))])

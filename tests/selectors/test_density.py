@@ -133,6 +133,11 @@ def test_they_follow_semdedup_and_count_what_is_missing() -> None:
     assert (far.keep == all_others.keep).all()
 
 
+def test_extreme_settings_warn_of_nothing() -> None:
+    for step in (Density(n=9, clusters=3, tau=1e-320), D2(score="clip", n=9, clusters=3, gamma=1e9)):
+        assert step.select(table()).keep.sum() == 9
+
+
 def test_wrong_settings_are_refused() -> None:
     for make, settings, message in (
         (Density, {}, "density needs n or fraction, got neither"),
@@ -145,6 +150,7 @@ def test_wrong_settings_are_refused() -> None:
         (Density, {"n": 1, "keep": "hardest"}, "did you mean 'hard'"),
         (D2, {"score": "clip", "n": 1, "k": 0}, "k must be at least 1"),
         (D2, {"score": "clip", "n": 1, "gamma": -1}, "gamma must be 0 or more"),
+        (D2, {"score": "clip", "n": 1, "gamma": 1e300}, "at most 1e9"),
         (D2, {"score": "clip", "n": 1, "gamma": 2, "mode": "absolute"}, "leave out gamma=2"),
     ):
         with pytest.raises(ValueError, match=message):

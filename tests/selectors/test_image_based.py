@@ -48,12 +48,13 @@ def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = heaps(50, (0, 2), 5)[0]
-    rows[7] = np.nan
+    rows = rows.astype(np.float64)
+    rows[7], rows[8] = np.nan, 1e200
     np.save(tmp_path / "reference.npy", rows)
     monkeypatch.setattr("tamis.selectors.clusters.BLOCK", 8)
     blocks = list(reference_vectors(str(tmp_path / "reference.npy"), "image_embedding"))
-    assert [len(block) for block in blocks] == [7, *[8] * 5, 2]
-    assert np.concatenate(blocks).tolist() == unit_rows(np.delete(rows, 7, axis=0)).tolist()
+    assert [len(block) for block in blocks] == [7, 7, *[8] * 4, 2]
+    assert np.concatenate(blocks).tolist() == unit_rows(np.delete(rows, [7, 8], axis=0)).tolist()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories import write_run
 from PIL import Image
 
 from tamis.errors import RecipeError
@@ -106,9 +107,17 @@ def test_a_pair_just_below_the_limit_is_borderline_and_stays(tmp_path: Path) -> 
 
 
 def test_references_are_numbered_as_the_file_has_them(tmp_path: Path) -> None:
-    np.save(tmp_path / "r.npy", np.array([[0, 0], [np.nan, 1], [1, 0]], np.float32))
+    np.save(tmp_path / "r.npy", np.array([[1e200, 0], [np.nan, 1], [1, 0]]))
     found = NotIn(reference=str(tmp_path / "r.npy"), hashes=False, embedding="e").references()
     assert (list(found.names), found.vectors.tolist() if found.vectors is not None else None) == ([2], [[1, 0]])
+
+
+def test_only_references_that_can_be_compared_count(tmp_path: Path) -> None:
+    words = words_of([image(1), image(2), image(3)])
+    blank: dict[str, Any] = {n: [*v[:2], None] if n.startswith("image") else v for n, v in words.items()}
+    write_run(tmp_path / "run", blank)
+    found = NotIn(reference=str(tmp_path / "run")).select(Table.of(words))
+    assert found.facts == {"references": 2, "references_found": 2, "borderline": 0}
 
 
 def test_a_hash_of_a_list_must_be_within_half_the_distance(tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ def test_n_and_fraction_may_exceed_the_rows_and_two_bytes_may_not_be_exceeded() 
         Sample(score="x", n=3).select(table)
 
 
+def test_rounding_does_not_refuse_as_many_copies_as_two_bytes_hold() -> None:
+    for alpha in np.linspace(0.01, 2, 300):  # one in six gives the row 65,535.000000000007 copies
+        assert often(Sample(score="x", n=65_535, alpha=alpha), scored(1)) == [65_535]
+
+
 def test_its_facts_say_how_far_it_went() -> None:
     x = np.random.default_rng(3).normal(0.25, 0.03, 200).astype(np.float32)
     found = Sample(score="x", n=500).select(scored(*x))

@@ -220,6 +220,7 @@ def test_a_funnel_has_a_line_for_every_step() -> None:
         (lambda: TopN(score="a", n=1, cap=3), "cap 3"),
         (lambda: Equals(score="2*a", value=1.0), r"'2\*a'"),
         (lambda: Equals(score="a", value=()), "empty"),
+        *((lambda value=value: Equals(score="a", value=value), "got nan") for value in (NAN, (1.0, NAN))),
     ],
 )
 def test_wrong_settings_are_refused(make: Callable[[], Step], names: str) -> None:

@@ -150,7 +150,7 @@ def test_the_report_compares_the_diversity_of_both_texts(subset: Subset, tmp_pat
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     # Row 3 has no alt-text to compare with.
     assert re.search(
-        r"Distinct trigrams among all, in 2 pairs with another caption: [01]\.\d\d in their alt-texts", page
+        r"Share of distinct trigrams in 2 pairs with a chosen caption: [01]\.\d\d in their alt-texts", page
     )
 
 

@@ -73,9 +73,9 @@ def derive(
     names = options.split(signals)
     chosen = load({} if recipe is None else recipe, settings or [], signals=names)
     if named := [signal.name for _, signal in chosen.signals if signal.name in names]:
-        raise StopError(f"{named[0]} is computed from the pairs: `tamis score` adds it to a run")
+        raise StopError(f"{named[0]} is not a derived signal: add it with `tamis score`")
     if not chosen.derived:
-        raise StopError("say which: --signals clip_loss, or a --recipe that has some; see `tamis list signals`")
+        raise StopError("name derived signals: --signals clip_loss, or a --recipe with some; see `tamis list signals`")
     done = tamis.derive(run, chosen, partial=partial)
     columns = [f"{label or signal.name}.{one.name}" for label, signal in chosen.derived for one in signal.columns]
     say(f"{len(done):,} rows have the columns {', '.join(columns)}")
@@ -101,7 +101,7 @@ def cluster(
 def lay_out(
     run: options.RunPath,
     of: Annotated[str, Option(help="image, text, both, or the name of stored embeddings.")] = "image",
-    sample: Annotated[int, Option(min=10, help="Most pairs for PaCMAP; others go near their nearest.")] = 100_000,
+    sample: Annotated[int, Option(min=10, help="Maximum number of pairs for PaCMAP; it adds the others.")] = 100_000,
     seed: Annotated[int, Option(help="Another seed gives another map.")] = 0,
 ) -> None:
     """Lay out stored embeddings as the explorer's map: adds the columns map_x and map_y. No model runs.
@@ -147,12 +147,12 @@ def audit(
     run: options.RunPath,
     subset: Annotated[Path, Argument(metavar="SUBSET", help="A subset file, or the name of one in the run folder.")],
     by: Annotated[
-        list[str] | None, Option(help="Columns, with commas. Default: fields, languages, classes, script, cluster.")
+        list[str] | None, Option(help="Columns (a,b). Default: fields, languages, classes, script, cluster.")
     ] = None,
     partial: options.Partial = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare which groups of pairs (languages, domains, classes) a subset keeps, and name those that shrink.
+    """Show how often a subset keeps each group of pairs (language, domain, class), and which groups shrink.
 
     Example: tamis audit runs/mine basic.parquet --by top_language
     """
@@ -182,11 +182,11 @@ def overlap(
     settings: Annotated[
         list[str] | None, Option("--set", metavar="A=VALUE", help="A setting of the step not_in, such as caption=same.")
     ] = None,
-    planted: Annotated[int, Option(min=0, help="Images that are changed and looked for; 0: none.")] = 300,
+    planted: Annotated[int, Option(min=0, help="Changed images to look for, to measure recall; 0: none.")] = 300,
     partial: options.Partial = False,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Find copies of a test set, or of another pool, and measure how surely copies are found. No model runs.
+    """Find copies of images of a test set or another pool, and measure the recall. No model runs.
 
     Example: tamis overlap runs/mine runs/coco-test --out copies.parquet
     """
@@ -202,7 +202,7 @@ def overlap(
         check_target(options.in_a_folder(out), what="table of copies", ours=ours, overwrite=overwrite, read=read)
     of_step = options.assigned(settings)
     if others := sorted({"run", "reference", "planted", "partial"} & of_step.keys()):
-        raise RecipeError(f"overlap: --set takes settings of the step not_in, and {others[0]} is none of them")
+        raise RecipeError(f"overlap: --set takes settings of the step not_in, not {others[0]}")
     done = tamis.overlap(opened, reference, planted=planted, partial=partial, **of_step)
     unsure = done.pairs["verdict"].to_pylist().count("borderline")
     say(

@@ -209,10 +209,10 @@ def c_rho(
 
 
 def mix(
-    target: Annotated[str, Option(metavar="RUN", help="The run with the pairs to look for.")],
-    pool: Annotated[str, Option(metavar="RUN", help="The run of the pool.")],
-    columns: Annotated[str, Option(help="Columns of numbers or embeddings, with commas.")],
-    out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of weights to write, a YAML.")],
+    target: Annotated[str, Option(metavar="RUN", help="Run with the kind of pairs to look for.")],
+    pool: Annotated[str, Option(metavar="RUN", help="Run of the pool to choose from.")],
+    columns: Annotated[str, Option(help="Columns of numbers or embeddings, separated by commas.")],
+    out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="Weights file to write, YAML.")],
     subset: Annotated[Path | None, Option(metavar="FILE", help="A subset of the target run.")] = None,
     rows: Annotated[int, Option(min=100, help="Maximum number of pairs per side, drawn by uid.")] = 50_000,
     seed: Annotated[int, Option(help="Another seed draws other pairs.")] = 0,
@@ -239,7 +239,7 @@ def mix(
         print_json(asdict(done))
     else:
         print_table([{"column": name, "weight": str(one)} for name, one in done.coefficients.items()])
-        print(f"AUC {done.auc} on pairs it was not fitted on: {done.target:,} of the target, {done.pool:,} of the pool")
+        print(f"AUC {done.auc} on held-out pairs: {done.target:,} of the target, {done.pool:,} of the pool")
     if done.left_out:
         say(f"{done.left_out:,} pairs that lack a value were left out")
     if done.auc.value > 0.98:

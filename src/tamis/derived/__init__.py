@@ -1,4 +1,4 @@
-"""Derived signals: columns worked out from what a finished run stores. No model runs, and no pool is read.
+"""Derived signals: columns computed from what a finished run stores, without a model or the pool.
 
 Some look at all rows at once (the contrastive loss of a pair in random batches), others at the rows one by one (a
 weighted sum of columns). To recipes, `select`, the report and the explorer their columns are like any signal's.
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from tamis.data import Column, references
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, first_line
 from tamis.ids import file_digest
 from tamis.registry import Register, undefined
 
 if TYPE_CHECKING:
     from tamis.store.table import Table
 
-#: `saved(name, make)` returns the array of this name that an earlier, interrupted call made; else makes and keeps it.
+#: `saved(name, make)` returns the array of this name that an earlier, interrupted call made; else makes and saves it.
 Saved = Callable[[str, Callable[[], NDArray[Any]]], NDArray[Any]]
 
 
@@ -33,7 +33,7 @@ class Derived(ABC):
     Attributes:
         name: its name in recipes and folders.
         version: raise it when the same settings give other numbers.
-        columns: all that it adds.
+        columns: every column that it adds.
         lacking: why a row has no value.
     """
 
@@ -53,8 +53,9 @@ class Derived(ABC):
         for setting, path in references(self, "file").items():
             try:
                 found[setting] = file_digest(Path(path).expanduser())
-            except OSError as error:
-                what = f"{path} is not there or cannot be read ({error.strerror})"
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or first_line(error)
+                what = f"{path} does not exist or cannot be read ({reason})"
                 raise RecipeError(f"{self.name}: {setting}: {what}") from error
         return found
 

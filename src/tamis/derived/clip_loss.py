@@ -26,27 +26,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ClipLoss(Derived):
-    """CLIP's contrastive loss of a pair with its sign turned (s-CLIPLoss, negCLIPLoss), from stored embeddings.
+    """The negative of a pair's contrastive loss under CLIP (s-CLIPLoss, negCLIPLoss), from stored embeddings.
 
-    Captions that fit many images ("photo") have a high cosine with theirs too; the loss subtracts that. The pool is cut
-    into batches at random `repeats` times, and values are means over these. Pairs that occur several times in a batch
-    lower each other's score: remove copies first if that is not wanted.
+    Captions that fit many images ("photo") have a high cosine with theirs too; the loss subtracts that. The pool is
+    split into random batches `repeats` times, and values are means over these. Pairs that occur several times in a
+    batch lower each other's score: remove copies first if that is not wanted.
 
     Attributes:
-        image, text: columns of stored embeddings, by one model.
-        temperature: what the model divides cosines by, exp(-logit_scale); None: that of the checkpoint, which the run
-            notes with its embeddings, else 0.01 as for OpenAI's CLIP. Scores of different temperatures or batches
-            cannot be compared.
-        batch: most pairs in a batch. All batches have the same number of pairs, give or take one.
+        image, text: columns of stored embeddings, from one model.
+        temperature: what the model divides cosines by, exp(-logit_scale), at least 0.0001; None: that of the
+            checkpoint, which the run notes with its embeddings, else 0.01 as for OpenAI's CLIP. Scores of different
+            temperatures or batches cannot be compared.
+        batch: maximum number of pairs in a batch. All batches have the same number of pairs, give or take one.
         repeats: partitions into batches.
         seed: another seed draws other partitions. A partition depends on seed and uids only; rows of one uid fall into
             batches independently.
         precision: of the products. "bf16" is several times faster where torch is installed and the processor has bf16
             instructions. Its values differ from those of "float32" by about 1e-4 of a cosine, at most 5e-4, and from
-            those of other processors by at most 2e-4.
+            those of other processors by at most 3e-4.
 
     Cost: repeats * rows * batch * d multiplications: for 12.8 million rows of 512, 4 * 10^15 at the defaults. A killed
-        computation loses at most the 262,144 rows it was at.
+        computation loses at most the last 262,144 rows.
 
     Source: Wang et al. 2024 (arXiv 2405.19547), equation 1; batches of 32,768 and 10 repeats as in their scripts.
     """
@@ -54,7 +54,7 @@ class ClipLoss(Derived):
     name: ClassVar[str] = "clip_loss"
     version: ClassVar[int] = 2
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(name="clip_loss", unit="cosine", better="high", about="cosine less the mean of both norms, at most 0"),
+        Column(name="clip_loss", unit="cosine", better="high", about="cosine less the mean of both norms: 0 or less"),
         Column(
             name="clip_norm_image", unit="cosine", better="low", about="how well the image fits the captions of a batch"
         ),
@@ -72,8 +72,8 @@ class ClipLoss(Derived):
 
     def __post_init__(self) -> None:
         at_least_one(batch=self.batch, repeats=self.repeats)
-        if self.temperature is not None and not 0 < self.temperature < np.inf:
-            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if self.temperature is not None and not 1e-4 <= self.temperature < np.inf:  # float32
+            raise ValueError(f"temperature must be at least 0.0001, got {self.temperature}")
 
     @property
     def reads(self) -> frozenset[str]:

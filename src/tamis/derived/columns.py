@@ -1,4 +1,4 @@
-"""Adds columns to a run that are worked out from what it stores."""
+"""Adds columns to a run, computed from what it stores."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def add_columns(
     more: Mapping[str, Any] | None = None,
     lacking: str = "the row has no embedding",
 ) -> tuple[Run, str]:
-    """Adds columns worked out from what a run stores; returns the run, opened again, and the label of the columns.
+    """Adds columns computed from what a run stores; returns the run, opened again, and the label of the columns.
 
     `compute` is called unless every shard has the columns of these settings. The same columns of fewer rows are
-    deleted. The label gets an ending if other columns have it. `more` is what the values depend on besides settings.
+    deleted. The label gets a suffix if other columns have it. `more` is what the values depend on besides settings.
     """
     stem = _stem(run, name, version, settings, more or {})
     target, scratch = run.path / "scores" / f"{name}-{stem}", run.path / UNFINISHED / f"{name}-{stem}"

@@ -24,7 +24,7 @@ _CELLS = 1 << 26  # cosines in memory at once
 class ConceptWeight(Derived):
     """Weights an image by how rare its nearest concepts are in the pool: Σ 1 / count over its k nearest concepts.
 
-    Captions play no part, so pairs with empty or foreign captions are balanced too. For the step `sample`:
+    It reads no captions, so pairs with empty or foreign captions are balanced too. For the step `sample`:
     `score: log(concept_weight)`, with `std: null`.
 
     Attributes:

@@ -29,12 +29,13 @@ _COLUMNS = {"md5": "image_md5", "sha256": "image_sha256", "phash": "image_hash"}
 
 @dataclass(frozen=True, kw_only=True)
 class HashMatch(Derived):
-    """Marks images on lists of hashes. The step `hash_match` drops them; report and explorer name them by uid only.
+    """Marks images on lists of hashes. The step `hash_match` drops them; report and explorer show only their uid.
 
     Attributes:
         md5, sha256, phash: files of hex digits, one hash per line; the text after white space, and lines that begin
             with #, are ignored. md5 and sha256 need the signal file_hash, phash needs image_hash.
-        distance: bits in which a phash may differ, 0 to 15. Other images may be as near, so a match is not proof.
+        distance: maximum number of bits in which a phash may differ, 0 to 15. Different images can be as near, so a
+            match is no proof.
 
     Emits:
         on_list: 1 for an image on a list, else 0; NaN for a row without any of the hashes.
@@ -86,7 +87,7 @@ class HashMatch(Derived):
 
 
 def listed_hashes(path: str, digits: int, what: str) -> set[str]:
-    """Returns the hashes of a list, in lower case; RecipeError names the line that holds none."""
+    """Returns the hashes of a list, in lower case; RecipeError names the line that has none."""
     found = set()
     for number, line in enumerate(Path(path).expanduser().read_text("utf-8-sig", "replace").splitlines(), 1):
         word = line.split()[0] if line.strip() else "#"
@@ -94,5 +95,5 @@ def listed_hashes(path: str, digits: int, what: str) -> set[str]:
             raise RecipeError(f"{what}: {path}, line {number}: {word[:70]!r} is not a hash of {digits} hex digits")
         found |= {word.lower()} if not word.startswith("#") else set()
     if not found:
-        log.warning("%s: %s holds no hash", what, path)
+        log.warning("%s: %s has no hashes", what, path)
     return found

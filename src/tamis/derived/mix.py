@@ -35,6 +35,7 @@ class Term:
     deviation: float | tuple[float, ...] = 1.0  # where it is 0, the value is constant and adds nothing
     models: tuple[str, ...] = ()  # digests of the weights that made an embedding; () for any
 
+    @np.errstate(invalid="ignore")  # an infinite value times 0
     def of(self, values: NDArray[np.floating[Any]]) -> Float64s:
         """Returns the term of (n,) numbers or (n, d) embeddings: (n,) float64, NaN where a value is missing."""
         weight, mean, deviation = np.broadcast_arrays(*map(np.atleast_1d, (self.weight, self.mean, self.deviation)))
@@ -49,7 +50,7 @@ class Term:
 @_strict
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """A file of weights: the terms by column, the bias, and how they were fitted."""
+    """A weights file: the terms by column, the bias, and how they were fitted."""
 
     terms: dict[str, Term]
     bias: float = 0.0
@@ -61,12 +62,12 @@ class Mix(Derived):
     """Adds standardised columns: Σ weight (value - mean) / deviation + bias.
 
     With the weights of `tamis train mix` it is the log-odds that a pair belongs to the target rather than to the pool,
-    if both were equally large: likeness to the target, which need not be quality.
+    if both were equally large. That is likeness to the target, not necessarily quality.
 
     Attributes:
         terms: {column of numbers: weight}. Mean and deviation are the pool's; `moments.npy` (terms, 2) has them.
-        weights: instead, a file of terms with their means and deviations, which then are the same for every pool. Its
-            columns may be embeddings.
+        weights: instead of terms, a weights file. It has the means and deviations too, so they are the same for every
+            pool. Its columns may be embeddings.
 
     Emits:
         mix: unbounded. NaN where a column has no finite value.
@@ -96,7 +97,7 @@ class Mix(Derived):
 
     @cached_property
     def given(self) -> Weights:
-        """The content of the file; RecipeError if it is not a file of weights."""
+        """The content of the file; RecipeError if it is not a weights file."""
         try:
             content = yaml.safe_load(Path(str(self.weights)).expanduser().read_text("utf-8"))
             weights: Weights = pydantic.TypeAdapter(Weights).validate_python(content)
@@ -123,14 +124,17 @@ class Mix(Derived):
             models = {*(table.about(name).get("models") or {}).values()} if term.models else set()
             width = table.vectors(name, np.arange(min(len(table), 1))).size or np.size(term.weight)
             if width != np.size(term.weight) or (models and not models & {*term.models}):
-                raise RecipeError(f"mix: {self.weights} was fitted on {name!r} of another model: embed with that one")
-        out = np.full(len(table), weights.bias)
+                raise RecipeError(f"mix: {self.weights} was fitted on {name!r} of another model: use that one")
+        out, seen = np.full(len(table), weights.bias), set[str]()
 
         def add(place: slice, columns: dict[str, Any]) -> None:
             for name, term in weights.terms.items():
-                out[place] += term.of(columns[name])
+                out[place] += (part := term.of(columns[name]))
+                seen.update([name] if np.isfinite(part).any() else [])
 
         list(table.map(sorted(weights.terms), add))
+        for name in sorted(weights.terms.keys() - seen):
+            raise RecipeError(f"mix: no row has a finite value of {name!r}")
         out[~np.isfinite(out)] = np.nan
         return {"mix": out.astype(np.float32), **beside}
 

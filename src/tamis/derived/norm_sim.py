@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float32s
 from tamis.data import Column
@@ -34,7 +35,7 @@ class NormSim(Derived):
 
     With `norm: inf` it is the largest absolute cosine with any target; with `norm: 2` the root of the sum of squared
     cosines, which orders rows as VAS does. Targets are training images of the tasks that the model is for; test images
-    of a benchmark would leak into the choice.
+    of a benchmark would leak into the selection.
 
     Attributes:
         targets: embeddings of the target images by the same model: a run that stores them (score a folder of images
@@ -61,7 +62,7 @@ class NormSim(Derived):
 
     def contents(self) -> Mapping[str, str]:
         path = Path(self.targets).expanduser()
-        next(self._targets())  # what is wrong with them
+        next(self._targets())  # raises if they cannot be used
         if path.is_dir():
             run = Run(path)
             return {"targets": fingerprint({"stamps": [*run.stamps], "embedding": run.vectors.get(self.embedding, "")})}
@@ -74,15 +75,17 @@ class NormSim(Derived):
         check_kind(self.name, table, self.embedding, "vector")
         if _TESTS.search(Path(self.targets).name):
             log.warning(
-                "norm_sim: %s looks like a test set; what is chosen by test images scores too well on that test. "
-                "Take the training images of the task",
+                "norm_sim: %s looks like a test set. Selecting by test images inflates the results on that test: "
+                "use training images of the task",
                 self.targets,
             )
         blocks = self._targets(table.about(self.embedding).get("models"))
         if self.norm == "inf":
             targets = list(blocks)  # not one array: that would take the memory twice
         else:
-            values, axes = np.linalg.eigh(sum(map(second_moments, blocks)))
+            moments = sum(map(second_moments, blocks))
+            with threadpool_limits(1, user_api="blas"):  # several threads are slower here
+                values, axes = np.linalg.eigh(moments)
             root = (axes * np.sqrt(values.clip(0))).astype(np.float32)  # root @ root.T are the second moments
             targets = [root.T]
         width = targets[0].shape[1]

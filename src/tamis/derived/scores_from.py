@@ -38,11 +38,11 @@ class ScoresFrom(Derived):
 
     Attributes:
         path: a Parquet, CSV or TSV file, a folder of them, or a .npy array of records: the uid as two u8, then numbers.
-        by: what says which row a record is of: "uid" (32 hex digits) or "key".
+        by: the column that identifies the row of a record: "uid" (32 hex digits) or "key".
         scores: the columns to take, numbers or words; None: all with numbers.
 
-    Cost: about 4 s and 250 MB per million rows, once. Rows that the file has not get no value; records of other pools
-        are counted and skipped; two records of one row are an error.
+    Cost: about 4 s and 250 MB per million rows, once. Rows without a record get no value; records of other pools are
+        counted and skipped; two records of one row are an error.
 
     Source: M-FLYT's scores of DataComp's pool (huggingface.co/formll/M-FLYT-input-scores; arXiv 2503.08805).
     """
@@ -78,7 +78,7 @@ class ScoresFrom(Derived):
         """Returns the columns to take: the name in the file, and the column of the run."""
         schema = self._file(empty=True).schema
         if self.by not in schema.names:
-            other = next((f"; it has a {one}: by: {one}" for one in ("uid", "key") if one in schema.names), "")
+            other = next((f"; it has {one!r}: set by: {one}" for one in ("uid", "key") if one in schema.names), "")
             raise self._refused(f"it has no column {self.by!r}{other or f' among {brief(schema.names)}'}")
         indices = ("", "__index_level_0__")  # pandas numbers the rows
         columns = [one for one in schema if one.name not in ("uid", "key", *indices)]
@@ -90,12 +90,10 @@ class ScoresFrom(Derived):
                     raise self._refused(f"the column {name!r} is not UTF-8 text: save the file as UTF-8")
                 raise self._refused(unknown_message("column of numbers or words", name, kinds))
         if not names:
-            raise self._refused(f"no column holds numbers; name columns of words under scores: {brief([*kinds])}")
+            raise self._refused(f"it has no column of numbers; list columns of words under scores: {brief([*kinds])}")
         words = [re.sub(r"^(?=\d)", "_", re.sub(r"\W", "_", name)) for name in names]
         if len({*words}) < len(words) or "reason" in words:
-            raise self._refused(
-                f"its columns would be called {', '.join(words)}: rename those of one name, or 'reason'"
-            )
+            raise self._refused(f"its columns would be called {', '.join(words)}: rename equal ones, and 'reason'")
         about = f"from {Path(self.path).name}"
         return [
             (name, Column(name=word, unit="", better="neither", kind=kinds[name], about=about))
@@ -110,18 +108,18 @@ class ScoresFrom(Derived):
         except (OSError, pa.ArrowException) as error:
             raise self._refused(f"it cannot be read ({first_line(error)})") from error
         ids = pc.utf8_lower(ids) if self.by == "uid" else ids
-        if (different := pc.count_distinct(ids).as_py()) + ids.null_count < len(ids):
+        if repeated := len(ids) - ids.null_count - pc.count_distinct(ids).as_py():
             counts = pc.value_counts(ids.drop_null())
             first = counts.field("values").filter(pc.greater(counts.field("counts"), 1))[0]
-            raise self._refused(f"{len(ids):,} records have only {different:,} different {self.by}s; {first} repeats")
+            raise self._refused(f"{repeated:,} of {len(ids):,} records repeat a {self.by}, such as {first}")
         rows = self._ids_of(table)
         place = pc.index_in(rows, ids)  # (rows,) the record of each
         unknown, without = len(ids) - pc.count_distinct(place).as_py(), place.null_count
         if without == len(table) and unknown:
             seen = f"its {self.by}s are like {ids[0]}, those of the run like {rows[0] if len(rows) else 'nothing'}"
-            raise self._refused(f"no record is of a row of the run: {seen}")
+            raise self._refused(f"no record matches a row of the run: {seen}")
         if unknown or without:
-            text = "scores_from: %s: %s of %s records are of no row of the run; %s of %s rows have no record"
+            text = "scores_from: %s: %s of %s records match no row of the run; %s of %s rows have no record"
             log.warning(text, self.path, *(f"{count:,}" for count in (unknown, len(ids), without, len(table))))
         return {column.name: _values(file[name], place, column.kind) for name, column in self._wanted}
 

@@ -24,7 +24,7 @@ class Vote(Derived):
         scores: score expressions, high for good rows (`-perplexity`): one vote each.
         quantile: of each score, over the rows that have it, in (0, 1); .8: a score votes for the best fifth.
 
-    Cost: one sort of each score. A row without any of the scores gets no value; one that lacks some, no vote of those.
+    Cost: one sort of each score. A row without any of the scores gets no value; a missing score gives no vote.
 
     Source: Wu et al. 2025, ICONS (arXiv 2501.00654), which counts votes of tasks; there, too, .8.
     """
@@ -57,7 +57,7 @@ class Vote(Derived):
             values = parse(score).values(table)
             there = ~np.isnan(values)
             if not there.any():
-                raise RecipeError(f"vote: no row has a value of {score!r}")
+                raise RecipeError(f"vote: no row has a value for {score!r}")
             cuts.append(np.quantile(values[there], self.quantile))
             votes[there] = np.nan_to_num(votes[there]) + (values[there] > cuts[-1])
         return {"votes": votes, "cuts.npy": np.array(cuts)}

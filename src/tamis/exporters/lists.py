@@ -173,7 +173,8 @@ class ParquetExport(_ParquetExport):
     A pair that is kept k times has k rows. Scores that some shards still lack are left out, with a warning.
 
     Attributes:
-        captions: also writes the captions; and alt_text, if other captions are chosen for some pairs.
+        captions: also writes the captions; and alt_text, if other captions are chosen for some pairs. Without it,
+            `caption` is then 1 for those pairs and 0 for the others.
     """
 
     name: ClassVar[str] = "parquet"
@@ -197,7 +198,9 @@ def pair_columns(subset: Subset, *, captions: bool) -> tuple[list[pa.Field], Cal
     texts = ["key", "caption"] if captions else ["key"]
     blocks = {shard: block for block, shard in enumerate(run.shards)}
     alt = ["alt_text"] if others else []
+    chosen = None if captions else subset.caption
     fields = [pa.field(name, pa.string()) for name in ("uid", "shard", *texts, *alt)]
+    fields += [] if chosen is None else [pa.field("caption", pa.uint8())]
     fields += [pa.field(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in scores]
 
     @functools.lru_cache(maxsize=1)
@@ -213,6 +216,8 @@ def pair_columns(subset: Subset, *, captions: bool) -> tuple[list[pa.Field], Cal
         if others:
             data["alt_text"] = data["caption"]
             data["caption"] = others.instead(rows + run.row_ranges[shard].start, index["caption"].combine_chunks())
+        if chosen is not None:
+            data["caption"] = chosen[rows + run.row_ranges[shard].start]
         for name, values in values_by.items():
             if isinstance(values, np.ndarray):
                 data[name] = pa.array(values[rows], mask=np.isnan(values[rows]))

@@ -33,8 +33,9 @@ class WebDatasetExport(ShardsExport):
 
     A shard appears when it is complete, so the same command again writes the missing ones. `sizes.json` gives
     open_clip the number of samples per shard. Dots in keys become "_", because webdataset ends the key at the first
-    dot; a key that occurs twice in an output shard gets "_2". A sample with a chosen other caption has it in place of
-    its alt-text, which moves to the json as `alt_text`.
+    dot; a key that occurs twice in an output shard gets "_2". If pairs are kept several times, keys begin with the
+    shard's number and "/", so that no two samples have one key. A sample with a chosen other caption has it in place
+    of its alt-text, which moves to the json as `alt_text`.
 
     Attributes:
         shard_size: samples per shard.
@@ -66,7 +67,8 @@ class WebDatasetExport(ShardsExport):
 
         def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
             carried = (_carrying(sample, *_caption_place(pool)) for sample in samples)
-            _write_tar(path, carried, f"{Path(name).stem}/" if self.energon else "", weights)
+            several = subset.times is not None and not self.weights
+            _write_tar(path, carried, f"{Path(name).stem}/" if self.energon or several else "", weights)
 
         return write
 

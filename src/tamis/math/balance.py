@@ -17,7 +17,7 @@ def tail_share(counts: Counts, t: float) -> float:
 
 
 def tail_limit(counts: Counts, share: float) -> float:
-    """Returns the t at which the tail has about a share of all matches: the inverse of `tail_share`.
+    """Returns the t at which the tail has about a share of all matches, counting entries with exactly t as tail.
 
     Args:
         counts: (entries,) matches of each entry.

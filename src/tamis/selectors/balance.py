@@ -25,7 +25,7 @@ _POINTS, _GROUPS = 24, 20
 
 @dataclass(frozen=True, kw_only=True)
 class Balance:
-    """Keeps captions about frequent entries less often: each entry draws about t of its captions.
+    """Keeps fewer captions about frequent entries: each entry draws about t of its captions.
 
     A caption stays with the probability 1 - Π (1 - min(1, t / count)) over its entries, so captions with a rare entry
     always stay, and captions without an entry are dropped. It is usually the last step.
@@ -34,8 +34,8 @@ class Balance:
 
     Attributes:
         t: captions that each entry draws; MetaCLIP: 20,000 for 400 million pairs, 170,000 for 2.5 billion.
-        tail: instead of t: the share of all matches that entries with fewer than t of them have. For small pools, and
-            with `per` for languages of different size: each group gets its own t.
+        tail: instead of t: the share of all matches that entries with up to t of them have, t included. For small
+            pools, and with `per` for languages of different size: each group gets its own t.
         entries: a column of entries separated by tabs, from the derived signal `entries`.
         per: a column, such as `top_language`: entries are counted in each of its groups.
         of: counts are over "survivors" or the whole "pool".
@@ -75,7 +75,7 @@ class Balance:
         return f"balanced {self.entries} ({limit}{f' per {self.per}' if self.per else ''})"
 
     def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if entries are no words, or groups are embeddings."""
+        """Raises RecipeError unless entries are words, and groups words or numbers."""
         check_kind(self.name, table, self.entries, "word")
         if self.per is not None:
             check_kind(self.name, table, self.per, "word", "number")

@@ -35,9 +35,9 @@ class ChooseCaption:
         score: an expression: how well the alt-text matches.
         other: an expression on the same scale: how well the other caption matches.
         text: the column with the other caption.
-        quantile: the threshold is the lowest score of the best share 1 - quantile of the rows, by their alt-texts.
+        quantile: the threshold is this quantile of the alt-texts' scores: at 0.7, the best 30 % reach it.
         threshold: the threshold itself, instead of a quantile.
-        of: with `quantile`: the share is of the whole pool, scored or not, or of the candidates.
+        of: with `quantile`: the best 30 % are of the whole pool, scored or not, or of the candidates.
         mix: probability of the other caption where both texts reach the threshold; drawn by uid.
         seed: another seed draws others.
 
@@ -64,7 +64,7 @@ class ChooseCaption:
         if self.threshold is not None:
             if np.isnan(self.threshold):
                 raise ValueError("threshold needs a number, got nan")
-            without_effect(self, "quantile", "of", because="threshold is the limit itself")
+            without_effect(self, "quantile", "of", because="threshold is set")
         if not self.mix:
             without_effect(self, "seed", because="with mix: 0 nothing is drawn")
 
@@ -128,5 +128,5 @@ def captions_from(steps: Iterable[Any]) -> str:
         waiting += [inner for part in getattr(step, "parts", ()) for inner in part]
         names |= {step.text} if isinstance(step, ChooseCaption) else set()
     if len(names) > 1:
-        raise RecipeError(f"choose_caption: a subset has other captions from one column, not from {sorted(names)}")
+        raise RecipeError(f"choose_caption: a subset can take captions from one column only, not from {sorted(names)}")
     return "".join(names)

@@ -290,7 +290,8 @@ def reference_vectors(
                 "floats (m, d)"
             )
         for start in range(0, len(part), BLOCK):
-            block = part[start : start + BLOCK]
+            with np.errstate(over="ignore"):  # beyond float32's range: infinite, so missing
+                block = part[start : start + BLOCK].astype(np.float32, copy=False)
             block = block[present(block)]
             if len(block):
                 empty = False

@@ -107,7 +107,8 @@ class Density(_Thinned):
         if held.size > 1:
             _, near = nearest_others(clusters.centroids[held], min(_NEAREST, held.size - 1))
             complexity *= 1 - near.mean(1, dtype=np.float64)
-        shares = np.exp((complexity - complexity.max()) / self.tau)
+        with np.errstate(over="ignore"):  # of a tiny tau; exp(-inf) is 0, as it should be
+            shares = np.exp((complexity - complexity.max()) / self.tau)
         quota = quotas(shares / shares.sum(), sizes, min(budget_of(self, table), rows.size), self.balance)
         keep = np.zeros(len(table), bool)
         keep[order[np.arange(order.size) - np.repeat(starts, sizes) < np.repeat(quota, sizes)]] = True
@@ -126,7 +127,7 @@ class D2(_Thinned):
         score: an expression; higher is kept. Scores below 1e-7 count as 1e-7.
         n, fraction, of: how many rows to keep, as in `density`.
         k: neighbours of a row, at least 1.
-        gamma: how fast the effect of a taken row falls with the squared distance; 0 or more.
+        gamma: how fast the effect of a taken row falls with the squared distance; from 0 to 1e9.
         mode: "weighted": neighbours lose exp(-gamma distance) * the taken row's score; "absolute": the whole score.
         clusters: neighbours are looked for within clusters; None: one per thousand rows. Fewer find nearer neighbours
             and take longer; 1 compares all with all.
@@ -149,8 +150,8 @@ class D2(_Thinned):
 
     def __post_init__(self) -> None:
         at_least_one(k=self.k)
-        if not 0 <= self.gamma < np.inf:
-            raise ValueError(f"gamma must be 0 or more, got {self.gamma}")
+        if not 0 <= self.gamma <= 1e9:  # float32
+            raise ValueError(f"gamma must be 0 or more, at most 1e9, got {self.gamma}")
         super().__post_init__()
         if self.mode == "absolute":
             without_effect(self, "gamma", because="mode: absolute does not read it")

@@ -17,7 +17,7 @@ from tamis.errors import RecipeError, check_words, first_line
 from tamis.ids import format_uids
 from tamis.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, alike
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, check_widths, present, reference_vectors
+from tamis.selectors.clusters import BLOCK, check_widths, embedded, present, reference_vectors
 from tamis.selectors.distinct import decode, decoded
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
@@ -35,7 +35,7 @@ PAIR = np.dtype([("row", "i8"), ("reference", "i8"), ("copy", "?"), ("by_cosine"
 
 @dataclass(frozen=True)
 class References:
-    """m reference images; what they lack is None. Names are uids, or numbers from 0."""
+    """The m reference images. Fields are None if not compared. Names are uids, or numbers from 0."""
 
     names: NDArray[Any] | range
     hashes: U64 | None = None  # (m, k); 0 for a flat image, or one without a hash
@@ -46,7 +46,7 @@ class References:
 
 @dataclass(frozen=True, kw_only=True)
 class NotIn:
-    """Keeps pairs whose image is no copy of a reference image: of a test set, or of another pool.
+    """Drops pairs whose image is a copy of a reference image, such as one of a test set or of another pool.
 
     An image is a copy by the rules of `distinct` (near hashes, and thumbnails that agree), or by the cosine of stored
     embeddings. Borderline pairs stay, and are counted in the facts; `find` returns them.
@@ -57,10 +57,10 @@ class NotIn:
             (m,) uint64, or embeddings (m, d).
         hashes: compare hashes and thumbnails.
         distance, levels, tolerance: as `distinct` has them.
-        embedding: stored embeddings to compare as well; None: none.
-        cosine: from which on two embeddings are of copies.
-        caption: "same": drop only pairs whose caption equals the copied reference's too, apart from case, white space
-            and punctuation.
+        embedding: stored embeddings to compare as well; None: compare only hashes.
+        cosine: images whose embeddings have at least this cosine are copies.
+        caption: "same": drop a pair only if its caption is also that of the reference, apart from case, white space and
+            punctuation.
         missing: what to do with rows without hash or embedding.
 
     Cost: look-ups in tables of hashes; n m d multiplications for embeddings. Memory: 1.2 kB per reference, and its
@@ -107,7 +107,7 @@ class NotIn:
         self.references()
 
     def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if hashes are no words, or embeddings no vectors."""
+        """Raises RecipeError unless hashes and captions are words, and embeddings vectors."""
         for name in sorted(self.reads - {"width", "height"}):
             check_kind(self.name, table, name, "vector" if name in self._vectors else "word")
 
@@ -198,7 +198,7 @@ class NotIn:
                 yield _pairs(some[row], first + other, value >= np.float32(self.cosine), value, by_cosine=True)
 
     def references(self, table: Table | None = None) -> References:
-        """Reads the references; RecipeError if they are no references, or lack what is compared."""
+        """Reads the references; RecipeError if they cannot be read, or lack what is compared."""
         path = Path(self.reference).expanduser()
         try:
             if (path / "run.json").is_file():
@@ -218,42 +218,48 @@ class NotIn:
             references = References(range(len(found)), hashes=found.reshape(len(found), -1))
         elif found.dtype.kind == "f" and found.ndim == 2 and self.embedding:
             vectors = np.concatenate([*reference_vectors(str(path), self.embedding, of=self.name)])
-            names = np.flatnonzero(present(np.asarray(found, np.float32)))  # the others are left out
+            with np.errstate(over="ignore"):  # beyond float32's range: infinite, so missing
+                names = np.flatnonzero(present(np.asarray(found, np.float32)))  # the others are left out
             references = References(names, vectors=vectors)
         else:
             lacking = "embedding: image_embedding" if found.dtype.kind == "f" else "hashes (m,) uint64, hashes: true"
             raise RecipeError(f"not_in: {path} holds {found.shape} {found.dtype}: comparing it needs {lacking}")
         if self.caption == "same":
-            raise RecipeError(f"not_in: {path} holds no captions, which caption: same compares: name a run")
+            raise RecipeError(f"not_in: {path} has no captions to compare (caption: same): use a run as the reference")
         return references
 
     def _of_run(self, run: Run, pool: Table | None) -> References:
         table = run.table()
-        rows = np.arange(len(table))
-        found: dict[str, Any] = {}
+        there, found = np.zeros(len(table), bool), dict[str, Any]()
         if self.hashes:
-            numbers, _ = decoded(table, "image_hash")
+            numbers, missing = decoded(table, "image_hash")
+            there |= ~missing
             found["hashes"] = numbers.view(">u8").astype(np.uint64)
             parts = list(table.map([*_HASHES, "width", "height"], lambda place, columns: thumbnails(columns)))
             found["images"] = Thumbnails(*(np.concatenate([getattr(p, n) for p in parts]) for n in _PARTS))
         if self.embedding:
             models = pool.about(self.embedding).get("models") if pool is not None else None
             next(reference_vectors(self.reference, self.embedding, models, of=self.name))  # checks the models
+            there |= embedded(table, self.embedding)
+        rows = np.flatnonzero(there)  # the others cannot be compared
+        if not rows.size:
+            raise RecipeError(f"not_in: {self.reference} holds no references")
+        if self.hashes:
+            found |= {"hashes": found["hashes"][rows], "images": found["images"].of(rows)}
+        if self.embedding:
             found["vectors"] = unit_rows(table.vectors(self.embedding, rows))
         if self.caption == "same":
-            found["captions"] = [
-                one
-                for part in table.map(["caption"], lambda place, columns: columns["caption"].to_pylist())
-                for one in part
-            ]
+            texts = table.map(["caption"], lambda place, columns: columns["caption"].to_pylist())
+            captions = [one for some in texts for one in some]
+            found["captions"] = [captions[row] for row in rows]
         return References(format_uids(*table.uids(rows)), **found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HashMatch:
-    """Keeps pairs whose image is on no list of the derived signal `hash_match`, where the lists are set.
+    """Drops pairs whose image is on a list of the derived signal `hash_match`; the lists are its settings.
 
-    Make it the first step: later ones then never choose such an image over its copies.
+    Make it the first step, so that later ones never choose such an image over its copies.
 
     Attributes:
         missing: what to do with rows without any of the hashes.

@@ -445,6 +445,8 @@ class Equals(Blockwise):
             raise ValueError(f"equals looks at one column, got the expression {self.score!r}")
         if self.value == ():
             raise ValueError("equals needs at least one value, got an empty list")
+        if any(value != value for value in self._values):  # NaN equals nothing
+            raise ValueError("equals needs numbers or words, got nan")
         check_words(self)
 
     @property

@@ -90,8 +90,8 @@ class ClipScore(Signal):
 class GeneratedClip(Signal):
     """Scores an image by the best cosine of its embedding with captions that a model generates for it.
 
-    High: one of the captions describes the image well. Compared with `clip` of the same model it says which text to
-    train on: the step `choose_caption` does that. CLIP likes short plain sentences, so a generated caption often wins
+    High: one of the captions describes the image well. The step `choose_caption` compares it with `clip` of the same
+    model to choose the text to train on. CLIP likes short plain sentences, so a generated caption often wins
     where the alt-text knows more (names, places).
 
     Attributes:

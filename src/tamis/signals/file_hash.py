@@ -16,7 +16,7 @@ from tamis.features.sources import each_present
 class FileHash(Signal):
     """MD5 and SHA-256 of the image file's bytes, which lists of opt-outs and of unlawful images use.
 
-    Equal files have equal digests; an image that was saved again has another one (`image_hash` finds it).
+    Equal files have equal digests; an image that was saved again has others (`image_hash` can find it).
 
     Emits:
         image_md5: 32 hex digits; None (never NaN) without an image file.

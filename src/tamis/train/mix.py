@@ -56,15 +56,15 @@ def train_mix(
     seed: int = 0,
     overwrite: bool = False,
 ) -> FittedMix:
-    """Fits a logistic regression that tells the target's pairs from the pool's, and writes a file of weights.
+    """Fits a logistic regression that tells the target's pairs from the pool's, and writes a weights file.
 
     Both sides count the same, however many pairs they have; a pair of the target is not used as one of the pool's. The
     weights depend on uids, values and settings only.
 
     Args:
-        target: the pairs to look for: a clean run, or a subset of any run.
+        target: pairs of the kind to look for: a clean run, or a subset of any run.
         pool: the pairs to choose from.
-        columns: numbers or embeddings that both have from the same models.
+        columns: numbers or embeddings that both sides have from the same models, settings and files.
         out: the file.
         rows: maximum number of pairs per side, drawn by uid.
         seed: another seed draws other pairs and folds.
@@ -81,7 +81,7 @@ def train_mix(
         and confidence in not-quite large samples" (the jackknife).
     """
     require("sklearn", "scipy", extra="evaluate")
-    check_target(out, what="file of weights", ours=_is_weights, overwrite=overwrite)
+    check_target(out, what="weights file", ours=_is_weights, overwrite=overwrite)
     tables = [(one.run if isinstance(one, Subset) else one).table() for one in (target, pool)]
     models = [_models(name, *tables) for name in columns]
     of_target, uids = _drawn(target, tables[0], columns, rows, seed)
@@ -156,8 +156,8 @@ def _models(name: str, one: Table, other: Table) -> list[str]:
         makers.append((about.get("name"), about.get("version"), sorted(models.values()), settings))
     if makers[0] != makers[1]:
         raise RecipeError(
-            f"train mix: target and pool have {name!r} of different settings or models, which the weights would learn: "
-            "score both alike"
+            f"train mix: {name!r} of target and pool is from different models, settings or files, and the weights "
+            "would learn that difference: score both alike"
         )
     return list(makers[0][2])
 
