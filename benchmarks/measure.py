@@ -29,12 +29,14 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def options(about: str, parts: Sequence[str] = (), **numbers: int) -> argparse.Namespace:
+def options(about: str, parts: Sequence[str] = (), *, pool: bool = False, **numbers: int) -> argparse.Namespace:
     """Reads the options that every benchmark takes, `--only` for one of the parts, and whole numbers by name."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="a smaller, honest size")
     parser.add_argument("--json", action="store_true", help="print the results as one line of JSON at the end")
     parser.add_argument("--folder", default=None, help="where to put the data; a temporary folder by default")
+    if pool:
+        parser.add_argument("--pool", help="a pool of your own to measure")
     if parts:
         parser.add_argument("--only", choices=parts, help="one part alone")
     for name, usual in numbers.items():

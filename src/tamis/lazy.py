@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 #: How many pairs are scored to estimate costs, of how many shards, after how many that only warm up; and how many
 #: pairs a pool must have for that.
-_SAMPLE, _SHARDS, _WARMS_UP, _WORTH_PAIRS = 64, 4, 2, 500
+_SAMPLE, _SHARDS, _WARMS_UP, _WORTH_PAIRS = 32, 4, 2, 1000
 
 #: A signal that costs less than reading, or than this share of the most expensive one, judges all rows at once.
 _CHEAP = 0.05
@@ -138,7 +138,7 @@ def score_lazily(spec: PoolSpec, path: Path, plan: LazyPlan, *, partial: bool = 
 
     def ask() -> Run:
         rows = {entry: Subset(run=run, keep=mask, recipe={"name": recipe.name}) for entry, mask in masks.items()}
-        score(spec, run=path, recipe=replace(recipe, within=rows), **how)
+        score(spec, run=path, recipe=replace(recipe, within={**recipe.within, **rows}), **how)
         return Run(path, partial=partial)
 
     now = ask()  # makes the columns, without a value
@@ -168,7 +168,7 @@ def _measured(plan: Plan, recipe: Recipe, run: Run, status: Mapping[str, Any], p
     took, rows = status["took"], max(1, len(run))
 
     def cost(nodes: Iterable[Node]) -> float:
-        return sum(took.get(name, 0.0) for name in {node.name for node in nodes}) / rows
+        return float(sum(took.get(name, 0.0) for name in {node.name for node in nodes})) / rows
 
     reading = max(0.0, took.get(READING, 0.0) / rows - cost(node for node in plan.nodes if node.host))
     seconds = {entry: cost(topological([entry[1]])) for entry in recipe.signals}
@@ -205,9 +205,9 @@ def _measured(plan: Plan, recipe: Recipe, run: Run, status: Mapping[str, Any], p
             run_steps(replace(table, asked=asked), steps)
             break
         except NotAskedError as error:
-            entry = _entry_of(columns.get(error.column, error.column), run, waiting)
-            assert entry is not None
-            masks[entry] |= error.rows
+            lacking = _entry_of(columns.get(error.column, error.column), run, waiting)
+            assert lacking is not None
+            masks[lacking] |= error.rows
     shares = {entry: float(mask.mean()) for entry, mask in masks.items()}
     return LazyPlan(
         recipe=recipe, waiting=tuple(waiting), order=tuple(order), pairs=pairs, reading=reading, seconds=seconds,

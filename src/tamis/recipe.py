@@ -67,7 +67,7 @@ class Recipe:
     run: str | None = None
     signals: tuple[tuple[str, Signal], ...] = ()  # label ("" for none) and signal
     derived: tuple[tuple[str, Derived], ...] = ()  # the same for derived signals, in their order
-    within: Mapping[tuple[str, Signal], str] = field(default_factory=dict)  # entry of `signals` -> rows to score
+    within: Mapping[tuple[str, Signal], Any] = field(default_factory=dict)  # entry of `signals` -> rows to score
     keep: tuple[str, ...] = ()  # features to store
     columns: Mapping[str, str] = field(default_factory=dict)  # alias -> column of the run
     steps: tuple[Step, ...] = ()  # the selectors in order

@@ -90,7 +90,8 @@ def score(
     identities = Identities(device_for(**compute, away=engine.away))
     about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
     chosen = _with_signals(chosen, signals)
-    limits = _limits(chosen, within, [*chosen.keep, *keep])
+    about["keep"] = list(dict.fromkeys([*chosen.keep, *keep]))
+    limits = _limits(chosen, within, about["keep"])
     for limit, part in _passes(chosen, limits):
         others = [entry for entry in chosen.entries if entry not in part.signals]
         about["signals"] = [recorded(label, signal, limits.get((label, signal))) for label, signal in others]
@@ -115,15 +116,16 @@ Limits = dict[tuple[str, Any], Any]
 
 def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
     """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored."""
-    keys = {entry: limit if isinstance(limit, str) else id(limit) for entry, limit in limits.items()}
-    for key, limit in {None: None, **{keys[entry]: limit for entry, limit in limits.items()}}.items():
+    keys: dict[Any, Any] = {entry: one if isinstance(one, str) else id(one) for entry, one in limits.items()}
+    passes: dict[Any, Any] = {None: None} | {keys[entry]: limit for entry, limit in limits.items()}
+    for key, limit in passes.items():
         now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)
         yield limit, dataclasses.replace(recipe, signals=now)
 
 
 def _limits(recipe: Recipe, within: PathLike | Subset | None, keep: Sequence[str]) -> Limits:
     """Returns the limits of a recipe's signals; RecipeError if features would be stored of some rows."""
-    limits: Limits = dict(recipe.within)
+    limits: Limits = {entry: rows for entry, rows in recipe.within.items() if entry in recipe.signals}
     if within is not None:
         usual = os.fspath(within) if isinstance(within, str | os.PathLike) else within
         limits = {entry: limits.get(entry, usual) for entry in recipe.signals}

@@ -67,11 +67,7 @@ def _stem(run: Run, name: str, version: int, settings: Mapping[str, Any], more: 
 
 def _with_columns_of(signal: Derived, label: str, run: Run, names: Mapping[str, str]) -> Run:
     table = run.table(names)
-    for name in sorted(signal.reads):
-        if (asked := table.asked(name)) is not None:
-            lacking = int(np.count_nonzero(~asked))
-            what = f"{signal.name} reads {name!r}, which nobody asked for in {lacking:,} of {len(run):,} rows"
-            raise RunError(f"{what}: score it in full first, without 'within'")
+    table.check_asked(sorted(signal.reads), signal.name)
     more = _sources(signal, run, names)
 
     def compute(saved: Saved) -> Computed:

@@ -120,14 +120,19 @@ def fill(
         sweep_claims(path)
         plan = assemble()
         signals = [recorded(label, signal, plan.within.given if plan.within else "") for label, signal in plan.signals]
-        recipe = {**recipe, "signals": [*signals, *recipe.get("signals", ())], "keep": list(plan.keep)}
+        recipe = {
+            **recipe,
+            "signals": [*signals, *recipe.get("signals", ())],
+            "keep": recipe.get("keep", list(plan.keep)),
+        }
         manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
         failed = _failed_before(path, plan.pool)
         tasks = plan.tasks(path)
     before = Run(path)
-    _warn_of_changes(before, plan.pool)
+    if plan.within is None:  # else an earlier pass has done so
+        _warn_of_changes(before, plan.pool)
     tally = _tally(before, plan.pool.shards, tasks, failed)
     with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
         if tasks:
@@ -192,7 +197,7 @@ def _forecast(
 
 @contextmanager
 def sampled(plan: Plan, shards: Sequence[Shard], pairs: int) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Scores the first pairs of some shards, about so many in all; yields a run that is then deleted, and its status."""
+    """Scores the first pairs of some shards, so many in all; yields a run that is then deleted, and its status."""
     from tamis.run.local import Local
 
     first = (FirstRows(shard, -(-pairs // len(shards))) for shard in shards)
@@ -200,7 +205,7 @@ def sampled(plan: Plan, shards: Sequence[Shard], pairs: int) -> Iterator[tuple[R
     with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
         sample = partial(replace, plan, pool=pool, within=None)
         run = fill(Path(folder) / "run", sample, {}, Local(1), quiet=True)
-        yield run, read_record(run.path / "status.json")
+        yield run, read_record(Path(folder) / "run" / "status.json")
 
 
 def _check_first_shard(plan: Plan) -> None:

@@ -290,7 +290,8 @@ class Run:
 
     def _asked_in(self, folder: Path, shards: Iterable[str]) -> int | None:
         """Returns how many rows the parts of a folder cover; None: all rows of their shards."""
-        counts = {shard: parts.asked_of(folder / f"{shard}.parquet") for shard in shards if shard in self.shards}
+        here = set(shards).intersection(self.shards)
+        counts = {shard: parts.asked_of(folder / f"{shard}.parquet") for shard in here}
         if all(count is None for count in counts.values()):
             return None
         return sum(self.owner(shard).rows if count is None else count for shard, count in counts.items())

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask
+from tamis.errors import RunError
 
 T = TypeVar("T")
 
@@ -99,6 +100,14 @@ class Table:
     def among(self, candidates: Mask | Masks | None) -> Table:
         """Returns the same table with other candidates; None: all rows."""
         return replace(self, only=candidates)
+
+    def check_asked(self, names: Sequence[str], reader: str) -> None:
+        """Raises RunError if a column that a reader needs in full covers some rows only."""
+        for name in names:
+            if (asked := self.asked(name)) is not None:
+                lacking = int(np.count_nonzero(~asked))
+                what = f"{reader} reads {name!r}, which nobody asked for in {lacking:,} of {len(self):,} rows"
+                raise RunError(f"{what}: score it in full first, without 'within'")
 
     def part(self, blocks: Sequence[int]) -> Table:
         """Returns the table of some of the blocks, with all of their rows as candidates."""

@@ -83,6 +83,8 @@ def train_mix(
     require("sklearn", "scipy", extra="evaluate")
     check_target(out, what="weights file", ours=_is_weights, overwrite=overwrite)
     tables = [(one.run if isinstance(one, Subset) else one).table() for one in (target, pool)]
+    for table in tables:
+        table.check_asked(columns, "mix")
     models = [_models(name, *tables) for name in columns]
     of_target, uids = _drawn(target, tables[0], columns, rows, seed)
     of_pool, _ = _drawn(pool, tables[1], columns, rows, seed, without=uids)
