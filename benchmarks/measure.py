@@ -36,7 +36,7 @@ def options(about: str, parts: Sequence[str] = (), *, pool: bool = False, **numb
     parser.add_argument("--json", action="store_true", help="print the results as one line of JSON at the end")
     parser.add_argument("--folder", default=None, help="where to put the data; a temporary folder by default")
     if pool:
-        parser.add_argument("--pool", help="another pool to measure")
+        parser.add_argument("--pool", help="a pool of your own to measure")
     if parts:
         parser.add_argument("--only", choices=parts, help="one part alone")
     for name, usual in numbers.items():

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tamis.data import Signal, flat, references, settings
 from tamis.derived import Derived
@@ -84,7 +87,6 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
 def _warn_of_english_only(recipe: Recipe, run: Run, columns: Mapping[str, str], outcome: Outcome) -> None:
     """Warns if scores of a model that reads English only drop far more of the captions in other languages."""
     from tamis.selectors.expression import parse
-    from tamis.selectors.steps import group_codes
 
     makers: dict[str, str] = {}
     for name in recipe.reads:
@@ -99,10 +101,17 @@ def _warn_of_english_only(recipe: Recipe, run: Run, columns: Mapping[str, str], 
     }
     if not by_model or "top_language" not in run.columns:
         return
-    language, names = group_codes(run.table(), "top_language")
-    fell = np.isin(outcome.dropped_by, list(by_model))
-    english = np.isin(language, [number for number, name in enumerate(names) if name == "en"])
-    shares = [float(fell[rows].mean()) if rows.any() else 0.0 for rows in (english, ~english & (language >= 0))]
+
+    def counted(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
+        """Returns the captions in English and in other languages, all and those that fell by such a model."""
+        words = columns["top_language"].cast(pa.string())
+        english = pc.equal(words, "en").fill_null(False).to_numpy(zero_copy_only=False)
+        others = ~english & pc.is_valid(words).to_numpy(zero_copy_only=False)
+        fell = np.isin(outcome.dropped_by[place], list(by_model))
+        return np.array([[rows.sum(), (rows & fell).sum()] for rows in (english, others)])
+
+    counts = sum(run.table().map(["top_language"], counted), np.zeros((2, 2), np.int64))
+    shares = [fell / max(rows, 1) for rows, fell in counts.tolist()]
     if shares[1] > shares[0] + 0.1:
         log.warning(
             "the recipe %r drops %.0f %% of the captions in other languages and %.0f %% of the English ones by scores "

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tamis.math.order import keep_top, round_half_up
+from tamis.math import order
+from tamis.math.order import keep_top, nth_largest, number_of, ordered_bits, round_half_up
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,38 @@ def test_keep_top_equals_a_sort_by_value_and_tie(rows: list[tuple[float, bool, i
     best = sorted(allowed, key=lambda number: (-values[number], int(ties[number]), number))[:n]
     assert sorted(np.flatnonzero(kept).tolist()) == sorted(best)
     assert cut == (min(values[best]) if best else None)
+
+
+def test_bits_of_numbers_have_their_order() -> None:
+    numbers = np.array([-np.inf, -2.5, -1e-310, 0.0, 1e-310, 0.1, 3.0, np.inf])
+    bits = ordered_bits(numbers)
+    assert (bits[1:] > bits[:-1]).all()
+    assert number_of(bits).tolist() == numbers.tolist()
+    assert ordered_bits(np.array([-0.0])) == ordered_bits(np.array([0.0]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1)), st.integers(0, 2)), max_size=9),
+        max_size=4,
+    ),
+    st.integers(0, 12),
+    st.booleans(),
+    st.sampled_from([1, 4, 100]),
+)
+def test_nth_largest_equals_a_sort_however_little_is_held(
+    blocks: list[list[tuple[int, int]]], n: int, grouped: bool, held: int
+) -> None:
+    keys = [np.array([key for key, _ in block], np.uint64) for block in blocks]
+    groups = [np.array([group if grouped else 0 for _, group in block], np.int64) for block in blocks]
+    count, rows = 3 if grouped else 1, sum(map(len, blocks))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "_HELD", held)
+        patch.setattr(order, "_COUNTERS", 24)
+        found = nth_largest(lambda work: map(work, keys, groups), lambda counts: np.minimum(counts, n), rows, count)
+    for group, (cut, wanted, above, equal) in enumerate(zip(*(each.tolist() for each in found), strict=True)):
+        own = sorted((int(k) for ks, gs in zip(keys, groups, strict=True) for k in ks[gs == group]), reverse=True)
+        assert wanted == min(n, len(own))
+        assert cut == (own[wanted - 1] if wanted else 2**64 - 1)
+        assert (above, equal) == (sum(key > cut for key in own), own.count(cut))

@@ -16,7 +16,9 @@ from interpreter import INTERPRETERS, SCORES, LackingError, Row, interpret, rows
 
 from tamis import selectors as sel
 from tamis.errors import RecipeError
-from tamis.selectors import SELECTORS, Step, run_steps
+from tamis.math import order
+from tamis.selectors import SELECTORS, Step, outcome, run_steps
+from tamis.store import table
 
 REFERENCE = Path(tempfile.mkdtemp()) / "reference.npy"
 np.save(REFERENCE, np.ones((2, 3), np.float16))
@@ -137,23 +139,23 @@ def assert_same(steps: Sequence[Step], rows: Sequence[Row], block: int = 4) -> N
         with pytest.raises(RecipeError, match=r"rows have no value for .*missing: drop"):
             run_steps(table_of(rows, block), steps)
         return
-    outcome = run_steps(table_of(rows, block), steps)
-    sentences = ["", *(reason.sentence for reason in outcome.reasons)]
-    codes = outcome.dropped_by
+    found = run_steps(table_of(rows, block), steps)
+    sentences = ["", *(reason.sentence for reason in found.reasons)]
+    codes = found.dropped_by
     assert [sentences[code] for code in codes.tolist()] == [why.get(n, "") for n in range(len(rows))]
-    assert (codes == 0).tolist() == outcome.keep.tolist()
+    assert (codes == 0).tolist() == found.keep.tolist()
     assert codes.dtype == np.uint8
     before = len(rows)
-    for number, line in enumerate(outcome.funnel, start=1):
-        own = [code for code, reason in enumerate(outcome.reasons, start=1) if reason.step == number]
+    for number, line in enumerate(found.funnel, start=1):
+        own = [code for code, reason in enumerate(found.reasons, start=1) if reason.step == number]
         assert (line["before"], sum(line["dropped"].values())) == (before, int(np.isin(codes, own).sum()))
         before = line["kept"]
         assert line["before"] == line["kept"] + sum(line["dropped"].values())
         assert line["dropped"].get("missing", 0) == sum(
             text.startswith(f"Step {number}: no value") for text in why.values()
         )
-    assert before == int(outcome.keep.sum())
-    assert all(sentences[cut.code].startswith("Step ") for cut in outcome.cuts)
+    assert before == int(found.keep.sum())
+    assert all(sentences[cut.code].startswith("Step ") for cut in found.cuts)
 
 
 def test_every_selector_has_a_slow_one() -> None:
@@ -172,6 +174,24 @@ def test_a_step_drops_what_a_loop_over_rows_drops(name: str, data: Any, seed: in
 @given(st.lists(st.one_of(*STEPS.values()), max_size=5), st.integers(0, 10**6), st.integers(1, 31))
 def test_so_does_a_recipe_of_several_steps(steps: list[Step], seed: int, block: int) -> None:
     assert_same(steps, rows_of(seed, 30), block)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.one_of(*STEPS.values()), max_size=4), st.integers(0, 10**6), st.integers(1, 31))
+def test_pools_that_do_not_fit_into_memory_are_judged_alike(steps: list[Step], seed: int, block: int) -> None:
+    rows = rows_of(seed, 30)
+    try:
+        expected = run_steps(table_of(rows, block), steps)
+    except RecipeError:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for module, limit, small in ((order, "_HELD", 1), (order, "_COUNTERS", 8), (table, "_CHUNK", 3)):
+            patch.setattr(module, limit, small)
+        patch.setattr(outcome, "_IN_MEMORY", 0)
+        found = run_steps(table_of(rows, block), steps)
+    assert found.keep[:].tolist() == expected.keep.tolist()
+    assert found.dropped_by[:].tolist() == expected.dropped_by.tolist()
+    assert (found.funnel, found.reasons, found.cuts) == (expected.funnel, expected.reasons, expected.cuts)
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -167,7 +167,7 @@ def test_thresholds_of_parts_have_the_code_of_the_part_that_decided() -> None:
     outcome = run_steps(by_hand(), [first, AllOf(parts=(W, X))])
     (cut,) = outcome.cuts
     assert outcome.reasons[cut.code - 1].sentence == "Step 2: not in x >= 3"
-    assert outcome.dropped_by.tolist() == [cut.code, cut.code - 1, 2, cut.code - 1, 2, 1]
+    assert outcome.dropped_by.tolist() == [cut.code, cut.code - 1, 1, cut.code - 1, 1, 2]
 
 
 def test_many_reasons_take_two_bytes_per_row_and_more_are_refused() -> None:

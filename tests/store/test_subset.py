@@ -18,6 +18,7 @@ from factories import write_run
 
 import tamis
 from tamis.errors import RunError
+from tamis.selectors import outcome
 from tamis.store import Run
 from tamis.store.reasons import NO_REASONS, Reason, Verdict
 from tamis.store.subset import Subset
@@ -80,6 +81,17 @@ def test_a_subset_knows_why_each_other_row_is_not_in_it_and_its_file_gives_every
     assert replace(again.verdict, dropped_by=None) == replace(subset.verdict, dropped_by=None)
     # What other programs read: the kept rows and nothing else.
     assert pq.read_table(tmp_path / "mine.parquet").to_pydict() == {"shard": ["00002", "00003"], "row": [0, 0]}
+
+
+def test_a_subset_of_a_pool_that_does_not_fit_into_memory_writes_the_same_file(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcome, "_IN_MEMORY", 0)
+    large = tamis.select(run, RECIPE)
+    large.save(tmp_path / "large.parquet")
+    one, other = (Subset.load(path, run) for path in (file, tmp_path / "large.parquet"))
+    assert (one.keep.tolist(), why(one), one.funnel) == (other.keep.tolist(), why(other), other.funnel)
+    assert len(large) == large.kept == one.kept
 
 
 @pytest.mark.parametrize(("values", "n"), [(X, 0), (X, 7), ([], 7)])

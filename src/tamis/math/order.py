@@ -1,13 +1,22 @@
-"""Exact top-k of very long columns, without sorting them; counts from fractions."""
+"""Exact top-k of very long columns, without sorting them or holding them; counts from fractions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Floats, Mask
+from tamis.arrays import U64, Float64s, Floats, Mask, Rows
+
+T = TypeVar("T")
+
+#: Keys that are held at once to find the cut among them; counters of one pass over longer columns.
+_HELD, _COUNTERS = 1 << 22, 1 << 22
+
+#: `scan(work)` calls `work(keys, groups)` for every block, keys (m,) uint64 and groups (m,), and yields the results.
+Scan = Callable[[Callable[[U64, Rows], T]], Iterable[T]]
 
 
 def round_half_up(fraction: float, of: int) -> int:
@@ -55,3 +64,89 @@ def keep_top(
         rows = rows[np.argsort(tie_order(rows), kind="stable")[:wanted]]
     keep[rows] = True
     return keep, cut
+
+
+def ordered_bits(values: Float64s) -> U64:
+    """Returns integers in the order of numbers: (m,) uint64. No NaN; -0 is 0."""
+    bits = (values + 0.0).view(np.uint64)
+    flips = bits.view(np.int64) >> 63  # all ones for negative numbers
+    flips |= np.iinfo(np.int64).min
+    bits ^= flips.view(np.uint64)
+    return bits
+
+
+def number_of(bits: U64) -> Float64s:
+    """Returns the numbers that `ordered_bits` was given."""
+    return np.where(bits >> np.uint64(63), bits ^ np.uint64(1 << 63), ~bits).view(np.float64)
+
+
+def nth_largest(
+    scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int, groups: int = 1
+) -> tuple[U64, Rows, Rows, Rows]:
+    """Finds the n-th largest key of each group, in a few passes over keys that are read block by block.
+
+    A pass counts keys by their highest bits, which leaves one bucket of keys for each group. The next pass counts
+    those by the bits below, until what is left can be held.
+
+    Args:
+        scan: reads the keys once; the same keys whenever it is called.
+        wanted: returns n, (groups,) int64, from the number of keys of each group: from 0 to that number.
+        rows: number of keys in all groups, or more.
+        groups: their number.
+
+    Returns:
+        Per group: the n-th largest key (the largest possible for n = 0), n, how many are larger, and how many equal it.
+
+    Cost: a pass for up to 4 million keys; else one more for each 18 bits that do not tell the keys of one group apart.
+        Memory: 64 MB.
+    """
+    digit = 18 if groups == 1 else max(1, (_COUNTERS // max(groups, 1)).bit_length() - 1)
+    low, above, held = np.zeros(groups, np.uint64), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    bits, left, n = 64, rows, None
+
+    def inside(keys: U64, group: Rows) -> tuple[U64, Rows]:
+        if bits == 64:
+            return keys, group
+        here = keys >> np.uint64(bits) == (low >> np.uint64(bits))[group]
+        return keys[here], group[here]
+
+    while left > _HELD and bits:
+        width = min(digit, bits)
+        shift = np.uint64(bits - width)
+
+        def count(keys: U64, group: Rows, shift: np.uint64 = shift, width: int = width) -> tuple[int, Rows]:
+            keys, group = inside(keys, group)
+            place = (keys >> shift & np.uint64((1 << width) - 1)).view(np.int64)
+            if groups > 1:
+                place += group << width
+            start = int(place.min()) if place.size else 0
+            return start, np.bincount(place - start)
+
+        counts = np.zeros(groups << width, np.int64)
+        for start, some in scan(count):
+            counts[start : start + some.size] += some
+        by_bucket = counts.reshape(groups, -1)
+        n = wanted(by_bucket.sum(1)) if n is None else n
+        larger = by_bucket[:, ::-1].cumsum(1)[:, ::-1]  # with those in the bucket itself
+        bucket = np.maximum((above[:, None] + larger >= n[:, None]).sum(1) - 1, 0)
+        held = by_bucket[np.arange(groups), bucket]
+        above += larger[np.arange(groups), bucket] - held
+        low |= bucket.astype(np.uint64) << shift
+        bits, left = int(shift), int(held.sum())
+    if n is not None and not bits:
+        return low, n, above, held
+    found = list(scan(inside))
+    keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in found)])
+    group = np.concatenate([np.empty(0, np.int64), *(group for _, group in found)])
+    del found
+    n = wanted(np.bincount(group, minlength=groups)) if n is None else n
+    cut = np.full(groups, np.iinfo(np.uint64).max)
+    if groups == 1 and n[0]:
+        cut[0] = np.partition(keys, place := keys.size - int(n[0] - above[0]))[place]
+    elif groups > 1:
+        order = np.lexsort((~keys, group))
+        keys, group = keys[order], group[order]
+        some = n > 0
+        cut[some] = keys[(np.searchsorted(group, np.arange(groups)) + n - above - 1)[some]]
+    larger, equal = (np.bincount(group[which], minlength=groups) for which in (keys > cut[group], keys == cut[group]))
+    return cut, n, above + larger, equal

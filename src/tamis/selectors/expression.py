@@ -96,8 +96,13 @@ class Expression:
 
         Functions of the pool read the table once, before this returns.
         """
-        fitted, names = self._fit(table), sorted(self.columns)
-        return lambda block: self._evaluate(table.read(block, names), fitted, table.sizes[block])
+        fitted, names = self.fitted(table), sorted(self.columns)
+        return lambda block: fitted(table.read(block, names), table.sizes[block])
+
+    def fitted(self, table: Table) -> Callable[[Mapping[str, Any], int], Float64s]:
+        """Returns a function that gives the values of some rows from their columns and their number."""
+        functions = self._fit(table)
+        return lambda columns, rows: self._evaluate(columns, functions, rows)
 
     def _values(self, table: Table, fitted: Mapping[str, Fitted]) -> Float64s:
         out = np.empty(len(table), np.float64)
@@ -153,6 +158,8 @@ def _value(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitt
         value = fitted[ast.unparse(node)](np.broadcast_to(parts[0], rows))
     else:
         value = POINTWISE[_function(node)][1](*parts)
+    if np.isfinite(value.sum()):  # nothing infinite
+        return value
     return np.where(np.isinf(value), np.nan, value)  # x/0, log(0): infinity would head any ranking
 
 

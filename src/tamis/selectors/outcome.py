@@ -6,16 +6,20 @@ dropped pairs read these codes and never apply a recipe again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tamis.arrays import Captions, Mask, Times
 from tamis.errors import RecipeError
-from tamis.store.reasons import Codes, Cut, Reason, add_codes, blocks, widened
+from tamis.store.reasons import Codes, Cut, Reason, StoredCodes, blocks, widened
 from tamis.store.table import Table
+
+#: Rows whose codes are kept in memory; those of more are in a file.
+_IN_MEMORY = 1 << 28
 
 #: The two ends of what a threshold keeps; None where it is open.
 Ends = tuple[float | None, float | None]
@@ -223,10 +227,14 @@ def only_score(reasons: Iterable[Reason]) -> str | None:
 
 def check_missing(step: Any, missing: Mask, candidates: Mask, what: str) -> None:
     """Raises RecipeError if rows lack a value and the step says `missing: error`; the arguments are `verdict`'s."""
-    lacking = int(np.count_nonzero(missing))
+    check_lacking(step, int(np.count_nonzero(missing)), int(np.count_nonzero(candidates)), what)
+
+
+def check_lacking(step: Any, lacking: int, candidates: int, what: str) -> None:
+    """Raises RecipeError if so many of the candidates lack a value and the step says `missing: error`."""
     if lacking and step.missing == "error":
         raise RecipeError(
-            f"{step.name}: {lacking:,} of {int(np.count_nonzero(candidates)):,} rows have no value for {what!r} (not "
+            f"{step.name}: {lacking:,} of {candidates:,} rows have no value for {what!r} (not "
             "scored, or infinite). Add 'missing: drop' to the step, or filter them in an earlier step (of the same "
             "part of all_of, any_of or none_of), such as {equals: {score: status, value: ok}}"
         )
@@ -273,6 +281,109 @@ def verdict(
     return drops.selection(cut, facts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How a step decides about one block of rows by itself, after it has looked at the pool.
+
+    Attributes:
+        columns: what `decide` reads.
+        decide: gets the slice of the block's rows, its columns and its candidates, (n,) bool; returns (n,) the code of
+            the reason that drops each row, 0 for rows that stay. The codes of other rows do not matter.
+        reasons: the reason of code 1, of code 2, and so on.
+        lacking: what the rows of the last reason have no value of; None: no reason is a missing value.
+        cuts: the thresholds; -1 stands for the number of rows that this step drops.
+        cut, facts: as in `Selection`.
+        joined: returns `times` and `caption` of the rows that stay; None if the step does not choose them.
+    """
+
+    columns: Sequence[str] = ()
+    decide: Callable[[slice, dict[str, Any], Mask], Codes]
+    reasons: Sequence[Reason]
+    lacking: str | None = None
+    cuts: Sequence[Cut] = ()
+    cut: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    joined: Callable[[Mask], Mapping[str, Any]] | None = None
+
+
+class Blockwise:
+    """Base class of the steps that decide block by block, so that a pool's columns need not fit into memory."""
+
+    def fit(self, table: Table) -> Rule:
+        """Looks at the pool, block by block, and returns how to decide; raises what `Step.select` raises."""
+        raise NotImplementedError
+
+    def select(self, table: Table) -> Selection:
+        """Decides about the candidates of the table: see `Step.select`."""
+        dropped = _Dropped(table)
+        return replace(dropped.apply(self, self.fit(table)), keep=dropped[:], dropped_by=dropped.codes[:])
+
+
+class _Dropped:
+    """Why each row was dropped so far. A slice of it are the candidates that are left."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.codes: Any = np.zeros(len(table), np.uint8) if len(table) <= _IN_MEMORY else StoredCodes(len(table))
+        self.reasons: list[Reason] = []
+        self.cuts: list[Cut] = []
+
+    def __getitem__(self, rows: slice) -> Mask:
+        return np.asarray(self.table.candidates(rows) & (self.codes[rows] == 0))
+
+    @property
+    def size(self) -> int:
+        return len(self.table)
+
+    def _widen(self, more: int) -> None:
+        self.codes = widened(self.codes, len(self.reasons) + more)
+
+    def apply(self, step: Any, rule: Rule) -> Selection:
+        """Drops what a rule drops; returns a selection without its arrays."""
+        self._widen(len(rule.reasons))
+        first = len(self.reasons)
+
+        def drop(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
+            left = self[place]
+            codes = rule.decide(place, columns, left)
+            counts = np.bincount(codes[left], minlength=len(rule.reasons) + 1)
+            if counts[1:].any():
+                codes = np.where(left & (codes > 0), codes + self.codes.dtype.type(first), 0)
+                self.codes[place] += codes.astype(self.codes.dtype)
+            return counts
+
+        counts = sum(
+            self.table.map(rule.columns, drop, in_chunks=True), np.zeros(len(rule.reasons) + 1, np.int64)
+        ).tolist()
+        reasons, named, missing = list(rule.reasons), {"kept": counts[0]}, 0
+        if rule.lacking is not None:
+            check_lacking(step, counts[-1], sum(counts), rule.lacking)
+            missing, lacking = counts.pop(), reasons.pop()
+        for reason, count in zip(reasons, counts[1:], strict=True):
+            named[reason.text] = named.get(reason.text, 0) + count  # two parts of a group may have one name
+        named["missing"] = missing
+        if missing:
+            reasons.append(lacking)
+        cuts = tuple(cut if cut.dropped >= 0 else replace(cut, dropped=counts[cut.code]) for cut in rule.cuts)
+        self._add(reasons, cuts)
+        nothing = np.zeros(0, bool)
+        more = rule.joined(self[:]) if rule.joined else {}
+        return Selection(nothing, named, nothing.view(np.uint8), tuple(reasons), rule.cut, rule.facts, cuts, **more)
+
+    def add(self, found: Selection) -> Selection:
+        """Drops what a step dropped that decides about all rows at once."""
+        self._widen(len(found.reasons))
+        for place in blocks(len(self.table)):
+            codes = found.dropped_by[place].astype(self.codes.dtype)
+            self.codes[place] += np.where(codes > 0, codes + self.codes.dtype.type(len(self.reasons)), 0)
+        self._add(found.reasons, found.cuts)
+        return found
+
+    def _add(self, reasons: Sequence[Reason], cuts: Sequence[Cut]) -> None:
+        self.cuts += [replace(cut, code=len(self.reasons) + cut.code) for cut in cuts]
+        self.reasons += reasons
+
+
 def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     """Applies steps in order, each to the rows that the one before left.
 
@@ -288,28 +399,24 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     Raises:
         RecipeError: rows have no score, and the step does not say what to do with them.
     """
-    candidates = table.candidates().copy()
-    codes: Codes = np.zeros(candidates.size, np.uint8)
-    funnel: list[Mapping[str, Any]] = []
-    reasons: list[Reason] = []
-    cuts: list[Cut] = []
+    dropped, funnel = _Dropped(table), []
     chosen: dict[str, Any] = {"times": None, "caption": None}
     for number, step in enumerate(steps, start=1):
-        before = int(np.count_nonzero(candidates))
-        here = table.among(candidates)
-        _check_asked(step, here)
-        found = step.select(here)
-        candidates = found.keep
+        first, view = len(dropped.reasons), table.among(dropped)
+        _check_asked(step, view)
+        if isinstance(step, Blockwise):
+            found = dropped.apply(step, step.fit(view))
+        else:
+            found = dropped.add(step.select(table.among(dropped[:])))
+        dropped.reasons[first:] = [replace(reason, step=number) for reason in dropped.reasons[first:]]
         chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
-        codes = widened(codes, len(reasons) + len(found.reasons))
-        add_codes(codes, found.dropped_by, len(reasons))
-        cuts += [replace(cut, code=len(reasons) + cut.code) for cut in found.cuts]
-        reasons += [replace(reason, step=number) for reason in found.reasons]
-        dropped = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
-        line = {"step": describe(step), "before": before, "kept": found.counts["kept"], "dropped": dropped}
-        line |= {"cut": found.cut, **({"facts": dict(found.facts)} if found.facts else {})}
+        lost = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
+        line: dict[str, Any] = {"step": describe(step), "before": sum(found.counts.values())}
+        line |= {"kept": found.counts["kept"], "dropped": lost, "cut": found.cut}
+        line |= {"facts": dict(found.facts)} if found.facts else {}
         if chosen["times"] is not None:
-            line["times"] = int(np.sum(chosen["times"], where=candidates, dtype=np.int64))
+            line["times"] = int(np.sum(chosen["times"], where=dropped[:], dtype=np.int64))
         funnel.append(line)
-    left = {name: None if values is None else values * candidates for name, values in chosen.items()}
-    return Outcome(candidates, codes, tuple(funnel), tuple(reasons), tuple(cuts), **left)
+    keep: Any = dropped[:] if len(table) <= _IN_MEMORY else dropped
+    left = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
+    return Outcome(keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), **left)

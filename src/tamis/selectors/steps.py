@@ -7,33 +7,33 @@ dropping it silently would be right. A step that says `missing: drop` drops and 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from tamis.arrays import Float64s, Mask
+from tamis.arrays import Float64s, Mask, Rows
 from tamis.errors import RecipeError, check_fraction, check_words, unknown_message, without_effect
-from tamis.ids import scramble
-from tamis.math.order import keep_top, round_half_up
+from tamis.math.order import number_of, ordered_bits, round_half_up
+from tamis.selectors.best import Best, Ranked, by_row, by_uid
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import (
-    Drops,
+    Blockwise,
     Ends,
     Outcome,
-    Selection,
+    Rule,
     Step,
     check_kind,
+    check_lacking,
     describe,
     only_score,
     run_steps,
-    verdict,
 )
-from tamis.store.reasons import Cut, Reason
+from tamis.store.reasons import Codes, Cut, Reason
 from tamis.store.repeats import joined
 from tamis.store.table import Table
 
@@ -47,9 +47,14 @@ def check_numbers(step: str, table: Table, expression: str) -> None:
         check_kind(step, table, name, "number")
 
 
+def candidates_of(table: Table) -> int:
+    """Returns the number of candidates."""
+    return sum(int(np.count_nonzero(table.candidates(rows))) for rows in table.row_ranges())
+
+
 def rows_of(table: Table, of: Of) -> int:
     """Returns the number of rows that a share is of: of the candidates, or of the whole pool."""
-    return len(table) if of == "pool" else int(np.count_nonzero(table.candidates()))
+    return len(table) if of == "pool" else candidates_of(table)
 
 
 def check_budget(step: Any) -> None:
@@ -70,22 +75,79 @@ def budget_of(step: Any, table: Table) -> int:
     return int(step.n) if step.n is not None else round_half_up(step.fraction, rows_of(table, step.of))
 
 
-def group_codes(table: Table, column: str) -> tuple[NDArray[np.int64], list[str] | list[float]]:
-    """Returns the number of each row's group, (rows,), -1 if it has no value, and the value of each group."""
-    codes = np.full(len(table), -1, np.int64)
-    numbers: dict[Any, int] = {}
-    for place, values in table.map([column], lambda place, columns: (place, columns[column])):
+def _coded(keep: Mask, missing: Mask | None = None) -> Codes:
+    """Returns 0 for rows that stay, 1 for rows that fall, and 2 for those without a value."""
+    codes = (~keep).view(np.uint8)
+    if missing is not None:
+        codes[missing] = 2
+    return codes
+
+
+def _rule(
+    step: Any,
+    columns: Sequence[str],
+    decide: Callable[[slice, dict[str, Any], Mask], Codes],
+    reason: str,
+    cut: float | None = None,
+    *,
+    what: str = "",
+    score: str | None = None,
+    ends: Ends = (None, None),
+    can_lack: bool = True,
+) -> Rule:
+    """Returns the rule of a step whose codes are `_coded`. Arguments as in `outcome.verdict`."""
+    reasons, what = [Reason(text=reason, score=score)], what or getattr(step, "score", "")
+    if can_lack:
+        reasons.append(Reason(text=f"no value for {what}", score=score))
+    cuts = [Cut(step=describe(step), score=score, low=ends[0], high=ends[1], code=1, dropped=-1)] if score else []
+    return Rule(
+        columns=columns, decide=decide, reasons=reasons, lacking=what if can_lack else None,
+        cuts=cuts if ends != (None, None) else [], cut=cut,
+    )  # fmt: skip
+
+
+def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any], Rows]]:
+    """Returns the values of a column, how many rows have each, and a function.
+
+    The function takes the column of some rows and returns their places among the values, or -1 without a value.
+    """
+    sizes: Counter[Any] = Counter()
+
+    def words_of(values: Any) -> Any:
         if isinstance(values, np.ndarray):
             values = pa.array(values + 0, mask=np.isnan(values))  # + 0: no negative zero
-        words = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+
+    def counted(place: slice, columns: dict[str, Any]) -> dict[Any, int]:
+        words = words_of(columns[column])
+        inside = words.indices.drop_null().to_numpy()
+        counts = np.bincount(inside, minlength=len(words.dictionary)).tolist()
+        return dict(zip(words.dictionary.to_pylist(), counts, strict=True))
+
+    for some in table.map([column], counted):
+        sizes.update(some)
+    places = {value: place for place, value in enumerate(sizes)}
+
+    def codes(values: Any) -> Rows:
+        words = words_of(values)
         inside = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        known = [*(numbers.setdefault(value, len(numbers)) for value in words.dictionary.to_pylist()), -1]
-        codes[place] = np.array(known, np.int64)[inside]
-    return codes, list(numbers)
+        known = [*(places[value] for value in words.dictionary.to_pylist()), -1]
+        return np.asarray(np.array(known, np.int64)[inside])
+
+    return list(sizes), np.array([*sizes.values()], np.int64), codes
+
+
+def group_codes(table: Table, column: str) -> tuple[Rows, list[Any]]:
+    """Returns the number of each row's group, (rows,), -1 if it has no value, and the value of each group."""
+    names, _, codes_of = groups_of(table, column)
+    codes = np.empty(len(table), np.int64)
+    for place, found in table.map([column], lambda place, columns: (place, codes_of(columns[column]))):
+        codes[place] = found
+    return codes, names
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Threshold:
+class _Threshold(Blockwise):
     """Shared by the steps that compare a score with limits."""
 
     name: ClassVar[str]
@@ -124,30 +186,25 @@ class _Threshold:
         """Raises RecipeError if the score reads words or embeddings."""
         check_numbers(self.name, table, self.score)
 
-    def select(self, table: Table) -> Selection:
+    def fit(self, table: Table) -> Rule:
         self.check_columns(table)
-        expression, ends, candidates = parse(self.score), self._ends, table.candidates()
-        keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
-
-        def judge(place: slice, score: NDArray[Any]) -> None:
-            low, high = (None if end is None else score.dtype.type(end) for end in ends)
-            above: Any = True if low is None else score >= low
-            keep[place] = above if high is None else above & (score <= high)
-            missing[place] = np.isnan(score)
-
-        column = expression.column
-        if column is None:
-            judge(slice(None), expression.values(table))
-        else:
+        expression, ends = parse(self.score), self._ends
+        column, values = expression.column, expression.fitted(table)
+        if column is not None:
             # A column is float32, so the limit must be too: 0.281 is not a float32, and the stored score of a pair at
             # 0.281 is slightly below the float64.
             with np.errstate(over="ignore"):  # a limit beyond float32's range is infinite
                 low, high = (None if end is None else float(np.float32(end)) for end in ends)
             ends = low, high
-            list(table.map([column], lambda place, columns: judge(place, columns[column])))
-        cut: float | None = getattr(self, "value", None)
-        reason = self.reason.format(**vars(self))
-        return verdict(self, keep, missing & candidates, candidates, reason, cut, score=self.score, ends=ends)
+
+        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            score = values(columns, candidates.size) if column is None else columns[column]
+            low, high = (None if end is None else score.dtype.type(end) for end in ends)
+            keep: Any = True if low is None else score >= low
+            return _coded(keep if high is None else keep & (score <= high), np.isnan(score))
+
+        reason, value = self.reason.format(**vars(self)), getattr(self, "value", None)
+        return _rule(self, sorted(expression.columns), decide, reason, value, score=self.score, ends=ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +263,7 @@ class Between(_Threshold):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Top:
+class _Top(Blockwise):
     """Shared by the steps that keep the best rows."""
 
     name: ClassVar[str]
@@ -245,41 +302,68 @@ class _Top:
         if self.per is not None:
             check_kind(self.name, table, self.per, "word", "number")
 
-    def select(self, table: Table) -> Selection:
+    def fit(self, table: Table) -> Rule:
         self.check_columns(table)
-        candidates = table.candidates()
-        of: Of = getattr(self, "of", "survivors")
-        score = parse(self.score).values(table)
-        missing, what = np.isnan(score), self.score
+        expression, of = parse(self.score), getattr(self, "of", "survivors")
+        values, names, codes_of, what = expression.fitted(table), {*expression.columns}, None, self.score
+        candidates = candidates_of(table)
+        of_pool = np.array([len(table)])
         if self.per is not None:
-            what = f"{self.score} and {self.per}"
-            group, values = group_codes(table, self.per)
-            missing |= group < 0
-        missing &= candidates
-        judged = candidates & ~missing
+            _, of_pool, codes_of = groups_of(table, self.per)
+            names, what = {*names, self.per}, f"{self.score} and {self.per}"
+        best: list[Best] = []
+
+        def scored(columns: dict[str, Any], rows: int) -> tuple[Float64s, Rows]:
+            """Returns the scores, NaN without a group, and the groups."""
+            score = values(columns, rows)
+            if codes_of is None:
+                return score, np.zeros(rows, np.int64)
+            group = codes_of(columns[str(self.per)])
+            return np.where(group < 0, np.nan, score), group
+
+        def left(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[Float64s, Ranked]:
+            """Returns the scores of a block, and its rows that are left."""
+            score, groups = scored(columns, candidates.size)
+            rows = np.flatnonzero(candidates & ~np.isnan(score))
+            groups = groups[rows]
+            for one in best:
+                rows = one.kept(place, ordered_bits(score[rows]), groups, rows)
+                groups = rows * 0
+            return score, (ordered_bits(score[rows]), groups, rows)
+
+        def ranked(place: slice, columns: dict[str, Any]) -> Ranked:
+            return left(place, columns, table.candidates(place))[1]
+
+        def wanted(most: Rows) -> Rows:
+            """Returns how many rows to keep of each group, or of all rows together, from how many have a score."""
+            if not best:
+                check_lacking(self, candidates - int(most.sum()), candidates, what)
+            if best or self.per is None:
+                n: Any = self._budget(len(table) if of == "pool" else candidates)
+            else:
+                sizes = (of_pool if of == "pool" else most).tolist()
+                n = self.cap if self.cap is not None else np.array([self._budget(size) for size in sizes], np.int64)
+            return np.asarray(np.minimum(n, most))
+
+        def choose(rows: int, groups: int = 1) -> Best:
+            return Best(table, sorted(names), ranked, wanted, rows, (by_uid(table), by_row), groups)
+
+        reason, cut = f"{self.score} below the cut", None
         if self.per is not None:
-            place = _places(table, score, group, judged)
-            if self.cap is None:
-                sizes = np.bincount(group[group >= 0] if of == "pool" else group[judged], minlength=len(values))
-                quota = np.array([self._budget(int(size)) for size in sizes] or [0], np.int64)
-                keep = judged & (place < quota[np.maximum(group, 0)])
-                reason = f"below the cut of its {self.per}"
-                return verdict(self, keep, missing, candidates, reason, what=what, score=self.score)
-            judged &= place < self.cap
-        n = min(self._budget(rows_of(table, of)), int(np.count_nonzero(judged)))
-        keep, cut = keep_top(score, n, judged, lambda rows: scramble(*table.uids(rows)))
-        reason = f"{self.score} below the cut"
-        return verdict(self, keep, missing, candidates, reason, cut, what=what, score=self.score, ends=(cut, None))
+            best.append(choose(candidates, of_pool.size))
+        if self.per is not None and self.cap is None:
+            reason = f"below the cut of its {self.per}"
+        else:
+            best.append(choose(int(best[0].n.sum()) if best else candidates))
+            cut = float(number_of(best[-1].cuts)[0]) if best[-1].n[0] else None
 
+        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            score, (_, _, rows) = left(place, columns, candidates)
+            keep = np.zeros(candidates.size, bool)
+            keep[rows] = True
+            return _coded(keep, np.isnan(score))
 
-def _places(table: Table, score: Float64s, group: NDArray[np.int64], judged: Mask) -> NDArray[np.int64]:
-    """Returns the rank of each scored row in its group: 0 for the best, ties by uid."""
-    rows = np.flatnonzero(judged)
-    order = np.lexsort((scramble(*table.uids(rows)), -score[rows], group[rows]))
-    ordered = group[rows[order]]
-    place = np.full(len(table), len(table), np.int64)
-    place[rows[order]] = np.arange(rows.size) - np.searchsorted(ordered, ordered)  # since the start of its group
-    return place
+        return _rule(self, sorted(names), decide, reason, cut, what=what, score=self.score, ends=(cut, None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +424,7 @@ class TopN(_Top):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equals:
+class Equals(Blockwise):
     """Keeps rows whose column has one of some values: words (`top_language: en`) or numbers.
 
     Attributes:
@@ -386,26 +470,21 @@ class Equals:
         for value in self._values:
             check_kind(f"equals: {value!r}", table, self.score, "word" if isinstance(value, str) else "number")
 
-    def select(self, table: Table) -> Selection:
+    def fit(self, table: Table) -> Rule:
         self.check_columns(table)
-        candidates, is_word = table.candidates(), table.kind(self.score) == "word"
-        keep, missing = np.zeros(len(table), bool), np.zeros(len(table), bool)
+        is_word = table.kind(self.score) == "word"
 
-        def work(place: slice, columns: dict[str, Any]) -> None:
+        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             column = columns[self.score]
             if is_word:
                 words = column if column.type == pa.string() else column.cast(pa.string())
-                wanted = pa.array(self._values, pa.string())
-                keep[place] = pc.is_in(words, value_set=wanted).to_numpy(zero_copy_only=False)
-                missing[place] = pc.is_null(words).to_numpy(zero_copy_only=False)
-            else:
-                with np.errstate(over="ignore"):  # a value beyond float32's range is infinite
-                    keep[place] = np.isin(column, np.asarray(self._values, column.dtype))
-                missing[place] = np.isnan(column)
+                keep = pc.is_in(words, value_set=pa.array(self._values, pa.string())).to_numpy(zero_copy_only=False)
+                return _coded(keep, pc.is_null(words).to_numpy(zero_copy_only=False))
+            with np.errstate(over="ignore"):  # a value beyond float32's range is infinite
+                return _coded(np.isin(column, np.asarray(self._values, column.dtype)), np.isnan(column))
 
-        list(table.map([self.score], work))
-        score = None if is_word else self.score
-        return verdict(self, keep, missing & candidates, candidates, f"{self.score} is not {self._listed}", score=score)
+        reason = f"{self.score} is not {self._listed}"
+        return _rule(self, [self.score], decide, reason, score=None if is_word else self.score)
 
 
 #: The column of people's tags: a row's tags, sorted and joined; null without a tag.
@@ -434,7 +513,7 @@ def checked_tag(text: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagged:
+class Tagged(Blockwise):
     """Keeps rows that have at least one of some tags, which people gave in `tamis explore`.
 
     In recipes: `tagged: blurry` or `tagged: [blurry, text]`.
@@ -460,18 +539,22 @@ class Tagged:
     def described(self) -> str:
         return f"tagged {' or '.join(self._wanted)}"
 
-    def select(self, table: Table) -> Selection:
-        codes, sets = group_codes(table, TAGS)
-        tags, wanted = [tags_in(str(text)) for text in sets], set(self._wanted)
+    def fit(self, table: Table) -> Rule:
+        (sets, _, codes_of), wanted = groups_of(table, TAGS), set(self._wanted)
+        tags = [tags_in(str(text)) for text in sets]
         known = {GOOD, BAD}.union(*tags)
         for tag in sorted(wanted - known):
             raise RecipeError(f"tagged: {unknown_message('tag', tag, known)}")
-        has = np.array([*(not wanted.isdisjoint(each) for each in tags), False])  # the last: of code -1, no tag
-        return verdict(self, has[codes], np.zeros(0, bool), table.candidates(), f"not {self.described}")
+        lacks = np.array([*(wanted.isdisjoint(each) for each in tags), True])  # the last: of code -1, no tag
+
+        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            return lacks[codes_of(columns[TAGS])].view(np.uint8)
+
+        return _rule(self, [TAGS], decide, f"not {self.described}", can_lack=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFraction:
+class RandomFraction(Blockwise):
     """Keeps a random share of rows: exactly the integer nearest to fraction * rows.
 
     The choice depends only on uids and the seed.
@@ -496,18 +579,27 @@ class RandomFraction:
     def described(self) -> str:
         return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
 
-    def select(self, table: Table) -> Selection:
-        candidates = table.candidates()
-        rows = np.flatnonzero(candidates)
-        n = min(round_half_up(self.fraction, rows_of(table, self.of)), rows.size)
-        draws = np.zeros(len(table), np.uint64)
-        draws[rows] = ~scramble(*table.uids(rows), seed=self.seed)  # ~: the lowest are kept
-        keep, _ = keep_top(draws, n, candidates, lambda tied: tied.astype(np.uint64))  # equal uids: keep the first rows
-        return verdict(self, keep, np.zeros(0, bool), candidates, "not drawn")
+    def fit(self, table: Table) -> Rule:
+        found = candidates_of(table)
+        n = np.array([min(round_half_up(self.fraction, rows_of(table, self.of)), found)])
+        draw = by_uid(table, self.seed)
+
+        def drawn(place: slice, candidates: Mask) -> Ranked:
+            rows = np.flatnonzero(candidates)
+            return draw(place, rows), rows * 0, rows
+
+        best = Best(table, [], lambda place, _: drawn(place, table.candidates(place)), lambda _: n, found, (by_row,))
+
+        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            keep = np.zeros(candidates.size, bool)
+            keep[best.kept(place, *drawn(place, candidates))] = True
+            return _coded(keep)
+
+        return _rule(self, [], decide, "not drawn", can_lack=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Combined:
+class _Combined(Blockwise):
     """Shared by the steps that combine others."""
 
     name: ClassVar[str]
@@ -534,10 +626,15 @@ class _Combined:
     def described(self) -> str:
         return f"{self.name.replace('_', ' ')}: {', '.join(self._names)}"
 
-    def _judged(self, table: Table) -> Iterator[tuple[str, Outcome]]:
-        """Yields each part's name, and its outcome on the whole pool."""
-        for name, part in zip(self._names, self.parts, strict=True):
-            yield name, run_steps(table.among(None), part)
+    def _judged(self, table: Table) -> list[Outcome]:
+        """Returns each part's outcome on the whole pool."""
+        return [run_steps(table.among(None), part) for part in self.parts]
+
+    def _joined(self, parts: Sequence[Outcome], *, every: bool) -> Callable[[Mask], Mapping[str, Any]] | None:
+        if all(part.times is None and part.caption is None for part in parts):
+            return None
+        whole = [replace(part, keep=part.keep[:]) for part in parts]
+        return lambda keep: joined(whole, keep, every=every)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -553,13 +650,21 @@ class AllOf(_Combined):
 
     name: ClassVar[str] = "all_of"
 
-    def select(self, table: Table) -> Selection:
-        drops, parts = Drops(table.candidates()), []
-        for name, part in self._judged(table):
-            parts.append(part)
-            score = only_score(part.reasons)
-            drops.drop(part.keep, f"not in {name}", others=True, score=score, cuts=part.cuts)
-        return replace(drops.selection(), **joined(parts, drops.left, every=True))
+    def fit(self, table: Table) -> Rule:
+        parts = self._judged(table)
+
+        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            codes = np.zeros(candidates.size, np.uint16)
+            for number, part in reversed([*enumerate(parts, start=1)]):
+                codes[~part.keep[place]] = number
+            return codes
+
+        reasons = [
+            Reason(text=f"not in {name}", score=only_score(part.reasons))
+            for name, part in zip(self._names, parts, strict=True)
+        ]
+        cuts = [replace(cut, code=code) for code, part in enumerate(parts, start=1) for cut in part.cuts]
+        return Rule(decide=decide, reasons=reasons, cuts=cuts, joined=self._joined(parts, every=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -571,19 +676,16 @@ class AnyOf(_Combined):
 
     name: ClassVar[str] = "any_of"
 
-    def select(self, table: Table) -> Selection:
-        keep = np.zeros(len(table), bool)
-        cuts: list[Cut] = []
-        reasons: list[Reason] = []
-        parts = [part for _, part in self._judged(table)]
-        for part in parts:
-            keep |= part.keep
-            cuts += part.cuts
-            reasons += part.reasons
-        drops = Drops(table.candidates())
-        text = f"in none of {', '.join(self._names)}"
-        drops.drop(keep, text, others=True, score=only_score(reasons), cuts=cuts)
-        return replace(drops.selection(), **joined(parts, drops.left, every=False))
+    def fit(self, table: Table) -> Rule:
+        parts = self._judged(table)
+
+        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            return _coded(np.logical_or.reduce([part.keep[place] for part in parts]))
+
+        score = only_score(reason for part in parts for reason in part.reasons)
+        reason = Reason(text=f"in none of {', '.join(self._names)}", score=score)
+        cuts = [replace(cut, code=1) for part in parts for cut in part.cuts]
+        return Rule(decide=decide, reasons=[reason], cuts=cuts, joined=self._joined(parts, every=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -592,9 +694,16 @@ class NoneOf(_Combined):
 
     name: ClassVar[str] = "none_of"
 
-    def select(self, table: Table) -> Selection:
-        drops = Drops(table.candidates())
-        for name, part in self._judged(table):
-            # Without the part's thresholds: here the rows inside them are dropped.
-            drops.drop(part.keep, f"in {name}", score=only_score(part.reasons))
-        return drops.selection()
+    def fit(self, table: Table) -> Rule:
+        parts = self._judged(table)
+
+        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            codes = np.zeros(candidates.size, np.uint16)
+            for number, part in reversed([*enumerate(parts, start=1)]):
+                codes[part.keep[place]] = number
+            return codes
+
+        # Without the parts' thresholds: here the rows inside them are dropped.
+        named = zip(self._names, parts, strict=True)
+        reasons = [Reason(text=f"in {name}", score=only_score(part.reasons)) for name, part in named]
+        return Rule(decide=decide, reasons=reasons)

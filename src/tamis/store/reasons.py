@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,7 +106,7 @@ class Verdict:
         """Whether a row has a reason if and only if it is dropped."""
         if self.dropped_by is None:
             return True
-        return self.dropped_by.shape == keep.shape and all(
+        return self.dropped_by.size == keep.size and all(
             np.array_equal(self.dropped_by[rows] == 0, keep[rows]) for rows in blocks(keep.size)
         )
 
@@ -121,13 +124,24 @@ def widened(codes: Codes, largest: int) -> Codes:
     return codes.astype(np.uint16) if largest > np.iinfo(codes.dtype).max else codes
 
 
-def add_codes(total: Codes, codes: Sequence[int] | Codes, after: int) -> None:
-    """Adds a step's (rows,) codes to `total` in place; 0 means not dropped.
+class StoredCodes:
+    """(rows,) uint16 codes in a temporary file, read and written by slices: of pools that do not fit into memory."""
 
-    Code 1 becomes `after` + 1. The type of `total` must hold the result, and no row may have two codes.
-    """
-    step, offset = np.asarray(codes), total.dtype.type(after)
-    for rows in blocks(total.size):
-        dropped = step[rows] != 0
-        total[rows] += dropped.view(np.uint8) * offset
-        total[rows] += step[rows].astype(total.dtype, copy=False)
+    dtype = np.dtype(np.uint16)
+
+    def __init__(self, rows: int) -> None:
+        self.size = rows
+        self._file, path = tempfile.mkstemp(prefix="tamis-")
+        weakref.finalize(self, os.close, self._file)
+        os.unlink(path)  # the file goes with the object
+        os.truncate(self._file, rows * self.dtype.itemsize)
+
+    def __getitem__(self, rows: slice) -> NDArray[np.uint16]:
+        start, stop, _ = rows.indices(self.size)
+        codes, size, done = np.empty(stop - start, self.dtype), self.dtype.itemsize, 0
+        while done < codes.nbytes:  # a call reads at most 2 GiB
+            done += os.preadv(self._file, [codes.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
+        return codes
+
+    def __setitem__(self, rows: slice, codes: NDArray[np.uint16]) -> None:
+        os.pwrite(self._file, codes.tobytes(), rows.indices(self.size)[0] * self.dtype.itemsize)

@@ -27,7 +27,7 @@ from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.captions import other_captions
 from tamis.store.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
-from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, widened
+from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, blocks, widened
 from tamis.store.repeats import PER_ROW, joined
 from tamis.store.run import Run
 from tamis.store.targets import check_ending, check_target
@@ -66,7 +66,7 @@ class Subset:
 
     Attributes:
         run: the run it was chosen from.
-        keep: (rows,) bool, in the order of the run's rows.
+        keep: (rows,) bool, in the order of the run's rows; of more than 2^28 rows, what reads them by slices.
         recipe: the recipe as resolved, including its `name`.
         funnel: a mapping per step: step, before, kept, dropped (by reason), cut, and facts if the step reports any.
         reads: the score columns that the recipe reads.
@@ -133,7 +133,7 @@ class Subset:
     @property
     def kept(self) -> int:
         """Number of rows that it keeps; `len` counts repeats."""
-        return int(np.count_nonzero(self.keep))
+        return sum(int(np.count_nonzero(self.keep[rows])) for rows in blocks(self.keep.size))
 
     def times_of(self, row: int) -> int:
         """Returns how often a row is kept."""
@@ -231,9 +231,9 @@ class Subset:
                     columns = [pa.DictionaryArray.from_arrays(zeros, name), rows, *more]
                     writer.write_table(pa.table(columns, schema=schema))
             if codes is not None:
-                blocks = [pa.Codec("zstd").compress(codes[span].tobytes(), asbytes=True) for span in ranges.values()]
-                where = {"type": codes.dtype.str, "begin": sink.tell(), "lengths": [len(block) for block in blocks]}
-                sink.write(b"".join(blocks))
+                begin, codec = sink.tell(), pa.Codec("zstd")
+                lengths = [sink.write(codec.compress(codes[span].tobytes(), asbytes=True)) for span in ranges.values()]
+                where = {"type": codes.dtype.str, "begin": begin, "lengths": lengths}
                 writer.add_key_value_metadata({_CODES: json.dumps(where)})
 
     def _facts(self) -> dict[str, Any]:

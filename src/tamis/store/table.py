@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,14 @@ T = TypeVar("T")
 
 #: Blocks read at once. Arrow and NumPy release the GIL while they work.
 _THREADS = min(4, os.cpu_count() or 1)
+
+_CHUNK = 1 << 17
+
+
+class Masks(Protocol):
+    """Gives a mask of some rows, (n,) bool, for a slice of all."""
+
+    def __getitem__(self, rows: slice, /) -> Mask: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +46,15 @@ class Table:
         about: returns the description of a column's signal or embeddings, with its settings and models.
         side_file: returns a side file of a column's signal, by column and file name; None if there is none.
         asked: returns the rows that a column's signal was asked to judge, (rows,) bool; None: all.
-        only: the candidates, the rows that earlier steps left; None: all.
+        only: the candidates, the rows that earlier steps left: a mask of the table, or what gives one for a slice of
+            rows; None: all.
     """
 
     sizes: Sequence[int]
     read: Callable[[int, Sequence[str]], dict[str, Any]]
     read_uids: Callable[[int], tuple[U64, U64]]
     kind: Callable[[str], str]
-    only: Mask | None = None
+    only: Mask | Masks | None = None
     about: Callable[[str], Mapping[str, Any]] = lambda name: {}
     side_file: Callable[[str, str], Any] = lambda name, file: None
     asked: Callable[[str], Mask | None] = lambda name: None
@@ -88,7 +97,7 @@ class Table:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def among(self, candidates: Mask | None) -> Table:
+    def among(self, candidates: Mask | Masks | None) -> Table:
         """Returns the same table with other candidates; None: all rows."""
         return replace(self, only=candidates)
 
@@ -110,26 +119,45 @@ class Table:
             only=None,
         )
 
-    def candidates(self) -> Mask:
-        """Returns the candidates as a mask of the whole table, (rows,) bool."""
-        return np.ones(len(self), bool) if self.only is None else self.only
+    def candidates(self, rows: slice = slice(None)) -> Mask:
+        """Returns the candidates among a slice of the rows, by default of all: (n,) bool."""
+        return np.ones(len(range(len(self))[rows]), bool) if self.only is None else self.only[rows]
 
-    def map(self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T]) -> Iterator[T]:
+    def block_uids(self, rows: slice) -> tuple[U64, U64]:
+        """Returns the uids of rows of one block."""
+        block = int(np.searchsorted(self.starts, rows.start, side="right")) - 1
+        part = slice(rows.start - self.starts[block], rows.stop - self.starts[block])
+        high, low = self.read_uids(block)
+        return high[part], low[part]
+
+    def map(
+        self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T], *, in_chunks: bool = False
+    ) -> Iterator[T]:
         """Calls `work(rows, columns)` for every block, some at once, and yields the results in order.
 
         Args:
             names: the columns to read.
             work: gets the slice of the table's rows that the block holds, and its columns; must not touch other rows.
+            in_chunks: calls it for chunks of a block, which stay in the processor's cache.
         """
 
-        def one(block: int, rows: slice) -> T:
-            return work(rows, self.read(block, names))
+        def one(block: int, rows: slice) -> list[T]:
+            columns = self.read(block, names)
+            if not in_chunks or rows.stop - rows.start <= _CHUNK:
+                return [work(rows, columns)]
+            starts = range(rows.start, rows.stop, _CHUNK)
+            chunks = [slice(start, min(start + _CHUNK, rows.stop)) for start in starts]
+            inner = [slice(chunk.start - rows.start, chunk.stop - rows.start) for chunk in chunks]
+            return [
+                work(chunk, {name: values[part] for name, values in columns.items()})
+                for chunk, part in zip(chunks, inner, strict=True)
+            ]
 
         if len(self.sizes) <= 1 or _THREADS == 1:
-            yield from itertools.starmap(one, enumerate(self.row_ranges()))
+            yield from itertools.chain.from_iterable(itertools.starmap(one, enumerate(self.row_ranges())))
             return
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(one, range(len(self.sizes)), self.row_ranges())
+            yield from itertools.chain.from_iterable(pool.map(one, range(len(self.sizes)), self.row_ranges()))
 
     def row_ranges(self) -> Iterator[slice]:
         """Yields the slice of the table's rows that each block holds."""
