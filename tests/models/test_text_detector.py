@@ -103,7 +103,18 @@ def test_a_title_that_both_passes_find_is_one_region() -> None:
     assert small_size(1024, 768) == (288, 224)
 
 
-# ---- many regions
+def test_the_rewritten_head_gives_the_same_map() -> None:
+    openvino = pytest.importorskip("openvino")
+    core, path = openvino.Core(), resolve("ppocr").path
+    plain = core.read_model(path)
+    small = ocr._with_small_head(core.read_model(path))
+    image = card("SALE", 0.3, (96, 64))[0].transpose(2, 0, 1)[None].astype(np.float32) / 127.5 - 1
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    before, after = (core.compile_model(one, "CPU", settings)(image)[0] for one in (plain, small))
+    assert "ConvolutionBackpropData" not in {step.get_type_name() for step in small.get_ops()}
+    assert before.max() > 0.5
+    np.testing.assert_allclose(after, before, atol=1e-6)
+    assert ocr._with_small_head(small) is small  # another network stays as it is
 
 
 # ---- FAST
