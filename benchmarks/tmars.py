@@ -1,4 +1,4 @@
-"""T-MARS end to end beside the script that one would write: `python -m benchmarks.tmars [--pool FOLDER] [--data FOLDER]`.
+"""T-MARS end to end beside the script that one would write: `python -m benchmarks.tmars [--pool POOL] [--data DATA]`.
 
 The script makes two passes, as the public parts of T-MARS do: rapidocr's detector as it comes, one image after the
 other, the text filled with the mean colour of a frame around each box in NumPy; then transformers' CLIP on all masked
@@ -7,7 +7,7 @@ score` with the signal `tmars`, in the precision that suits the machine; the scr
 the figure to compare, and in float32, as one would write it. Both are warmed up. Same images, same weights (ViT-B/32's
 shape, random), one process, in turn. Detection alone is compared too. Loading is outside all figures.
 
-With `--data`, a folder that holds `icdar2015` and `pools/flickr8k-noisy`, it also prints how many legible words of street
+With `--data`, a folder with `icdar2015` and `pools/flickr8k-noisy`, it also prints how many legible words of street
 photographs are found, at full size and at a shorter side of 320 pixels, and how many photographs of Flickr get a mask.
 """
 
