@@ -53,7 +53,13 @@ def scored(tmp_path: Path, clip_model: str) -> Callable[..., Run]:
             {"generated_clip": {"model": clip_model, "captions_from": str(file), **settings}},
         ]
         return tamis.score(
-            tmp_path / "pool", run=tmp_path / "run", signals=signals, keep=["embeddings"], quiet=True, device="cpu"
+            tmp_path / "pool",
+            run=tmp_path / "run",
+            signals=signals,
+            keep=["embeddings"],
+            quiet=True,
+            device="cpu",
+            precision="float32",  # what a processor does with bf16 is another test
         )
 
     return score
