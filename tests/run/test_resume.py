@@ -161,15 +161,6 @@ def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run:
             score(pool, run, *signals, batch_size=3)
 
 
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The keys of the samples whose images are decoded."""
-    keys: list[str] = []
-    fill = reading.fill_pixels
-    monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (keys.append(sample.key), fill(sample, **how)))
-    return keys
-
-
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_shard_that_was_interrupted_half_way_goes_on_where_it_was(
     indexed: bool, pool: Path, tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,6 @@ import tamis
 from tamis.data import Sample
 from tamis.errors import RecipeError, RunError
 from tamis.pool import PoolSpec
-from tamis.run import shard as reading
 from tamis.run.local import Local
 from tamis.run.ranks import Rank
 from tamis.signals import ImageSize
@@ -35,15 +34,6 @@ def subset(run: Run, *rows: int, name: str = "some") -> Subset:
 def within(pool: Path | PoolSpec, run: Path, rows: Any, *signals: Any, **how: Any) -> Run:
     signals = signals or (Brightness(),)
     return tamis.score(pool, run=run, signals=list(signals), within=rows, quiet=True, **how)
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The keys of the samples whose images are decoded."""
-    keys: list[str] = []
-    fill = reading.fill_pixels
-    monkeypatch.setattr(reading, "fill_pixels", lambda sample, **how: (keys.append(sample.key), fill(sample, **how)))
-    return keys
 
 
 @pytest.fixture

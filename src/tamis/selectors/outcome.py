@@ -6,6 +6,7 @@ dropped pairs read these codes and never apply a recipe again.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -306,12 +307,12 @@ class Rule:
     joined: Callable[[Mask], Mapping[str, Any]] | None = None
 
 
-class Blockwise:
+class Blockwise(ABC):
     """Base class of the steps that decide block by block, so that a pool's columns need not fit into memory."""
 
+    @abstractmethod
     def fit(self, table: Table) -> Rule:
         """Looks at the pool, block by block, and returns how to decide; raises what `Step.select` raises."""
-        raise NotImplementedError
 
     def select(self, table: Table) -> Selection:
         """Decides about the candidates of the table: see `Step.select`."""
