@@ -18,10 +18,46 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.errors import require
+from tamis.math.order import keep_top
 
 _STRATA = 6
+_PENALTIES = 10.0 ** np.arange(0, 6.5, 0.5)  # of ridge regression
 _GRID = 256  # cheap scores at which P is computed; between them it is interpolated
 _ROUNDS = 4  # of scoring: each moves the cut a little, so that other rows come close to it
+
+
+def ridge(features: Float64s, targets: Float64s) -> tuple[Callable[[Float64s], Float64s], Float64s]:
+    """Returns a prediction of scores from features, and what models that have not seen a row predict of it.
+
+    Ridge regression on standardised features, its penalty chosen by leave-one-out.
+
+    Args:
+        features: (n, d) of a random sample in random order, at least 10 rows.
+        targets: (n,) their scores.
+
+    Returns:
+        A function from (m, d) features to (m,) predictions, NaN for rows with a NaN; and (n,) predictions of the
+        sample, each fifth of it by a model of the others.
+
+    Source: Hoerl and Kennard 1970, "Ridge regression".
+    """
+    require("sklearn", extra="evaluate")
+    from sklearn.linear_model import RidgeCV
+    from sklearn.model_selection import cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), RidgeCV(_PENALTIES))
+
+    def predict(some: Float64s) -> Float64s:
+        found, there = np.full(len(some), np.nan), np.isfinite(some).all(1)
+        if there.any():
+            found[there] = model.predict(some[there])
+        return found
+
+    crossed: Float64s = cross_val_predict(model, features, targets, cv=5)
+    model.fit(features, targets)
+    return predict, crossed
 
 
 def chances_above(cheap: Float64s, sample_cheap: Float64s, sample_full: Float64s) -> Callable[[float], Float64s]:
@@ -136,9 +172,7 @@ def decide(choice: Choice, full: Float64s, asked: Mask) -> Decisions:
 
 
 def _best(values: Float64s, kept: int, order: U64) -> Mask:
-    keep = np.zeros(values.size, bool)
-    keep[np.lexsort((order, -values))[:kept]] = True
-    return keep
+    return keep_top(values, kept, np.ones(values.size, bool), order.__getitem__)[0]
 
 
 def rows_to_score(decisions: Decisions, wrong: float) -> Mask:
@@ -216,10 +250,10 @@ def settle(
 
     Args:
         ask: takes the rows whose expensive score is needed, (n,) bool, and returns all of these scores, (n,) with NaN.
-        asked: (n,) rows to begin with, the sample among them; by default the sample.
+        asked: (n,) rows to begin with, the sample among them; by default the sample, and rows without a cheap score.
     """
     if asked is None:
-        asked = np.zeros(choice.cheap.size, bool)
+        asked = np.isnan(choice.cheap)
         asked[choice.sample] = True
     full = ask(asked)
     for last in range(_ROUNDS, -1, -1):
