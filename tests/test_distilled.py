@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from odd_signals import JUDGED, Judged
 
 import tamis as library
 from tamis import distilled
-from tamis.arrays import Mask
+from tamis.arrays import Float64s, Mask
 from tamis.errors import RecipeError, RunError
+from tamis.math.distil import Certificate, Decisions
 from tamis.pool import PoolSpec
 from tamis.store import Run
 from tamis.store.reasons import bound_of
@@ -98,6 +99,7 @@ def test_few_rows_are_judged_the_bound_holds_and_stands_in_every_output(world: W
     assert np.isnan(values[::6]).all()
     sentence = bound_of(subset.funnel[-1])
     assert f"at least {facts['jaccard_at_least']:g}, with 95% confidence; {len(JUDGED):,} of 1,000" in sentence
+    subset = replace(subset, recipe={"name": "mine"})  # a file holds no signal objects
     subset.save(tmp_path / "mine.parquet")
     loaded = Subset.load(tmp_path / "mine.parquet", run)
     assert loaded.funnel[-1]["facts"] == facts
@@ -209,6 +211,42 @@ def test_rows_without_a_score_are_an_error_or_dropped(world: World) -> None:
     truth = library.select(run, world.recipe)
     assert subset.kept == truth.kept
     assert jaccard(subset.keep, truth.keep) >= subset.funnel[-1]["facts"]["jaccard_at_least"]
+
+
+def test_ridge_is_the_solution_of_its_equations() -> None:
+    """(X'X + penalty) w = X'y on standardised features, for one of the penalties; folds are fifths in order."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(60, 5)) * np.arange(1, 6)
+    y = x @ rng.normal(size=5) + 3 * rng.normal(size=60)
+    predict, crossed = distilled.ridge(x, y)
+
+    def fits(seen: Mask, some: Float64s, predicted: Float64s) -> bool:
+        centre, spread = x[seen].mean(0), x[seen].std(0)
+        xs, ys = (x[seen] - centre) / spread, y[seen] - y[seen].mean()
+        weights = [np.linalg.solve(xs.T @ xs + 10**k * np.eye(5), xs.T @ ys) for k in np.arange(0, 6.5, 0.5)]
+        slow = [(some - centre) / spread @ one + y[seen].mean() for one in weights]
+        return any(np.allclose(one, predicted) for one in slow)
+
+    new = rng.normal(size=(3, 5))
+    assert fits(np.ones(60, bool), new, predict(new))
+    for fold in range(5):
+        hidden = np.arange(60) // 12 == fold
+        assert fits(~hidden, x[hidden], crossed[hidden])
+    new[1, 2] = np.nan
+    assert np.isnan(predict(new)).tolist() == [False, True, False]
+
+
+def test_stored_values_rank_the_kept_rows_first() -> None:
+    """Also where float32 does not tell a prediction from a score at the cut; rows 0 and 1 have equal scores."""
+    truth = np.array([1.0, 1.0, np.nan, np.nan, 0.5, np.nan])
+    known = np.array([True, True, False, False, True, True])
+    values = np.array([1.0, 1 - 1e-9, 1 - 1e-10, 1 - 2e-9, 0.5, -np.inf])
+    keep = np.array([True, False, True, False, False, False])
+    found = Certificate(Decisions(values, keep, values, 1.0), known, 0, 1.0)
+    stored = distilled._stored(found, truth)
+    assert stored.dtype == np.float32
+    assert np.array_equal(stored[known], truth[known].astype(np.float32), equal_nan=True)
+    assert stored[2] > stored[0] == stored[1] > stored[3] > stored[4]
 
 
 def test_the_command(

@@ -7,7 +7,7 @@ near the recipe's cut, and for a random audit, which bounds how far the choice i
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from tamis.adaptive import DISTILLED, Entry, distilled_cut, distilled_for, sampl
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows
 from tamis.choosing import check_reads, columns_read, select
 from tamis.derived.columns import add_columns
-from tamis.errors import RecipeError, RunError, unknown_message
+from tamis.errors import RecipeError, RunError, require, unknown_message
 from tamis.ids import scramble
-from tamis.math.distil import Certificate, Choice, certify, ridge
+from tamis.math.distil import Certificate, Choice, certify
 from tamis.math.order import round_half_up
 from tamis.pool import PoolSpec
 from tamis.recipe import PathLike, Recipe, RecipeLike, load
@@ -38,6 +38,7 @@ WORTH = 200_000
 _SAMPLE = 0.05, 2000, 20_000  # the share of the candidates that the sample has, and the fewest and the most
 _LEAST = 50  # rows of the sample that need a score
 _CONFIDENCE = 0.95
+_PENALTIES = 10.0 ** np.arange(0, 6.5, 0.5)  # of ridge regression
 _CHUNK = 4096  # rows whose features are in memory
 
 
@@ -175,6 +176,40 @@ def _features(sides: Sequence[Floats]) -> Float64s:
     if len(both) == 2 and both[0].shape == both[1].shape:
         both.append(both[0] * both[1])
     return np.concatenate(both, axis=1)
+
+
+def ridge(features: Float64s, targets: Float64s) -> tuple[Callable[[Float64s], Float64s], Float64s]:
+    """Returns a prediction of scores from features, and what models that have not seen a row predict of it.
+
+    Ridge regression on standardised features, its penalty chosen by leave-one-out.
+
+    Args:
+        features: (n, d) of a random sample in random order, at least 10 rows.
+        targets: (n,) their scores.
+
+    Returns:
+        A function from (m, d) features to (m,) predictions, NaN for rows with a NaN; and (n,) predictions of the
+        sample, each fifth of it by a model of the others.
+
+    Source: Hoerl and Kennard 1970, "Ridge regression".
+    """
+    require("sklearn", extra="evaluate")
+    from sklearn.linear_model import RidgeCV
+    from sklearn.model_selection import cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), RidgeCV(_PENALTIES))
+
+    def predict(some: Float64s) -> Float64s:
+        found, there = np.full(len(some), np.nan), np.isfinite(some).all(1)
+        if there.any():
+            found[there] = model.predict(some[there])
+        return found
+
+    crossed: Float64s = cross_val_predict(model, features, targets, cv=5)
+    model.fit(features, targets)
+    return predict, crossed
 
 
 def _predicted(

@@ -21,43 +21,8 @@ from tamis.errors import require
 from tamis.math.order import keep_top
 
 _STRATA = 6
-_PENALTIES = 10.0 ** np.arange(0, 6.5, 0.5)  # of ridge regression
 _GRID = 256  # cheap scores at which P is computed; between them it is interpolated
 _ROUNDS = 4  # of scoring: each moves the cut a little, so that other rows come close to it
-
-
-def ridge(features: Float64s, targets: Float64s) -> tuple[Callable[[Float64s], Float64s], Float64s]:
-    """Returns a prediction of scores from features, and what models that have not seen a row predict of it.
-
-    Ridge regression on standardised features, its penalty chosen by leave-one-out.
-
-    Args:
-        features: (n, d) of a random sample in random order, at least 10 rows.
-        targets: (n,) their scores.
-
-    Returns:
-        A function from (m, d) features to (m,) predictions, NaN for rows with a NaN; and (n,) predictions of the
-        sample, each fifth of it by a model of the others.
-
-    Source: Hoerl and Kennard 1970, "Ridge regression".
-    """
-    require("sklearn", extra="evaluate")
-    from sklearn.linear_model import RidgeCV
-    from sklearn.model_selection import cross_val_predict
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    model = make_pipeline(StandardScaler(), RidgeCV(_PENALTIES))
-
-    def predict(some: Float64s) -> Float64s:
-        found, there = np.full(len(some), np.nan), np.isfinite(some).all(1)
-        if there.any():
-            found[there] = model.predict(some[there])
-        return found
-
-    crossed: Float64s = cross_val_predict(model, features, targets, cv=5)
-    model.fit(features, targets)
-    return predict, crossed
 
 
 def chances_above(cheap: Float64s, sample_cheap: Float64s, sample_full: Float64s) -> Callable[[float], Float64s]:
