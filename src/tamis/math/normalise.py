@@ -69,21 +69,26 @@ class Moments:
         return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
 
 
-def minmax(values: Float64s, moments: Moments) -> Float64s:
+def extremes(values: Float64s) -> tuple[float, float]:
+    """Returns the lowest and the highest finite value; infinity and -infinity if there is none."""
+    finite = values if np.isfinite(values.sum()) else values[np.isfinite(values)]
+    return float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf))
+
+
+def minmax(values: Float64s, low: float, high: float) -> Float64s:
     """Returns values scaled to [0, 1] by the pool's lowest and highest; 0 where all are equal.
 
     One outlier rescales all others, which `rank` avoids.
 
     Args:
         values: (n,) scores.
-        moments: the moments of the pool's scores.
+        low, high: the `extremes` of the pool's scores.
 
     Source: Mahmoud et al. 2024 (SIEVE), section 4.2: fusion of scores.
     """
-    spread = moments.high - moments.low
-    if not spread > 0:
+    if not high > low:
         return np.where(np.isfinite(values), 0.0, values)
-    return (values - moments.low) / spread
+    return (values - low) / (high - low)
 
 
 def zscore(values: Float64s, moments: Moments) -> Float64s:

@@ -11,8 +11,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, reduce
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from tamis.arrays import Float64s
 from tamis.errors import RecipeError, brief, nearest
 from tamis.math import normalise
 from tamis.store.table import Table
+
+T = TypeVar("T")
 
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,
@@ -133,14 +135,16 @@ class Expression:
             ordered = np.sort(values[~np.isnan(values)])
             return lambda values: normalise.rank(values, ordered)
 
-        def moments(place: slice, columns: dict[str, Any]) -> normalise.Moments:
-            return normalise.Moments.of(self._evaluate(columns, fitted, place.stop - place.start))
+        def scan(measure: Callable[[Float64s], T]) -> Iterator[T]:
+            values = lambda place, columns: measure(self._evaluate(columns, fitted, place.stop - place.start))  # noqa: E731
+            return table.map(sorted(self.columns), values)
 
-        total = normalise.Moments()
-        for each in table.map(sorted(self.columns), moments):
-            total = total.merged(each)  # in block order, so the sums do not depend on which thread read a block
-        function = normalise.minmax if name == "minmax" else normalise.zscore
-        return lambda values: function(values, total)
+        if name == "minmax":
+            lows, highs = np.array([*scan(normalise.extremes), (np.inf, -np.inf)]).T
+            return lambda values: normalise.minmax(values, lows.min(), highs.max())
+        # in block order, so the sums do not depend on which thread read a block
+        total = reduce(normalise.Moments.merged, scan(normalise.Moments.of), normalise.Moments())
+        return lambda values: normalise.zscore(values, total)
 
 
 def _value(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Any:
