@@ -18,8 +18,8 @@ _HELD, _COUNTERS = 1 << 22, 1 << 22
 #: A sample has one of so many blocks.
 _EVERY = 16
 
-#: `scan(work, every)` calls `work(keys, groups)` for each block, or for each 2nd, 3rd, ... block if `every` is 2, 3, ...;
-#: keys (m,) uint64 and groups (m,); it yields the results.
+#: `scan(work, every)` calls `work(keys, groups)` for each block that `every` divides the number of, keys (m,) uint64
+#: and groups (m,), and yields the results.
 Scan = Callable[[Callable[[U64, Rows], T], int], Iterable[T]]
 
 
@@ -164,9 +164,7 @@ def of_group(values: U64, group: Rows) -> Any:
     return values[0] if values.size == 1 else values[group]
 
 
-def _near_sample(
-    scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int
-) -> tuple[U64, Rows, Rows, Rows] | None:
+def _near_sample(scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int) -> tuple[U64, Rows, Rows, Rows] | None:
     """Returns what `nth_largest` does if the key is near that of a sample of blocks, and not too many keys are."""
     stride = -(-rows // (_EVERY * _HELD))
     sample = np.concatenate([np.empty(0, np.uint64), *scan(lambda keys, _: keys[::stride], _EVERY)])

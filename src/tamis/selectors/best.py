@@ -80,7 +80,9 @@ class Best:
     def kept(self, place: slice, keys: U64, groups: Rows, rows: Rows) -> Rows:
         """Returns those of a block's rows that are among the best, by their numbers in the block."""
         *above, (_, _, tied) = self._levels(place, keys, groups, rows)
-        found = [some[keys > of_group(cut, groups)] for cut, (keys, groups, some) in zip(self._cuts, above, strict=True)]
+        found = [
+            some[keys > of_group(cut, groups)] for cut, (keys, groups, some) in zip(self._cuts, above, strict=True)
+        ]
         return np.concatenate([*found, tied])
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tamis.arrays import Float64s
+from tamis.arrays import Float64s, Floats
 from tamis.errors import RecipeError, brief, nearest
 from tamis.math import normalise
 from tamis.store.table import Table
@@ -91,7 +91,7 @@ class Expression:
 
     def values(self, table: Table) -> Float64s:
         """Returns the value of every row: (rows,) float64, NaN where a part is missing or infinite."""
-        return self._values(table, self._fit(table))
+        return np.asarray(self._values(table, self._fit(table)), np.float64)
 
     def by_block(self, table: Table) -> Callable[[int], Float64s]:
         """Returns a function that gives the values of one block of the table.
@@ -106,8 +106,8 @@ class Expression:
         functions = self._fit(table)
         return lambda columns, rows: self._evaluate(columns, functions, rows)
 
-    def _values(self, table: Table, fitted: Mapping[str, Fitted]) -> Float64s:
-        out = np.empty(len(table), np.float64)
+    def _values(self, table: Table, fitted: Mapping[str, Fitted], dtype: type[np.floating[Any]] = np.float64) -> Floats:
+        out = np.empty(len(table), dtype)
 
         def work(place: slice, columns: dict[str, Any]) -> None:
             out[place] = self._evaluate(columns, fitted, place.stop - place.start)
@@ -131,9 +131,10 @@ class Expression:
 
     def _fit_function(self, name: str, table: Table, fitted: Mapping[str, Fitted]) -> Fitted:
         if name == "rank":
-            values = self._values(table, fitted)
-            ordered = np.sort(values[~np.isnan(values)])
-            return lambda values: normalise.rank(values, ordered)
+            ordered = self._values(table, fitted, np.float32 if self.column else np.float64)
+            ordered.sort()  # NaN to the end
+            ordered = ordered[: ordered.size - np.count_nonzero(np.isnan(ordered))]
+            return lambda values: normalise.rank(values.astype(ordered.dtype), ordered)
 
         def scan(measure: Callable[[Float64s], T]) -> Iterator[T]:
             values = lambda place, columns: measure(self._evaluate(columns, fitted, place.stop - place.start))  # noqa: E731

@@ -131,7 +131,12 @@ class Table:
         return high[part], low[part]
 
     def map(
-        self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T], *, in_chunks: bool = False, every: int = 1
+        self,
+        names: Sequence[str],
+        work: Callable[[slice, dict[str, Any]], T],
+        *,
+        in_chunks: bool = False,
+        every: int = 1,
     ) -> Iterator[T]:
         """Calls `work(rows, columns)` for every block, some at once, and yields the results in order.
 
