@@ -177,7 +177,7 @@ def _near_sample(scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int) -> 
     del sample
 
     def look(keys: U64, _: Rows) -> tuple[int, int, U64]:
-        return keys.size, np.count_nonzero(keys > last), keys[(keys >= first) & (keys <= last)]
+        return keys.size, int(np.count_nonzero(keys > last)), keys[(keys >= first) & (keys <= last)]
 
     count, above, held, near = 0, 0, 0, [np.empty(0, np.uint64)]
     for size, larger, some in scan(look, 1):
