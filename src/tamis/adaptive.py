@@ -87,7 +87,7 @@ def column_for(run: Run, name: str, wanted: Mapping[str, Any]) -> ScoreSet | Non
 def adaptive_column(run: Run, recipe: Recipe, entry: Entry) -> str | None:
     """Returns the column that `score_near_cut` added to a run for a recipe's entry; None if it has not."""
     group = column_for(run, _NAME, made_for(recipe, cut_of(recipe, *entry)[0], entry[1]))
-    return group and f"{group.label}.sieve"
+    return None if group is None else f"{group.label}.sieve"
 
 
 def distilled_cut(recipe: Recipe, entry: Entry) -> tuple[int, TopFraction | TopN]:
