@@ -171,10 +171,10 @@ def _embeddings(run: Run, source: str) -> list[str]:
 
 
 def _features(sides: Sequence[Floats]) -> Float64s:
-    """Returns embeddings side by side, and the products of two of one width: (n, d)."""
+    """Returns embeddings side by side, and the cosine of two of one width: (n, d)."""
     both = [side.astype(np.float64) for side in sides]
     if len(both) == 2 and both[0].shape == both[1].shape:
-        both.append(both[0] * both[1])
+        both.append(np.einsum("nd,nd->n", *both)[:, None])
     return np.concatenate(both, axis=1)
 
 
