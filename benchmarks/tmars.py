@@ -36,7 +36,7 @@ from tamis.errors import SampleError
 from tamis.features.text import TextBoxes
 from tamis.lab import make_pool
 from tamis.models.device import device_for
-from tamis.models.ocr import input_size
+from tamis.models.ocr import coarse_size
 from tamis.models.reference import resolve
 from tamis.pool import open_pool
 from tamis.pool.images import decode
@@ -267,7 +267,7 @@ def needed(model: str, images: list[Pixels], captions: list[str], with_text: flo
     """
     from transformers import AutoTokenizer, CLIPConfig
 
-    sizes = [input_size(image.shape[1], image.shape[0], TextBoxes().side) for image in images]
+    sizes = [coarse_size(image.shape[1], image.shape[0], TextBoxes().side) for image in images]
     network = resolve(TextBoxes().model).path
     detecting = float(np.mean([graph_flops(network, height, width) for width, height in sizes]))
     tokenizer: Any = _loaded(AutoTokenizer, model)
