@@ -235,10 +235,14 @@ def classes_of(
     return np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes], names
 
 
-def _sums(k: int, place: slice, *stored: Floats) -> list[Float64s]:
+def _sums(k: int, place: slice, images: Floats, texts: Floats) -> tuple[Float64s, Float64s]:
     """Returns the sums of the unit rows of images and of captions."""
-    blocks = range(0, len(stored[0]), _FEW)
-    return [sum(unit_rows(side[at : at + _FEW]).sum(0, np.float64) for at in blocks) for side in stored]
+
+    def total(side: Floats) -> Float64s:
+        some = [unit_rows(side[at : at + _FEW]).sum(0, np.float64) for at in range(0, len(side), _FEW)]
+        return np.asarray(np.sum(some, axis=0), np.float64)
+
+    return total(images), total(texts)
 
 
 class _Work:
