@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tamis.api import export, plan, report, run_recipe
     from tamis.choosing import select
     from tamis.derived.clusters import cluster
+    from tamis.distilled import distil
     from tamis.evaluate.bench import bench
     from tamis.explore.layout import lay_out
     from tamis.first_look import look
@@ -35,6 +36,7 @@ _MODULES = {
     "select": "tamis.choosing",
     "cluster": "tamis.derived.clusters",
     "derive": "tamis.scoring",
+    "distil": "tamis.distilled",
     "lay_out": "tamis.explore.layout",
     "bench": "tamis.evaluate.bench",
     "check": "tamis.store.check",
@@ -62,6 +64,7 @@ __all__ = [
     "check",
     "cluster",
     "derive",
+    "distil",
     "export",
     "lay_out",
     "look",
