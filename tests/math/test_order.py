@@ -83,7 +83,13 @@ def test_nth_largest_equals_a_sort_however_little_is_held(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order, "_HELD", held)
         patch.setattr(order, "_COUNTERS", 24)
-        found = nth_largest(lambda work: map(work, keys, groups), lambda counts: np.minimum(counts, n), rows, count)
+        patch.setattr(order, "_EVERY", 2)
+        found = nth_largest(
+            lambda work, every: map(work, keys[::every], groups[::every]),
+            lambda counts: np.minimum(counts, n),
+            rows,
+            count,
+        )
     for group, (cut, wanted, above, equal) in enumerate(zip(*(each.tolist() for each in found), strict=True)):
         own = sorted((int(k) for ks, gs in zip(keys, groups, strict=True) for k in ks[gs == group]), reverse=True)
         assert wanted == min(n, len(own))

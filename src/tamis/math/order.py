@@ -15,8 +15,12 @@ T = TypeVar("T")
 #: Keys that are held at once to find the cut among them; counters of one pass over longer columns.
 _HELD, _COUNTERS = 1 << 22, 1 << 22
 
-#: `scan(work)` calls `work(keys, groups)` for every block, keys (m,) uint64 and groups (m,), and yields the results.
-Scan = Callable[[Callable[[U64, Rows], T]], Iterable[T]]
+#: A sample has one of so many blocks.
+_EVERY = 16
+
+#: `scan(work, every)` calls `work(keys, groups)` for each block that `every` divides the number of, keys (m,) uint64
+#: and groups (m,), and yields the results.
+Scan = Callable[[Callable[[U64, Rows], T], int], Iterable[T]]
 
 
 def round_half_up(fraction: float, of: int) -> int:
@@ -86,7 +90,8 @@ def nth_largest(
     """Finds the n-th largest key of each group, in a few passes over keys that are read block by block.
 
     A pass counts keys by their highest bits, which leaves one bucket of keys for each group. The next pass counts
-    those by the bits below, until what is left can be held.
+    those by the bits below, until what is left can be held. Without groups, one pass over the keys near the n-th
+    largest of a sample is tried first.
 
     Args:
         scan: reads the keys once; the same keys whenever it is called.
@@ -100,6 +105,8 @@ def nth_largest(
     Cost: a pass for up to 4 million keys; else one more for each 18 bits that do not tell the keys of one group apart.
         Memory: 64 MB.
     """
+    if groups == 1 and rows > _HELD and (near := _near_sample(scan, wanted, rows)):
+        return near
     digit = 18 if groups == 1 else max(1, (_COUNTERS // max(groups, 1)).bit_length() - 1)
     low, above, held = np.zeros(groups, np.uint64), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
     bits, left, n = 64, rows, None
@@ -107,7 +114,7 @@ def nth_largest(
     def inside(keys: U64, group: Rows) -> tuple[U64, Rows]:
         if bits == 64:
             return keys, group
-        here = keys >> np.uint64(bits) == (low >> np.uint64(bits))[group]
+        here = keys >> np.uint64(bits) == of_group(low >> np.uint64(bits), group)
         return keys[here], group[here]
 
     while left > _HELD and bits:
@@ -123,7 +130,7 @@ def nth_largest(
             return start, np.bincount(place - start)
 
         counts = np.zeros(groups << width, np.int64)
-        for start, some in scan(count):
+        for start, some in scan(count, 1):
             counts[start : start + some.size] += some
         by_bucket = counts.reshape(groups, -1)
         n = wanted(by_bucket.sum(1)) if n is None else n
@@ -135,7 +142,7 @@ def nth_largest(
         bits, left = int(shift), int(held.sum())
     if n is not None and not bits:
         return low, n, above, held
-    found = list(scan(inside))
+    found = list(scan(inside, 1))
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in found)])
     group = np.concatenate([np.empty(0, np.int64), *(group for _, group in found)])
     del found
@@ -150,3 +157,36 @@ def nth_largest(
         cut[some] = keys[(np.searchsorted(group, np.arange(groups)) + n - above - 1)[some]]
     larger, equal = (np.bincount(group[which], minlength=groups) for which in (keys > cut[group], keys == cut[group]))
     return cut, n, above + larger, equal
+
+
+def of_group(values: U64, group: Rows) -> Any:
+    """Returns the value of each row's group; the only value if there is one group."""
+    return values[0] if values.size == 1 else values[group]
+
+
+def _near_sample(scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int) -> tuple[U64, Rows, Rows, Rows] | None:
+    """Returns what `nth_largest` does if the key is near that of a sample of blocks, and not too many keys are."""
+    stride = -(-rows // (_EVERY * _HELD))
+    sample = np.concatenate([np.empty(0, np.uint64), *scan(lambda keys, _: keys[::stride], _EVERY)])
+    if not sample.size:
+        return None
+    guess = sample.size - round(sample.size * int(wanted(np.array([rows]))[0]) / rows)
+    margin = max(sample.size * _HELD // rows // 4, 1)
+    ends = np.clip([guess - margin, guess + margin], 0, sample.size - 1)
+    first, last = np.partition(sample, ends)[ends]
+    del sample
+
+    def look(keys: U64, _: Rows) -> tuple[int, int, U64]:
+        return keys.size, int(np.count_nonzero(keys > last)), keys[(keys >= first) & (keys <= last)]
+
+    count, above, held, near = 0, 0, 0, [np.empty(0, np.uint64)]
+    for size, larger, some in scan(look, 1):
+        count, above, held = count + size, above + larger, held + some.size
+        near = [*near, some] if held <= _HELD else []
+    n = wanted(np.array([count]))
+    if not near or not above < n[0] <= above + held:
+        return None
+    keys = np.concatenate(near)
+    place = held - int(n[0] - above)
+    cut = np.partition(keys, place)[[place]]
+    return cut, n, np.array([above + np.count_nonzero(keys > cut)]), np.array([np.count_nonzero(keys == cut)])

@@ -10,7 +10,7 @@ import numpy as np
 
 from tamis.arrays import U64, Rows
 from tamis.ids import scramble
-from tamis.math.order import nth_largest
+from tamis.math.order import nth_largest, of_group
 from tamis.store.table import Table
 
 #: Keys (m,) uint64 of some rows, the best with the highest; their groups (m,); and their numbers in the block (m,).
@@ -46,12 +46,12 @@ class Best:
         """
         self._ties, self._cuts = ties, list[U64]()  # n: (groups,) how many it keeps
 
-        def scan(work: Callable[[U64, Rows], Any]) -> Iterator[Any]:
+        def scan(work: Callable[[U64, Rows], Any], every: int) -> Iterator[Any]:
             def block(place: slice, read: dict[str, Any]) -> Any:
                 (*_, last) = self._levels(place, *ranked(place, read))
                 return work(*last[:2])
 
-            return table.map(columns, block, in_chunks=groups == 1)
+            return table.map(columns, block, in_chunks=groups == 1, every=every)
 
         cut, self.n, above, equal = nth_largest(scan, wanted, rows, groups)
         self._cuts.append(cut)
@@ -67,7 +67,7 @@ class Best:
         """Yields the rows, then for each cut those that lie at it, with their next keys."""
         yield keys, groups, rows
         for cut, tie in zip(self._cuts, [*self._ties, by_row], strict=False):  # after the last cut no key matters
-            tied = keys == cut[groups]
+            tied = keys == of_group(cut, groups)
             groups, rows = groups[tied], rows[tied]
             keys = tie(place, rows) if rows.size else keys[:0]
             yield keys, groups, rows
@@ -80,7 +80,9 @@ class Best:
     def kept(self, place: slice, keys: U64, groups: Rows, rows: Rows) -> Rows:
         """Returns those of a block's rows that are among the best, by their numbers in the block."""
         *above, (_, _, tied) = self._levels(place, keys, groups, rows)
-        found = [some[keys > cut[groups]] for cut, (keys, groups, some) in zip(self._cuts, above, strict=True)]
+        found = [
+            some[keys > of_group(cut, groups)] for cut, (keys, groups, some) in zip(self._cuts, above, strict=True)
+        ]
         return np.concatenate([*found, tied])
 
 

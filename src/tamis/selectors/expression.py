@@ -11,15 +11,17 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, reduce
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tamis.arrays import Float64s
+from tamis.arrays import Float64s, Floats
 from tamis.errors import RecipeError, brief, nearest
 from tamis.math import normalise
 from tamis.store.table import Table
+
+T = TypeVar("T")
 
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,
@@ -89,7 +91,7 @@ class Expression:
 
     def values(self, table: Table) -> Float64s:
         """Returns the value of every row: (rows,) float64, NaN where a part is missing or infinite."""
-        return self._values(table, self._fit(table))
+        return np.asarray(self._values(table, self._fit(table)), np.float64)
 
     def by_block(self, table: Table) -> Callable[[int], Float64s]:
         """Returns a function that gives the values of one block of the table.
@@ -104,8 +106,8 @@ class Expression:
         functions = self._fit(table)
         return lambda columns, rows: self._evaluate(columns, functions, rows)
 
-    def _values(self, table: Table, fitted: Mapping[str, Fitted]) -> Float64s:
-        out = np.empty(len(table), np.float64)
+    def _values(self, table: Table, fitted: Mapping[str, Fitted], dtype: type[np.floating[Any]] = np.float64) -> Floats:
+        out = np.empty(len(table), dtype)
 
         def work(place: slice, columns: dict[str, Any]) -> None:
             out[place] = self._evaluate(columns, fitted, place.stop - place.start)
@@ -129,18 +131,21 @@ class Expression:
 
     def _fit_function(self, name: str, table: Table, fitted: Mapping[str, Fitted]) -> Fitted:
         if name == "rank":
-            values = self._values(table, fitted)
-            ordered = np.sort(values[~np.isnan(values)])
-            return lambda values: normalise.rank(values, ordered)
+            ordered = self._values(table, fitted, np.float32 if self.column else np.float64)
+            ordered.sort()  # NaN to the end
+            ordered = ordered[: ordered.size - np.count_nonzero(np.isnan(ordered))]
+            return lambda values: normalise.rank(values.astype(ordered.dtype), ordered)
 
-        def moments(place: slice, columns: dict[str, Any]) -> normalise.Moments:
-            return normalise.Moments.of(self._evaluate(columns, fitted, place.stop - place.start))
+        def scan(measure: Callable[[Float64s], T]) -> Iterator[T]:
+            values = lambda place, columns: measure(self._evaluate(columns, fitted, place.stop - place.start))  # noqa: E731
+            return table.map(sorted(self.columns), values)
 
-        total = normalise.Moments()
-        for each in table.map(sorted(self.columns), moments):
-            total = total.merged(each)  # in block order, so the sums do not depend on which thread read a block
-        function = normalise.minmax if name == "minmax" else normalise.zscore
-        return lambda values: function(values, total)
+        if name == "minmax":
+            lows, highs = np.array([*scan(normalise.extremes), (np.inf, -np.inf)]).T
+            return lambda values: normalise.minmax(values, lows.min(), highs.max())
+        # in block order, so the sums do not depend on which thread read a block
+        total = reduce(normalise.Moments.merged, scan(normalise.Moments.of), normalise.Moments())
+        return lambda values: normalise.zscore(values, total)
 
 
 def _value(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Any:

@@ -346,12 +346,12 @@ class _Dropped:
 
         def drop(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
             left = self[place]
-            codes = rule.decide(place, columns, left)
-            counts = np.bincount(codes[left], minlength=len(rule.reasons) + 1)
-            if counts[1:].any():
-                codes = np.where(left & (codes > 0), codes + self.codes.dtype.type(first), 0)
-                self.codes[place] += codes.astype(self.codes.dtype)
-            return counts
+            codes = rule.decide(place, columns, left) * left
+            counts = [np.count_nonzero(codes == code) for code in range(1, len(rule.reasons) + 1)]
+            if any(counts):
+                codes = codes.astype(self.codes.dtype)
+                self.codes[place] += np.where(codes > 0, codes + codes.dtype.type(first), 0)
+            return np.array([np.count_nonzero(left) - sum(counts), *counts], np.int64)
 
         counts = sum(
             self.table.map(rule.columns, drop, in_chunks=True), np.zeros(len(rule.reasons) + 1, np.int64)

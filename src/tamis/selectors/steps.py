@@ -325,7 +325,7 @@ class _Top(Blockwise):
             """Returns the scores of a block, and its rows that are left."""
             score, groups = scored(columns, candidates.size)
             rows = np.flatnonzero(candidates & ~np.isnan(score))
-            groups = groups[rows]
+            groups = rows * 0 if codes_of is None else groups[rows]
             for one in best:
                 rows = one.kept(place, ordered_bits(score[rows]), groups, rows)
                 groups = rows * 0
