@@ -1,16 +1,20 @@
-"""`adaptive` SIEVE: one caption of every pair, and all of them only where they can still change what a recipe keeps."""
+"""Columns made for one recipe's cut: an expensive score where it can still change what is kept, else a cheaper one.
+
+`adaptive` SIEVE draws one caption of every pair, and all of them near the cut. `tamis.distilled` predicts other scores.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from tamis.arrays import Float64s, Mask
+from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.data import Column, Signal, settings
-from tamis.derived.columns import add_columns
+from tamis.derived.columns import add_columns, sources_of
 from tamis.errors import RecipeError
 from tamis.ids import json_ready, scramble
 from tamis.math.distil import Choice, settle
@@ -19,6 +23,7 @@ from tamis.selectors.outcome import describe, run_steps
 from tamis.selectors.steps import AtLeast, TopFraction, TopN
 from tamis.signals import Sieve
 from tamis.store import Run
+from tamis.store.run import ScoreSet
 
 #: A label and a signal.
 Entry = tuple[str, Any]
@@ -26,6 +31,8 @@ Entry = tuple[str, Any]
 _PILOT = 0.05, 100, 2000  # the share of the candidates that the sample has, and the fewest and the most
 _WRONG = 0.05  # expected wrong decisions on each side, as a share of the kept rows: see benchmarks/adaptive.py
 _NAME = "adaptive"
+#: What the columns of `tamis distil` are called in `signal.json`.
+DISTILLED = "distil"
 _LACKING = "the row was dropped before the cut, or no caption of it can be compared"
 
 
@@ -46,30 +53,76 @@ def cut_of(recipe: Recipe, label: str, signal: Signal) -> tuple[int, AtLeast | T
     """Returns the step of a recipe that cuts on a SIEVE score, and its place; RecipeError if it is not the only one."""
     if not isinstance(signal, Sieve) or signal.sampling.captions < 2 or signal.captions_from is not None:
         raise RecipeError(f"{label or signal.name}: only sieve with 2 or more captions of a captioner can be adaptive")
-    names, own = names_of(label), recipe.columns
+    return only_cut(recipe, names_of(label), "adaptive", AtLeast, TopFraction, TopN)
+
+
+def only_cut(recipe: Recipe, names: set[str], reader: str, *kinds: type[Any]) -> tuple[int, Any]:
+    """Returns the step that reads a score of these names, and its place; RecipeError unless it is the only one."""
+    own, score = recipe.columns, min(sorted(names), key=len)
     steps = [one for one in enumerate(recipe.steps) if names & {own.get(name, name) for name in one[1].reads}]
     if len(steps) == 1:
         ((place, step),) = steps
-        if isinstance(step, AtLeast | TopFraction | TopN) and {step.score} == step.reads:
+        if isinstance(step, kinds) and {step.score} == step.reads:
             return place, step
+    *most, last = [kind.name for kind in kinds]
     raise RecipeError(
-        f"{label or signal.name}: adaptive needs exactly one step that reads {min(names, key=len)!r}, and that must be "
-        f"top_fraction, top_n or at_least by this score alone; {len(steps)} steps of recipe {recipe.name!r} read it"
+        f"{score}: {reader} needs exactly one step that reads {score!r}, and that must be {', '.join(most)} or {last} "
+        f"by this score alone, without 'per'; {len(steps)} steps of recipe {recipe.name!r} read it"
     )
 
 
-def _identity(recipe: Recipe, entry: Entry) -> dict[str, Any]:
-    """Returns what an adaptive column was made for: the signal, and the steps up to the cut."""
-    place, _ = cut_of(recipe, *entry)
+def made_for(recipe: Recipe, place: int, signal: Signal) -> dict[str, Any]:
+    """Returns what a column was made for: the signal, and the steps up to the cut."""
     steps = [describe(step) for step in recipe.steps[: place + 1]]
-    return {"signal": settings(entry[1], recorded=True), "steps": steps, "columns": dict(recipe.columns)}
+    return {"signal": settings(signal, recorded=True), "steps": steps, "columns": dict(recipe.columns)}
+
+
+def column_for(run: Run, name: str, wanted: Mapping[str, Any]) -> ScoreSet | None:
+    """Returns the scores of this name in a run that were made for something; None if there are none."""
+    plain = json_ready(wanted)
+    found = (group for group in run.scores.values() if group.facts["name"] == name)
+    return next((group for group in found if group.facts["settings"] == plain), None)
 
 
 def adaptive_column(run: Run, recipe: Recipe, entry: Entry) -> str | None:
     """Returns the column that `score_near_cut` added to a run for a recipe's entry; None if it has not."""
-    wanted = json_ready(_identity(recipe, entry))
-    labels = [label for label, group in run.scores.items() if group.facts["name"] == _NAME]
-    return next((f"{label}.sieve" for label in labels if run.scores[label].facts["settings"] == wanted), None)
+    group = column_for(run, _NAME, made_for(recipe, cut_of(recipe, *entry)[0], entry[1]))
+    return None if group is None else f"{group.label}.sieve"
+
+
+def distilled_cut(recipe: Recipe, entry: Entry) -> tuple[int, TopFraction | TopN]:
+    """Returns the step of a recipe that cuts on a score that `tamis distil` may predict, and its place."""
+    label = entry[0] or entry[1].name
+    names = {name for one in entry[1].columns for name in (one.name, f"{label}.{one.name}")}
+    return only_cut(recipe, names, "tamis distil", TopFraction, TopN)
+
+
+def distilled_for(run: Run, recipe: Recipe, entry: Entry, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what a column of `tamis distil` was made for: as `made_for`, and the columns that were read."""
+    place, _ = distilled_cut(recipe, entry)
+    reads = {name for step in recipe.steps[: place + 1] for name in step.reads}
+    return {**made_for(recipe, place, entry[1]), "reads": sources_of(reads, run, columns)}
+
+
+def distilled_column(run: Run, recipe: Recipe, columns: Mapping[str, str]) -> tuple[Any, ScoreSet] | None:
+    """Returns the cut of a recipe for which `tamis distil` added a column to a run, and its scores."""
+    for entry in recipe.signals if any(group.facts["name"] == DISTILLED for group in run.scores.values()) else ():
+        with suppress(RecipeError):  # this one has no such cut
+            _, step = distilled_cut(recipe, entry)
+            group = column_for(run, DISTILLED, distilled_for(run, recipe, entry, columns))
+            if group is not None and group.shards >= set(run.shards):
+                return step, group
+    return None
+
+
+def sampled_rows(order: U64, share: float, fewest: int, most: int) -> Rows:
+    """Returns the rows that are first in an order: a share of them, but not fewer or more than two limits."""
+    return np.argsort(order)[: min(max(round(share * order.size), fewest), most)]
+
+
+def scores_of(run: Run, column: str, rows: Rows, wanted: Mask) -> Float64s:
+    """Returns the scores of those of some rows that are wanted, NaN for the others, which a command may have scored."""
+    return np.where(wanted, run[column][rows].astype(np.float64), np.nan)
 
 
 def score_near_cut(
@@ -94,8 +147,7 @@ def score_near_cut(
     rows = np.flatnonzero(candidates)
     cheap = run[f"{one}.sieve"][rows].astype(np.float64)
     order = scramble(*table.uids(rows))
-    share, fewest, most = _PILOT
-    sample = np.argsort(order)[: min(max(round(share * rows.size), fewest), most)]
+    sample = sampled_rows(order, *_PILOT)
     fixed = float(np.nextafter(np.float32(step.value), np.float32(-np.inf))) if isinstance(step, AtLeast) else None
 
     def ask(wanted: Mask) -> Float64s:
@@ -103,9 +155,7 @@ def score_near_cut(
         asked = np.zeros(len(run), bool)
         asked[rows[wanted]] = True
         run = score(complete, asked)
-        found = run[f"{complete[0]}.sieve"][rows].astype(np.float64)
-        found[~wanted] = np.nan  # an earlier command may have scored more
-        return found
+        return scores_of(run, f"{complete[0]}.sieve", rows, wanted)
 
     kept = int(np.count_nonzero(stay))
     wrong = max(_WRONG * kept, rows.size / max(sample.size, 1))  # the sample cannot see less
@@ -120,6 +170,6 @@ def score_near_cut(
     )
     reads = {label: run.scores[label].folder.name for label in (one, complete[0])}
     return add_columns(
-        run, _NAME, entry[0] or entry[1].name, _identity(recipe, entry), columns,
+        run, _NAME, entry[0] or entry[1].name, made_for(recipe, place, entry[1]), columns,
         lambda _: ({"sieve": values, "captions_drawn": captions}, {}), more={"reads": reads}, lacking=_LACKING,
     )[0]  # fmt: skip

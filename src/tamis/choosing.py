@@ -40,6 +40,9 @@ _ENGLISH_ONLY = re.compile(r"(?i)openai/clip|laion/CLIP(?!.*xlm)|DataComp|DFN|me
 def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False) -> Subset:
     """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
 
+    Where a step looks at rows that nobody asked a signal for, the predictions that `tamis distil` made for this recipe
+    are used. The funnel then says how wrong the choice can be.
+
     Args:
         run: a run folder.
         recipe: a shipped recipe's name, a file, or a mapping.
@@ -53,9 +56,10 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
         RunError: the run lacks a column, or shards.
     """
+    from tamis.adaptive import distilled_column
     from tamis.selectors.choose_caption import captions_from
     from tamis.selectors.lazily import run_asked
-    from tamis.selectors.outcome import NotAskedError
+    from tamis.selectors.outcome import NotAskedError, describe
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
@@ -68,7 +72,16 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     try:
         outcome = run_asked(opened.table(columns), chosen.steps)
     except NotAskedError as error:
-        raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
+        if (near := distilled_column(opened, chosen, columns)) is None:
+            raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
+        cut, group = near
+        columns[cut.score] = f"{group.label}.{group.columns[0].name}"
+        outcome = run_asked(opened.table(columns), chosen.steps)
+        lines = [
+            {**line, "facts": dict(group.facts["bound"])} if line["step"] == describe(cut) else line
+            for line in outcome.funnel
+        ]
+        outcome = dataclasses.replace(outcome, funnel=tuple(lines))
     _warn_of_english_only(chosen, opened, columns, outcome)
     return Subset(
         run=opened,

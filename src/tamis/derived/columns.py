@@ -52,12 +52,17 @@ def lacking_shards(run: Run, signal: Derived, names: Mapping[str, str]) -> int:
 
 def _sources(signal: Derived, run: Run, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns what the values of a signal depend on besides its settings: folders of columns, contents of files."""
+    return {"reads": sources_of(signal.reads, run, names), "contents": dict(signal.contents())}
+
+
+def sources_of(reads: Iterable[str], run: Run, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the folder of each column that something reads, and what may be noted in it later: the temperature."""
     table, sources = run.table(names), {}
-    for name in sorted(signal.reads):
+    for name in sorted(reads):
         inner, group, _ = run.locate(names.get(name, name))
         column = f"{group.folder.name}/{inner}" if group is not None else inner
-        sources[name] = [column, table.about(name).get("temperature")]  # may be noted later
-    return {"reads": sources, "contents": dict(signal.contents())}
+        sources[name] = [column, table.about(name).get("temperature")]
+    return sources
 
 
 def _stem(run: Run, name: str, version: int, settings: Mapping[str, Any], more: Mapping[str, Any]) -> str:
@@ -91,11 +96,13 @@ def add_columns(
     version: int = 1,
     more: Mapping[str, Any] | None = None,
     lacking: str = "the row has no embedding",
+    bound: Mapping[str, Any] | None = None,
 ) -> tuple[Run, str]:
     """Adds columns computed from what a run stores; returns the run, opened again, and the label of the columns.
 
     `compute` is called unless every shard has the columns of these settings. The same columns of fewer rows are
-    deleted. The label gets a suffix if other columns have it. `more` is what the values depend on besides settings.
+    deleted. The label gets a suffix if other columns have it. `more` is what the values depend on besides settings;
+    `bound` says how wrong a choice by them can be.
     """
     stem = _stem(run, name, version, settings, more or {})
     target, scratch = run.path / "scores" / f"{name}-{stem}", run.path / UNFINISHED / f"{name}-{stem}"
@@ -120,6 +127,7 @@ def add_columns(
         label = label if manifest.labels_of(run.path).get(label, stem) == stem else f"{label}_{stem[:4]}"
         facts = {"name": name, "label": label, "version": version, "settings": plain, "tamis": __version__}
         facts |= {"columns": [asdict(column) for column in columns], "derived": True}
+        facts |= {"bound": dict(bound)} if bound else {}
         manifest.describe(run.path, {f"scores/{target.name}": facts})  # even if only this file was lost
         for file, array in made[1].items() if made else ():
             write_array(target / file, array)

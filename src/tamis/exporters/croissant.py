@@ -24,6 +24,7 @@ from tamis.exporters.exporter import Exporter
 from tamis.ids import json_ready
 from tamis.storage import write_json
 from tamis.store import Run
+from tamis.store.reasons import bound_of
 from tamis.store.repeats import rows_kept
 from tamis.store.subset import Subset
 
@@ -84,17 +85,20 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
         parts = {"encodingFormat": _PARQUET, "includes": f"{out.name}/*.parquet"}
         distribution.append(_named("FileSet", "parquet") | parts)
     settings = {name: value for name, value in dataclasses.asdict(exporter).items() if name != "croissant"}
-    steps = subset.funnel
+    steps, bounds = subset.funnel, list(filter(None, map(bound_of, subset.funnel)))
     facts = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": subset.name,
         "description": f"{pairs:,} image-text pairs of a pool of {subset.keep.size:,}, by the recipe {subset.name!r}, "
-        f"written by Tamis as {exporter.name}.",
+        f"written by Tamis as {exporter.name}." + "".join(f" {bound}." for bound in bounds),
         "dateCreated": f"{datetime.fromtimestamp(run.facts.get('created', 0), UTC):%Y-%m-%d}",  # of the run
         "isBasedOn": run.facts["pool"]["path"],
-        "rai:dataPreprocessingProtocol": [f"{line['step']}: {rows_kept(line)} of {line['before']:,}" for line in steps],
+        "rai:dataPreprocessingProtocol": [
+            *(f"{line['step']}: {rows_kept(line)} of {line['before']:,}" for line in steps),
+            *bounds,
+        ],
         "distribution": distribution,
         "recordSet": _record_sets(tables, distribution, run),
         "tamis": {

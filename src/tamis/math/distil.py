@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.errors import require
+from tamis.math.order import keep_top
 
 _STRATA = 6
 _GRID = 256  # cheap scores at which P is computed; between them it is interpolated
@@ -136,9 +137,7 @@ def decide(choice: Choice, full: Float64s, asked: Mask) -> Decisions:
 
 
 def _best(values: Float64s, kept: int, order: U64) -> Mask:
-    keep = np.zeros(values.size, bool)
-    keep[np.lexsort((order, -values))[:kept]] = True
-    return keep
+    return keep_top(values, kept, np.ones(values.size, bool), order.__getitem__)[0]
 
 
 def rows_to_score(decisions: Decisions, wrong: float) -> Mask:
@@ -216,10 +215,10 @@ def settle(
 
     Args:
         ask: takes the rows whose expensive score is needed, (n,) bool, and returns all of these scores, (n,) with NaN.
-        asked: (n,) rows to begin with, the sample among them; by default the sample.
+        asked: (n,) rows to begin with, the sample among them; by default the sample, and rows without a cheap score.
     """
     if asked is None:
-        asked = np.zeros(choice.cheap.size, bool)
+        asked = np.isnan(choice.cheap)
         asked[choice.sample] = True
     full = ask(asked)
     for last in range(_ROUNDS, -1, -1):
