@@ -1,15 +1,17 @@
 """`tamis run --lazy` beside the full run: the same uids, and how much less work.
 
-Work is the number of pairs that each signal judged, times its seconds per pair as the full run measured them, and the
-reading of the images. The time of both runs is given too: the lazy one begins with a sample, loads models again for
-each signal, and on small pools that is much of it. Models are those of the lab, also for the pool of photographs, so
-costs are small and scores are not good; --pool takes any other pool.
+Work is the number of pairs that each signal judged, times the seconds per pair that it and its features took in the
+full run, and the reading of the images; what signals share counts once in each pass over the pool. The time of both
+runs is given too: the lazy one begins with a sample, loads models again for each signal, and on small pools that is
+much of it. Models are those of the lab, also for the pool of photographs, so costs are small and scores are not good;
+--pool takes any other pool.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,9 @@ import numpy as np
 import tamis
 from benchmarks.measure import Case, finish, options, processor
 from tamis import PoolSpec, lazy
-from tamis.graph import topological
 from tamis.lab import make_pool
-from tamis.recipe import load, signal_from
+from tamis.lazy import _cost
+from tamis.recipe import load
 from tamis.run.failures import READING
 from tamis.store.checked import read_record
 
@@ -51,47 +53,35 @@ def recipes(run: tamis.Run) -> dict[str, list[Any]]:
     }
 
 
-def work(run: tamis.Run, plan: lazy.LazyPlan, seconds: dict[str, float]) -> float:
-    """Returns the seconds that the signals of a run took by its counts, and the reading of their images."""
-    total = seconds[READING]
-    for entry in plan.recipe.signals:
-        group = run.scores[entry[0] or entry[1].name]
-        share = 1.0 if group.asked is None else group.asked / len(run)
-        again = seconds[READING] if entry in plan.waiting else 0.0
-        total += share * (seconds[group.label] + again)
-    return total * len(run)
+def work(run: tamis.Run, plan: lazy.LazyPlan, took: dict[str, float]) -> float:
+    """Returns the seconds of a run by the pairs that its signals judged; what they share counts once per pass."""
+    judged = {entry: run.scores[entry[0] or entry[1].name].asked for entry in plan.waiting}
+    shares = {entry: 1.0 if asked is None else asked / len(run) for entry, asked in judged.items()}
+    full = [entry for entry in plan.recipe.signals if entry not in plan.waiting]
+    later = sum(share * (took[READING] + _cost(took, [entry])) for entry, share in shares.items())
+    return len(run) * (took[READING] + _cost(took, full) + later)
 
 
-def compare(name: str, pool: str, folder: Path, run: tamis.Run, steps: list[Any], took: float) -> Case:
+def compare(name: str, pool: str, folder: Path, run: tamis.Run, steps: list[Any], whole: float) -> Case:
     """Runs one recipe lazily, in a new folder, and compares it with a selection of the full run."""
     recipe = {"name": "lazy", "signals": SIGNALS, "select": steps}
     start = time.perf_counter()
     plan = lazy.planned_lazily(PoolSpec(path=pool), folder, load(recipe))
     planned = time.perf_counter() - start
-    done = lazy.score_lazily(PoolSpec(path=pool), folder, plan, quiet=True)
+    done, _ = lazy.score_lazily(PoolSpec(path=pool), folder, plan, quiet=True)
     seconds = time.perf_counter() - start
     subset, full = (tamis.select(one, recipe) for one in (done, run))
     assert subset.kept
     assert np.array_equal(subset.to_numpy(), full.to_numpy())
-    ours, theirs = (work(one, plan, costs(run)) for one in (done, run))
+    took = {name: spent / len(run) for name, spent in read_record(run.path / "status.json")["took"].items()}
+    ours, theirs = work(done, plan, took), work(run, replace(plan, waiting=()), took)
     judged = {label: len(run) if group.asked is None else group.asked for label, group in done.scores.items()}
     settings = {
         "pairs": len(run), "kept": full.kept, "judged": judged, "processor": processor(),
-        "seconds of the sample, the lazy run with it, the full run": np.round([planned, seconds, took], 1).tolist(),
+        "seconds of the sample, the lazy run with it, the full run": np.round([planned, seconds, whole], 1).tolist(),
         "plan": str(plan),
     }  # fmt: skip
     return Case(name, "s of work", ours, theirs, theirs / ours, f"{TARGETS[name.partition(': ')[2]]:g}", settings)
-
-
-def costs(run: tamis.Run) -> dict[str, float]:
-    """Returns the seconds per pair of each signal of a full run, and of reading."""
-    took = read_record(run.path / "status.json")["took"]
-    made = {signal.name: signal for _, signal in map(signal_from, SIGNALS)}
-    found = {
-        name: sum(took.get(inner, 0.0) for inner in {node.name for node in topological([signal])}) / len(run)
-        for name, signal in made.items()
-    }
-    return found | {READING: took.get(READING, 0.0) / len(run)}
 
 
 def main() -> None:

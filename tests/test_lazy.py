@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import parts_of
+from factories import captioner_folder, parts_of
 from processes import command, die_at_file
 
 import tamis
 from tamis import lazy
 from tamis.run.failures import READING
+from tamis.run.progress import read_status
 from tamis.store import Run
 
 WORDS = {"at_least": {"score": "words", "value": 6, "missing": "drop"}}
@@ -66,8 +67,10 @@ def test_the_same_pairs_for_less(
     assert (len(texts), "expected cost" in texts[0]) == (2, measured)
     judged = asked(done.run, "clip")
     assert (judged == 21) == (needs == "all")
-    assert f"clip {judged}" in texts[1]
-    assert asked(done.run, "other") == done.subset.kept  # no step reads it
+    assert f"clip {judged}" in texts[1] or (needs == "all" and ", clip" in texts[0].splitlines()[0])
+    assert ("clip ('rank(clip) >= 0.5' looks at all pairs)" in texts[0]) == ("rank(clip)" in str(steps))
+    assert asked(done.run, "other") in (done.subset.kept, 21 if measured else None)  # no step reads it
+    assert {"caption_length", "clip", "pac"} <= set(read_status(done.run.path)["took"])  # of all passes
     before = parts_of(done.run.path)
     tamis.run_recipe(few, lazy=True, quiet=True)
     assert parts_of(done.run.path) == before
@@ -95,8 +98,54 @@ def test_the_command_prints_its_plan_and_a_dry_run_scores_nothing(pool: Path, tm
     assert "scored of 21 pairs: clip 21; it took" in done.stderr
 
 
+def test_the_order_is_corrected_by_the_scores_of_some_rows(
+    pool: Path, tmp_path: Path, clip_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readable = {"equals": {"score": "status", "value": "ok"}}
+    all_stay, few_stay = (
+        {"at_least": {"score": score, "value": value, "missing": "drop"}} for score, value in [("clip", -1), ("pac", 9)]
+    )
+    few = written(pool, tmp_path / "run", clip_model, readable, all_stay, few_stay)
+    spec, chosen = tamis.PoolSpec(path=str(pool)), tamis.recipe.load(few)
+    plan = lazy.planned_lazily(spec, tmp_path / "run", chosen)
+    assert [one.reads for one in plan.order] == [{"status"}, {"clip"}, {"pac"}]
+    monkeypatch.setattr(lazy, "_cost", lambda took, entries: 1.0)
+    monkeypatch.setattr(lazy, "_SAMPLE", 3)
+    monkeypatch.setattr(lazy, "_PILOT_EVERY", 4)
+    run, order = lazy.score_lazily(spec, tmp_path / "run", plan, quiet=True)
+    assert [one.reads for one in order] == [{"status"}, {"pac"}, {"clip"}]
+    readable_rows = len(run) - run.statuses.total() + run.statuses["ok"]
+    assert (asked(run, "other"), asked(run, "clip")) == (readable_rows, -(-readable_rows // 4))
+    assert "; steps went in this order: status" in plan.done(run, order, 0.0)
+    assert tamis.select(run, chosen).kept == 0
+
+
+def test_an_adaptive_sieve_and_what_its_cut_needs_do_not_wait(pool: Path, tmp_path: Path, clip_model: str) -> None:
+    pytest.importorskip("scipy")
+    cut = {"top_fraction": {"score": "sieve", "fraction": 0.5, "missing": "drop"}}
+    other = {"at_least": {"score": "other.pac", "value": 0, "missing": "drop"}}
+    sieve = {"captioner": str(captioner_folder(tmp_path / "blip")), "sampling": {"captions": 2, "max_tokens": 8}}
+
+    def recipe(run: str) -> dict[str, Any]:
+        made = written(pool, tmp_path / run, clip_model, CLIP, cut, other)
+        return {**made, "signals": [*made["signals"], {"sieve": {**sieve, "adaptive": True}}]}
+
+    assert [name for name, _ in lazy._may_wait(tamis.recipe.load(recipe("full")))] == ["", "other"]
+    full = tamis.run_recipe(recipe("full"), quiet=True, precision="float32")
+    done = tamis.run_recipe(recipe("lazy"), lazy=True, quiet=True, precision="float32")
+    assert full.subset is not None
+    assert done.subset is not None
+    np.testing.assert_array_equal(done.subset.keep, full.subset.keep)
+    assert 0 < done.subset.kept <= asked(done.run, "other") < 21
+
+
 def test_signals_that_others_need_judge_all_rows(pool: Path, tmp_path: Path, clip_model: str) -> None:
     few = written(pool, tmp_path / "run", clip_model, WORDS, CLIP, keep=["embeddings"])
     few["signals"].append({"vote": {"scores": ["other.pac"]}})
     assert lazy._may_wait(tamis.recipe.load(few))[0][1].name == "caption_length"
     assert len(lazy._may_wait(tamis.recipe.load(few))) == 1
+    by_clip = tmp_path / "by_clip.yaml"
+    by_clip.write_text("select: [{at_least: {score: clip, value: 0, missing: drop}}]")
+    some = written(pool, tmp_path / "run", clip_model, WORDS, CLIP)
+    some["signals"] += [{"image_size": {"within": str(by_clip)}}]
+    assert [signal.name for _, signal in lazy._may_wait(tamis.recipe.load(some))] == ["caption_length", "pac"]

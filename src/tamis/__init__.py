@@ -15,20 +15,27 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tamis.api import export, plan, report, run_recipe
-    from tamis.choosing import select
-    from tamis.derived.clusters import cluster
-    from tamis.distilled import distil
-    from tamis.evaluate.bench import bench
-    from tamis.explore.layout import lay_out
-    from tamis.first_look import look
-    from tamis.overlaps import overlap
-    from tamis.pool import Pool, PoolSpec, open_pool
-    from tamis.scoring import derive, score
-    from tamis.store import Run, open_run
-    from tamis.store.check import check
-    from tamis.store.stream import samples_of
-    from tamis.store.subset import Subset
+    from tamis.api import export as export
+    from tamis.api import plan as plan
+    from tamis.api import report as report
+    from tamis.api import run_recipe as run_recipe
+    from tamis.choosing import select as select
+    from tamis.derived.clusters import cluster as cluster
+    from tamis.distilled import distil as distil
+    from tamis.evaluate.bench import bench as bench
+    from tamis.explore.layout import lay_out as lay_out
+    from tamis.first_look import look as look
+    from tamis.overlaps import overlap as overlap
+    from tamis.pool import Pool as Pool
+    from tamis.pool import PoolSpec as PoolSpec
+    from tamis.pool import open_pool as open_pool
+    from tamis.scoring import derive as derive
+    from tamis.scoring import score as score
+    from tamis.store import Run as Run
+    from tamis.store import open_run as open_run
+    from tamis.store.check import check as check
+    from tamis.store.stream import samples_of as samples_of
+    from tamis.store.subset import Subset as Subset
 
 _MODULES = {
     "plan": "tamis.api",
@@ -54,30 +61,7 @@ _MODULES = {
     "samples_of": "tamis.store.stream",
 }
 
-__all__ = [
-    "Pool",
-    "PoolSpec",
-    "Run",
-    "Subset",
-    "__version__",
-    "bench",
-    "check",
-    "cluster",
-    "derive",
-    "distil",
-    "export",
-    "lay_out",
-    "look",
-    "open_pool",
-    "open_run",
-    "overlap",
-    "plan",
-    "report",
-    "run_recipe",
-    "samples_of",
-    "score",
-    "select",
-]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -304,8 +304,8 @@ def run_recipe(
         lazily = planned_lazily(spec, path, chosen, grow=grow, **compute)
         report_result(str(lazily))
         started = time.monotonic()
-        run = score_lazily(spec, path, lazily, partial=partial, **how)
-        report_result(lazily.done(run, time.monotonic() - started))
+        run, order = score_lazily(spec, path, lazily, partial=partial, **how)
+        report_result(lazily.done(run, order, time.monotonic() - started))
     else:
         run = score(spec, run=path, recipe=chosen, **how)
     report_result(run)

@@ -116,7 +116,7 @@ def look(
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
         path = Path(folder) / run_name(spec.paths[0])
         plan = partial(
-            assembled, sample, path, recipe=load({"signals": cheap_signals(sample)}), keep=(),
+            assembled, sample, path, recipe=load({"signals": cheap_signals(sample)}),
             identities=Identities(device_for("cpu")),
         )  # fmt: skip
         run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)

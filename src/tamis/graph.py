@@ -9,15 +9,14 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.data import Device, Node, Sample, Samples, Signal, references, settings
-from tamis.errors import RecipeError, SignalError, StopError, TamisError, brief, first_line, unknown_message
-from tamis.ids import file_digest, fingerprint
+from tamis.errors import SignalError, StopError, TamisError, brief, unknown_message
+from tamis.ids import fingerprint, setting_digest
 
 
 def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
@@ -72,7 +71,8 @@ class Identities:
     def _find(self, node: Node) -> dict[str, Any]:
         # Models count by their weights and files by their content, not by path or name.
         models = {setting: model_digest(name) for setting, name in references(node, "model").items()}
-        files = {setting: _digest(node, setting, path) for setting, path in references(node, "file").items()}
+        named = references(node, "file")
+        files = {setting: setting_digest(path, f"{node.name}: {setting}") for setting, path in named.items()}
         parsers = {setting: _parser_digest(name) for setting, name in references(node, "parser").items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
         facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
@@ -87,14 +87,6 @@ class Identities:
             argument: self.fingerprint(needed) for argument, needed in node.needs().items() if needed != Samples()
         }
         return facts
-
-
-def _digest(node: Node, setting: str, path: str) -> str:
-    try:
-        return file_digest(Path(path).expanduser())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise RecipeError(f"{node.name}: {setting}: {path} does not exist or cannot be read ({reason})") from error
 
 
 @dataclass(frozen=True)

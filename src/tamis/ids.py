@@ -23,6 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.arrays import U64
+from tamis.errors import RecipeError, first_line
 
 #: DataComp's subset files: one record per pair, the high and the low half of its uid.
 SUBSET_DTYPE = np.dtype([("f0", "<u8"), ("f1", "<u8")])
@@ -152,6 +153,15 @@ def file_digest(path: Path) -> str:
         return xxhash.xxh3_128_hexdigest(listed.encode())
     facts = path.stat()
     return _digest(path, facts.st_size, facts.st_mtime_ns)
+
+
+def setting_digest(path: str, setting: str) -> str:
+    """Returns the digest of a file or folder that a setting names; raises RecipeError if it cannot be read."""
+    try:
+        return file_digest(Path(path).expanduser())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise RecipeError(f"{setting}: {path} does not exist or cannot be read ({reason})") from error
 
 
 def tree_digest(folder: Path) -> str:

@@ -8,18 +8,19 @@ order of steps that commute.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from tamis.adaptive import cut_of
 from tamis.arrays import Mask
 from tamis.choosing import columns_read
 from tamis.compute import Compute
-from tamis.data import Node, Signal, settings
+from tamis.data import Signal, settings
 from tamis.errors import RecipeError, RunError
 from tamis.graph import Executor, Identities, topological
 from tamis.ids import json_ready
@@ -27,13 +28,16 @@ from tamis.math.order import round_half_up
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.open import known_pairs
-from tamis.recipe import Recipe
-from tamis.scoring import assembled, derive, score
+from tamis.recipe import NEAR_CUT, Recipe, load, shipped_name
+from tamis.run.failures import READING
+from tamis.run.plan import Plan, Within
+from tamis.scoring import Scoring, assembled, derive
+from tamis.selectors.lazily import arranged
+from tamis.selectors.outcome import NotAskedError, Step, describe, run_steps
 from tamis.store import Run, manifest, open_run
 
 if TYPE_CHECKING:
-    from tamis.run.plan import Plan
-    from tamis.selectors import Step
+    from tamis.store.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +45,9 @@ log = logging.getLogger(__name__)
 #: pairs a pool must have for that.
 _SAMPLE, _SHARDS, _WARMS_UP, _WORTH_PAIRS = 32, 4, 2, 1000
 
-#: A signal that costs less than reading, or than this share of the most expensive one, judges all rows at once.
-_CHEAP = 0.05
+#: Signals that wait are compared on every such row of the first that a step needs, if that makes `_SAMPLE` rows; and
+#: the most rows.
+_PILOT_EVERY, _PILOT_MOST = 100, 1000
 
 Entry = tuple[str, Signal]
 
@@ -51,7 +56,7 @@ Entry = tuple[str, Signal]
 class LazyPlan:
     """Which signals judge only the rows that steps need, and the order of the steps.
 
-    As measured on a sample: `seconds` per pair of each signal and of `reading`, and the `shares` of the pairs that
+    As measured on a sample: `took`, the seconds per pair of nodes and of reading, and the `shares` of the pairs that
     waiting signals will judge; {} if nothing was measured. `pairs`: of the pool, if known.
     """
 
@@ -59,41 +64,45 @@ class LazyPlan:
     waiting: tuple[Entry, ...]
     order: tuple[Step, ...]
     pairs: int | None = None
-    reading: float = 0.0
-    seconds: Mapping[Entry, float]
-    shares: Mapping[Entry, float]
+    took: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[Entry, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        from tamis.selectors.outcome import describe
-
-        full = ", ".join(_name(entry) for entry in self.recipe.signals if entry not in self.waiting)
-        lines = [f"scored in full      {full}"] if full else []
+        lines = [f"scored in full      {', '.join(map(self._in_full, self._full))}"] if self._full else []
         for entry in self.waiting:
-            share = self.shares.get(entry)
-            where = "where steps need it" if share is None else f"for about {share:.0%} of the pairs"
-            lines.append(f"{_name(entry):<19} {'in full: a step needs all' if share == 1 else where}")
-        lines.append(f"steps in this order {'; '.join(map(describe, self.order)) or 'none'}")
-        if self.seconds:
-            lines.append(f"expected cost       {self._cost(self.shares)}; of the full run {self._cost({})}")
+            where = f"for about {self.shares[entry]:.0%} of the pairs" if self.took else "where steps need it"
+            lines.append(f"{_name(entry):<19} {where}")
+        lines.append(f"steps in this order {_in_words(self.order)}")
+        if self.took:
+            lines.append(f"expected cost       {self._costs()}")
         return "\n".join(lines)
 
-    def _cost(self, shares: Mapping[Entry, float]) -> str:
-        """Returns what the signals cost in words; those without a share judge all pairs."""
+    @property
+    def _full(self) -> list[Entry]:
+        return [entry for entry in self.recipe.signals if entry not in self.waiting]
+
+    def _in_full(self, entry: Entry) -> str:
+        step = _pooled(self.recipe, entry)
+        return _name(entry) if step is None else f"{_name(entry)} ('{describe(step)}' looks at all pairs)"
+
+    def _costs(self) -> str:
+        """Returns in words what the lazy and the full run cost."""
         from tamis.run.progress import duration
 
-        later = [share * (self.seconds[entry] + self.reading) for entry, share in shares.items()]
-        first = self.reading + sum(cost for entry, cost in self.seconds.items() if entry not in shares)
-        each = f"{duration((self.pairs or 1000) * (first + sum(later)))}"
-        return each if self.pairs else f"{each} per 1,000 pairs"
+        first, full = (self.took[READING] + _cost(self.took, some) for some in (self._full, self.recipe.signals))
+        later = sum(share * (self.took[READING] + _cost(self.took, [one])) for one, share in self.shares.items())
+        lazily, fully = (duration((self.pairs or 1000) * seconds) for seconds in (first + later, full))
+        return f"{lazily}{'' if self.pairs else ' per 1,000 pairs'}; of the full run {fully}"
 
-    def done(self, run: Run, seconds: float) -> str:
-        """Returns in words how many pairs the waiting signals have judged, and the true cost."""
+    def done(self, run: Run, order: Sequence[Step], seconds: float) -> str:
+        """Returns in words how many pairs the waiting signals have judged, a corrected order, and the true cost."""
         from tamis.run.progress import duration
 
         asked = {_name(entry): group.asked for entry in self.waiting if (group := _scores_of(entry, run))}
         counts = ", ".join(f"{name} {len(run) if count is None else count:,}" for name, count in asked.items())
-        full = f"; expected {self._cost(self.shares)}, of the full run {self._cost({})}" if self.seconds else ""
-        return f"scored of {len(run):,} pairs: {counts or 'all'}; it took {duration(seconds)}{full}"
+        changed = "" if tuple(order) == self.order else f"; steps went in this order: {_in_words(order)}"
+        expected = f"; expected {self._costs()}" if self.took else ""
+        return f"scored of {len(run):,} pairs: {counts or 'all'}{changed}; it took {duration(seconds)}{expected}"
 
 
 def planned_lazily(
@@ -101,10 +110,9 @@ def planned_lazily(
 ) -> LazyPlan:
     """Returns the plan of a lazy run; if the pool is large enough, it scores a sample into a temporary folder."""
     from tamis.run.fill import sampled
-    from tamis.selectors.lazily import arranged
 
     opened, identities = open_pool(spec, manifest.shards_of(path)), Identities(device_for(**compute))
-    plan = assembled(opened, path, recipe=recipe, keep=(), identities=identities, grow=grow)
+    plan = assembled(opened, path, recipe=recipe, identities=identities, grow=grow)
     sizes = known_pairs(opened.shards)
     if (path / "run.json").is_file() and not (run := Run(path)).missing:
         sizes = dict(zip(run.shards, run.sizes, strict=True))
@@ -121,110 +129,161 @@ def planned_lazily(
         except Exception as error:  # whatever it is, the worker of a shard will report it
             log.debug("the cost cannot be measured: %s", error)
     waiting = tuple(one for one in _may_wait(recipe) if not all(node.host for node in topological([one[1]])))
-    order = tuple(arranged(recipe.steps, lambda step: float(any(_reads(step, one, recipe) for one in waiting))))
-    return LazyPlan(recipe=recipe, waiting=waiting, order=order, pairs=pairs, seconds={}, shares={})
+    order = arranged(recipe.steps, lambda step: float(any(_reads(step, one, recipe) for one in waiting)))
+    return LazyPlan(recipe=recipe, waiting=waiting, order=tuple(order), pairs=pairs)
 
 
-def score_lazily(spec: PoolSpec, path: Path, plan: LazyPlan, *, partial: bool = False, **how: Any) -> Run:
-    """Scores some signals in full, the others where the recipe's steps look at rows; `how`: see `tamis.score`."""
-    from tamis.selectors.outcome import NotAskedError, run_steps
-    from tamis.store.subset import Subset
+def score_lazily(
+    spec: PoolSpec, path: Path, plan: LazyPlan, *, partial: bool = False, **how: Any
+) -> tuple[Run, list[Step]]:
+    """Scores some signals in full, the others where the recipe's steps look at rows; `how`: see `Scoring`.
 
-    recipe = plan.recipe
-    full = tuple(entry for entry in recipe.signals if entry not in plan.waiting)
-    run = score(spec, run=path, recipe=replace(recipe, signals=full), **how)
+    Returns the run, and the order in which the steps looked at rows.
+    """
+    recipe, order = plan.recipe, list(plan.order)
+    scoring = Scoring(spec, path, recipe, **how)
+    run = scoring.complete([entry for entry in recipe.signals if entry not in plan.waiting])
     run = open_run(derive(run, recipe, partial=True) if partial and run.missing else run, partial=partial)
     masks = {entry: np.zeros(len(run), bool) for entry in plan.waiting}
+    read = [entry for entry in masks if any(_reads(step, entry, recipe) for step in order)]
+    later = list(read)  # those that have judged no more than the pilot
 
-    def ask() -> Run:
-        rows = {entry: Subset(run=run, keep=mask, recipe={"name": recipe.name}) for entry, mask in masks.items()}
-        score(spec, run=path, recipe=replace(recipe, within={**recipe.within, **rows}), **how)
-        return Run(path, partial=partial)
+    def ask(entries: Sequence[Entry], rows: Mask) -> None:
+        nonlocal run
+        asked = {shard: rows[span] for shard, span in run.row_ranges.items()}
+        scoring.score(entries, Within(recipe.name, asked))
+        run = Run(path, partial=partial)
 
-    now = ask()  # makes the columns, without a value
-    while True:
-        columns = columns_read(recipe, now)
+    def left(among: Mask | None) -> Mask:
+        """Returns the rows that the steps leave which come before those that need more scores."""
+        first = takewhile(lambda step: not any(_reads(step, entry, recipe) for entry in later), order)
+        return run_steps(run.table(columns).among(among), list(first)).keep
+
+    def correct() -> None:
+        nonlocal order
+        took = {**plan.took, **{name: seconds / scoring.spent[1][name] for name, seconds in scoring.spent[0].items()}}
         try:
-            keep = run_steps(now.table(columns), plan.order).keep
-            break
+            rows = left(pilot)
+            if rows.sum() >= _SAMPLE:
+                price = {entry: _cost(took, [entry]) or 1.0 for entry in later}
+                order = _ordered(recipe, run.table(columns).among(rows), price)
+        except RecipeError:  # rows without a value: the step that meets all of them will report it
+            pass
+
+    def more(entry: Entry, rows: Mask) -> None:
+        ask([entry], rows)
+        later[:] = [one for one in later if one != entry]
+        correct()
+
+    if masks:
+        ask(plan.waiting, np.zeros(len(run), bool))  # makes the columns, without a value
+    columns, pilot = columns_read(recipe, run), np.zeros(len(run), bool)
+    if len(read) > 1:
+        rows = np.flatnonzero(left(None))
+        pilot[rows[:: max(_PILOT_EVERY, -(-rows.size // _PILOT_MOST))]] = True
+    if pilot.sum() >= _SAMPLE:
+        ask(read, pilot)
+        correct()
+    keep = _applied(lambda: (run, run.table(columns), order), columns, masks, more)
+    if unread := [entry for entry in masks if entry not in read]:
+        ask(unread, keep)
+    return run, order
+
+
+def _applied(
+    now: Callable[[], tuple[Run, Table, Sequence[Step]]], columns: Mapping[str, str], masks: dict[Entry, Mask],
+    ask: Callable[[Entry, Mask], None],
+) -> Mask:  # fmt: skip
+    """Applies steps to a table and returns the rows that stay; asks for rows that lack a score, and tries again.
+
+    `masks`: the rows that each signal was asked for, which it adds to.
+    """
+    while True:
+        run, table, steps = now()
+        try:
+            return run_steps(table, steps).keep
         except NotAskedError as error:
-            entry = _entry_of(columns.get(error.column, error.column), now, plan.waiting)
+            entry = _entry_of(columns.get(error.column, error.column), run, list(masks))
             if entry is None or not (error.rows & ~masks[entry]).any():
                 raise RunError(f"{error}, and they could not be scored") from error
             masks[entry] |= error.rows
-            now = ask()
-    if unread := [entry for entry, mask in masks.items() if not mask.any()]:  # by any step: for the pairs that stay
-        masks |= dict.fromkeys(unread, keep)
-        now = ask()
-    return now
+            ask(entry, error.rows)
+
+
+def _ordered(recipe: Recipe, table: Table, price: Mapping[Entry, float]) -> list[Step]:
+    """Returns the steps; those that commute by the price of what they read over the share of candidates they drop."""
+    rows = np.count_nonzero(table.candidates())
+
+    def rank(step: Step) -> float:
+        cost = sum(one for entry, one in price.items() if _reads(step, entry, recipe))
+        try:
+            kept = np.count_nonzero(run_steps(table, [step]).keep) if cost else 0
+        except RecipeError:  # it needs an earlier step
+            kept = rows
+        return cost / (1 - (kept + 1) / (rows + 2))
+
+    return arranged(recipe.steps, rank)
 
 
 def _measured(plan: Plan, recipe: Recipe, run: Run, status: Mapping[str, Any], pairs: int | None) -> LazyPlan:
     """Returns the plan by a scored sample: its costs, and the rows that its steps need."""
-    from tamis.run.failures import READING
-    from tamis.selectors.lazily import arranged
-    from tamis.selectors.outcome import NotAskedError, run_steps
-
-    took, rows = status["took"], max(1, len(run))
-
-    def cost(nodes: Iterable[Node]) -> float:
-        return float(sum(took.get(name, 0.0) for name in {node.name for node in nodes})) / rows
-
-    reading = max(0.0, took.get(READING, 0.0) / rows - cost(node for node in plan.nodes if node.host))
-    seconds = {entry: cost(topological([entry[1]])) for entry in recipe.signals}
-    may_wait, waiting = _may_wait(recipe), []
-    given = topological([entry[1] for entry in recipe.signals if entry not in may_wait])
-    for entry in sorted(may_wait, key=seconds.__getitem__):
-        more = topological([entry[1]], given)
-        if cost(more) <= max(reading, _CHEAP * max(seconds.values())):
-            given = [*given, *more]
-        else:
-            waiting.append(entry)
+    rows = max(1, len(run))
+    took = {name: seconds / rows for name, seconds in status["took"].items()}
+    hosts = {node.name for node in plan.nodes if node.host}  # what waits for reading waits for these too
+    took[READING] = reading = max(0.0, took.get(READING, 0.0) - sum(took.get(name, 0.0) for name in hosts))
+    price = {entry: _cost(took, [entry]) for entry in recipe.signals}
+    waiting = sorted(_may_wait(recipe), key=price.__getitem__)
     run = derive(run, recipe) if recipe.derived else run
     columns = columns_read(recipe, run)
-    table, masks = run.table(columns), {entry: np.zeros(len(run), bool) for entry in waiting}
+    table, scale = run.table(columns), rows / pairs if pairs else 1.0
 
-    def asked(name: str) -> Mask | None:
-        entry = _entry_of(columns.get(name, name), run, waiting)
-        return None if entry is None else masks[entry]
+    def judged(order: Any) -> dict[Entry, float]:
+        """Returns the share of the sample that each waiting signal judges."""
+        masks: dict[Any, Mask] = {entry: np.zeros(len(run), bool) for entry in waiting}
+        steps = [replace(one, n=round_half_up(scale, one.n)) if getattr(one, "n", None) else one for one in order]
+        some = replace(table, asked=lambda name: masks.get(_entry_of(columns.get(name, name), run, waiting)))
+        keep = _applied(lambda: (run, some, steps), columns, masks, lambda entry, rows: None)
+        return {entry: float((mask if mask.any() else keep).mean()) for entry, mask in masks.items()}
 
-    def rank(step: Step) -> float:
-        price = sum(seconds[entry] for entry in waiting if _reads(step, entry, recipe))
-        try:
-            kept = np.count_nonzero(run_steps(table, [step]).keep) if price else 0
-        except RecipeError:  # it needs an earlier step
-            kept = rows
-        return price / (1 - (kept + 1) / (rows + 2))
-
-    order = arranged(recipe.steps, rank)
-    scale = rows / pairs if pairs else 1.0
-    numbered: Any = order
-    steps = [replace(one, n=round_half_up(scale, one.n)) if getattr(one, "n", None) else one for one in numbered]
-    while True:
-        try:
-            run_steps(replace(table, asked=asked), steps)
+    while True:  # the signal that gains least by waiting does not wait, if judging all rows with the first costs less
+        order = _ordered(recipe, table, {entry: price[entry] for entry in waiting})
+        shares, full = judged(order), [entry for entry in recipe.signals if entry not in waiting]
+        later = {entry: max(reading, shares[entry] * (price[entry] + reading)) for entry in waiting}
+        gain = {entry: _cost(took, [*full, entry]) - _cost(took, full) - later[entry] for entry in waiting}
+        if not waiting or min(gain.values()) > 0:
             break
-        except NotAskedError as error:
-            lacking = _entry_of(columns.get(error.column, error.column), run, waiting)
-            assert lacking is not None
-            masks[lacking] |= error.rows
-    shares = {entry: float(mask.mean()) for entry, mask in masks.items()}
-    return LazyPlan(
-        recipe=recipe, waiting=tuple(waiting), order=tuple(order), pairs=pairs, reading=reading, seconds=seconds,
-        shares=shares,
-    )  # fmt: skip
+        waiting.remove(min(waiting, key=gain.__getitem__))
+    return LazyPlan(recipe=recipe, waiting=tuple(waiting), order=tuple(order), pairs=pairs, took=took, shares=shares)
 
 
 def _may_wait(recipe: Recipe) -> list[Entry]:
-    """Returns the signals that no derived signal reads, that store no feature and that are not limited already."""
+    """Returns the signals without limits or stored features that nothing reads but steps, and these not of all rows."""
     read = {name for _, signal in recipe.derived for name in signal.reads}
+    for entry, rows in recipe.within.items():  # chosen before any signal that waits is scored
+        if rows == NEAR_CUT:
+            before = replace(recipe, steps=recipe.steps[: cut_of(recipe, *entry)[0]])
+            read |= _aliased(recipe, before.reads)
+        elif rows.endswith((".yaml", ".yml")) or shipped_name(rows):
+            read |= _aliased(chosen := load(rows), chosen.reads)
     return [
         entry
         for entry in recipe.signals
         if not read & _columns(entry)
         and entry not in recipe.within
+        and _pooled(recipe, entry) is None
         and not any(node.stored_as in recipe.keep for node in topological([entry[1]]))
     ]
+
+
+def _pooled(recipe: Recipe, entry: Entry) -> Step | None:
+    """Returns the first step, outside groups, that looks at a signal's scores of all pairs wherever it stands."""
+    looks = ((step, getattr(step, "poolwide", step.reads)) for step in recipe.steps if not hasattr(step, "parts"))
+    return next((step for step, names in looks if _aliased(recipe, names) & _columns(entry)), None)
+
+
+def _cost(took: Mapping[str, float], entries: Sequence[Entry]) -> float:
+    """Returns the seconds per pair of signals and of what they need."""
+    return sum(took.get(name, 0.0) for name in {node.name for node in topological([one for _, one in entries])})
 
 
 def _columns(entry: Entry) -> set[str]:
@@ -232,8 +291,16 @@ def _columns(entry: Entry) -> set[str]:
     return {name for one in entry[1].columns for name in (one.name, f"{_name(entry)}.{one.name}")}
 
 
+def _aliased(recipe: Recipe, names: Iterable[str]) -> set[str]:
+    return {recipe.columns.get(name, name) for name in names}
+
+
 def _reads(step: Step, entry: Entry, recipe: Recipe) -> bool:
-    return bool({recipe.columns.get(name, name) for name in step.reads} & _columns(entry))
+    return bool(_aliased(recipe, step.reads) & _columns(entry))
+
+
+def _in_words(steps: Iterable[Step]) -> str:
+    return "; ".join(map(describe, steps)) or "none"
 
 
 def _name(entry: Entry) -> str:

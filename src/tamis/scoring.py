@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -79,61 +80,75 @@ def score(
         UnreachedError: a table of the pool could not be fetched; it may be intact.
         ValueError: `max_error_rate` is not in [0, 1].
     """
-    from tamis.run.fill import fill, recorded
-    from tamis.run.local import Local
-
     if max_error_rate is not None:
         check_fraction(max_error_rate, "max_error_rate")
-    engine = engine or Local(workers)
-    chosen = Recipe() if recipe is None else load(recipe)
-    path = location(run)
-    opened = open_pool(_with_fields_of_run(pool, path), manifest.shards_of(path))
-    identities = Identities(device_for(**compute, away=engine.away))
-    about = {key: value for key, value in chosen.text.items() if key not in ("pool", "signals", "keep")}
-    chosen = _with_signals(chosen, signals)
-    about["keep"] = list(dict.fromkeys([*chosen.keep, *keep]))
-    limits = _limits(chosen, within, about["keep"])
-
-    def scored(part: Recipe, rows: Within | None, forecasts: bool) -> Run:
-        others = [entry for entry in chosen.entries if entry not in part.signals]
-        about["signals"] = [recorded(label, signal, limits.get((label, signal))) for label, signal in others]
-        assemble = partial(
-            assembled, opened, path, recipe=part, keep=keep, identities=identities, grow=grow, within=rows
-        )
-        how: dict[str, Any] = {"quiet": quiet, "max_error_rate": max_error_rate}
-        return fill(path, assemble, about, engine, forecasts=forecasts, **how)
-
-    for limit, part in _passes(chosen, limits):
-        rows = None if limit is None else _rows_of(limit, Run(path, partial=True))
-        done = scored(part, rows, limit is None or isinstance(limit, str))
-    near = [entry for entry in chosen.signals if limits.get(entry) == NEAR_CUT]
-    after: list[tuple[str, Any]] = [*near, *chosen.derived]
-    if not after:
-        return done
-    if done.missing:
-        names = ", ".join(label or signal.name for label, signal in after)
-        log.warning("not computed, because shards are missing: %s", names)
-        return done
-    done = derive(done, chosen)
-    shards = done.row_ranges
-
-    def near_cut(entry: tuple[str, Signal], rows: Mask) -> Run:
-        asked = {shard: rows[span] for shard, span in shards.items()}
-        return scored(dataclasses.replace(chosen, signals=(entry,)), Within(NEAR_CUT, asked, None), False)
-
-    if near:
-        from tamis.adaptive import score_near_cut
-        from tamis.choosing import scored_columns
-
-        others = dataclasses.replace(chosen, signals=tuple(entry for entry in chosen.signals if entry not in near))
-        columns = {**scored_columns(others, done), **chosen.columns}
-        for entry in near:
-            done = score_near_cut(done, chosen, entry, columns, near_cut)
-    return done
+    chosen = _with_signals(Recipe() if recipe is None else load(recipe), signals, keep)
+    return Scoring(
+        pool, run, chosen, within=within, workers=workers, engine=engine, grow=grow,
+        max_error_rate=max_error_rate, quiet=quiet, **compute,
+    ).complete(chosen.signals)  # fmt: skip
 
 
 #: The rows to score of signals that are not scored in full, by their entry: a subset, its name or file, or a recipe.
 Limits = dict[tuple[str, Any], Any]
+
+
+class Scoring:
+    """Scores a recipe's signals into a run, one group after another; see `score` for the settings."""
+
+    def __init__(
+        self, pool: PathLike | PoolSpec, run: PathLike, recipe: Recipe, *, within: PathLike | Subset | None = None,
+        workers: int | None = None, engine: Engine | None = None, grow: bool = False,
+        max_error_rate: float | None = None, quiet: bool = False, **compute: Unpack[Compute],
+    ) -> None:  # fmt: skip
+        from tamis.run.local import Local
+
+        self.recipe, self.path, self.engine, self.grow = recipe, location(run), engine or Local(workers), grow
+        self.pool = open_pool(_with_fields_of_run(pool, self.path), manifest.shards_of(self.path))
+        self.identities = Identities(device_for(**compute, away=self.engine.away))
+        self.limits = _limits(recipe, within)
+        self.spent = Counter[str](), Counter[str]()  # seconds and pairs by node
+        self._how: dict[str, Any] = {"quiet": quiet, "max_error_rate": max_error_rate, "spent": self.spent}
+
+    def score(self, entries: Sequence[tuple[str, Any]], rows: Within | None = None, *, forecasts: bool = False) -> Run:
+        """Scores some signals, of all rows or of some."""
+        from tamis.run.fill import fill, recorded
+
+        others = [entry for entry in self.recipe.entries if entry not in entries]
+        about = {key: value for key, value in self.recipe.text.items() if key != "pool"}
+        about["signals"] = [recorded(label, signal, self.limits.get((label, signal))) for label, signal in others]
+        about["keep"] = list(self.recipe.keep)
+        part = dataclasses.replace(self.recipe, signals=tuple(entries))
+        how: dict[str, Any] = {"identities": self.identities, "grow": self.grow, "within": rows}
+        assemble = partial(assembled, self.pool, self.path, recipe=part, **how)
+        return fill(self.path, assemble, about, self.engine, forecasts=forecasts, **self._how)
+
+    def complete(self, signals: Sequence[tuple[str, Any]]) -> Run:
+        """Scores some of the recipe's signals within their limits, and adds the derived ones."""
+        recipe, limits = dataclasses.replace(self.recipe, signals=tuple(signals)), self.limits
+        for limit, part in _passes(recipe, limits):
+            rows = None if limit is None else _rows_of(limit, Run(self.path, partial=True))
+            done = self.score(part.signals, rows, forecasts=limit is None or isinstance(limit, str))
+        near = [entry for entry in recipe.signals if limits.get(entry) == NEAR_CUT]
+        after: list[tuple[str, Any]] = [*near, *recipe.derived]
+        if after and done.missing:
+            names = ", ".join(label or signal.name for label, signal in after)
+            log.warning("not computed, because shards are missing: %s", names)
+            return done
+        done = derive(done, recipe) if after else done
+        if near:
+            from tamis.adaptive import score_near_cut
+            from tamis.choosing import scored_columns
+
+            others = dataclasses.replace(recipe, signals=tuple(entry for entry in recipe.signals if entry not in near))
+            columns = {**scored_columns(others, done), **recipe.columns}
+            for entry in near:
+                done = score_near_cut(done, recipe, entry, columns, self._near_cut)
+        return done
+
+    def _near_cut(self, entry: tuple[str, Signal], rows: Mask) -> Run:
+        asked = {shard: rows[span] for shard, span in Run(self.path).row_ranges.items()}
+        return self.score([entry], Within(NEAR_CUT, asked, None))
 
 
 def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
@@ -157,16 +172,18 @@ def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
         yield limit, dataclasses.replace(recipe, signals=now)
 
 
-def _limits(recipe: Recipe, within: PathLike | Subset | None, keep: Sequence[str]) -> Limits:
+def _limits(recipe: Recipe, within: PathLike | Subset | None) -> Limits:
     """Returns the limits of a recipe's signals; RecipeError if features would be stored of some rows."""
     limits: Limits = {entry: rows for entry, rows in recipe.within.items() if entry in recipe.signals}
     if within is not None:
         usual = os.fspath(within) if isinstance(within, str | os.PathLike) else within
         limits = {entry: limits.get(entry, usual) for entry in recipe.signals}
+    for entry, rows in limits.items():  # recipe.yaml may be used in another folder
+        limits[entry] = os.path.abspath(rows) if isinstance(rows, str) and os.path.isfile(rows) else rows
     full = topological([entry[1] for entry in recipe.signals if entry not in limits])
     for label, signal in limits:
         for node in topological([signal], full):
-            if node.stored_as in keep:
+            if node.stored_as in recipe.keep:
                 raise RecipeError(
                     f"{label or signal.name}: its {node.stored_as} can only be stored for all rows: leave out "
                     f"'within', or do not keep {node.stored_as}"
@@ -223,12 +240,13 @@ def derive(
     return add_derived(run, chosen.derived, columns=chosen.columns, partial=partial)
 
 
-def _with_signals(recipe: Recipe, signals: Sequence[SignalLike]) -> Recipe:
-    """Returns a recipe with further signals of both kinds."""
+def _with_signals(recipe: Recipe, signals: Sequence[SignalLike], keep: Sequence[str] = ()) -> Recipe:
+    """Returns a recipe with further signals of both kinds, and features to keep."""
     entries = dict.fromkeys([*recipe.entries, *(signal_from(entry, "signals") for entry in signals)])
     made, derived = by_kind(entries)
     within = load({"signals": [entry for entry in signals if isinstance(entry, dict)]}).within
-    return dataclasses.replace(recipe, signals=made, derived=derived, within={**recipe.within, **within})
+    keep = tuple(dict.fromkeys([*recipe.keep, *keep]))
+    return dataclasses.replace(recipe, signals=made, derived=derived, within={**recipe.within, **within}, keep=keep)
 
 
 def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:
@@ -304,8 +322,8 @@ def planned(
 ) -> Planned:
     """Returns what `score` would do; reads the run's files, writes none and loads no model."""
     opened = open_pool(_with_fields_of_run(pool, run), manifest.shards_of(run))
-    chosen = _with_signals(recipe or Recipe(), signals)
-    limits, found = _limits(chosen, within, [*chosen.keep, *keep]), dict[str, Missing]()
+    chosen = _with_signals(recipe or Recipe(), signals, keep)
+    limits, found = _limits(chosen, within), dict[str, Missing]()
     new = not (run / "run.json").is_file()
     for limit, part in _passes(chosen, limits):
         try:
@@ -314,7 +332,7 @@ def planned(
             if not new and not _is_recipe(limit, run):
                 raise
             rows = None  # a recipe may read what this command adds
-        plan = assembled(opened, run, recipe=part, keep=keep, identities=Identities(device), grow=grow, within=rows)
+        plan = assembled(opened, run, recipe=part, identities=Identities(device), grow=grow, within=rows)
         tasks = plan.tasks(run)
         for output in plan.outputs:
             shards = sum(output in task.outputs for task in tasks)
@@ -350,7 +368,6 @@ def assembled(
     run: Path,
     *,
     recipe: Recipe,
-    keep: Sequence[str],
     identities: Identities,
     grow: bool = False,
     within: Within | None = None,
@@ -364,7 +381,7 @@ def assembled(
     return Plan(
         pool=pool,
         signals=tuple(with_labels(list(dict.fromkeys(recipe.signals)), manifest.labels_of(run), identities)),
-        keep=tuple(dict.fromkeys([*recipe.keep, *keep])) if within is None else (),
+        keep=recipe.keep if within is None else (),
         within=within,
         identities=identities,
         fields=manifest.fields_of(run)[0],

@@ -31,6 +31,23 @@ def test_unit_rows_by_hand() -> None:
     np.testing.assert_allclose(extreme, [[0.6, 0.8], [0.6, 0.8]], rtol=1e-6)
 
 
+def test_unit_rows_are_those_of_float64_whatever_their_length_and_neighbours() -> None:
+    rows = np.random.default_rng(0).standard_normal((300, 40)).astype(np.float32)
+    rows[::7] *= np.float32(1e30)
+    rows[1::7] *= np.float32(1e-30)
+    rows[2], rows[3, 1] = 0, np.nan
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(-1, 64)  # infinity, NaN, subnormal numbers
+    for stored in (rows, every):
+        found = unit_rows(stored)
+        with np.errstate(invalid="ignore"):
+            exact = stored.astype(float)
+            exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+        infinite = ~np.isfinite(stored).all(1, keepdims=True)
+        np.testing.assert_allclose(found, np.where(infinite, np.nan, exact), rtol=1e-6)
+        np.testing.assert_array_equal(np.concatenate([unit_rows(row[None]) for row in stored]), found)
+        np.testing.assert_array_equal(unit_rows(stored[::-1])[::-1], found)
+
+
 def test_rowwise_cosines_by_hand() -> None:
     left = np.array([[1.0, 0.0], [math.sqrt(0.5), math.sqrt(0.5)], [NAN, 1.0]], np.float16)
     right = np.array([[-1.0, 0.0], [1.0, 0.0], [1.0, 0.0]], np.float16)

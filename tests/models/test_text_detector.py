@@ -51,6 +51,42 @@ def covered(found: Regions, quad: Any, image: Any) -> float:
     return float((quad_mask(list(found.quads), image.shape[1], image.shape[0]) & word).sum() / word.sum())
 
 
+# ---- small letters
+
+
+def test_small_text_is_enlarged_where_it_is_and_the_result_is_each_images_own() -> None:
+    word, (x, y) = "a wall of notices", (60, 150)
+    image = Image.new("RGB", (400, 260), (230, 230, 225))
+    font = ImageFont.load_default(8)
+    ImageDraw.Draw(image).text((x, y), word, (60, 60, 60), font)
+    left, top, right, bottom = font.getbbox(word)
+    quad = np.array([(x + i, y + j) for i, j in ((left, top), (right, top), (right, bottom), (left, bottom))])
+    small, large = np.array(image), card("SALE", 0.3)[0]
+    found = found_in(small)
+    assert len(found) == 1
+    assert covered(found, quad, small) > 0.9
+    assert cv2.contourArea(found.quads[0]) < 4 * cv2.contourArea(quad.astype(np.float32))
+    detect = TextBoxes().load(Device())
+    for again in (detect(images=[large, small, large])[1], detect(images=[small])[0]):
+        np.testing.assert_array_equal(again.quads, detect(images=[small, large])[0].quads)
+
+
+def test_the_finer_look_takes_the_part_with_unsure_responses() -> None:
+    response = np.zeros((224, 320), np.float32)
+    response[20:40, 30:90] = 0.9  # a sure region
+    sure = Regions(np.array([[(20, 10), (100, 10), (100, 50), (20, 50)]], np.float32), np.ones(1, np.float32))
+    assert ocr.crop_of(response, sure, 320, 224, 2.0) is None
+    response[150:154, 200:230] = 0.3
+    assert ocr.crop_of(response, sure, 320, 224, 2.0) is None  # too weak for a reason
+    response[150:154, 200:230] = 0.6
+    assert ocr.crop_of(response, sure, 320, 224, 2.0) == (183, 120, 247, 184)  # 128 / 2 pixels
+    twice = Regions(2 * sure.quads, sure.confidence)
+    assert ocr.crop_of(response, twice, 640, 448, 1.0) == (366, 240, 494, 368)  # in the image's pixels
+    response[:, 5] = 0.02
+    assert ocr.crop_of(response, sure, 320, 224, 2.0) == (0, 0, 288, 224)
+    assert [ocr.fine_zoom(*size, 736) for size in ((320, 224), (1280, 720), (2048, 100))] == [2.25, 0, 0]
+
+
 # ---- large letters
 
 

@@ -15,7 +15,7 @@ from factories import caption, index_rows, safetensors_bytes, write_metadata
 import tamis
 from tamis.errors import PoolError, RecipeError
 from tamis.pool import PoolSpec, open_pool
-from tamis.pool.datacomp import EMBEDDINGS
+from tamis.pool.datacomp import PUBLISHED
 from tamis.store import Run
 
 
@@ -42,7 +42,7 @@ def test_published_scores_become_columns_and_embeddings_are_stored(tmp_path: Pat
     assert [row["caption"] for row in rows] == [caption(100 + n) for n in range(5)]
     for path in (tmp_path / "pool").iterdir():  # nothing of it is read again
         path.unlink()
-    for name in EMBEDDINGS:
+    for name in PUBLISHED:
         for shard, arrays in (("aa", first), ("bb", second)):
             stored = Run(run.path).embedding(name, shard)
             assert stored.dtype == np.float16

@@ -100,10 +100,13 @@ def test_columns_of_some_rows_are_worked_into_no_derived_one(pool: Path, run: Ru
         tamis.derive(done, [{"vote": {"scores": ["brightness"]}}])
 
 
-def test_a_recipe_limits_single_signals_by_what_the_others_say(pool: Path, tmp_path: Path) -> None:
+def test_a_recipe_limits_single_signals_by_what_the_others_say(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     recipe = tmp_path / "long.yaml"
     recipe.write_text("select: [{top_n: {score: words, n: 4}}]")
-    both = {"signals": ["caption_length", {"image_size": {"within": str(recipe)}}]}
+    both = {"signals": ["caption_length", {"image_size": {"within": "long.yaml"}}]}
     planned = tamis.plan(pool, run=tmp_path / "run", recipe=both)
     assert [part.shards for part in planned.missing] == [3, 3, 3]
     done = tamis.score(pool, run=tmp_path / "run", recipe=both, quiet=True)

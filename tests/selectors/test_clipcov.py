@@ -197,6 +197,15 @@ def test_the_facts_say_what_became_of_each_class_and_of_the_covariance() -> None
     assert math.isfinite(facts["objective"])
 
 
+def test_the_covariance_of_a_large_pool_is_estimated_from_some_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = step().rank(table())
+    monkeypatch.setattr("tamis.selectors.clipcov._SAMPLE", len(table()) // 2)
+    sampled = step().rank(table())
+    np.testing.assert_array_equal(sampled.rows, exact.rows)
+    assert sampled.facts["covariance_error"] != exact.facts["covariance_error"]
+    assert sampled.facts["covariance_error"] == pytest.approx(exact.facts["covariance_error"], abs=0.15)
+
+
 def named(vectors: Array, texts: Array | None = None, names: tuple[str, ...] = KINDS) -> Table:
     """The table with its kinds as zero-shot classes whose names have the embeddings `vectors`."""
     held = columns()

@@ -16,7 +16,7 @@ import tamis
 from tamis.arrays import Pixels
 from tamis.data import Device, Sample
 from tamis.features.text import ChangedImages, MaskedImages, RecognisedText, TextBoxes, reading_order
-from tamis.models.ocr import Regions, TextDetector, input_size
+from tamis.models.ocr import Regions, TextDetector, coarse_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
 from tamis.signals.written_text import letters, longest_match
 
@@ -185,7 +185,7 @@ def test_no_region_leaves_the_image_and_long_sides_have_a_bound() -> None:
     assert (found.quads >= 0).all()
     assert (found.quads <= [260, 40]).all()
     assert ((found.confidence > 0.5) & (found.confidence <= 1)).all()
-    assert input_size(10_000, 100, 320) == (2048, 32)
+    assert coarse_size(10_000, 100, 320) == (2048, 32)
 
 
 def test_both_runtimes_find_the_same_quadrilaterals_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
 from tamis.data import Column, references
-from tamis.errors import RecipeError, first_line
-from tamis.ids import file_digest
+from tamis.ids import setting_digest
 from tamis.registry import Register, undefined
 
 if TYPE_CHECKING:
@@ -49,15 +47,8 @@ class Derived(ABC):
 
     def contents(self) -> Mapping[str, str]:
         """Returns {setting: digest} of the files that settings name; raises RecipeError if one cannot be read."""
-        found = {}
-        for setting, path in references(self, "file").items():
-            try:
-                found[setting] = file_digest(Path(path).expanduser())
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or first_line(error)
-                what = f"{path} does not exist or cannot be read ({reason})"
-                raise RecipeError(f"{self.name}: {setting}: {what}") from error
-        return found
+        files = references(self, "file")
+        return {setting: setting_digest(path, f"{self.name}: {setting}") for setting, path in files.items()}
 
     @abstractmethod
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:

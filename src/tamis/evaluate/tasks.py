@@ -25,7 +25,6 @@ import io
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from importlib.resources import files as package_files
@@ -34,13 +33,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tamis.arrays import load_array
 from tamis.data import Sample
 from tamis.errors import PoolError, RecipeError, unknown_message
 from tamis.ids import fingerprint
 from tamis.pool.files import stamp
+from tamis.pool.rows import column_kinds, table_rows, unopened
 from tamis.pool.source import PoolSpec
 from tamis.pool.tar import TarShard
 
@@ -316,7 +315,7 @@ def _plain_name(name: str) -> str:
 
 
 def _table_task(folder: Path, name: str, tables: tuple[Path, ...]) -> ZeroShotTask:
-    columns = _columns(tables[0])
+    columns = list(column_kinds(str(tables[0])))
     if {"candidates", "cue", "associations"} <= set(columns):
         image = _first(columns, ("candidate_images", "candidates_images"), tables[0])
         images = partial(_instances, tables, image)
@@ -393,7 +392,7 @@ def _in_files(labelled: Sequence[tuple[Path, int]], captioned: bool) -> Iterator
 
 
 def _in_tables(tables: Sequence[Path], image: str, text: str) -> Iterator[TaskImage]:
-    for number, (table, row) in enumerate(_rows(tables)):
+    for number, (table, row) in enumerate(_rows(tables, image, text)):
         data, problem = _cell(row[image], table.parent)
         texts = [row[text]] if isinstance(row[text], str) else row[text] or []
         captions = tuple(one.strip() for one in texts if isinstance(one, str) and one.strip())
@@ -403,7 +402,7 @@ def _in_tables(tables: Sequence[Path], image: str, text: str) -> Iterator[TaskIm
 
 def _instances(tables: Sequence[Path], image: str) -> Iterator[TaskImage]:
     """Yields the candidates of all WinoGAViL instances."""
-    for number, (table, row) in enumerate(_rows(tables)):
+    for number, (table, row) in enumerate(_rows(tables, "candidates", image, "associations", "cue")):
         names, cells = row["candidates"] or [], row[image] or []
         belonging = set(row["associations"] or [])
         fits = len(names) == len(cells) and belonging & set(names) and row["cue"]
@@ -448,33 +447,12 @@ def _tables(folder: Path, split: str) -> tuple[Path, ...]:
     return tuple(one for one in tables if split in one.name) or tuple(tables)
 
 
-@contextmanager
-def _table_errors(table: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        raise PoolError(f"{table} cannot be read as a table: {error}") from error
-
-
-def _columns(table: Path) -> list[str]:
-    with _table_errors(table):
-        if table.suffix == ".parquet":
-            return list(pq.read_schema(table).names)
-        with pa.memory_map(str(table)) as raw:
-            return list(pa.ipc.open_stream(raw).schema.names)
-
-
-def _rows(tables: Sequence[Path]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _rows(tables: Sequence[Path], *columns: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     for table in tables:
-        with _table_errors(table):
-            if table.suffix == ".parquet":
-                for batch in pq.ParquetFile(table).iter_batches(batch_size=16):
-                    yield from ((table, row) for row in batch.to_pylist())
-            else:
-                with pa.memory_map(str(table)) as raw:
-                    for batch in pa.ipc.open_stream(raw):
-                        for start in range(0, batch.num_rows, 16):  # one batch may be a thousand images
-                            yield from ((table, row) for row in batch.slice(start, 16).to_pylist())
+        try:
+            yield from ((table, row) for row in table_rows(str(table), columns, batch=16))
+        except (OSError, pa.ArrowException) as error:
+            raise unopened(str(table), "a table", error) from error
 
 
 def _first(columns: Sequence[str], names: Sequence[str], table: Path) -> str:

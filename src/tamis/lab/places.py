@@ -36,9 +36,9 @@ def _cloud(pen: Pen, x: float, y: float, size: float, fill: RGB = (255, 255, 255
         pen.oval(fill, x + dx * size, y + dy * size, r * size * 1.2, r * size * 0.75)
 
 
-def _clouds(pen: Pen, rng: np.random.Generator, fill: RGB = (255, 255, 255)) -> None:
+def _clouds(pen: Pen, rng: np.random.Generator) -> None:
     for _ in range(int(rng.integers(1, 4))):
-        _cloud(pen, float(rng.uniform(5, 95)), float(rng.uniform(6, 26)), float(rng.uniform(0.5, 1.0)), fill)
+        _cloud(pen, float(rng.uniform(5, 95)), float(rng.uniform(6, 26)), float(rng.uniform(0.5, 1.0)))
 
 
 def beach(pen: Pen, rng: np.random.Generator) -> None:

@@ -34,6 +34,9 @@ PARTS = ("class", "self")
 #: Rows whose mutual similarities are in memory, at first and at most: 4096 make a float32 matrix of 64 MiB.
 CANDIDATES, _MOST_CANDIDATES = 512, 4096
 
+#: Candidates below the floor of gains: where a gain could rise, fewer of them cost a refresh sooner.
+_SPARE = 16
+
 
 @dataclass(frozen=True)
 class Picks:
@@ -156,7 +159,8 @@ def greedy(
     while taken < count:
         exact = base - weight * (_dots(images, text_sum) + _dots(texts, image_sum)) if taken else base.copy()
         exact[~available] = -np.inf
-        chosen, rest = _best(exact, min(candidates, n - taken))
+        able = int(np.count_nonzero(exact >= floor))  # without a rise, no other row will be taken
+        chosen, rest = _best(exact, min(candidates, n - taken, able + able // 4 + _SPARE))
         x = np.concatenate([images[chosen], texts[chosen]], axis=1)  # (m, 2d)
         q = np.concatenate([texts[chosen], images[chosen]], axis=1)
         similar = x @ q.T  # (m, m): sim(i, j)

@@ -167,7 +167,7 @@ def of_group(values: U64, group: Rows) -> Any:
 def _near_sample(scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int) -> tuple[U64, Rows, Rows, Rows] | None:
     """Returns what `nth_largest` does if the key is near that of a sample of blocks, and not too many keys are."""
     stride = -(-rows // (_EVERY * _HELD))
-    sample = np.concatenate([np.empty(0, np.uint64), *scan(lambda keys, _: keys[::stride], _EVERY)])
+    sample = np.concatenate([np.empty(0, np.uint64), *scan(lambda keys, _: keys[::stride].copy(), _EVERY)])
     if not sample.size:
         return None
     guess = sample.size - round(sample.size * int(wanted(np.array([rows]))[0]) / rows)

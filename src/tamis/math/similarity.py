@@ -10,7 +10,11 @@ from tamis.arrays import U64, Float32s, Floats, Mask, Rows
 #: and batch size, so the batch would decide between two names of one class.
 TIE = 1e-6
 
+#: Rows that `unit_rows` works on at once: they stay in the cache.
+_CACHED = 128
 
+
+@np.errstate(over="ignore", invalid="ignore")  # rows out of float32's range are worked on again in float64
 def unit_rows(vectors: Floats) -> Float32s:
     """Returns each row divided by its Euclidean length.
 
@@ -20,11 +24,34 @@ def unit_rows(vectors: Floats) -> Float32s:
     Returns:
         (n, d) float32 of length 1; NaN for a row of zeros, or with NaN or infinity.
     """
-    rows = np.array(vectors, np.float32)
-    length = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))[:, None]
-    length[~((length > 0) & np.isfinite(length))] = np.nan
-    rows /= length  # in place, since a cluster has up to a million rows
+    vectors = np.asarray(vectors)
+    rows = np.empty(vectors.shape, np.float32)
+    for start in range(0, len(rows), _CACHED):
+        stored, some = vectors[start : start + _CACHED], rows[start : start + _CACHED]
+        if stored.dtype == np.float16:
+            _widen(stored, some)
+        else:
+            some[...] = stored
+        squares = np.vecdot(some, some)  # of each row alone, whatever its neighbours
+        if (odd := np.flatnonzero(~((squares > 2**-30) & (squares < 2**30)))).size:
+            exact = stored[odd].astype(np.float64)
+            length = np.sqrt(np.vecdot(exact, exact))[:, None]
+            length[~((length > 0) & np.isfinite(length))] = np.nan
+            some[odd], squares[odd] = exact / length, 1
+        some /= np.sqrt(squares)[:, None]
     return rows
+
+
+def _widen(stored: Floats, out: Float32s) -> None:
+    """Writes float16 numbers as float32, infinity and NaN as at least 65,536; twice as fast as NumPy.
+
+    The bits of a float16, moved 13 to the left, are a float32 that is 2^-112 times the number.
+    """
+    bits = out.view(np.int32)
+    bits[...] = stored.view(np.int16)
+    bits <<= 13
+    bits &= ~0x70000000  # copies of the sign
+    out *= np.float32(2**112)
 
 
 def nearest_of(rows: Floats, others: Float32s) -> tuple[Rows, Float32s, Float32s]:

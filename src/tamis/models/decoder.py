@@ -49,7 +49,7 @@ class Parts:
 def blip_parts(model: Any) -> Parts:
     """The parts of a `BlipForConditionalGeneration`."""
     config, predictions = model.config.text_config, model.text_decoder.cls.predictions
-    dense, norm = Linear(predictions.transform.dense), _Norm(predictions.transform.LayerNorm)
+    dense, norm = Linear(predictions.transform.dense), predictions.transform.LayerNorm
     activation, vocabulary = predictions.transform.transform_act_fn, Linear(predictions.decoder)
     return Parts(
         model.vision_model,
@@ -66,33 +66,24 @@ def git_parts(model: Any) -> Parts:
     return Parts(git.image_encoder, git, config, int(config.eos_token_id), Linear(model.output), git.visual_projection)
 
 
-class _Norm:
-    def __init__(self, layer: Any) -> None:
-        self.weight, self.bias, self.eps = layer.weight.detach(), layer.bias.detach(), layer.eps
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        from torch.nn import functional as F
-
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
 class _Layer:
     """The weights of one decoder layer; BLIP and GIT use the same names in transformers."""
 
     def __init__(self, layer: Any, int8: bool) -> None:
         linear, attention = partial(Linear, int8=int8), layer.attention
         self.query_key_value = linear(attention.self.query, attention.self.key, attention.self.value)
-        self.output, self.norm = linear(attention.output.dense), _Norm(attention.output.LayerNorm)
+        self.output, self.norm = linear(attention.output.dense), attention.output.LayerNorm
         self._up, self._activation = linear(layer.intermediate.dense), layer.intermediate.intermediate_act_fn
-        self._down, self._down_norm = linear(layer.output.dense), _Norm(layer.output.LayerNorm)
+        self._down, self._down_norm = linear(layer.output.dense), layer.output.LayerNorm
         cross = getattr(layer, "crossattention", None)
         self.has_cross = cross is not None
         if cross is not None:
             self.cross_query, self.cross_key_value = linear(cross.self.query), linear(cross.self.key, cross.self.value)
-            self.cross_output, self.cross_norm = linear(cross.output.dense), _Norm(cross.output.LayerNorm)
+            self.cross_output, self.cross_norm = linear(cross.output.dense), cross.output.LayerNorm
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down_norm(self._down(self._activation(self._up(x))) + x)
+        down: torch.Tensor = self._down_norm(self._down(self._activation(self._up(x))) + x)
+        return down
 
 
 class CaptionDecoder:
@@ -103,7 +94,7 @@ class CaptionDecoder:
         embeddings, config = parts.text.embeddings, parts.config
         self.words = embeddings.word_embeddings.weight.detach()
         self.position_embeddings = embeddings.position_embeddings.weight.detach()
-        self.embedding_norm = _Norm(embeddings.LayerNorm)
+        self.embedding_norm = embeddings.LayerNorm
         self.layers = [_Layer(layer, int8) for layer in parts.text.encoder.layer]
         self.project, self.head = parts.project, parts.head
         self.start, self.end = int(config.bos_token_id), parts.end
@@ -213,7 +204,7 @@ class _Batch:
         decoder, rows = self._decoder, len(tokens)
         self._length = position + 1
         ids = torch.from_numpy(tokens).to(self._image.device)
-        x = decoder.embedding_norm(decoder.words[ids] + decoder.position_embeddings[position])
+        x: torch.Tensor = decoder.embedding_norm(decoder.words[ids] + decoder.position_embeddings[position])
         for number, layer in enumerate(decoder.layers):
             query, key, value = layer.query_key_value(x).view(rows, 3, *self._shape).unbind(1)
             self._kv_cache[number, 0, :rows, :, position] = key

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 128  # tokens per block of the search
 _ROWS = 32  # rows at a time on a CPU, so that they stay in the caches
-_ROUNDING = 1e-12  # above the relative error of sums in float64
 _ATTEMPTS = 24  # draws before we sort after all, which a nucleus of low probability needs
 
 #: (indices of draws, number of the attempt) -> random numbers in [0, 1).
@@ -113,7 +112,7 @@ def draw(
 class _Masses:
     """The probabilities of V tokens in m rows, in B blocks: `masses` is (m, B * 128) float32, padded with zeros.
 
-    All (m, B): `sums` of each block in float32, `steps` their cumulative sums, `peaks` each block's maximum.
+    `steps` (m, B) are the cumulative sums of the blocks.
     """
 
     def __init__(self, scores: torch.Tensor) -> None:
@@ -124,49 +123,15 @@ class _Masses:
         padding = (0, blocks * _BLOCK - self.vocabulary)
         self.masses = torch.nn.functional.pad(scores, padding, value=-torch.inf).softmax(-1)
         self.blocks = self.masses.view(len(scores), blocks, _BLOCK)
-        self.sums = self.blocks.sum(-1).double()
-        self.steps = self.sums.cumsum(-1)
-        self.peaks = self.blocks.amax(-1)
+        self.steps = self.blocks.sum(-1).double().cumsum(-1)
 
-    def above(self, row: torch.Tensor, token: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
-        """Returns (k,) float64: the total mass of the tokens before each: likelier, or equal with a higher id.
-
-        Only the comparison with `limit` is exact: lower values may be upper bounds, higher ones lack equal tokens.
-        """
+    def above(self, row: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+        """Returns (k,) float64: the total mass of the tokens before each: likelier, or equal with a higher id."""
         import torch
 
-        own = self.masses[row, token]
-        # Each token that is at least as likely is in a block whose peak is. If such blocks sum to less than the limit,
-        # we need not look at single tokens.
-        above = torch.where(self.peaks[row] >= own[:, None], self.sums[row], 0.0).sum(-1)
-        unsure = torch.nonzero(above >= (1 - _ROUNDING) * limit)[:, 0]
-        if not len(unsure):
-            return above
-        row, token, own, limit = row[unsure], token[unsure], own[unsure], limit[unsure]
-        exact = self._likelier(row, own)
-        # Equal tokens matter only if each has at most 1 - p, which few draws have.
-        tied = torch.nonzero((exact < limit) & (own <= self.steps[row, -1] - limit))[:, 0]
-        if len(tied):
-            equal = self.masses[row[tied]] == own[tied, None]
-            others = equal.sum(-1) - 1
-            matter = (others > 0) & (exact[tied] + others * own[tied] >= limit[tied])
-            tied, equal = tied[matter], equal[matter]
-            later = torch.arange(equal.shape[1], device=row.device) > token[tied, None]
-            exact[tied] += (equal & later).sum(-1) * own[tied].double()
-        above[unsure] = exact
-        return above
-
-    def _likelier(self, row: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """Returns (k,) float64: for each row, the sum of the masses above `own` (k,)."""
-        import torch
-
-        if row.device.type != "cpu":
-            blocks = self.blocks[row]
-            return torch.where(blocks > own[:, None, None], blocks, 0.0).sum(-1).double().sum(-1)
-        # One threshold per row takes a tenth of the time of one per element.
-        above = torch.nn.functional.threshold
-        sums = [above(self.blocks[n], least, 0.0).sum(-1) for n, least in zip(row.tolist(), own.tolist(), strict=True)]
-        return torch.stack(sums).double().sum(-1)
+        masses, own = self.masses[row], self.masses[row, token][:, None]
+        later = torch.arange(masses.shape[1], device=row.device) > token[:, None]
+        return torch.where((masses > own) | ((masses == own) & later), masses, 0.0).sum(-1, dtype=torch.float64)
 
 
 def _draw(
@@ -187,9 +152,8 @@ def _draw(
         inside = of_rows.blocks[row, block].double().cumsum(-1)  # (k, 128)
         offset = torch.searchsorted(inside, (wanted - before)[:, None], right=True)[:, 0].clamp_(max=_BLOCK - 1)
         token = (block * _BLOCK + offset).clamp_(max=of_rows.vocabulary - 1)
-        limit = top_p * totals
         # By rounding, a number can fall between two blocks and select a token of mass zero.
-        accepted = np.asarray(((of_rows.above(row, token, limit) < limit) & (masses[row, token] > 0)).cpu())
+        accepted = np.asarray(((of_rows.above(row, token) < top_p * totals) & (masses[row, token] > 0)).cpu())
         tokens[pending[accepted]] = np.asarray(token.cpu())[accepted]
         pending = pending[~accepted]
         if not len(pending):

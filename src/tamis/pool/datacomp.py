@@ -186,8 +186,6 @@ def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
     )
 
 
-EMBEDDINGS = ("b32_img", "b32_txt", "l14_img", "l14_txt")
-
 # ---- the embeddings in an npz, read in blocks of rows: one of half a million rows takes 2.5 GB ----------------------
 
 #: Rows to read at once from each array.
@@ -254,7 +252,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
         if isinstance(arrays, np.ndarray):
             raise ShardError(f"{url} is one array ({arrays.dtype}, shape {arrays.shape}), not an npz of several")
         held.enter_context(arrays)
-        for name in EMBEDDINGS:
+        for name in PUBLISHED:
             if name not in arrays:
                 continue
             with arrays.zip.open(f"{name}.npy") as entry:

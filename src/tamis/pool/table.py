@@ -168,11 +168,9 @@ class TableShard(Shard):
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         if is_lance(self.url):
             return _ByRun(self, whole)
-        return _ByRow(self, whole) if whole or self._holds_images() else _ByPath(self)
-
-    def _holds_images(self) -> bool:
-        """Whether the images are (or may be) in the table itself."""
-        return self.url.endswith((".parquet", ARROW)) and column_kinds(self.url)[self.image or ""] != TEXT
+        if whole or (self.url.endswith((".parquet", ARROW)) and column_kinds(self.url)[self.image or ""] != TEXT):
+            return _ByRow(self, whole)
+        return _ByPath(self)  # the images are files beside the table
 
     def again(
         self, row: int, cells: Mapping[str, Any], members: Sequence[Member], caption: str | None, *, whole: bool

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -106,11 +107,13 @@ def fill(
     quiet: bool = False,
     max_error_rate: float | None = None,
     forecasts: bool = False,
+    spent: tuple[Counter[str], Counter[str]] | None = None,
 ) -> Run:
     """Creates or extends a run, and makes every part that is missing; see `tamis.score`.
 
     `assemble` builds the plan; it is called twice, as the folder may change before we hold the lock. `recipe` holds the
     other keys for recipe.yaml, and derived signals. `forecasts`: says first what the signals will cost, unless `quiet`.
+    `spent`: the seconds and the pairs of each node in earlier calls of one command, to add to.
     """
     plan = assemble()  # a missing model is an error before anything is written
     if not files(path / "index", ".parquet"):
@@ -135,6 +138,7 @@ def fill(
     if plan.within is None:  # else an earlier pass has done so
         _warn_of_changes(before, plan.pool)
     tally = _tally(before, plan.pool.shards, tasks, failed)
+    tally.took, tally.judged = spent or (tally.took, tally.judged)
     with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
         if tasks:
             reporter.say(plan.pool.about)

@@ -182,7 +182,8 @@ class Plan:
             if lacks_side_files(run / output.folder, output.node):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
-        outputs = [output for output in self.outputs if self.within is None or self._is_asked(output)]
+        asked = {signal for _, signal in self.signals}
+        outputs = [output for output in self.outputs if self.within is None or output.node in asked]
         some = {output for output in outputs if _covers_some(run / output.folder)}
         tasks = []
         for shard in self.pool.shards:
@@ -199,9 +200,6 @@ class Plan:
             if missing:
                 tasks.append(Task(shard, missing, rows, self.within.name if self.within else ""))
         return tasks
-
-    def _is_asked(self, output: Output) -> bool:
-        return any(output.node == signal for _, signal in self.signals)
 
     def describe(self, output: Output) -> dict[str, Any]:
         """Returns the content of `signal.json` or `feature.json` in the output's folder."""

@@ -59,6 +59,7 @@ class Tally:
         self.rows = 0  # pairs that this command has scored
         self.statuses: Counter[str] = Counter()
         self.took: Counter[str] = Counter()  # seconds by node name
+        self.judged: Counter[str] = Counter()  # pairs by node name
         self.started = time.time()
         self._pairs_done = pairs_done
         self._expected = dict(expected)  # unfinished shards only
@@ -80,6 +81,7 @@ class Tally:
         """Counts a finished or failed shard."""
         self.statuses += report.statuses
         self.took.update(report.took)
+        self.judged.update(dict.fromkeys(report.took, report.rows))
         if report.error is None:
             self.done += 1
         else:
@@ -160,6 +162,7 @@ class Tally:
             "rows": self.rows,
             "pairs": {"done": self.pairs, "total": self.total, "exact": not self._unknown},
             "took": {name: round(seconds, 3) for name, seconds in self.took.items()},
+            "judged": dict(self.judged),
             "rate": round(self.rate, 2),
             "eta_seconds": None if left is None else round(left, 1),
             "statuses": dict(self.statuses),
@@ -336,12 +339,12 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _took(commands: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns for each node, and for reading, its seconds and the pairs per second of one worker."""
-    seconds: Counter[str] = Counter()
+    seconds, rows = Counter[str](), Counter[str]()
     for command in commands:
         seconds.update(command["took"])
-    rows = sum(command["rows"] for command in commands if command["took"])
+        rows.update(command.get("judged") or dict.fromkeys(command["took"], command["rows"]))  # older runs
     return {
-        name: {"seconds": round(spent, 3), "rate": round(rows / spent, 2) if spent > 0 and rows else None}
+        name: {"seconds": round(spent, 3), "rate": round(rows[name] / spent, 2) if spent > 0 and rows[name] else None}
         for name, spent in seconds.most_common()
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from tamis.arrays import Float32s, Float64s, Mask, Rows
+from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows
 from tamis.errors import RecipeError, RunError, check_words, without_effect
 from tamis.ids import scramble
 from tamis.math import clipcov
@@ -38,6 +38,12 @@ WORKERS = min(4, os.cpu_count() or 1)
 
 #: The floor of gains is estimated from one row in this many, of pools with at least so many rows for each.
 _STRIDE, _LARGE = 10, 2_000
+
+#: Rows whose unit rows are summed at once: they stay in the cache.
+_FEW = 512
+
+#: The covariance errors in the facts are of at most so many rows: in larger pools and subsets they are estimates.
+_SAMPLE = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,38 +235,14 @@ def classes_of(
     return np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes], names
 
 
-class _Covariance:
-    """The cross-covariance of pairs that are added block by block."""
+def _sums(k: int, place: slice, images: Floats, texts: Floats) -> tuple[Float64s, Float64s]:
+    """Returns the sums of the unit rows of images and of captions."""
 
-    def __init__(self, d: int) -> None:
-        self._products, self._images, self._texts, self._rows = np.zeros((d, d)), np.zeros(d), np.zeros(d), 0
+    def total(side: Floats) -> Float64s:
+        some = [unit_rows(side[at : at + _FEW]).sum(0, np.float64) for at in range(0, len(side), _FEW)]
+        return np.asarray(np.sum(some, axis=0), np.float64)
 
-    def add(self, stored: Iterable[Sequence[Any]]) -> None:
-        """Adds pairs of stored images and captions, some thousand at once: many small classes cost one product."""
-        blocks = [
-            [side[start : start + BLOCK] for side in sides]
-            for sides in stored
-            for start in range(0, len(sides[0]), BLOCK)
-        ]
-        waiting: list[list[Any]] = []
-        rows = 0
-        for number, block in enumerate(blocks, start=1):
-            waiting.append(block)
-            rows += len(block[0])
-            if rows >= BLOCK or number == len(blocks):
-                images, texts = (unit_rows(np.concatenate(side)) for side in zip(*waiting, strict=True))
-                self._products += images.T @ texts
-                self._images += images.sum(0, np.float64)
-                self._texts += texts.sum(0, np.float64)
-                self._rows += rows
-                waiting, rows = [], 0
-
-    def value(self) -> Float64s:
-        return clipcov.covariance(self._products, self._images, self._texts, self._rows)
-
-
-def _sums(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[Float64s, Float64s]:
-    return images.sum(0, np.float64), texts.sum(0, np.float64)
+    return total(images), total(texts)
 
 
 class _Work:
@@ -280,8 +262,7 @@ class _Work:
         self.step, self.table, self.order, self.starts = step, table, order, starts
         self.names, self.vectors, self.budget = names, vectors, budget
         self.sizes = np.diff(starts)
-        self.covariance = _Covariance(int(table.vectors(step.image, order[:1]).shape[1]))
-        self.sums = dict(self._by_class(_sums, order, starts, self.covariance))
+        self.sums = dict(self._by_class(_sums, order, starts))
         self.alpha = self._alpha() if "label" in step.terms else 0.0
         self.means = np.zeros((2, len(names), len(next(iter(self.sums.values()))[0])))  # of images and captions
         for k, sums in self.sums.items():
@@ -308,23 +289,17 @@ class _Work:
 
     def _by_class(
         self,
-        work: Callable[[int, slice, Float32s, Float32s], T],
+        work: Callable[[int, slice, Floats, Floats], T],
         order: Rows,
         starts: Rows,
-        covariance: _Covariance | None = None,
     ) -> Iterator[tuple[int, T]]:
-        """Calls `work(class, slice of the order, images, texts)` for every class with rows, some at once, in order.
-
-        All rows are added to `covariance`.
-        """
+        """Calls `work(class, slice of the order, stored images and texts)` for every class with rows, in order."""
 
         def one(item: tuple[int, slice, list[Any]]) -> tuple[int, T]:
             k, place, (images, texts) = item
-            return k, work(k, place, unit_rows(images), unit_rows(texts))
+            return k, work(k, place, images, texts)
 
         for group in gathered(self.table, (self.step.image, self.step.text), order, starts):
-            if covariance is not None:
-                covariance.add(stored for _, _, stored in group)
             sizes = np.array([place.stop - place.start for _, place, _ in group], float)
             # BLAS's own threads are best for one class with most of the work, one thread per class for many classes.
             if WORKERS == 1 or sizes.max(initial=0) ** 2 * WORKERS > (sizes**2).sum():
@@ -369,7 +344,8 @@ class _Work:
     ) -> dict[int, tuple[Picks, Float64s]]:
         """Returns each class's choices with gains >= `floor` and their modular gains. A row counts `each` times."""
 
-        def work(k: int, place: slice, images: Float32s, texts: Float32s) -> tuple[Picks, Float64s]:
+        def work(k: int, place: slice, *stored: Floats) -> tuple[Picks, Float64s]:
+            images, texts = map(unit_rows, stored)
             modular = clipcov.modular_gains(
                 images,
                 texts,
@@ -400,12 +376,25 @@ class _Work:
         gains = np.concatenate([np.minimum.accumulate(picks.gains) for picks, _ in found.values()])
         return float(np.sort(gains)[::-1][:few][-1])
 
+    def _covariance(self, rows: Rows) -> Float64s:
+        """Returns the cross-covariance of rows, class after class: of at most `_SAMPLE`, as many of each class's."""
+        some = rows[:: max(-(-rows.size // _SAMPLE), 1)]
+        stored = [self.table.vectors(name, some) for name in (self.step.image, self.step.text)]
+        d = stored[0].shape[1]
+        products, sums = np.zeros((d, d)), np.zeros((2, d))
+        for start in range(0, some.size, BLOCK):
+            images, texts = (unit_rows(side[start : start + BLOCK]) for side in stored)
+            products += images.T @ texts
+            sums += images.sum(0, np.float64), texts.sum(0, np.float64)
+        return clipcov.covariance(products, sums[0], sums[1], some.size)
+
     def _double_greedy(self, kind: Rows, rows: Rows, modular: Float64s) -> tuple[Mask, dict[str, Any]]:
         """Returns which choices stay, (m,) bool, and the facts; the arguments are each choice's class, row and gain."""
         in_classes = np.argsort(kind, kind="stable")
         starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).astype(np.int64)
 
-        def work(k: int, place: slice, images: Float32s, texts: Float32s) -> Any:
+        def work(k: int, place: slice, *stored: Floats) -> Any:
+            images, texts = map(unit_rows, stored)
             gains, weight = modular[in_classes[place]], self._weight(k)
             chosen, stay = np.arange(len(gains)), np.ones(len(gains), bool)
             if self.step.double_greedy:
@@ -432,9 +421,7 @@ class _Work:
                 dropped,
                 len(rows),
             )
-        whole, part = self.covariance.value(), _Covariance(self.means.shape[2])
-        kept = rows[in_classes][stays[in_classes]]
-        part.add([[self.table.vectors(name, kept) for name in (self.step.image, self.step.text)]])
+        whole, part = map(self._covariance, (self.order, rows[in_classes][stays[in_classes]]))
         taken = np.bincount(kind[stays], minlength=len(self.names))
         largest_first = np.argsort(-self.sizes, kind="stable")[: np.count_nonzero(self.sizes)].tolist()
         return stays, {
@@ -446,7 +433,7 @@ class _Work:
             "objective": after,
             "dropped_by_double_greedy": dropped,
             **({"alpha": self.alpha} if "label" in self.step.terms else {}),
-            "covariance_error": clipcov.covariance_error(whole, part.value()),
-            "covariance_error_up_to_scale": clipcov.covariance_error(whole, part.value(), up_to_scale=True),
+            "covariance_error": clipcov.covariance_error(whole, part),
+            "covariance_error_up_to_scale": clipcov.covariance_error(whole, part, up_to_scale=True),
             **({"class_centre_error": float(np.mean(errors))} if errors else {}),
         }

@@ -193,7 +193,8 @@ class ClassSimilarity(CaptionSignal):
         classes = class_vectors(self.encoder, names, templates, device, self.encoder_prompt)  # (K, d)
 
         def nearest(texts: Sequence[str]) -> list[tuple[float, str]]:
-            return [(float(row.max()), names[int(row.argmax())]) for row in encode(texts) @ classes.T]  # (K,) each
+            which, cosine, _ = nearest_of(encode(texts), classes)
+            return [(value, names[k]) for k, value in zip(which.tolist(), cosine.tolist(), strict=True)]
 
         return self.columns_of(nearest)
 

@@ -298,17 +298,15 @@ class _Stream:
             samples = self._read_all(executors[0])
             for sample in self._decoded(samples, executors[1]) if "pixels" in self._fields else samples:
                 if stop and sample.problem is not None:
-                    raise self._error(sample, sample.problem)
+                    key = self._run.index(sample.shard, ["key"]).column("key")[sample.row_in_shard].as_py()
+                    what = f"the sample {key!r} of the shard {sample.shard!r} cannot be read"
+                    raise RunError(f"{what}: {sample.problem}")
                 yield sample
 
     def _close(self) -> None:
         for source in self._open:
             if source.reader is not None:
                 source.reader.close()
-
-    def _error(self, sample: KeptSample, problem: Problem) -> RunError:
-        key = self._run.index(sample.shard, ["key"]).column("key")[sample.row_in_shard].as_py()
-        return RunError(f"the sample {key!r} of the shard {sample.shard!r} cannot be read: {problem}")
 
     # ---- windows
 

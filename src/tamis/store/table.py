@@ -207,11 +207,13 @@ class Table:
             return cast(NDArray[np.floating[Any]], first[:0])
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
-        out: NDArray[np.floating[Any]] | None = None
-        for block, part in self.blocks_of(ascending):
-            found = self.read(block, [name])[name]
-            if out is None:
-                out = np.empty((rows.size, *found.shape[1:]), found.dtype)
-            out[order[part]] = found[ascending[part] - self.starts[block]]
-        assert out is not None
+        first = self.read(next(self.blocks_of(ascending))[0], [name])[name]
+        out: NDArray[np.floating[Any]] = np.empty((rows.size, *first.shape[1:]), first.dtype)
+
+        def fill(some: tuple[int, slice]) -> None:
+            block, part = some
+            out[order[part]] = self.read(block, [name])[name][ascending[part] - self.starts[block]]
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(fill, self.blocks_of(ascending)))
         return out

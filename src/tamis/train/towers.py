@@ -29,7 +29,7 @@ from tamis.models.loading import (
     quiet,
     transformer_folder,
 )
-from tamis.models.preprocess import Preprocess, load_preprocess
+from tamis.models.preprocess import CLIP_MEAN, CLIP_STD, Preprocess, load_preprocess
 from tamis.models.reference import object_in, resolve
 from tamis.storage import explained_errors, to_disk
 from tamis.store.targets import readable_as_usual
@@ -38,8 +38,6 @@ from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 if TYPE_CHECKING:
     import torch
 
-_MEAN = (0.48145466, 0.4578275, 0.40821073)  # OpenAI's
-_STD = (0.26862954, 0.26130258, 0.27577711)
 
 #: Text encoders with BERT's layers: `take_mean` can add a layer to them.
 _LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert")
@@ -229,10 +227,10 @@ def _fresh(model: Any, tokenizer: Any, side: int, length: int) -> Towers:
     """A model from scratch, with OpenAI's preprocessing."""
     tokenizer.model_max_length = length
     steps = Preprocess(
-        shorter=side, size=None, crop=(side, side), resample=Image.Resampling.BICUBIC, scale=1 / 255, mean=_MEAN,
-        std=_STD,
+        shorter=side, size=None, crop=(side, side), resample=Image.Resampling.BICUBIC, scale=1 / 255, mean=CLIP_MEAN,
+        std=CLIP_STD,
     )  # fmt: skip
-    content = preprocessing("CLIPImageProcessor", side, crop=True, mean=_MEAN, std=_STD)
+    content = preprocessing("CLIPImageProcessor", side, crop=True, mean=CLIP_MEAN, std=CLIP_STD)
     return Towers(model=model, tokenizer=tokenizer, side=side, steps=steps, preprocessing=content, length=length)
 
 
