@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.arrays import U64, Rows
+from tamis.arrays import U64, Mask, Rows
 from tamis.ids import scramble
 from tamis.math.order import nth_largest, of_group
 from tamis.store.table import Table
@@ -77,13 +77,14 @@ class Best:
         """(groups,) the lowest key that is kept; the highest possible if none is."""
         return self._cuts[0]
 
-    def kept(self, place: slice, keys: U64, groups: Rows, rows: Rows) -> Rows:
-        """Returns those of a block's rows that are among the best, by their numbers in the block."""
+    def kept(self, place: slice, keys: U64, groups: Rows, rows: Rows) -> Mask:
+        """Returns which rows of a block are among the best: (rows of the block,) bool."""
+        keep = np.zeros(place.stop - place.start, bool)
         *above, (_, _, tied) = self._levels(place, keys, groups, rows)
-        found = [
-            some[keys > of_group(cut, groups)] for cut, (keys, groups, some) in zip(self._cuts, above, strict=True)
-        ]
-        return np.concatenate([*found, tied])
+        for cut, (keys, groups, some) in zip(self._cuts, above, strict=True):
+            keep[some] = keys > of_group(cut, groups)
+        keep[tied] = True
+        return keep
 
 
 def _same(n: Rows, counts: Rows) -> Rows:

@@ -313,26 +313,24 @@ class _Top(Blockwise):
             names, what = {*names, self.per}, f"{self.score} and {self.per}"
         best: list[Best] = []
 
-        def scored(columns: dict[str, Any], rows: int) -> tuple[Float64s, Rows]:
-            """Returns the scores, NaN without a group, and the groups."""
-            score = values(columns, rows)
-            if codes_of is None:
-                return score, np.zeros(rows, np.int64)
-            group = codes_of(columns[str(self.per)])
-            return np.where(group < 0, np.nan, score), group
-
-        def left(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[Float64s, Ranked]:
-            """Returns the scores of a block, and its rows that are left."""
-            score, groups = scored(columns, candidates.size)
-            rows = np.flatnonzero(candidates & ~np.isnan(score))
-            groups = rows * 0 if codes_of is None else groups[rows]
+        def left(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[Float64s, Rows | None, Mask]:
+            """Returns the scores of a block, NaN without a group, the groups, and which rows are left."""
+            score, groups = values(columns, candidates.size), None
+            if codes_of is not None:
+                groups = codes_of(columns[str(self.per)])
+                score = np.where(groups < 0, np.nan, score)
+            keep = candidates & ~np.isnan(score)
             for one in best:
-                rows = one.kept(place, ordered_bits(score[rows]), groups, rows)
-                groups = rows * 0
-            return score, (ordered_bits(score[rows]), groups, rows)
+                keep = one.kept(place, *keyed(score, groups, keep))
+                groups = None
+            return score, groups, keep
+
+        def keyed(score: Float64s, groups: Rows | None, keep: Mask) -> Ranked:
+            rows = np.flatnonzero(keep)
+            return ordered_bits(score[rows]), rows * 0 if groups is None else groups[rows], rows
 
         def ranked(place: slice, columns: dict[str, Any]) -> Ranked:
-            return left(place, columns, table.candidates(place))[1]
+            return keyed(*left(place, columns, table.candidates(place)))
 
         def wanted(most: Rows) -> Rows:
             """Returns how many rows to keep of each group, or of all rows together, from how many have a score."""
@@ -358,9 +356,7 @@ class _Top(Blockwise):
             cut = float(number_of(best[-1].cuts)[0]) if best[-1].n[0] else None
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            score, (_, _, rows) = left(place, columns, candidates)
-            keep = np.zeros(candidates.size, bool)
-            keep[rows] = True
+            score, _, keep = left(place, columns, candidates)
             return _coded(keep, np.isnan(score))
 
         return _rule(self, sorted(names), decide, reason, cut, what=what, score=self.score, ends=(cut, None))
@@ -591,9 +587,7 @@ class RandomFraction(Blockwise):
         best = Best(table, [], lambda place, _: drawn(place, table.candidates(place)), lambda _: n, found, (by_row,))
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            keep = np.zeros(candidates.size, bool)
-            keep[best.kept(place, *drawn(place, candidates))] = True
-            return _coded(keep)
+            return _coded(best.kept(place, *drawn(place, candidates)))
 
         return _rule(self, [], decide, "not drawn", can_lack=False)
 
