@@ -133,7 +133,8 @@ def distil(
     values[rows] = _stored(found, truth)
     bound = {
         "jaccard_at_least": np.floor(1e4 * found.jaccard) / 1e4, "confidence": _CONFIDENCE,
-        "scored": int(found.asked.sum()), "audited": found.audited, "candidates": rows.size, "missing": int(np.isnan(values[rows]).sum()),
+        "scored": int(found.asked.sum()), "audited": found.audited, "candidates": rows.size,
+        "missing": int(np.isnan(values[rows]).sum()),
         "predicted_from": source,
     }  # fmt: skip
     columns = columns_read(upto, opened)
