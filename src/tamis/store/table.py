@@ -200,19 +200,21 @@ class Table:
 
         Args:
             name: a column of vectors or numbers.
-            rows: (n,) row numbers, in any order. Each block is read once, ascending.
+            rows: (n,) row numbers, in any order. Each block is read once.
         """
         if not rows.size:
             first = self.read(0, [name])[name] if self.sizes else np.empty((0, 0), np.float16)
             return cast(NDArray[np.floating[Any]], first[:0])
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
-        first = self.read(next(self.blocks_of(ascending))[0], [name])[name]
+        start, _ = next(self.blocks_of(ascending))
+        first = self.read(start, [name])[name]
         out: NDArray[np.floating[Any]] = np.empty((rows.size, *first.shape[1:]), first.dtype)
 
         def fill(some: tuple[int, slice]) -> None:
             block, part = some
-            out[order[part]] = self.read(block, [name])[name][ascending[part] - self.starts[block]]
+            found = first if block == start else self.read(block, [name])[name]
+            out[order[part]] = found[ascending[part] - self.starts[block]]
 
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(fill, self.blocks_of(ascending)))
