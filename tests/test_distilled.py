@@ -177,6 +177,26 @@ def test_recipes_without_one_cut_are_errors_before_any_work(
     assert not world.run.exists()
 
 
+def test_predictions_are_not_used_for_other_candidates(world: World, tmp_path: Path) -> None:
+    """A partial run, and a reference file with other contents, although the steps are the same."""
+    world.distil()
+    index = world.run / "index" / "0.parquet"
+    index.rename(tmp_path / "aside.parquet")
+    with pytest.raises(RunError, match=r"nobody asked for.*other candidates than this run"):
+        library.select(world.run, world.recipe, partial=True)
+    (tmp_path / "aside.parquet").rename(index)
+    run = Run(world.run)
+    (images,) = (name for name in run.embeddings if name.startswith("image"))
+    vectors = np.concatenate([run.embedding(images, shard) for shard in run.shards]).astype(np.float32)
+    other = {"reference": str(tmp_path / "other.npy"), "hashes": False, "embedding": "image_embedding"}
+    steps = [WORDS, {"not_in": {**other, "cosine": 0.9999, "missing": "drop"}}, {"top_fraction": TOP}]
+    np.save(tmp_path / "other.npy", vectors[10:40])
+    world.distil(*steps)
+    np.save(tmp_path / "other.npy", vectors[50:80])  # as many rows
+    with pytest.raises(RunError, match="other candidates than this run"):
+        library.select(world.run, {**world.recipe, "select": steps})
+
+
 def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in (0, 1, 5, float("nan")):
         with pytest.raises(ValueError, match="at_most_wrong must be above 0 and below 1"):
@@ -186,13 +206,16 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
         world.distil(recipe={**world.recipe, "signals": limited, "select": []})
     with pytest.raises(RecipeError, match="unknown signal 'judged'"):
         world.distil(recipe={**world.recipe, "signals": world.recipe["signals"][:2]})
+    with pytest.raises(RecipeError, match="nosuch"):
+        world.distil(WORDS, {"top_fraction": TOP}, {"at_least": {"score": "nosuch", "value": 1}})
+    derived = [*world.recipe["signals"], {"mix": {"terms": {"judged": 1}}}]
+    with pytest.raises(RecipeError, match="judged: mix reads it of all rows"):
+        world.distil(recipe={**world.recipe, "signals": derived})
     assert not world.run.exists()
     with pytest.raises(RunError, match="stores no embeddings of caption_length"):
         world.distil(source="caption_length")
     with pytest.raises(RunError, match=r"unknown signal 'clop'.*did you mean 'clip'"):
         world.distil(source="clop")
-    with pytest.raises(RecipeError, match="nosuch"):
-        world.distil(WORDS, {"top_fraction": TOP}, {"at_least": {"score": "nosuch", "value": 1}})
     assert JUDGED == []
     monkeypatch.setattr(distilled, "_LEAST", 500)
     with pytest.raises(RunError, match=r"only \d+ of 200 rows of the sample have embeddings and 'judged'"):
@@ -264,6 +287,6 @@ def test_the_command(
     assert tamis("distil", "caption_length", pool, *given, "--engine", "static").code == 2
     done = tamis("distil", "caption_length", pool, *given, "--out", out, "--from", "clip", "--workers", 1)
     assert done.code == 0, done.err
-    assert "caption_length judges all 21 candidates: with so few, an audit costs more" in caplog.text
+    assert "caption_length judges all 21 candidates: an audit would cost more" in caplog.text
     assert "top 5 by words" in done.out
     assert Subset.load(out, Run(tmp_path / "run")).kept == 5

@@ -58,16 +58,18 @@ def cut_of(recipe: Recipe, label: str, signal: Signal) -> tuple[int, AtLeast | T
 
 def only_cut(recipe: Recipe, names: set[str], reader: str, *kinds: type[Any]) -> tuple[int, Any]:
     """Returns the step that reads a score of these names, and its place; RecipeError unless it is the only one."""
-    own, score = recipe.columns, min(sorted(names), key=len)
-    steps = [one for one in enumerate(recipe.steps) if names & {own.get(name, name) for name in one[1].reads}]
+    reads = [{recipe.columns.get(name, name) for name in step.reads} & names for step in recipe.steps]
+    steps = [one for one, some in zip(enumerate(recipe.steps), reads, strict=True) if some]
     if len(steps) == 1:
         ((place, step),) = steps
         if isinstance(step, kinds) and {step.score} == step.reads:
             return place, step
     *most, last = [kind.name for kind in kinds]
+    score = " and ".join(map(repr, sorted(set().union(*reads)) or [min(sorted(names), key=len)]))
     raise RecipeError(
-        f"{score}: {reader} needs exactly one step that reads {score!r}, and that must be {', '.join(most)} or {last} "
-        f"by this score alone, without 'per'; {len(steps)} steps of recipe {recipe.name!r} read it"
+        f"{score}: {reader} needs exactly one step that reads a score of this signal, and that must be "
+        f"{', '.join(most)} or {last} by this score alone, without 'per'; recipe {recipe.name!r} has "
+        f"{len(steps)} step{' that reads' if len(steps) == 1 else 's that read'} one"
     )
 
 
@@ -94,6 +96,9 @@ def distilled_cut(recipe: Recipe, entry: Entry) -> tuple[int, TopFraction | TopN
     """Returns the step of a recipe that cuts on a score that `tamis distil` may predict, and its place."""
     label = entry[0] or entry[1].name
     names = {name for one in entry[1].columns for name in (one.name, f"{label}.{one.name}")}
+    for other, signal in recipe.derived:
+        if names & {recipe.columns.get(name, name) for name in signal.reads}:
+            raise RecipeError(f"{label}: {other or signal.name} reads it of all rows, so `tamis distil` saves nothing")
     return only_cut(recipe, names, "tamis distil", TopFraction, TopN)
 
 

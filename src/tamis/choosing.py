@@ -76,11 +76,15 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
             raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
         cut, group = near
         columns[cut.score] = f"{group.label}.{group.columns[0].name}"
-        outcome = run_asked(opened.table(columns), chosen.steps)
-        lines = [
-            {**line, "facts": dict(group.facts["bound"])} if line["step"] == describe(cut) else line
-            for line in outcome.funnel
-        ]
+        outcome, bound = run_asked(opened.table(columns), chosen.steps), group.facts["bound"]
+        place = next(number for number, line in enumerate(outcome.funnel) if line["step"] == describe(cut))
+        lines = [*outcome.funnel]
+        lines[place] = line = {**lines[place], "facts": dict(bound)}
+        if (line["before"], line["dropped"].get("missing", 0)) != (bound["candidates"], bound["missing"]):
+            raise RunError(
+                f"{error}. The predictions of `tamis distil` are for other candidates than this run, the tags or the "
+                "files of the recipe give now: repeat it"
+            ) from error
         outcome = dataclasses.replace(outcome, funnel=tuple(lines))
     _warn_of_english_only(chosen, opened, columns, outcome)
     return Subset(

@@ -21,12 +21,13 @@ from tamis.errors import RecipeError, RunError, require, unknown_message
 from tamis.ids import scramble
 from tamis.math.distil import Certificate, Choice, certify
 from tamis.math.order import round_half_up
-from tamis.pool import PoolSpec
+from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, load
 from tamis.scoring import score
 from tamis.selectors.outcome import check_lacking, run_steps
 from tamis.selectors.steps import TopN, rows_of
-from tamis.store import Run, open_run
+from tamis.storage import location
+from tamis.store import Run, manifest, open_run
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
@@ -85,9 +86,9 @@ def distil(
     chosen = load(recipe, settings)
     entry = _entry(chosen, signal)
     place, step = distilled_cut(chosen, entry)
+    check_reads(chosen, run, open_pool(pool, manifest.shards_of(location(run))))
     others = replace(chosen, signals=tuple(one for one in chosen.signals if one != entry))
     opened = open_run(score(pool, run=run, recipe=others, **how))
-    check_reads(chosen, run)
     embeddings = _embeddings(opened, source)
     earlier, upto = (replace(chosen, steps=chosen.steps[:number]) for number in (place, place + 1))
     table = opened.table(columns_read(earlier, opened))
@@ -110,7 +111,7 @@ def distil(
 
     if rows.size < max(least, sample.size + 1) or not 0 < kept < rows.size:
         log.warning(
-            "%s judges all %s candidates: with so few, an audit costs more than predictions save",
+            "%s judges all %s candidates: an audit would cost more than predictions save",
             signal,
             f"{rows.size:,}",
         )
@@ -132,7 +133,9 @@ def distil(
     values[rows] = _stored(found, truth)
     bound = {
         "jaccard_at_least": np.floor(1e4 * found.jaccard) / 1e4, "confidence": _CONFIDENCE,
-        "scored": int(found.asked.sum()), "audited": found.audited, "candidates": rows.size, "predicted_from": source,
+        "scored": int(found.asked.sum()), "audited": found.audited, "candidates": rows.size,
+        "missing": int(np.isnan(values[rows]).sum()),
+        "predicted_from": source,
     }  # fmt: skip
     columns = columns_read(upto, opened)
     inner, group, column = opened.locate(columns.get(step.score, step.score))
