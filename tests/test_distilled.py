@@ -108,7 +108,7 @@ def test_few_rows_are_judged_the_bound_holds_and_stands_in_every_output(world: W
     assert croissant["rai:dataPreprocessingProtocol"][-1] == sentence
     assert sentence in croissant["description"]
     page = library.report(run, [loaded], out=tmp_path / "report.html").read_text()
-    assert f"jaccard at least: <b>{facts['jaccard_at_least']:g}" in page
+    assert sentence in page
     # select gives the same rows, another choice has no bound, and all scores need none
     assert library.select(run, world.recipe).keep.tolist() == subset.keep.tolist()
     with pytest.raises(RunError, match="nobody asked for"):

@@ -226,7 +226,7 @@ def settle(
         rows = rows_to_score(decisions, wrong)
         if not last or not rows.any():
             break
-        asked = asked | rows
+        asked = asked | rows_to_score(decisions, 0.8 * wrong)  # with a margin, or the next rounds ask for a few rows
         full = ask(asked)
     return decisions, asked
 

@@ -17,7 +17,7 @@ from tamis.reporting.pairs import around, first_by
 from tamis.selectors.expression import parse
 from tamis.store.audit import Group, audit
 from tamis.store.captions import OtherCaptions, captions_of, other_captions
-from tamis.store.reasons import Cut
+from tamis.store.reasons import Cut, bound_of
 from tamis.store.subset import Subset
 
 
@@ -56,7 +56,7 @@ def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> 
         if reason.step == step:
             codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
     blank = {"step": "", "before": 0, "kept": 0, "times": None, "dropped": {}, "codes": {}, "cut": None, "facts": {}}
-    return {**blank, **entry, "codes": codes}
+    return {**blank, **entry, "codes": codes, "bound": bound_of(entry)}
 
 
 #: Number of pairs, the first by their scrambled uids, whose captions are compared.
