@@ -118,7 +118,7 @@ def bound_of(line: Mapping[str, Any]) -> str:
         return ""
     known = f"{facts['scored']:,} of {facts['candidates']:,} candidates were scored, {facts['audited']:,} as an audit"
     return (
-        f"Not exact: {line['step']}, most of it predicted from {facts['predicted_from']}. The Jaccard index with the "
+        f"Not exact: {line['step']}, partly predicted from {facts['predicted_from']}. The Jaccard index with the "
         f"choice by all scores is at least {facts['jaccard_at_least']:g}, with {facts['confidence']:.0%} confidence; "
         f"{known}"
     )
