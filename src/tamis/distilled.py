@@ -104,7 +104,7 @@ def distil(
         asked = np.zeros(len(opened), bool)
         asked[rows[wanted]] = True
         within = {**chosen.within, entry: Subset(run=opened, keep=asked, recipe={"name": chosen.name})}
-        opened = open_run(score(pool, run=run, recipe=replace(chosen, within=within), **how))
+        opened = open_run(score(pool, run=run, recipe=replace(chosen, within=within, keep=()), **how))
         truth = scores_of(opened, columns_read(upto, opened).get(step.score, step.score), rows, wanted)
         check_lacking(step, int(np.isnan(truth[wanted]).sum()), int(wanted.sum()), step.score)
         return truth
