@@ -119,6 +119,19 @@ def test_few_rows_are_judged_the_bound_holds_and_stands_in_every_output(world: W
     assert exact.keep.tolist() == world.best(300).tolist()
 
 
+def test_only_the_full_pass_stores_embeddings(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, score = [], distilled.score  # a signal that is asked for some rows could not store what it shares with clip
+
+    def noted(*pool: Any, recipe: Any, **how: Any) -> Any:
+        kept.append(bool(recipe.keep))
+        return score(*pool, recipe=recipe, **how)
+
+    monkeypatch.setattr(distilled, "score", noted)
+    world.distil()
+    assert kept[0]
+    assert not any(kept[1:])
+
+
 def test_an_interrupted_command_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, score = [], distilled.score
 
