@@ -203,3 +203,9 @@ def test_degenerate_pools_are_judged(name: str, data: Any) -> None:
     tied = [{**one, "a": 0.5, "b": 1.0, "w": "en", "uid": (0, n)} for n in range(12)]
     for rows in ([], [one], tied, rows_of(5, 9, scored=False)):
         assert_same([step], rows)
+
+
+def test_a_random_fraction_of_a_pool_whose_last_shard_is_empty() -> None:
+    uids = [(np.zeros(n, np.uint64), np.arange(n, dtype=np.uint64)) for n in (4, 0)]
+    pool = table.Table([4, 0], lambda block, names: {}, uids.__getitem__, lambda name: "number")
+    assert run_steps(pool, [sel.RandomFraction(fraction=0.5)]).keep.sum() == 2

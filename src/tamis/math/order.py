@@ -182,7 +182,10 @@ def _near_sample(scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int) -> 
     count, above, held, near = 0, 0, 0, [np.empty(0, np.uint64)]
     for size, larger, some in scan(look, 1):
         count, above, held = count + size, above + larger, held + some.size
-        near = [*near, some] if held <= _HELD else []
+        if held <= _HELD:
+            near.append(some)
+        else:
+            near.clear()
     n = wanted(np.array([count]))
     if not near or not above < n[0] <= above + held:
         return None

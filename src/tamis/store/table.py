@@ -125,7 +125,7 @@ class Table:
 
     def block_uids(self, rows: slice) -> tuple[U64, U64]:
         """Returns the uids of rows of one block."""
-        block = int(np.searchsorted(self.starts, rows.start, side="right")) - 1
+        block = int(np.searchsorted(self.starts[:-1], rows.start, side="right")) - 1
         part = slice(rows.start - self.starts[block], rows.stop - self.starts[block])
         high, low = self.read_uids(block)
         return high[part], low[part]
