@@ -18,7 +18,7 @@ from tamis.derived.columns import add_columns, sources_of
 from tamis.errors import RecipeError
 from tamis.ids import json_ready, scramble
 from tamis.math.distil import Choice, settle
-from tamis.recipe import Recipe
+from tamis.recipe import Recipe, names_of_columns
 from tamis.selectors.outcome import describe, run_steps
 from tamis.selectors.steps import AtLeast, TopFraction, TopN
 from tamis.signals import Sieve
@@ -58,7 +58,7 @@ def cut_of(recipe: Recipe, label: str, signal: Signal) -> tuple[int, AtLeast | T
 
 def only_cut(recipe: Recipe, names: set[str], reader: str, *kinds: type[Any]) -> tuple[int, Any]:
     """Returns the step that reads a score of these names, and its place; RecipeError unless it is the only one."""
-    reads = [{recipe.columns.get(name, name) for name in step.reads} & names for step in recipe.steps]
+    reads = [recipe.unaliased(step.reads) & names for step in recipe.steps]
     steps = [one for one, some in zip(enumerate(recipe.steps), reads, strict=True) if some]
     if len(steps) == 1:
         ((place, step),) = steps
@@ -95,9 +95,9 @@ def adaptive_column(run: Run, recipe: Recipe, entry: Entry) -> str | None:
 def distilled_cut(recipe: Recipe, entry: Entry) -> tuple[int, TopFraction | TopN]:
     """Returns the step of a recipe that cuts on a score that `tamis distil` may predict, and its place."""
     label = entry[0] or entry[1].name
-    names = {name for one in entry[1].columns for name in (one.name, f"{label}.{one.name}")}
+    names = names_of_columns(*entry)
     for other, signal in recipe.derived:
-        if names & {recipe.columns.get(name, name) for name in signal.reads}:
+        if names & recipe.unaliased(signal.reads):
             raise RecipeError(f"{label}: {other or signal.name} reads it of all rows, so `tamis distil` saves nothing")
     return only_cut(recipe, names, "tamis distil", TopFraction, TopN)
 

@@ -110,11 +110,8 @@ def distil(
         return truth
 
     if rows.size < max(least, sample.size + 1) or not 0 < kept < rows.size:
-        log.warning(
-            "%s judges all %s candidates: an audit would cost more than predictions save",
-            signal,
-            f"{rows.size:,}",
-        )
+        text = "%s judges all %s candidates: an audit would cost more than predictions save"
+        log.warning(text, signal, f"{rows.size:,}")
         ask(np.ones(rows.size, bool))
         return select(opened, chosen)
     known = np.zeros(rows.size, bool)

@@ -28,7 +28,7 @@ from tamis.math.order import round_half_up
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.open import known_pairs
-from tamis.recipe import NEAR_CUT, Recipe, load, shipped_name
+from tamis.recipe import NEAR_CUT, Recipe, load, names_of_columns, shipped_name
 from tamis.run.failures import READING
 from tamis.run.plan import Plan, Within
 from tamis.scoring import Scoring, assembled, derive
@@ -262,13 +262,13 @@ def _may_wait(recipe: Recipe) -> list[Entry]:
     for entry, rows in recipe.within.items():  # chosen before any signal that waits is scored
         if rows == NEAR_CUT:
             before = replace(recipe, steps=recipe.steps[: cut_of(recipe, *entry)[0]])
-            read |= _aliased(recipe, before.reads)
+            read |= recipe.unaliased(before.reads)
         elif rows.endswith((".yaml", ".yml")) or shipped_name(rows):
-            read |= _aliased(chosen := load(rows), chosen.reads)
+            read |= (chosen := load(rows)).unaliased(chosen.reads)
     return [
         entry
         for entry in recipe.signals
-        if not read & _columns(entry)
+        if not read & names_of_columns(*entry)
         and entry not in recipe.within
         and _pooled(recipe, entry) is None
         and not any(node.stored_as in recipe.keep for node in topological([entry[1]]))
@@ -278,7 +278,7 @@ def _may_wait(recipe: Recipe) -> list[Entry]:
 def _pooled(recipe: Recipe, entry: Entry) -> Step | None:
     """Returns the first step, outside groups, that looks at a signal's scores of all pairs wherever it stands."""
     looks = ((step, getattr(step, "poolwide", step.reads)) for step in recipe.steps if not hasattr(step, "parts"))
-    return next((step for step, names in looks if _aliased(recipe, names) & _columns(entry)), None)
+    return next((step for step, names in looks if recipe.unaliased(names) & names_of_columns(*entry)), None)
 
 
 def _cost(took: Mapping[str, float], entries: Sequence[Entry]) -> float:
@@ -286,17 +286,8 @@ def _cost(took: Mapping[str, float], entries: Sequence[Entry]) -> float:
     return sum(took.get(name, 0.0) for name in {node.name for node in topological([one for _, one in entries])})
 
 
-def _columns(entry: Entry) -> set[str]:
-    """Returns the names that recipes may call a signal's columns."""
-    return {name for one in entry[1].columns for name in (one.name, f"{_name(entry)}.{one.name}")}
-
-
-def _aliased(recipe: Recipe, names: Iterable[str]) -> set[str]:
-    return {recipe.columns.get(name, name) for name in names}
-
-
 def _reads(step: Step, entry: Entry, recipe: Recipe) -> bool:
-    return bool(_aliased(recipe, step.reads) & _columns(entry))
+    return bool(recipe.unaliased(step.reads) & names_of_columns(*entry))
 
 
 def _in_words(steps: Iterable[Step]) -> str:

@@ -89,6 +89,15 @@ class Recipe:
         """Labels and signals of both kinds."""
         return (*self.signals, *self.derived)
 
+    def unaliased(self, names: Iterable[str]) -> set[str]:
+        """Returns names of columns, with the recipe's aliases replaced."""
+        return {self.columns.get(name, name) for name in names}
+
+
+def names_of_columns(label: str, signal: Signal) -> set[str]:
+    """Returns the names that recipes may call a signal's columns."""
+    return {name for one in signal.columns for name in (one.name, f"{label or signal.name}.{one.name}")}
+
 
 #: A shipped recipe's name, a file, a mapping of the same form, or a loaded recipe.
 RecipeLike = PathLike | Mapping[str, Any] | Recipe

@@ -27,6 +27,7 @@ _POOL = Argument(metavar="POOL...", help="Folder, glob, brace range, file or fss
 _RUN = Option(
     metavar="RUN", help="The run folder, new or existing, or its fsspec URL. Default: runs/ and the pool's name."
 )
+_ENGINE = Option(help="How shards are distributed: local or ray.")
 _MAX_ERROR_RATE = Option(
     help="Stop if more than this share of shards fails; fewer failures do not change the exit code."
 )
@@ -119,7 +120,7 @@ def distil(
     reading: options.PoolSettings,
     compute: options.Compute,
     workers: options.Workers = None,
-    engine: Annotated[str, Option(help="How shards are distributed: local or ray.")] = "local",
+    engine: Annotated[str, _ENGINE] = "local",
     address: options.Address = None,
     overwrite: options.Overwrite = False,
     quiet: options.Quiet = False,
@@ -161,7 +162,7 @@ def run_recipe(
     reading: options.PoolSettings,
     compute: options.Compute,
     workers: options.Workers = None,
-    engine: Annotated[str, Option(help="How shards are distributed: local or ray.")] = "local",
+    engine: Annotated[str, _ENGINE] = "local",
     address: options.Address = None,
     partial: options.Partial = False,
     grow: options.Grow = False,

@@ -95,15 +95,16 @@ def nth_largest(
 
     Args:
         scan: reads the keys once; the same keys whenever it is called.
-        wanted: returns n, (groups,) int64, from the number of keys of each group: from 0 to that number.
+        wanted: returns n, (groups,) int64, from the number of keys of each group: from 0 to that number. For the
+            sample it is asked with `rows`.
         rows: number of keys in all groups, or more.
         groups: their number.
 
     Returns:
         Per group: the n-th largest key (the largest possible for n = 0), n, how many are larger, and how many equal it.
 
-    Cost: a pass for up to 4 million keys; else one more for each 18 bits that do not tell the keys of one group apart.
-        Memory: 64 MB.
+    Cost: a pass for up to 4 million keys. For more, a sixteenth of a pass and one pass, if the sample helps; else
+        another pass, and one for each 18 bits that do not tell the keys of one group apart. Memory: about 100 MB.
     """
     if groups == 1 and rows > _HELD and (near := _near_sample(scan, wanted, rows)):
         return near
