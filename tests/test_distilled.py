@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +99,10 @@ def test_few_rows_are_judged_the_bound_holds_and_stands_in_every_output(world: W
     assert np.isnan(values[::6]).all()
     sentence = bound_of(subset.funnel[-1])
     assert f"at least {facts['jaccard_at_least']:g}, with 95% confidence; {len(JUDGED):,} of 1,000" in sentence
-    subset = replace(subset, recipe={"name": "mine"})  # a file holds no signal objects
     subset.save(tmp_path / "mine.parquet")
     loaded = Subset.load(tmp_path / "mine.parquet", run)
     assert loaded.funnel[-1]["facts"] == facts
+    assert loaded.recipe["signals"][2] == {"judged": {}}  # the recipe had an object
     library.export(loaded, "npy", tmp_path / "mine.npy")
     croissant = json.loads((tmp_path / "mine.npy.croissant.json").read_text())
     assert croissant["rai:dataPreprocessingProtocol"][-1] == sentence
