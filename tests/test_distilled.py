@@ -172,6 +172,18 @@ def test_a_small_pool_is_scored_in_full(world: World, caplog: pytest.LogCaptureF
     assert len(JUDGED) == 1000
 
 
+def test_where_no_audit_proves_the_bound_the_choice_is_exact(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    certify = distilled.certify
+    monkeypatch.setattr(distilled, "certify", lambda *given, **how: certify(*given, **how)._replace(jaccard=0.61))
+    subset = world.distil()
+    assert "prove a Jaccard index of 0.610 only: judged judges the other" in caplog.text
+    assert subset.keep.tolist() == world.best(300).tolist()
+    assert "facts" not in subset.funnel[-1]
+    assert len(JUDGED) == 1000
+
+
 @pytest.mark.parametrize(
     ("select", "message"),
     [

@@ -73,7 +73,8 @@ def distil(
 
     Returns:
         The subset. The cut's line in its funnel has the facts `jaccard_at_least`, `confidence`, `scored`, `audited`,
-        `candidates` and `predicted_from`, unless all candidates were scored.
+        `candidates` and `predicted_from`. It has none if all candidates were scored: there are few, or no audit proved
+        the bound.
 
     Raises:
         RecipeError: the recipe has no such signal or not one such step, or candidates have no score and the step does
@@ -121,11 +122,13 @@ def distil(
         Choice(cheap=cheap, kept=kept, order=order, sample=sample), ask,
         lambda number: scramble(*table.uids(rows), number), at_most_wrong=at_most_wrong, alpha=1 - _CONFIDENCE,
     )  # fmt: skip
+    if found.jaccard < 1 - at_most_wrong:
+        text = "the audits prove a Jaccard index of %.3f only: %s judges the other %s candidates too, for the exact choice"
+        log.warning(text, found.jaccard, signal, f"{np.count_nonzero(~found.asked):,}")
+        ask(~found.asked)
+        return select(opened, chosen)
     if found.asked.all():
         return select(opened, chosen)
-    if found.jaccard < 1 - at_most_wrong:
-        text = "the audits prove a Jaccard index of %.3f only, %.3f was asked for: score %s in full, or ask for less"
-        log.warning(text, found.jaccard, 1 - at_most_wrong, signal)
     values = np.full(len(opened), np.nan, np.float32)
     values[rows] = _stored(found, truth)
     bound = {
