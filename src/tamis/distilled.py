@@ -123,7 +123,7 @@ def distil(
         lambda number: scramble(*table.uids(rows), number), at_most_wrong=at_most_wrong, alpha=1 - _CONFIDENCE,
     )  # fmt: skip
     if found.jaccard < 1 - at_most_wrong:
-        text = "the audits prove a Jaccard index of %.3f only: %s judges the other %s candidates too, for the exact choice"
+        text = "the audits prove a Jaccard index of %.3f only: %s judges the other %s candidates too"
         log.warning(text, found.jaccard, signal, f"{np.count_nonzero(~found.asked):,}")
         ask(~found.asked)
         return select(opened, chosen)
