@@ -236,15 +236,18 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     derived = [*world.recipe["signals"], {"mix": {"terms": {"judged": 1}}}]
     with pytest.raises(RecipeError, match="judged: mix reads it of all rows"):
         world.distil(recipe={**world.recipe, "signals": derived})
+    for recipe in (world.recipe, {**world.recipe, "keep": []}):
+        with pytest.raises(RunError, match="stores no embeddings of caption_length: add 'keep"):
+            world.distil(recipe=recipe, source="caption_length")
+        with pytest.raises(RunError, match=r"unknown signal 'clop'.*did you mean 'clip'"):
+            world.distil(recipe=recipe, source="clop")
+    with pytest.raises(RunError, match="stores no embeddings of clip: add 'keep"):
+        world.distil(recipe={**world.recipe, "keep": []})
     assert not world.run.exists()
-    with pytest.raises(RunError, match="stores no embeddings of caption_length"):
-        world.distil(source="caption_length")
-    with pytest.raises(RunError, match=r"unknown signal 'clop'.*did you mean 'clip'"):
-        world.distil(source="clop")
-    assert JUDGED == []
-    monkeypatch.setattr(distilled, "_LEAST", 500)
-    with pytest.raises(RunError, match=r"only \d+ of 200 rows of the sample have embeddings and 'judged'"):
+    with monkeypatch.context() as patch, pytest.raises(RunError, match="only .* 200 rows .* embeddings and 'judged'"):
+        patch.setattr(distilled, "_LEAST", 500)
         world.distil()
+    assert world.distil(recipe={**world.recipe, "keep": []}).kept == 300  # the run stores them already
 
 
 def test_rows_without_a_score_are_an_error_or_dropped(world: World) -> None:
