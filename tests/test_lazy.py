@@ -115,7 +115,6 @@ def test_the_order_is_corrected_by_the_scores_of_some_rows(
     assert [one.reads for one in plan.order] == [{"status"}, {"clip"}, {"pac"}]
     monkeypatch.setattr(lazy, "_cost", lambda took, entries: 1.0)
     monkeypatch.setattr(lazy, "_SAMPLE", 3)
-    monkeypatch.setattr(fill, "_TIMED", 3)
     monkeypatch.setattr(lazy, "_PILOT_EVERY", 4)
     run, order = lazy.score_lazily(spec, tmp_path / "run", plan, quiet=True)
     assert [one.reads for one in order] == [{"status"}, {"pac"}, {"clip"}]
