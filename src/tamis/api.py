@@ -227,8 +227,7 @@ def explore(
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
             raise RunError(
-                f"the subset {one.name!r} belongs to {one.run.path} ({one.keep.size:,} rows), not to "
-                f"{opened.path} ({len(opened):,} rows): choose it again from this run with `tamis.select`"
+                f"the subset {one.name!r} is of {one.run.path}, or of other rows: choose it again from this run"
             )
     pool = _readable_pool(opened)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)

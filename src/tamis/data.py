@@ -157,8 +157,7 @@ def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
             continue
         if name not in known:
             raise TypeError(
-                f"{cls.__qualname__}: {unknown_message('class attribute', name, known)}. A setting needs an annotation "
-                f"({name}: {type(value).__name__} = ...), a constant capitals"
+                f"{cls.__qualname__}: {unknown_message('class attribute', name, known)}; a setting needs a type"
             )
         wanted = known[name]
         if wanted is not None and type(value) is not wanted:

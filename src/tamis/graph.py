@@ -206,8 +206,7 @@ class Executor:
         except TypeError as error:
             takes = ", ".join(signature.parameters) or "nothing"
             raise SignalError(
-                f"{title(node)}: needs() names {', '.join(node.needs()) or 'nothing'}, and the function that load() "
-                f"returns takes {takes} ({error}): the names must be the same"
+                f"{title(node)}: needs() names {', '.join(node.needs()) or 'nothing'}, load() takes {takes} ({error})"
             ) from error
         except ValueError:  # a built-in function without a signature
             pass
@@ -328,8 +327,7 @@ def _check_range(where: str, array: NDArray[Any], stored: type[np.floating[Any]]
         lost = np.isinf(array.astype(stored)) & ~np.isinf(array)
     if lost.any():
         raise ValueError(
-            f"{where}: {array[lost][0]:g} overflows {stored.__name__} (max {np.finfo(stored).max:.3g}); "
-            "return NaN for samples you cannot score"
+            f"{where}: {array[lost][0]:g} overflows {stored.__name__}: return NaN for what cannot be scored"
         )
 
 

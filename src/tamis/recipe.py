@@ -291,8 +291,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         name = _word(data["name"], f"{where}, name")
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
             raise RecipeError(
-                f"{where}: the name {brief(name)} is not a valid file name: it must not contain / or \\ "
-                "or start with a dot"
+                f"{where}: the name {brief(name)} is not a valid file name: no /, no \\, no dot at the start"
             )
     keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
     for kind in keep:
@@ -569,6 +568,5 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
         booleans = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
         if booleans and bool not in kinds:
             raise RecipeError(
-                f"{where}, {key}: got {brief(booleans[0])}: YAML reads yes, no, on and off as true and false, so put "
-                "the word in quotes"
+                f"{where}, {key}: got {brief(booleans[0])}: YAML reads yes and no so, so put the word in quotes"
             )

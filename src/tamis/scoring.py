@@ -185,8 +185,7 @@ def _limits(recipe: Recipe, within: PathLike | Subset | None) -> Limits:
         for node in topological([signal], full):
             if node.stored_as in recipe.keep:
                 raise RecipeError(
-                    f"{label or signal.name}: its {node.stored_as} can only be stored for all rows: leave out "
-                    f"'within', or do not keep {node.stored_as}"
+                    f"{label or signal.name}: leave out 'within': {node.stored_as} are stored for all rows only"
                 )
     return limits
 

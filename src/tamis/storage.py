@@ -221,10 +221,7 @@ def location(where: str | os.PathLike[str]) -> Path:
         return path
     url = keep_secrets(text.rstrip("/"), lambda url: [url])
     if "::" in url or url.startswith(("http://", "https://", "memory://", "data://", "zip://", "tar://")):
-        raise RunError(
-            f"{url}: a run needs a store that other processes can read and write, and no chained URL: use s3://, "
-            "gs:// or another store, or a path"
-        )
+        raise RunError(f"{url}: a run needs a path, or a store such as s3:// or gs://, and no chained URL")
     return RemotePath(url)
 
 
@@ -234,8 +231,7 @@ def check_path(path: Path) -> None:
     if lost and not Path(path.parts[0]).exists():
         shown = redacted(str(path).replace(":/", "://", 1)).replace("://", ":/", 1)
         raise RunError(
-            f"{shown}: this needs a local path, not a URL: copy the file from or to the store with the store's "
-            "own tool (aws s3 cp). For a run, pass the URL as a string, not as a Path"
+            f"{shown}: this needs a local path, not a URL. For a run, pass the URL as a string, not as a Path"
         )
 
 

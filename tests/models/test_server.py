@@ -246,7 +246,7 @@ def test_a_server_that_is_gone_ends_the_run_and_what_is_done_stays(
         ({"model": "tinny"}, {}, "has unknown model 'tinny' .did you mean 'tiny'..; known: tiny"),
         ({}, {"refuses": lambda body: True}, "this image cannot be processed.*does the model take images"),
         ({"key_from": "SOME_API_KEY"}, {"key": "other"}, "HTTP 401: .*wrong key: Bearer \\*\\*\\*"),
-        ({"key_from": "NO_API_KEY"}, {}, "the environment variable NO_API_KEY, which key_from names, is not set"),
+        ({"key_from": "NO_API_KEY"}, {}, "the variable NO_API_KEY is not set"),
     ],
 )
 def test_a_server_that_cannot_do_it_is_said_so_before_work(

@@ -268,10 +268,7 @@ def _wds_task(folder: Path, split: str) -> ZeroShotTask:
     tars = tuple(sorted((folder / split).glob("*.tar"), key=lambda tar: (len(tar.stem), tar.stem)))
     count = folder / split / "nshards.txt"
     if not tars or (count.is_file() and _text(count).strip() != str(len(tars))):
-        raise PoolError(
-            f"{folder / split} has {len(tars)} tars; it needs at least one, and as many as nshards.txt says: download "
-            "the task again"
-        )
+        raise PoolError(f"{folder / split} has {len(tars)} tars, not as many as nshards.txt says: download it again")
     name = task_name(folder.name, split)
     if kind == "retrieval":
         return ZeroShotTask(
@@ -298,8 +295,8 @@ def _folder_task(folder: Path, name: str, base: Path) -> ZeroShotTask:
     swapped = listed != folders and sorted(listed) == sorted(folders)
     if len(names) != len(inside) or len(names) < 2 or swapped:
         raise PoolError(
-            f"{folder} has {len(inside)} folders of images and {len(names)} names of classes: a task has at least two "
-            f"classes, and {CLASS_NAMES} one line for each folder, in the order of their names"
+            f"{folder} has {len(inside)} folders of images, and {len(names)} names in {CLASS_NAMES}: a task "
+            "has two or more of each, equally many"
         )
     images = tuple((image, label) for label, one in enumerate(inside) for image in _images(one))
     return ZeroShotTask(

@@ -129,10 +129,7 @@ class ShardsExport(Exporter):
         """Writes the manifest that identifies this export, and removes what a killed one left."""
         identity, manifest = self._fingerprint(subset), out / self.MANIFEST
         if manifest.is_file() and read_json(manifest).get("fingerprint") != identity:
-            raise RunError(
-                f"{out} holds another export: choose another folder, or replace it with --overwrite "
-                "(in Python, overwrite=True)"
-            )
+            raise RunError(f"{out} holds another export: choose another folder, or --overwrite (overwrite=True)")
         sweep(out)
         facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)}
         write_json(manifest, {"fingerprint": identity, **facts, "files": self.files(names)})

@@ -254,8 +254,7 @@ def _activation(
     """Returns transformers' name of the activation: it changes every embedding, and the weights do not show it."""
     if activation is None and not model:
         raise ModelError(
-            "its activation is unknown: name its open_clip_config.json with --config, or use --activation gelu (LAION, "
-            "DataComp) or --activation quick_gelu (OpenAI, DFN, MetaCLIP)"
+            "its activation is unknown: name its --config, or --activation gelu (LAION) or quick_gelu (OpenAI, DFN)"
         )
     if activation == "quick_gelu" or (activation is None and model.get("quick_gelu")):
         return "quick_gelu"
@@ -271,8 +270,7 @@ def _check_tokenizer(tokenizer: Any, vocabulary: int, text: Mapping[str, Any]) -
     pooled = text.get("eos_id", end) if text.get("pool_type") == "eos" else highest  # the argmax of the tokens
     if highest >= vocabulary or pooled != end:
         raise ModelError(
-            f"it knows {vocabulary:,} tokens and pools a text at token {pooled}; the tokenizer has tokens up to "
-            f"{highest:,} and ends a text with {end}: name the model's own tokenizer with --tokenizer"
+            f"it pools a text at token {pooled} of {vocabulary:,}, the tokenizer ends with {end}: name its --tokenizer"
         )
 
 

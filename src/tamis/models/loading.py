@@ -173,8 +173,7 @@ def load_whole(
         raise ModelError(f"{wrong}: it has no weights for {missing[0]}{more} in {path}")
     for name, stored, asked in sorted(report["mismatched_keys"], key=lambda one: str(one[0])):
         raise ModelError(
-            f"{path}: the weights do not fit the config.json: {name} is {tuple(stored)}, not {tuple(asked)}. They are "
-            "from different models"
+            f"{path}: the weights do not fit the config.json: {name} is {tuple(stored)}, not {tuple(asked)}"
         )
     return network.eval()
 
@@ -237,8 +236,7 @@ def check_tokens(tokenizer: Any, network: Any, folder: Path, config: Any = None)
     highest = max([*numbers, tokenizer.pad_token_id or 0])
     if isinstance(known, int) and highest >= known:
         raise ModelError(
-            f"the tokenizer in {folder} belongs to another model: its tokens have numbers up to {highest:,}, and the "
-            f"network knows {known:,} tokens"
+            f"the tokenizer in {folder} has tokens up to {highest:,}, the network knows {known:,}: another model's"
         )
 
 

@@ -119,18 +119,14 @@ def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
     if preprocess.patch is not None:
         if preprocess.patch != tower.patch_size:
             raise ModelError(
-                f"{model}: its preprocessor_config.json makes patches of {preprocess.patch} pixels, but the image "
-                f"tower in its config.json takes {tower.patch_size}"
+                f"{model}: patches of {preprocess.patch} pixels, and its image tower takes {tower.patch_size}"
             )
         return
     size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
     one_size = getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int)
     if size is None or (one_size and size != (side, side)):
         made = f"{size[0]} x {size[1]} pixels" if size else "different sizes"
-        raise ModelError(
-            f"{model}: its preprocessor_config.json makes images of {made}, but the image tower in its config.json "
-            f"takes {side} x {side}"
-        )
+        raise ModelError(f"{model}: its images become {made}, and its image tower takes {side} x {side}")
 
 
 def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
@@ -176,8 +172,5 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
         )
     numbers = (made.scale, *made.mean, *made.std)
     if len(numbers) != 7 or not all(isinstance(one, int | float) for one in numbers) or 0 in (made.scale, *made.std):
-        raise ModelError(
-            f"{model}: rescale_factor, image_mean and image_std must be numbers, three of the last two, "
-            "and neither rescale_factor nor image_std 0"
-        )
+        raise ModelError(f"{model}: rescale_factor, image_mean and image_std must be 1, 3 and 3 numbers, no divisor 0")
     return made

@@ -130,8 +130,7 @@ class ChatClient:
             self._key = os.environ.get(server.key_from, "").strip()
             if not self._key:
                 raise ModelError(
-                    f"{server.url}: the environment variable {server.key_from}, which key_from names, is not set: "
-                    "export it where the workers run"
+                    f"{server.url}: the variable {server.key_from} is not set: export it where the workers run"
                 )
             if not (self._key.isascii() and self._key.isprintable()):  # the library's error would show it
                 raise ModelError(f"the key in {server.key_from} holds characters that no HTTP header can")
@@ -163,8 +162,7 @@ class ChatClient:
         answer = self._probe(probabilities)
         if probabilities and answer.tokens is None:
             raise ModelError(
-                f"{self.server.url} gives no probabilities of tokens (logprobs) for {self.server.model}: set number: "
-                "written, or use a server that does, such as vLLM"
+                f"{self.server.url} gives no logprobs for {self.server.model}: set number: written, or use vLLM"
             )
 
     def _probe(self, probabilities: bool = False) -> Answer:

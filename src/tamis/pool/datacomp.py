@@ -259,10 +259,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
                 shape, _, kind = _READ_HEADER[np.lib.format.read_magic(entry)[0]](entry)
             if kind.kind not in "fiu" or len(shape) != 2:
                 what = "pickled Python objects" if kind.hasobject else str(kind)
-                raise ShardError(
-                    f"{url}: {name} holds {what} (shape {shape}); embeddings are numbers (rows, dimensions): save it "
-                    "as an array of float16 or float32"
-                )
+                raise ShardError(f"{url}: {name} holds {what} of shape {shape}, expected (rows, dimensions) of numbers")
             found[name] = shape
     return found
 

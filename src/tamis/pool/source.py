@@ -195,8 +195,7 @@ class Shard(ABC):
             held += sum(len(member.ext) for member in sample.members)
             if held > _TEXTS + _TEXTS_PER_ROW * rows:
                 raise ShardError(
-                    f"{self.url}: the keys, captions and carried fields of its first {rows:,} samples take {held:,} "
-                    f"bytes, far more than pools of captions have; the {rows - 1:,} before were read"
+                    f"{self.url}: the texts of its first {rows:,} samples take {held:,} bytes: no captions have so many"
                 )
             if self.marks_keys:
                 if sample.key in seen:

@@ -149,8 +149,7 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         column = "captions" if "captions" in names else "caption"
         if not {by, column} <= set(names):
             raise RecipeError(
-                f"captions_from: {path} has the columns {listed_columns(names)}; it needs uid or key, and captions "
-                "(lists) or caption"
+                f"captions_from: {path} needs uid or key, and captions or caption; has {listed_columns(names)}"
             )
         found: dict[str, list[str]] = {}
         for number, row in enumerate(table_rows(str(path), [by, column]), 1):

@@ -43,10 +43,7 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
     check_page(out, overwrite=overwrite, read=run.pool_files)
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
-            raise RunError(
-                f"the subset {subset.name!r} was chosen from {subset.run.path}, but this is a report of "
-                f"{run.path}: select from that run again"
-            )
+            raise RunError(f"the subset {subset.name!r} is of {subset.run.path}, not of {run.path}: select it again")
     facts = gather(Context(run, subsets, pool))
     partly = partial_facts(run)  # comes first in the file if shards are missing
     text = as_json({**({"partial": partly} if partly else {}), "tamis": __version__, **facts})

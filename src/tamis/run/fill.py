@@ -152,8 +152,7 @@ def fill(
             if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
                 raise StopError(
                     f"{len(tally.failed):,} of {tally.shards:,} shards failed, more than --max-error-rate "
-                    f"{max_error_rate:g} allows; the last is {report.shard}: {report.error}. Finished parts are kept: "
-                    "fix the problem and run the command again"
+                    f"{max_error_rate:g}; the last is {report.shard}: {report.error}"
                 )
     return Run(path) if tasks else before  # `before` already has its footers cached
 

@@ -73,10 +73,7 @@ class ClassMentions(CaptionSignal):
     def __post_init__(self) -> None:
         check_classes(self)
         if self.wordnet is not None and self.classes_from is None:
-            raise ValueError(
-                "wordnet needs classes_from: a file with one synset id per line, such as n02084071 "
-                "(ImageNet-21k's, for DataComp's rule)"
-            )
+            raise ValueError("wordnet needs classes_from: a file with one synset id per line, such as n02084071")
 
     def load(self, device: Device) -> Callable[..., Any]:
         find: Callable[[str], Iterator[str]]
@@ -277,8 +274,7 @@ class ZeroShotClass(Signal):
         def score(*, images: Floats) -> dict[str, Any]:
             if images.shape[1] != vectors.shape[1]:
                 raise RecipeError(
-                    f"zero_shot_class: {self.embedding} has {images.shape[1]} dimensions, {self.model} has "
-                    f"{vectors.shape[1]}: name the model that made the embeddings"
+                    f"zero_shot_class: {self.embedding} has {images.shape[1]} numbers, {self.model} {vectors.shape[1]}"
                 )
             nearest, cosine, margin = nearest_of(images, vectors)
             return {"zero_shot_class": words[nearest].tolist(), "class_cosine": cosine, "class_margin": margin}
@@ -294,8 +290,7 @@ class ZeroShotClass(Signal):
         names = tuple(dict.fromkeys(class_names(self.classes_from or self.classes)))
         if len(names) < 2:
             raise RecipeError(
-                f"zero_shot_class: the list {self.classes_from!r} has one class, expected two or more: write one class "
-                "per line (commas separate names of one class)"
+                f"zero_shot_class: {self.classes_from!r} has one class, expected two or more, one per line"
             )
         exact = dataclasses.replace(device, precision="float32")
         return names, class_vectors(self.model, names, templates_of(self.templates), exact)
@@ -357,10 +352,7 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
     lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _list_of(classes).splitlines())
     every_name = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
     if not every_name:
-        raise RecipeError(
-            f"the file {classes!r} is empty, or holds ids without names: write one class name per line, or give "
-            "class_mentions the folder of WordNet's files as 'wordnet' as well"
-        )
+        raise RecipeError(f"{classes!r} has no class names, one per line (ids alone need the setting 'wordnet')")
     return every_name
 
 
@@ -453,10 +445,7 @@ def load_nouns(wordnet: str) -> Nouns:
     except (OSError, zipfile.BadZipFile, ValueError, IndexError):
         first = {}
     if not first:  # we do not quote the file: a recipe may name any
-        raise RecipeError(
-            f"{wordnet} holds no index.noun that can be read: name the folder of WordNet's files, such as "
-            "nltk_data/corpora/wordnet"
-        )
+        raise RecipeError(f"{wordnet} holds no readable index.noun: name WordNet's folder (NLTK: corpora/wordnet)")
     irregular = {words[0]: tuple(words[1:]) for words in map(str.split, exceptions.splitlines()) if words}
 
     def first_synset(word: str) -> int | None:

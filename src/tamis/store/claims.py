@@ -73,8 +73,7 @@ def check_same_rows(run: Run, shards: Iterable[str]) -> None:
         now = parts.index_facts(path) if path.is_file() else None
         if now is None or (now.rows, now.uids) != (then.rows, then.uids):
             raise RunError(
-                f"the run {run.path} has changed since it was opened: the shard {shard} has other rows now. "
-                "Nothing more is written: open the run again, or repeat the command"
+                f"{run.path} has changed since it was opened: the shard {shard} has other rows. Open it again"
             )
 
 

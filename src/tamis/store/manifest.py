@@ -63,10 +63,7 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
         return None
     facts = read_json(path)
     if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found != FORMAT:
-        raise RunError(
-            f"{run} has format {found}, but this version of tamis reads format {FORMAT}: score the pool into another "
-            "run folder"
-        )
+        raise RunError(f"{run} has format {found}, this version reads format {FORMAT}: use another run folder")
     return read_record(path)
 
 
@@ -225,9 +222,8 @@ def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
     new = [shard.name for shard in pool.shards if shard.name not in listed]
     if new:
         raise RunError(
-            f"{run} holds the pool {' '.join(pool_paths(facts))} ({len(listed):,} shards). "
-            f"{' '.join(pool.spec.paths)} has {len(new):,} shards that are not in this run, the first: {new[0]}. To "
-            "add them, use `tamis score ... --grow` (grow=True); for a separate run, name another folder with --run"
+            f"{run} holds another pool ({' '.join(pool_paths(facts))}), which lacks {len(new):,} of these, the first: "
+            f"{new[0]}. Add them with --grow (grow=True), or choose another --run"
         )
 
 

@@ -212,10 +212,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
     if rows.size == 0:
         rows = rows.astype(np.int64)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        raise ValueError(
-            f"order must be a list of row numbers, got {rows.dtype} of shape {rows.shape}"
-            + ("; np.flatnonzero turns a mask into row numbers" if rows.dtype.kind == "b" else "")
-        )
+        raise ValueError(f"order must be a list of row numbers (no mask), got {rows.dtype} of shape {rows.shape}")
     rows = rows.astype(np.int64, copy=False)
     total = len(source) if isinstance(source, Run) else source.keep.size
     outside = (rows < 0) | (rows >= total)
@@ -224,8 +221,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
     if isinstance(source, Subset) and not source.keep[rows].all():
         dropped = rows[~source.keep[rows]]
         raise ValueError(
-            f"order names {dropped.size:,} rows that the subset {source.name!r} drops, the first {dropped[0]:,}; "
-            "pass the run instead of the subset to read any row"
+            f"order names {dropped.size:,} rows that {source.name!r} drops, the first {dropped[0]:,}: pass the run"
         )
     return rows
 

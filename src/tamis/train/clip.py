@@ -254,10 +254,7 @@ def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> Cl
     at_least_one(epochs=epochs)
     rows, _ = training_rows(source)
     if rows.epoch_size < training.batch:
-        raise RunError(
-            f"{source!r} has {rows.epoch_size:,} pairs to train on, less than one batch of {training.batch:,}: use a "
-            "smaller batch (--train-batch)"
-        )
+        raise RunError(f"{source!r} has {rows.epoch_size:,} pairs, less than one --train-batch of {training.batch:,}")
     training = replace(training, samples=epochs * rows.epoch_size)
     return replace(training, warmup=min(training.warmup, int(_WARMUP_SHARE * training.steps)))
 
@@ -326,10 +323,7 @@ def _check_epochs(context: TrainingContext, step: int) -> None:
     ended = step * context.training.batch // context.rows.epoch_size if context.how.keep_epochs else 0
     for epoch in range(1, ended + 1):
         if not complete(context.folder / f"epoch-{epoch}"):
-            raise RunError(
-                f"{context.folder} is at step {step} and has no model of its epoch {epoch}: it was begun without "
-                "--keep-epochs, or the model was removed. Choose another folder (--out), or delete this one"
-            )
+            raise RunError(f"{context.folder} lacks the model of epoch {epoch}: it was begun without --keep-epochs")
 
 
 def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
@@ -338,10 +332,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     use_threads(how.device)
     towers = _initial_model(context, tokenizer)
     if needs_whole_batch(towers.model) and ((how.pieces or 1) > 1 or processes.count > 1):
-        raise StopError(
-            f"{training.model} normalises over the whole batch, which cannot be cut into {processes.count} processes "
-            f"of {how.pieces or 1} pieces. Train it in one process and piece, or use convnet"
-        )
+        raise StopError(f"{training.model} normalises over the whole batch: train it in one process and one piece")
     (optimiser,) = new_optimisers(towers.model, training.loop)
     facts = load_checkpoint(context.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])

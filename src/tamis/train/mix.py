@@ -95,8 +95,7 @@ def train_mix(
     sizes = int(np.count_nonzero(y)), int(np.count_nonzero(~y))
     if min(sizes) < 10 * FOLDS:
         raise RecipeError(
-            f"train mix: {sizes[0]:,} pairs of the target and {sizes[1]:,} of the pool have {', '.join(columns)}; "
-            f"{np.count_nonzero(~there):,} others lack some. Each side needs {10 * FOLDS}"
+            f"train mix: {sizes[0]:,} pairs of the target and {sizes[1]:,} of the pool are too few: {10 * FOLDS} each"
         )
     constant = np.ptp(x[~y], axis=0) == 0  # rounding can give equal values a deviation
     mean, deviation = x[~y].mean(0), np.where(constant, 0.0, x[~y].std(0))
@@ -158,8 +157,7 @@ def _models(name: str, one: Table, other: Table) -> list[str]:
         makers.append((about.get("name"), about.get("version"), sorted(models.values()), settings))
     if makers[0] != makers[1]:
         raise RecipeError(
-            f"train mix: {name!r} of target and pool is from different models, settings or files, and the weights "
-            "would learn that difference: score both alike"
+            f"train mix: {name!r} of target and pool was not scored alike: models, settings or files differ"
         )
     return list(makers[0][2])
 

@@ -167,8 +167,7 @@ class TrainingStep:
         context, towers = self._context, self._towers
         if not context.processes.largest(int(batch.usable.any())):
             raise StopError(
-                f"none of the {context.training.batch} images of step {self._step + 1} can be read: "
-                f"{context.pool.spec.paths[0]} has changed since it was scored. Restore it and repeat the command"
+                f"no image of step {self._step + 1} can be read: restore {context.pool.spec.paths[0]}, repeat"
             )
         # Dropout depends on seed, step and process only, so checkpoints need no random state.
         torch.manual_seed(hash((context.training.seed, self._step, context.processes.rank)) % (1 << 62))

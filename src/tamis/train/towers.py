@@ -262,8 +262,7 @@ def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
     # transformers pools at the end token, but with eos_token_id 2 (legacy) at the largest id.
     if end == 2 or tokenizer("a").input_ids[-1] != end:
         raise ModelError(
-            f"a CLIPModel does not find the end mark {tokenizer.eos_token!r} of the tokenizer in {folder}: name the "
-            "tokenizer of a CLIP, or leave --tokenizer out to learn one"
+            f"the tokenizer in {folder} ends texts with {tokenizer.eos_token!r}, unlike a CLIP's: name another"
         )
     marks = {
         "vocab_size": len(tokenizer),

@@ -262,8 +262,7 @@ def check_finite(model: torch.nn.Module, step: int) -> None:
     for name, one in _trained(model).items():
         if one.is_floating_point() and not torch.isfinite(one).all():
             raise StopError(
-                f"{name} is not finite after step {step}, so it is not saved; the last checkpoint stays. Lower the "
-                "learning rate"
+                f"{name} is not finite after step {step}: lower the learning rate; the last checkpoint stays"
             )
 
 

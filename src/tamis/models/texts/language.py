@@ -99,8 +99,7 @@ def _folder_of(model: str) -> Path:
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
         raise ModelError(
-            f"there is no package and no folder with the spaCy pipeline {model!r}: run `python -m spacy download "
-            "en_core_web_sm` where there is a network, or name a folder that spaCy saved"
+            f"there is no spaCy pipeline {model!r}: run `python -m spacy download en_core_web_sm`, or name a folder"
         )
     return Path(folders[0])
 
@@ -114,12 +113,10 @@ def _check_layers(folder: Path) -> None:
     for key, value in settings_in(config):
         if key.startswith("@") and _FOREIGN_LAYERS.search(str(value)):
             raise ModelError(
-                f"{folder / 'config.cfg'} asks for {brief(value)}: another library would unpickle its weights, which "
-                "can run code. Take a pipeline of spaCy's own layers, like en_core_web_sm"
+                f"{folder / 'config.cfg'} asks for {brief(value)}, which could run code: only spaCy's own layers"
             )
     for name, component in config.get("components", {}).items():
         if "source" in component:
             raise ModelError(
-                f"{folder / 'config.cfg'} takes its component {brief(name)} from another pipeline, "
-                f"{brief(component['source'])}: save the whole pipeline in one folder"
+                f"{folder / 'config.cfg'} takes {brief(name)} from {brief(component['source'])}: save it whole"
             )

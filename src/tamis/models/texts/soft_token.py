@@ -203,8 +203,7 @@ class SemanticAutoencoder:
         ):
             if resolve(reference).digest != digest:
                 raise ModelError(
-                    f"{bridge} was trained with another {what} than {reference}: name the original, or run "
-                    "`tamis train sba` with this one"
+                    f"{bridge} was trained with another {what} than {reference}: name that, or `tamis train sba`"
                 )
         self._clip, self._tokenize = load_clip(clip, device), load_tokenizer(clip)
         self._reader = Reader(language_model, device, layer.end)
