@@ -226,9 +226,7 @@ def explore(
     chosen = _loaded(subsets, opened)
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
-            raise RunError(
-                f"the subset {one.name!r} is of {one.run.path}, or of other rows: choose it again from this run"
-            )
+            raise RunError(f"the subset {one.name!r} is of {one.run.path}, or of other rows: choose it again")
     pool = _readable_pool(opened)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
     return Server(Pages(explorer, Images(opened, pool)), port=port)

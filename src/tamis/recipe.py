@@ -237,9 +237,7 @@ def _yaml(content: bytes, name: str) -> dict[str, Any]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RecipeError(
-            f"the recipe {name!r} cannot be read: it holds {describe_bytes(content)}, not UTF-8"
-        ) from error
+        raise RecipeError(f"the recipe {name!r} is not UTF-8: it holds {describe_bytes(content)}") from error
     with _at(f"the recipe {name!r} is not valid YAML"):
         data = _read_yaml(text)
     if not isinstance(data, dict):
@@ -265,7 +263,7 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
         data = {} if data is None else data
         if not isinstance(data, dict):
             raise RecipeError(
-                f"--set {brief(setting)}: cannot set {head!r}: its parent is the value {brief(data)}, not a mapping"
+                f"--set {brief(setting)}: cannot set {head!r}: its parent is {brief(data)}, not a mapping"
             )
         return {**data, head: _put(data.get(head), rest, value, setting)}
     copy = list(data)
@@ -290,9 +288,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     if data.get("name") is not None:
         name = _word(data["name"], f"{where}, name")
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
-            raise RecipeError(
-                f"{where}: the name {brief(name)} is not a valid file name: no /, no \\, no dot at the start"
-            )
+            raise RecipeError(f"{where}: the name {brief(name)} is not a valid file name (no /, no \\, no dot first)")
     keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
     for kind in keep:
         if kind not in KEEPS:
@@ -567,6 +563,4 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
         kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
         booleans = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
         if booleans and bool not in kinds:
-            raise RecipeError(
-                f"{where}, {key}: got {brief(booleans[0])}: YAML reads yes and no so, so put the word in quotes"
-            )
+            raise RecipeError(f"{where}, {key}: got {brief(booleans[0])}: in YAML yes and no are booleans: quote it")

@@ -184,9 +184,7 @@ def _limits(recipe: Recipe, within: PathLike | Subset | None) -> Limits:
     for label, signal in limits:
         for node in topological([signal], full):
             if node.stored_as in recipe.keep:
-                raise RecipeError(
-                    f"{label or signal.name}: leave out 'within': {node.stored_as} are stored for all rows only"
-                )
+                raise RecipeError(f"{label or signal.name}: leave out 'within' or keep no {node.stored_as}")
     return limits
 
 
@@ -394,9 +392,7 @@ def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
     if indexed is not None and (new := set(spec.fields) - {*indexed, *later}):
         opened = Run(run)
         for name in sorted(new & {*opened.scores, *opened.columns}):
-            raise RunError(
-                f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
-            )
+            raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
 

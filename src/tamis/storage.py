@@ -230,9 +230,7 @@ def check_path(path: Path) -> None:
     lost = not isinstance(path, RemotePath) and _LOST_SLASH.match(str(path))
     if lost and not Path(path.parts[0]).exists():
         shown = redacted(str(path).replace(":/", "://", 1)).replace("://", ":/", 1)
-        raise RunError(
-            f"{shown}: this needs a local path, not a URL. For a run, pass the URL as a string, not as a Path"
-        )
+        raise RunError(f"{shown}: this needs a local path, not a URL. For a run, pass the URL as text, no Path")
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:
@@ -503,9 +501,7 @@ def explained_errors(path: Path) -> Iterator[None]:
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             folder = _cache() if isinstance(path, RemotePath) else path.parent
-            raise DiskFullError(
-                f"no space is left at {folder}; finished files are kept. Free space and repeat the command"
-            ) from error
+            raise DiskFullError(f"no space is left at {folder}. Finished files are kept: repeat the command") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG):
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
         error.filename = error.filename or str(path)  # a failed write does not name its file

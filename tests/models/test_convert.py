@@ -359,9 +359,9 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
         ("blip", {"head_width": None}, "a tower is 24 wide, which head_width = 64 does not divide"),
         ("blip", {"tokenizer": None}, "it knows 16 tokens, the tokenizer 30,524"),
         ("blip", {"activation": "gelu"}, "has BLIP's layout, for which --activation has no effect"),
-        ("clip", {"activation": None}, "its activation is unknown: name its --config, or"),
+        ("clip", {"activation": None}, "its activation is unknown: --config, or"),
         ("clip", {"tokenizer": None}, "it comes without a tokenizer"),
-        ("clip", {"tokenizer": "other"}, "the tokenizer ends with 2"),
+        ("clip", {"tokenizer": "other"}, "--tokenizer ends with 2"),
         ("trunk", {}, "has the foreign weight"),
     ],
 )

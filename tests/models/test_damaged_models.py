@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_model(
         ("clip", "config.json", "width 1000000000", "hidden_size = 1000000000"),
         ("clip", "config.json", "heads -4", "config.json has num_attention_heads = -4"),
         ("clip", "config.json", "layers 3", "it has no weights for text_model.encoder.layers.2."),
-        ("clip", "config.json", "words 3", "the weights do not fit the config.json: text_model.embeddings"),
+        ("clip", "config.json", "words 3", "weights and config.json do not fit: text_model.embeddings"),
         ("clip", "preprocessor_config.json", "size 1000000000", "1000000000"),
         ("clip", "preprocessor_config.json", "mean abc", "image_mean"),
         ("clip", "tokenizer.json", "half", "the tokenizer in"),

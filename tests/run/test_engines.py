@@ -132,7 +132,7 @@ def test_ranks_of_one_machine_share_its_cores(pool: Path, tmp_path: Path, monkey
     [
         ({}, None, None, "nothing says which rank this process is"),
         ({}, 1, None, "--rank and --world belong together"),
-        ({}, 2, 2, "ranks are counted from 0 to 1"),
+        ({}, 2, 2, "ranks are 0 to 1"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, None, None, "the variable RANK must be a whole number, it is 'x'"),
     ],
 )

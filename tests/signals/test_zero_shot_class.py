@@ -108,7 +108,7 @@ def test_bad_lists_are_errors(tmp_path: Path, clip_model: str) -> None:
         ZeroShotClass(model="x", templates="foto")
     one = tmp_path / "one.txt"
     one.write_text("dog, cat, boat\n")
-    with pytest.raises(RecipeError, match="has one class, expected two or more"):
+    with pytest.raises(RecipeError, match="has one class: expected several"):
         ZeroShotClass(model=clip_model, classes_from=str(one)).load(Device())
     write_pool(tmp_path / "pool", shards=1, rows=1)
     lost = {"zero_shot_class": {"model": clip_model, "classes_from": str(tmp_path / "lost.txt")}}

@@ -341,9 +341,7 @@ def _labelled_in_tars(tars: Sequence[Path], classes: int, fields: Sequence[str])
     for tar, key, sample, problem in _samples(tars, "cls"):
         label = (sample.shown_caption or "").strip()
         if not label.isdecimal() or len(label) > 9:
-            raise PoolError(
-                f"{tar}: the .cls member of {sample.key} must be the number of its class, got {label[:40]!r}"
-            )
+            raise PoolError(f"{tar}: the .cls member of {sample.key} must be its class's number, got {label[:40]!r}")
         if int(label) >= classes:
             raise PoolError(f"{tar}: {sample.key} has class {label}, but there are names for {classes} classes")
         groups = _groups(tar, sample, fields) if fields else ()

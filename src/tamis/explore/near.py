@@ -109,17 +109,13 @@ class Near:
         """Embeds one text or image with the model that made the stored embeddings."""
         about = self._run.table().about(name)
         if "model" not in about["settings"]:
-            raise RecipeError(
-                f"the run's {name} were made elsewhere, by a model that is not known here: search by a pair instead"
-            )
+            raise RecipeError(f"the run's {name} were made by a model that is not known: search by a pair instead")
         node = kind(model=about["settings"]["model"])
         with self._encoding:
             if self._executor is None:
                 known, now = about.get("models", {}).get(node.model), resolve(node.model).digest
                 if known not in (None, now):
-                    raise RecipeError(
-                        f"{node.model} is no longer the model that made the run's {name}: its files have changed"
-                    )
+                    raise RecipeError(f"{node.model} did not make the run's {name}: its files have changed")
                 self._executor = Executor(Device(precision=about.get("precision", "float32")))
             vector = self._executor.run([node], {source: [one]})[node][0]
         return np.asarray(vector, np.float32)

@@ -77,9 +77,7 @@ class ShardsExport(Exporter):
                 changed since it was scored.
         """
         if not pool.has_images:
-            raise RunError(
-                f"{pool.spec.paths[0]} is metadata without image files to copy: export npy, parquet or keys instead"
-            )
+            raise RunError(f"{pool.spec.paths[0]} is metadata without images to copy: export npy, parquet or keys")
         _check_pool(subset, pool)
         rows = self.order(_complete(subset))
         firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)

@@ -190,9 +190,7 @@ class ChatModel:
             raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
         length = self._length(self._first(sampling.prompt or self.kind.default), sampling.max_tokens)
         if length > self._positions:
-            raise ModelError(
-                f"{self.name} has room for {self._positions} tokens, not {length}: shorten prompt or max_tokens"
-            )
+            raise ModelError(f"{self.name} has room for {self._positions} tokens, not {length}: lower max_tokens")
 
     def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
         """Draws `sampling.captions` captions for each of n images (uint8, any size); none for a refused image.

@@ -108,9 +108,7 @@ def layout_of(tensors: Mapping[str, Any], file: str) -> str:
     if all(name.endswith(("weight", "bias")) and one.ndim <= 2 for name, one in tensors.items()) and len(tensors) < 40:
         return "a head"
     some = ", ".join(sorted(tensors)[:3])
-    raise ModelError(
-        f"{file} has neither BLIP's nor open_clip's layout (for transformers' own, name the folder): {some}"
-    )
+    raise ModelError(f"{file} has neither BLIP's nor open_clip's layout (of transformers' name the folder): {some}")
 
 
 def from_open_clip(
@@ -253,9 +251,7 @@ def _activation(
 ) -> str:
     """Returns transformers' name of the activation: it changes every embedding, and the weights do not show it."""
     if activation is None and not model:
-        raise ModelError(
-            "its activation is unknown: name its --config, or --activation gelu (LAION) or quick_gelu (OpenAI, DFN)"
-        )
+        raise ModelError("its activation is unknown: --config, or --activation gelu (LAION) or quick_gelu (OpenAI)")
     if activation == "quick_gelu" or (activation is None and model.get("quick_gelu")):
         return "quick_gelu"
     kinds = {str((part.get("act_kwargs") or {}).get("approximate", "none")) for part in (vision, text)}
@@ -269,9 +265,7 @@ def _check_tokenizer(tokenizer: Any, vocabulary: int, text: Mapping[str, Any]) -
     end, highest = tokenizer.eos_token_id, max(tokenizer.get_vocab().values())
     pooled = text.get("eos_id", end) if text.get("pool_type") == "eos" else highest  # the argmax of the tokens
     if highest >= vocabulary or pooled != end:
-        raise ModelError(
-            f"it pools a text at token {pooled} of {vocabulary:,}, the tokenizer ends with {end}: name its --tokenizer"
-        )
+        raise ModelError(f"it pools a text at token {pooled} of {vocabulary:,}, the --tokenizer ends with {end}")
 
 
 def _images(kind: str, image: int, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,9 +118,7 @@ def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
     """Raises ModelError unless images get the size that an image tower's configuration expects."""
     if preprocess.patch is not None:
         if preprocess.patch != tower.patch_size:
-            raise ModelError(
-                f"{model}: patches of {preprocess.patch} pixels, and its image tower takes {tower.patch_size}"
-            )
+            raise ModelError(f"{model}: patches of {preprocess.patch} pixels, its image tower takes {tower.patch_size}")
         return
     size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
     one_size = getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int)
@@ -136,9 +134,7 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     if not kind.startswith(_PROCESSORS):
         raise ModelError(f"{model}: its image processor, {kind}, is not supported; use a CLIP or SigLIP model")
     if kind.startswith("EfficientNet") and (config.get("include_top", True) or config.get("do_normalize", True)):
-        raise ModelError(
-            f"{model}: of {kind}, only ALIGN's settings (include_top and do_normalize false) are supported"
-        )
+        raise ModelError(f"{model}: of {kind}, only ALIGN's (include_top and do_normalize false) is supported")
     naflex = kind.startswith("Siglip2")
     squash = {"height": 224, "width": 224}
     size = config.get("size", {"shortest_edge": 224} if clip else squash)
@@ -167,9 +163,7 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     sides = [made.shorter, *(made.size or ()), *(made.crop or ()), made.patch, made.patches]
     sides = [side for side in sides if side is not None]
     if not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in sides):
-        raise ModelError(
-            f"{model}: images would become {' x '.join(map(str, sides))} pixels; 1 to {LARGEST_SIDE:,} are possible"
-        )
+        raise ModelError(f"{model}: images would become {' x '.join(map(str, sides))} pixels, at most {LARGEST_SIDE:,}")
     numbers = (made.scale, *made.mean, *made.std)
     if len(numbers) != 7 or not all(isinstance(one, int | float) for one in numbers) or 0 in (made.scale, *made.std):
         raise ModelError(f"{model}: rescale_factor, image_mean and image_std must be 1, 3 and 3 numbers, no divisor 0")

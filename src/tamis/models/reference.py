@@ -295,7 +295,7 @@ def _download(reference: str, revision: str | None, patterns: list[str]) -> Path
             copy = COPIES.get(reference)
             remedy = f"{copy} is a copy" if copy else "check the name, or log in with `hf auth login`"
             raise ModelError(
-                f"{hub.ENDPOINT} has no model {reference!r} that you may read (HTTP {status}): {remedy}"
+                f"{hub.ENDPOINT} has no {reference!r} that you may read (HTTP {status}): {remedy}"
             ) from error
         reason = f"{missing} and cannot be downloaded from {hub.ENDPOINT} ({first_line(error)})"
         raise ModelError(f"{reason}: {_advice(reference, hub.HF_HUB_CACHE)}") from error
@@ -405,9 +405,7 @@ def loaded_files(folder: Path) -> dict[str, Path]:
     if not any(file.suffix == ".safetensors" for file in files):
         raise _no_weights(folder, [file.name for file in sorted(folder.rglob("*")) if file.suffix in PICKLES])
     if (folder / "open_clip_config.json").is_file() and not (folder / "config.json").is_file():
-        raise ModelError(
-            f"{folder} has open_clip's layout: run `tamis convert {folder} OUT` and name the folder OUT as the model"
-        )
+        raise ModelError(f"{folder} has open_clip's layout: run `tamis convert {folder} OUT` and name OUT")
     for file in files:
         if file.name == "adapter_config.json":  # transformers would load the model that it names
             raise ModelError(f"{file.parent} holds an adapter: merge it into its model (merge_and_unload of peft)")

@@ -129,9 +129,7 @@ class ChatClient:
         if server.key_from:
             self._key = os.environ.get(server.key_from, "").strip()
             if not self._key:
-                raise ModelError(
-                    f"{server.url}: the variable {server.key_from} is not set: export it where the workers run"
-                )
+                raise ModelError(f"{server.url}: the variable {server.key_from} is not set where the workers run")
             if not (self._key.isascii() and self._key.isprintable()):  # the library's error would show it
                 raise ModelError(f"the key in {server.key_from} holds characters that no HTTP header can")
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -161,9 +159,7 @@ class ChatClient:
             raise ModelError(f"{self.server.url} has {unknown_message('model', self.server.model, names)}")
         answer = self._probe(probabilities)
         if probabilities and answer.tokens is None:
-            raise ModelError(
-                f"{self.server.url} gives no logprobs for {self.server.model}: set number: written, or use vLLM"
-            )
+            raise ModelError(f"{self.server.url} gives no logprobs for {self.server.model}: set number: written")
 
     def _probe(self, probabilities: bool = False) -> Answer:
         """Asks about a grey image; ModelError if there is no answer."""

@@ -194,9 +194,7 @@ class Shard(ABC):
             held += sum(sys.getsizeof(text) for text in texts if isinstance(text, str))
             held += sum(len(member.ext) for member in sample.members)
             if held > _TEXTS + _TEXTS_PER_ROW * rows:
-                raise ShardError(
-                    f"{self.url}: the texts of its first {rows:,} samples take {held:,} bytes: no captions have so many"
-                )
+                raise ShardError(f"{self.url}: the texts of its first {rows:,} samples take {held:,} bytes: too many")
             if self.marks_keys:
                 if sample.key in seen:
                     reason = f"an earlier sample of this shard has the key {sample.key[:200]!r} too"

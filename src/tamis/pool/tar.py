@@ -229,9 +229,7 @@ class _Info(tarfile.TarInfo):
         except tarfile.HeaderError as error:  # `tarfile` would treat it as the end of the archive
             if tarfile_.fileobj.tell() <= tarfile.BLOCKSIZE:
                 raise tarfile.ReadError(f"this is not a tar file ({error})") from error
-            raise tarfile.ReadError(
-                "the tar ends without its end marker: it was cut off, or a header is damaged"
-            ) from error
+            raise tarfile.ReadError("the tar ends without its end marker: cut off, or a damaged header") from error
 
     @classmethod
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> _Info:
@@ -309,7 +307,7 @@ def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = No
                     found = end - info.offset_data
                 if found < info.size:
                     raise tarfile.ReadError(
-                        f"unexpected end of data: a header claims {info.size:,} bytes, {found:,} follow it"
+                        f"unexpected end of data: a header claims {info.size:,} bytes, {found:,} follow"
                     )
                 yield member
                 member = None

@@ -148,9 +148,7 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         by: Literal["uid", "key"] = "uid" if "uid" in names else "key"
         column = "captions" if "captions" in names else "caption"
         if not {by, column} <= set(names):
-            raise RecipeError(
-                f"captions_from: {path} needs uid or key, and captions or caption; has {listed_columns(names)}"
-            )
+            raise RecipeError(f"captions_from: {path} needs uid or key, and captions; has {listed_columns(names)}")
         found: dict[str, list[str]] = {}
         for number, row in enumerate(table_rows(str(path), [by, column]), 1):
             value = row.get(column)

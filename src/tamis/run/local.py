@@ -299,8 +299,8 @@ class WorkerProcess:
         code = self._process.exitcode
         if code == 1 and not self._heard:  # Python's exit after an error while importing the script
             raise StopError(
-                "the worker processes failed while they started (see above). Several workers import your script: put the "
-                "call under `if __name__ == '__main__':`"
+                "the worker processes failed while they started (see above). Several workers import your script: put "
+                "the call under `if __name__ == '__main__':`"
             )
         how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         hint = f"something called exit(): look at {' and '.join(self._plan.plugins) or 'the libraries'}"

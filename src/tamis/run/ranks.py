@@ -22,9 +22,7 @@ class Rank:
 
     def __post_init__(self) -> None:
         if not 0 <= self.number < self.world:
-            raise StopError(
-                f"rank {self.number} of {self.world} is not possible: ranks are counted from 0 to {self.world - 1}"
-            )
+            raise StopError(f"rank {self.number} of {self.world} is not possible: ranks are 0 to {self.world - 1}")
 
 
 def rank_of(environment: Mapping[str, str] = os.environ, *, rank: int | None = None, world: int | None = None) -> Rank:

@@ -289,9 +289,7 @@ class ZeroShotClass(Signal):
     def _classes(self, device: Device) -> tuple[tuple[str, ...], NDArray[np.float32]]:
         names = tuple(dict.fromkeys(class_names(self.classes_from or self.classes)))
         if len(names) < 2:
-            raise RecipeError(
-                f"zero_shot_class: {self.classes_from!r} has one class, expected two or more, one per line"
-            )
+            raise RecipeError(f"zero_shot_class: {self.classes_from!r} has one class: expected several, one per line")
         exact = dataclasses.replace(device, precision="float32")
         return names, class_vectors(self.model, names, templates_of(self.templates), exact)
 
@@ -379,9 +377,7 @@ def _list_of(classes: str) -> str:
         return (files("tamis.models") / "classes" / f"{classes}.txt").read_text(encoding="utf-8")
     path = Path(classes).expanduser()
     if not path.is_file():
-        raise RecipeError(
-            f"{unknown_message('list of classes', classes, BUILT_IN)}; a file of your own has one class per line"
-        )
+        raise RecipeError(f"{unknown_message('list of classes', classes, BUILT_IN)}; a file has one class per line")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

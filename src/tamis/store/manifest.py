@@ -208,9 +208,7 @@ def check_folder(run: Path, pool: Pool) -> None:
             pool_folders.add(here)
     mixed = any(folder == here or folder.startswith(f"{here}/") for folder in pool_folders)
     if mixed or any(lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
-        raise RunError(
-            f"the run folder {name} and the pool overlap: choose one outside {' '.join(pool.spec.paths)} with --run"
-        )
+        raise RunError(f"the run folder {name} and the pool overlap: choose one outside {' '.join(pool.spec.paths)}")
 
 
 def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
@@ -290,9 +288,7 @@ def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) 
     kept = {*here, *files(run / "index", ".parquet")}
     found = {name: url for name, url in listed.items() if name in kept or is_remote(url) or os.path.lexists(url)}
     if len(found) < len(listed):
-        log.warning(
-            "the run no longer lists %d shards that were never read: their files are gone", len(listed) - len(found)
-        )
+        log.warning("the run no longer lists %d shards, never read: their files are gone", len(listed) - len(found))
     return found
 
 

@@ -220,9 +220,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
         raise ValueError(f"order names row {rows[outside][0]:,}, the run has the rows 0 to {total - 1:,}")
     if isinstance(source, Subset) and not source.keep[rows].all():
         dropped = rows[~source.keep[rows]]
-        raise ValueError(
-            f"order names {dropped.size:,} rows that {source.name!r} drops, the first {dropped[0]:,}: pass the run"
-        )
+        raise ValueError(f"order names {dropped.size:,} rows that {source.name!r} drops, the first {dropped[0]:,}")
     return rows
 
 

@@ -110,9 +110,7 @@ def train_clip(
     with started(how.device.kind) as processes, ExitStack() as lock:
         pieces = how.pieces or 1
         if training.batch % processes.count or training.batch // processes.count < pieces:
-            raise StopError(
-                f"a batch of {training.batch} does not divide into {processes.count} processes of {pieces} pieces"
-            )
+            raise StopError(f"a batch of {training.batch} does not divide into {processes.count} x {pieces} pieces")
         context = TrainingContext(run, pool, rows, folder, training, how, processes, held)
         done = False
         if processes.first:  # torchrun ends the others if this one fails
@@ -203,9 +201,7 @@ def fine_tuning(
     and leaves the rest open. We take batch and warm-up from its other trainings (section 5.1).
     """
     if model in ARCHITECTURES:
-        raise ModelError(
-            f"{model} is an architecture without weights: C-SSFT fine-tunes a pretrained CLIP, so name a checkpoint"
-        )
+        raise ModelError(f"{model} is an architecture: C-SSFT fine-tunes a pretrained CLIP, so name a checkpoint")
     return ClipTraining(model=model, samples=batch, learning_rate=learning_rate, batch=batch, warmup=warmup, seed=seed)
 
 
@@ -312,9 +308,7 @@ def _resumed(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None
         if before.get(name) != value:
             hashed = name in ("pairs", "run", "weights")
             change = "" if hashed else f" (then {before.get(name)!r}, now {value!r})"
-            raise RunError(
-                f"{folder} holds a training with other {name}{change}; choose another folder (--out), or delete it"
-            )
+            raise RunError(f"{folder} holds a training with other {name}{change}; choose another --out, or delete it")
     return facts
 
 
@@ -337,9 +331,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     facts = load_checkpoint(context.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])
     if processes.largest(first) != first or -processes.largest(-first) != first:
-        raise StopError(
-            f"the processes see different checkpoints in {context.state}: use a folder that all of them share"
-        )
+        raise StopError(f"the processes see different checkpoints in {context.state}: they must share the folder")
     if processes.first:
         _check_epochs(context, first)
     if first:

@@ -406,9 +406,7 @@ def _check_students(students: Sequence[str] | None) -> None:
 
 def _check_enough(captions: Sequence[str], learned: NDArray[np.bool_], aside: NDArray[np.bool_]) -> None:
     if learned.sum() < 2 or aside.sum() < 3:
-        raise PoolError(
-            f"{len(captions)} captions are too few: {learned.sum()} to learn from, {aside.sum()} to measure"
-        )
+        raise PoolError(f"{len(captions)} captions are too few: {learned.sum()} to learn, {aside.sum()} to measure")
 
 
 def _by_new_students(captions: Sequence[str], teachers: Float64s, training: Distillation, device: Device) -> Float64s:

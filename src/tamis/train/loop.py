@@ -263,7 +263,7 @@ def started(device: str) -> Iterator[ProcessGroup]:
     if device != "cpu":
         if local_rank >= torch.cuda.device_count():
             raise StopError(
-                f"process {local_rank} has no GPU of its own: {torch.cuda.device_count()} here (--nproc-per-node)"
+                f"process {local_rank} has no GPU, there are {torch.cuda.device_count()} (--nproc-per-node)"
             )
         torch.cuda.set_device(local_rank)
     processes = ProcessGroup(rank=int(os.environ["RANK"]), count=count, local_rank=local_rank)

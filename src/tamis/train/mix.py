@@ -156,9 +156,7 @@ def _models(name: str, one: Table, other: Table) -> list[str]:
         settings.pop("stamps", None)  # of the run's files
         makers.append((about.get("name"), about.get("version"), sorted(models.values()), settings))
     if makers[0] != makers[1]:
-        raise RecipeError(
-            f"train mix: {name!r} of target and pool was not scored alike: models, settings or files differ"
-        )
+        raise RecipeError(f"train mix: {name!r} of target and pool was not scored alike (models, settings, files)")
     return list(makers[0][2])
 
 

@@ -134,9 +134,7 @@ def pretrained(training: ClipTraining) -> dict[str, str]:
         try:
             digests["model"] = resolve(training.model).digest
         except ModelError as error:
-            raise ModelError(
-                f"{error}. Also an {unknown_message('architecture', training.model, ARCHITECTURES)}"
-            ) from error
+            raise ModelError(f"{error}; {unknown_message('architecture', training.model, ARCHITECTURES)}") from error
     return digests
 
 
@@ -261,9 +259,7 @@ def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
     end = tokenizer.eos_token_id
     # transformers pools at the end token, but with eos_token_id 2 (legacy) at the largest id.
     if end == 2 or tokenizer("a").input_ids[-1] != end:
-        raise ModelError(
-            f"the tokenizer in {folder} ends texts with {tokenizer.eos_token!r}, unlike a CLIP's: name another"
-        )
+        raise ModelError(f"the tokenizer in {folder} ends texts with {tokenizer.eos_token!r}, unlike a CLIP's")
     marks = {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,

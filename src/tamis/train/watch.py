@@ -261,9 +261,7 @@ def check_finite(model: torch.nn.Module, step: int) -> None:
 
     for name, one in _trained(model).items():
         if one.is_floating_point() and not torch.isfinite(one).all():
-            raise StopError(
-                f"{name} is not finite after step {step}: lower the learning rate; the last checkpoint stays"
-            )
+            raise StopError(f"{name} is not finite after step {step}: lower the learning rate. The checkpoint stays")
 
 
 def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:

@@ -98,9 +98,7 @@ def _folder_of(model: str) -> Path:
         spec = None
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
-        raise ModelError(
-            f"there is no spaCy pipeline {model!r}: run `python -m spacy download en_core_web_sm`, or name a folder"
-        )
+        raise ModelError(f"there is no spaCy pipeline {model!r}: `python -m spacy download en_core_web_sm` gets one")
     return Path(folders[0])
 
 
@@ -112,11 +110,7 @@ def _check_layers(folder: Path) -> None:
     config = load_config(folder / "config.cfg", interpolate=True)
     for key, value in settings_in(config):
         if key.startswith("@") and _FOREIGN_LAYERS.search(str(value)):
-            raise ModelError(
-                f"{folder / 'config.cfg'} asks for {brief(value)}, which could run code: only spaCy's own layers"
-            )
+            raise ModelError(f"{folder / 'config.cfg'} asks for {brief(value)}, which could run code")
     for name, component in config.get("components", {}).items():
         if "source" in component:
-            raise ModelError(
-                f"{folder / 'config.cfg'} takes {brief(name)} from {brief(component['source'])}: save it whole"
-            )
+            raise ModelError(f"{folder} takes {brief(name)} from {brief(component['source'])}: save it whole")
