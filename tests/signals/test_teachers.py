@@ -130,7 +130,7 @@ def test_models_that_cannot_write_captions_are_errors(
     for model, end, message in (
         (sba_model, "eos", "'tamis-soft-token' model and not a causal language model"),
         (regression_model, "eos", "'roberta' model.*no weights for lm_"),
-        (str(tmp_path / "bert"), "eos", "'bert' model that reads both ways"),
+        (str(tmp_path / "bert"), "eos", "'bert' model, reads both ways"),
         (str(tmp_path / "bare"), "newline", "no token to begin captions with"),
         (llama_model, "newline", "no line break: train with --end eos"),
     ):
