@@ -207,7 +207,7 @@ def test_predictions_are_not_used_for_other_candidates(world: World, tmp_path: P
     world.distil()
     index = world.run / "index" / "0.parquet"
     index.rename(tmp_path / "aside.parquet")
-    with pytest.raises(RunError, match=r"nobody asked for.*other candidates than this run"):
+    with pytest.raises(RunError, match=r"judged_distilled, which is for .* of other candidates than"):
         library.select(world.run, world.recipe, partial=True)
     (tmp_path / "aside.parquet").rename(index)
     run = Run(world.run)
@@ -220,6 +220,9 @@ def test_predictions_are_not_used_for_other_candidates(world: World, tmp_path: P
     np.save(tmp_path / "other.npy", vectors[50:80])  # as many rows
     with pytest.raises(RunError, match="other candidates than this run"):
         library.select(world.run, {**world.recipe, "select": steps})
+    subset = world.distil(*steps)
+    assert not subset.keep[50:80].any()
+    assert library.select(world.run, {**world.recipe, "select": steps}).keep.tolist() == subset.keep.tolist()
 
 
 def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tamis.adaptive import DISTILLED, Entry, distilled_cut, distilled_for, sampled_rows, scores_of
+from tamis.adaptive import DISTILLED, Entry, add_made_for, distilled_cut, distilled_for, sampled_rows, scores_of
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows
 from tamis.choosing import check_reads, columns_read, select
-from tamis.derived.columns import add_columns
 from tamis.errors import RecipeError, RunError, require, unknown_message
 from tamis.graph import topological
 from tamis.ids import scramble
@@ -136,19 +135,17 @@ def distil(
     values[rows] = _stored(found, truth)
     bound = {
         "jaccard_at_least": np.floor(1e4 * found.jaccard) / 1e4, "confidence": _CONFIDENCE,
-        "scored": int(found.asked.sum()), "audited": found.audited, "candidates": rows.size,
-        "missing": int(np.isnan(values[rows]).sum()),
-        "predicted_from": source,
+        "scored": int(found.asked.sum()), "audited": found.audited, "predicted_from": source,
     }  # fmt: skip
     columns = columns_read(upto, opened)
     inner, group, column = opened.locate(columns.get(step.score, step.score))
     assert group is not None
     about = f"{inner}, of most rows predicted from {source}: for the choice of recipe {chosen.name} alone"
     column = replace(column, name=f"{inner}_distilled", about=about, beside="")
-    opened, _ = add_columns(
+    opened = add_made_for(
         opened, DISTILLED, f"{group.label}_distilled", distilled_for(opened, chosen, entry, columns), (column,),
-        lambda _: ({column.name: values}, {}), more={"from": embeddings, "at_most_wrong": at_most_wrong},
-        lacking="the row was dropped before the cut, or it was judged and has no score", bound=bound,
+        {column.name: values}, rows, lacking="the row was dropped before the cut, or it was judged and has no score",
+        bound=bound,
     )  # fmt: skip
     return select(opened, chosen)
 
