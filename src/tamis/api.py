@@ -341,9 +341,7 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
     from tamis.selectors.outcome import check_files
 
     if recipe.pool is None:
-        raise RecipeError(
-            f"the recipe {recipe.name!r} names no pool: add 'pool: PATH' to it, or type `tamis run POOL --recipe ...`"
-        )
+        raise RecipeError(f"the recipe {recipe.name!r} names no pool: `tamis run POOL --recipe ...`")
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = location(recipe.run)

@@ -262,9 +262,7 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
     if not isinstance(data, list):
         data = {} if data is None else data
         if not isinstance(data, dict):
-            raise RecipeError(
-                f"--set {brief(setting)}: cannot set {head!r}: its parent is {brief(data)}, not a mapping"
-            )
+            raise RecipeError(f"--set {brief(setting)}: {head!r} is in {brief(data)}, not a mapping")
         return {**data, head: _put(data.get(head), rest, value, setting)}
     copy = list(data)
     if head.isdecimal() and len(head) < 10 and int(head) < len(data):
@@ -553,10 +551,8 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
                 if dataclasses.is_dataclass(hints[name]) and key in hints_of(hints[name]):
                     raise RecipeError(f"{where}: {key!r} belongs in {name!r}: write {name}: {{{key}: {value}}}")
             known = [*names, *extra]
-            raise RecipeError(
-                f"{where}: unknown setting {brief(key)}{nearest(str(key)[:100], known)}; "
-                f"known: {', '.join(known) or 'none'}"
-            )
+            near, listed = nearest(str(key)[:100], known), ", ".join(known) or "none"
+            raise RecipeError(f"{where}: unknown setting {brief(key)}{near}; known: {listed}")
         hint = hints[key]
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
             _check_keys(hint, value, f"{where}, {key}")  # type: ignore[arg-type]  # a class, not an instance

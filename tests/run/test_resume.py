@@ -94,7 +94,7 @@ def test_other_settings_are_other_scores_and_a_label_stands_for_one_of_them(pool
         return tamis.score(pool, run=tmp_path / "labelled", recipe=recipe, quiet=True)
 
     assert set(labelled("original").scores) == {"mine"}
-    with pytest.raises(RecipeError, match="the label 'mine' already belongs to other settings"):
+    with pytest.raises(RecipeError, match="the label 'mine' belongs to other settings"):
         labelled("stored")
 
 

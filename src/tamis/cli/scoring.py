@@ -258,7 +258,4 @@ def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
         say(f"shard {name} failed: {error}")
     if run.failures:
         complete = set(run.shards).intersection(*(found.shards for found in run.scores.values())) - set(run.failures)
-        say(
-            f"{len(complete):,} of {len(run.urls):,} shards are complete. "
-            "Fix or replace what failed and run the command again"
-        )
+        say(f"{len(complete):,} of {len(run.urls):,} shards are complete: mend the others and repeat the command")

@@ -61,10 +61,7 @@ class Near:
 
     def _name(self) -> str:
         if self.image is None:
-            raise RecipeError(
-                "the run stores no embeddings of its images: score it with `--keep embeddings` and a signal that makes "
-                "them, such as clip"
-            )
+            raise RecipeError("the run stores no embeddings of its images: score it with clip and `--keep embeddings`")
         return self.image
 
     def to_text(self, text: str) -> Rows:

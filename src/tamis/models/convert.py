@@ -240,10 +240,7 @@ def clip_tokenizer(name: str | None, folder: Path, *, own: bool) -> Any:
                     return _from_merges(Path(home) / _MERGES)
         if (clip := cached(_CLIP)) is not None:
             return load_tokenizer_in(clip)
-    raise ModelError(
-        f"it comes without a tokenizer, and {'it needs its own' if own else 'CLIP has none on this machine'}: name a "
-        f"folder with --tokenizer, or for CLIP the file {_MERGES} from the open_clip or clip package"
-    )
+    raise ModelError(f"it comes without a tokenizer: name a folder with --tokenizer, or for CLIP the file {_MERGES}")
 
 
 def _has_tokenizer(folder: Path) -> bool:

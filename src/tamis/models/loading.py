@@ -233,9 +233,7 @@ def check_tokens(tokenizer: Any, network: Any, folder: Path, config: Any = None)
     numbers = [*tokenizer.convert_tokens_to_ids(list(own)), *tokenizer("a dog")["input_ids"]]
     highest = max([*numbers, tokenizer.pad_token_id or 0])
     if isinstance(known, int) and highest >= known:
-        raise ModelError(
-            f"the tokenizer in {folder} has {highest + 1:,} tokens, the network knows {known:,}: another model's"
-        )
+        raise ModelError(f"the tokenizer in {folder} has {highest + 1:,} tokens, the network knows {known:,}")
 
 
 def is_pooler(name: str) -> bool:

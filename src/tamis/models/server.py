@@ -139,10 +139,8 @@ class ChatClient:
             self._url = httpx2.URL(with_secrets(server.url))
             self._client = httpx2.Client(headers=headers, timeout=timeout, limits=limits)
         except Exception as error:  # many kinds: a proxy without a port, a missing package or file
-            raise ModelError(
-                f"{server.url} cannot be asked with this URL and this environment (HTTP_PROXY, ALL_PROXY, "
-                f"SSL_CERT_FILE): {redacted(first_line(error))}"
-            ) from error
+            why = redacted(first_line(error))
+            raise ModelError(f"{server.url} cannot be asked (see also HTTP_PROXY and SSL_CERT_FILE): {why}") from error
         weakref.finalize(self, self._client.close)
 
     def check(self, *, probabilities: bool = False) -> None:
@@ -173,10 +171,7 @@ class ChatClient:
         advice = "is it running, and is the URL right?"
         if isinstance(error, _RefusedError):
             advice = "does the model take images, and does the key fit?"
-        return ModelError(
-            f"{self.server.url} does not answer for the model {self.server.model!r} ({error}): {advice} What is done "
-            "stays done: repeat the command"
-        )
+        return ModelError(f"{self.server.url} does not answer for the model {self.server.model!r} ({error}): {advice}")
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
         """Returns the answers in the order of the questions.

@@ -174,9 +174,7 @@ def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
     if kinds[column] not in (TEXT, TEXTS):
         texts = [name for name, kind in kinds.items() if kind == TEXT]
         listed = ", ".join(name[:_LONGEST_COLUMN] for name in texts[:_MOST_LISTED]) or "none"
-        raise PoolError(
-            f"{url}: the column {column!r} holds {kinds[column]}, and captions are text; its columns of text: {listed}"
-        )
+        raise PoolError(f"{url}: {column!r} holds {kinds[column]}; columns of text: {listed}")
 
 
 def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:

@@ -100,10 +100,7 @@ class PoolSpec:
                 raise ValueError(f"{name} is {value}, expected 1 or more")
         check_words(self)
         if self.captions == "best":
-            raise ValueError(
-                "captions: best needs scores, so it is a step: set 'captions: each', and under 'select' put "
-                "'- top_n: {score: clip, n: 1, per: image_xxh3, missing: drop}', with any score"
-            )
+            raise ValueError("captions: best is a step: set each, then top_n: {score: clip, n: 1, per: image_xxh3}")
         if self.captions not in (None, *CAPTIONS):
             raise ValueError(unknown_message("captions", str(self.captions), CAPTIONS))
         if self.captions == "each" and SAMPLE_UID not in self.fields:

@@ -306,9 +306,7 @@ def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = No
                 else:
                     found = end - info.offset_data
                 if found < info.size:
-                    raise tarfile.ReadError(
-                        f"unexpected end of data: a header claims {info.size:,} bytes, {found:,} follow"
-                    )
+                    raise tarfile.ReadError(f"unexpected end of data: {info.size:,} bytes claimed, {found:,} follow")
                 yield member
                 member = None
             if only is None:
@@ -359,10 +357,7 @@ def _after_the_end(stream: Any) -> str:
     with suppress(EOFError):  # an xz file may be padded
         while block := stream.read(_CHUNK):
             if block.count(0) != len(block):
-                return (
-                    "data after the end of the archive was ignored; use 'tar --concatenate', not cat, to join "
-                    "tars, or keep them as several shards"
-                )
+                return "data after the end of the archive was ignored: join tars with 'tar --concatenate', not cat"
             passed += len(block)
             if passed > _MAX_PADDING:
                 return f"more than {_MAX_PADDING:,} zeros after the end of the archive; data after them was ignored"

@@ -273,9 +273,7 @@ class ZeroShotClass(Signal):
 
         def score(*, images: Floats) -> dict[str, Any]:
             if images.shape[1] != vectors.shape[1]:
-                raise RecipeError(
-                    f"zero_shot_class: {self.embedding} has {images.shape[1]} numbers, {self.model} {vectors.shape[1]}"
-                )
+                raise RecipeError(f"{self.embedding} has {images.shape[1]} numbers, {self.model} {vectors.shape[1]}")
             nearest, cosine, margin = nearest_of(images, vectors)
             return {"zero_shot_class": words[nearest].tolist(), "class_cosine": cosine, "class_margin": margin}
 
@@ -389,10 +387,8 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Returns the templates with a name in `TEMPLATES`, or checks and returns the user's own (ValueError)."""
     if isinstance(templates, str):
         if templates not in TEMPLATES:
-            raise ValueError(
-                f"unknown templates {templates!r}{nearest(templates, TEMPLATES)}; known: {', '.join(TEMPLATES)}, or a "
-                "list of your own such as ['a photo of a {}.']"
-            )
+            known = f"{', '.join(TEMPLATES)}, or a list of your own such as ['a photo of a {{}}.']"
+            raise ValueError(f"unknown templates {templates!r}{nearest(templates, TEMPLATES)}; known: {known}")
         return TEMPLATES[templates]
     for template in templates:
         if template.count("{}") != 1:

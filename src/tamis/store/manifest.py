@@ -165,10 +165,7 @@ def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
 
 
 def labelled_twice(label: str, one: Path, other: Path) -> str:
-    return (
-        f"two sets of scores are called {label!r}, {one} and {other}, so the name is ambiguous in recipes: move the "
-        "one that was copied here, or that you do not need, out of the run"
-    )
+    return f"two sets of scores are called {label!r}, {one} and {other}: move one of them out of the run"
 
 
 def labels_of(run: Path) -> dict[str, str]:
@@ -219,10 +216,8 @@ def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
     listed = read_shards(run, facts, just_begun=True)
     new = [shard.name for shard in pool.shards if shard.name not in listed]
     if new:
-        raise RunError(
-            f"{run} holds another pool ({' '.join(pool_paths(facts))}), which lacks {len(new):,} of these, the first: "
-            f"{new[0]}. Add them with --grow (grow=True), or choose another --run"
-        )
+        lacks = f"which lacks {len(new):,} of these, the first: {new[0]}"
+        raise RunError(f"{run} holds another pool ({' '.join(pool_paths(facts))}), {lacks}. Add them with --grow")
 
 
 def pool_paths(facts: Mapping[str, Any]) -> list[str]:
@@ -252,10 +247,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     if before is not None:
         for key in _DECISIVE:
             if (was := before["pool"].get(key)) != (now := spec.get(key)):
-                raise RunError(
-                    f"{run} was made with another pool setting ({key}: {brief(was)} then, {brief(now)} now), which "
-                    "would change its rows. Use another run folder, or the old setting"
-                )
+                how = f"{key}: {brief(was)} then, {brief(now)} now"
+                raise RunError(f"{run} was made with another pool setting ({how}): use another run folder")
         listed = read_shards(run, before, just_begun=True)
         spec |= _merged_paths(before, listed, pool)
         shards = _still_there(run, listed, shards) | shards

@@ -459,11 +459,8 @@ class _Stream:
         elif not (how := difference(found.sample, entry.facts)):
             entry.files = found.files
             return
-        entry.problem = Problem(
-            "changed",
-            f"a sample of {shard.url} has changed since it was scored: {how}; restore the old file, or score the "
-            "pool into another run folder",
-        )
+        what = f"a sample of {shard.url} has changed since it was scored: {how}"
+        entry.problem = Problem("changed", f"{what}; restore the old file, or make another run")
 
     # ---- samples
 

@@ -262,9 +262,7 @@ def started(device: str) -> Iterator[ProcessGroup]:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device != "cpu":
         if local_rank >= torch.cuda.device_count():
-            raise StopError(
-                f"process {local_rank} has no GPU, there are {torch.cuda.device_count()} (--nproc-per-node)"
-            )
+            raise StopError(f"process {local_rank} has no GPU, there are {torch.cuda.device_count()}")
         torch.cuda.set_device(local_rank)
     processes = ProcessGroup(rank=int(os.environ["RANK"]), count=count, local_rank=local_rank)
     if dist.is_initialized():

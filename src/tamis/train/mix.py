@@ -94,9 +94,7 @@ def train_mix(
     x, y = x[there], y[there]
     sizes = int(np.count_nonzero(y)), int(np.count_nonzero(~y))
     if min(sizes) < 10 * FOLDS:
-        raise RecipeError(
-            f"train mix: {sizes[0]:,} pairs of the target and {sizes[1]:,} of the pool are too few: {10 * FOLDS} each"
-        )
+        raise RecipeError(f"train mix: {sizes[0]:,} and {sizes[1]:,} pairs are too few: {10 * FOLDS} of each")
     constant = np.ptp(x[~y], axis=0) == 0  # rounding can give equal values a deviation
     mean, deviation = x[~y].mean(0), np.where(constant, 0.0, x[~y].std(0))
     x = np.divide(x - mean, deviation, out=np.zeros_like(x), where=~constant)

@@ -84,10 +84,8 @@ class HeldOut:
             self._warned = True
             hint = f"; train for {best['best_step'] * training.batch:,} samples, or use --keep-best"
             log.warning(
-                "the model overfits: since step %d the training loss fell from %.3f to %.3f and the held-out loss rose "
-                "from %.3f to %.3f%s",
-                best["best_step"], best["best_training"], training_loss, best["best"], loss,
-                "" if training.keep_best else hint,
+                "the model overfits: since step %d the training loss fell to %.3f and the held-out loss rose to %.3f%s",
+                best["best_step"], training_loss, loss, "" if training.keep_best else hint,
             )  # fmt: skip
         return False
 

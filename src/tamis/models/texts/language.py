@@ -65,10 +65,8 @@ def load_parser(model: str) -> Parser:
     try:
         import spacy
     except ImportError as error:
-        raise DependencyError(
-            f"complexity_action parses captions with spaCy, which is not installed; run: {install('parse')} "
-            f"and python -m spacy download {model}"
-        ) from error
+        how = f"{install('parse')} and python -m spacy download {model}"
+        raise DependencyError(f"complexity_action needs spaCy, which is not installed; run: {how}") from error
     folder = _folder_of(model)
     with one_sentence("the spaCy pipeline", model):
         if Path(model).is_dir():
