@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from factories import captioner_folder, parts_of
 
 import tamis
 from tamis import adaptive
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, RunError
+from tamis.explore.columns import HeldRun
+from tamis.explore.tags import Tags
 
 pytest.importorskip("scipy")
 
@@ -54,6 +57,32 @@ def test_all_captions_are_drawn_where_they_can_change_what_is_kept(
         0,
         0,
     ]
+
+
+def test_the_column_is_for_its_cut_and_its_candidates_alone(pool: Path, tmp_path: Path) -> None:
+    top = {"top_fraction": {"score": "sieve", "fraction": 0.4, "missing": "drop"}}
+    chosen = recipe(str(captioner_folder(tmp_path / "blip")), {"tagged": "mine"}, top)
+    run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], **HOW)
+    Tags(HeldRun(run.path)).change(np.arange(10), add=["mine"])
+    run = tamis.score(pool, run=run.path, recipe=chosen, **HOW)
+    assert tamis.select(run, chosen).kept == 4
+    with pytest.raises(RunError, match=r"'top 2 by sieve' reads sieve.sieve, which is for 'top 40 % of .*' alone"):
+        tamis.select(run, {"select": [{"tagged": "mine"}, {"top_n": {"score": "sieve", "n": 2}}]})
+    tags = Tags(HeldRun(run.path))
+    tags.change(np.arange(5), remove=["mine"])
+    tags.change(np.arange(11, 16), add=["mine"])  # as many
+    with pytest.raises(RunError, match=r"of other candidates than .* the tags .* give now: repeat `tamis score`"):
+        tamis.select(run.path, chosen)
+    run = tamis.score(pool, run=run.path, recipe=chosen, **HOW)
+    assert set(np.flatnonzero(tamis.select(run, chosen).keep)) <= {*range(5, 10), *range(11, 16)}
+    assert len([part for part in parts_of(run.path) if "scores/adaptive-" in part]) == 3  # the other is gone
+    shutil.copy(pool / "00000.tar", pool / "00003.tar")
+    run = tamis.score(pool, run=run.path, signals=["caption_length"], **HOW)
+    Tags(HeldRun(run.path)).change(np.array([22]), add=["mine"])
+    with pytest.raises(RunError, match="the score 'sieve' is incomplete: 3 of 4 shards"):
+        tamis.select(run.path, chosen)
+    run = tamis.score(pool, run=run.path, recipe=chosen, **HOW)
+    assert tamis.select(run, chosen).kept == 4
 
 
 def test_a_threshold_is_the_cut(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

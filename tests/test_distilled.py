@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +99,10 @@ def test_few_rows_are_judged_the_bound_holds_and_stands_in_every_output(world: W
     assert np.isnan(values[::6]).all()
     sentence = bound_of(subset.funnel[-1])
     assert f"at least {facts['jaccard_at_least']:g}, with 95% confidence; {len(JUDGED):,} of 1,000" in sentence
-    subset = replace(subset, recipe={"name": "mine"})  # a file holds no signal objects
     subset.save(tmp_path / "mine.parquet")
     loaded = Subset.load(tmp_path / "mine.parquet", run)
     assert loaded.funnel[-1]["facts"] == facts
+    assert loaded.recipe["signals"][2] == {"judged": {}}  # the recipe had an object
     library.export(loaded, "npy", tmp_path / "mine.npy")
     croissant = json.loads((tmp_path / "mine.npy.croissant.json").read_text())
     assert croissant["rai:dataPreprocessingProtocol"][-1] == sentence
@@ -172,6 +172,18 @@ def test_a_small_pool_is_scored_in_full(world: World, caplog: pytest.LogCaptureF
     assert len(JUDGED) == 1000
 
 
+def test_where_no_audit_proves_the_bound_the_choice_is_exact(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    certify = distilled.certify
+    monkeypatch.setattr(distilled, "certify", lambda *given, **how: certify(*given, **how)._replace(jaccard=0.61))
+    subset = world.distil()
+    assert "prove a Jaccard index of 0.610 only: judged judges the other" in caplog.text
+    assert subset.keep.tolist() == world.best(300).tolist()
+    assert "facts" not in subset.funnel[-1]
+    assert len(JUDGED) == 1000
+
+
 @pytest.mark.parametrize(
     ("select", "message"),
     [
@@ -195,7 +207,7 @@ def test_predictions_are_not_used_for_other_candidates(world: World, tmp_path: P
     world.distil()
     index = world.run / "index" / "0.parquet"
     index.rename(tmp_path / "aside.parquet")
-    with pytest.raises(RunError, match=r"nobody asked for.*other candidates than this run"):
+    with pytest.raises(RunError, match=r"judged_distilled, which is for .* of other candidates than"):
         library.select(world.run, world.recipe, partial=True)
     (tmp_path / "aside.parquet").rename(index)
     run = Run(world.run)
@@ -208,6 +220,9 @@ def test_predictions_are_not_used_for_other_candidates(world: World, tmp_path: P
     np.save(tmp_path / "other.npy", vectors[50:80])  # as many rows
     with pytest.raises(RunError, match="other candidates than this run"):
         library.select(world.run, {**world.recipe, "select": steps})
+    subset = world.distil(*steps)
+    assert not subset.keep[50:80].any()
+    assert library.select(world.run, {**world.recipe, "select": steps}).keep.tolist() == subset.keep.tolist()
 
 
 def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,15 +239,19 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     derived = [*world.recipe["signals"], {"mix": {"terms": {"judged": 1}}}]
     with pytest.raises(RecipeError, match="judged: mix reads it of all rows"):
         world.distil(recipe={**world.recipe, "signals": derived})
+    for recipe in (world.recipe, {**world.recipe, "keep": []}):
+        with pytest.raises(RunError, match="stores no embeddings of caption_length: add 'keep"):
+            world.distil(recipe=recipe, source="caption_length")
+        with pytest.raises(RunError, match=r"unknown signal 'clop'.*did you mean 'clip'"):
+            world.distil(recipe=recipe, source="clop")
+    with pytest.raises(RunError, match="stores no embeddings of clip: add 'keep"):
+        world.distil(recipe={**world.recipe, "keep": []})
     assert not world.run.exists()
-    with pytest.raises(RunError, match="stores no embeddings of caption_length"):
-        world.distil(source="caption_length")
-    with pytest.raises(RunError, match=r"unknown signal 'clop'.*did you mean 'clip'"):
-        world.distil(source="clop")
-    assert JUDGED == []
-    monkeypatch.setattr(distilled, "_LEAST", 500)
-    with pytest.raises(RunError, match=r"only \d+ of 200 rows of the sample have embeddings and 'judged'"):
-        world.distil()
+    with monkeypatch.context() as patch:
+        patch.setattr(distilled, "_LEAST", 500)
+        with pytest.raises(RunError, match=r"only \d+ of 200 rows of the sample have embeddings and 'judged'"):
+            world.distil()
+    assert world.distil(recipe={**world.recipe, "keep": []}).kept == 300  # the run stores them already
 
 
 def test_rows_without_a_score_are_an_error_or_dropped(world: World) -> None:

@@ -14,6 +14,8 @@ from processes import command, die_at_file
 
 import tamis
 from tamis import lazy
+from tamis.graph import topological
+from tamis.run import fill
 from tamis.run.failures import READING
 from tamis.run.progress import read_status
 from tamis.store import Run
@@ -49,11 +51,13 @@ def test_the_same_pairs_for_less(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(lazy, "_SAMPLE", 7 if measured else 100)
+    monkeypatch.setattr(fill, "_TIMED", 7)
     measure = lazy._measured
 
-    def by_my_clock(plan: Any, recipe: Any, run: Run, status: Any, pairs: Any) -> Any:
-        took = {node.name: 0.1 if node.host else 50.0 for node in plan.nodes}
-        return measure(plan, recipe, run, {"took": took | {READING: 9.0}}, pairs)
+    def by_my_clock(recipe: Any, run: Run, took: Any, pairs: Any) -> Any:
+        nodes = topological([signal for _, signal in recipe.signals])
+        mine = {node.name: (0.1 if node.host else 50.0) / len(run) for node in nodes}
+        return measure(recipe, run, mine | {READING: 8.0 / len(run)}, pairs)
 
     monkeypatch.setattr(lazy, "_measured", by_my_clock)
     said: list[Any] = []

@@ -16,6 +16,7 @@ import tamis
 from tamis import choosing, recipe
 from tamis.errors import RecipeError, brief, unknown_message
 from tamis.exporters import NpyExport, WebDatasetExport
+from tamis.models.nucleus import Sampling
 from tamis.selectors import AllOf, AtLeast, Equals, NoneOf
 from tamis.selectors.expression import parse
 from tamis.signals import CaptionLength, ClipScore, TextArea
@@ -333,6 +334,20 @@ def test_words_stay_words_and_numbers_numbers(value: Any, wanted: Any) -> None:
     found = one({"equals": {"score": "a", "value": value}}).value
     assert found == wanted
     assert type(found) is type(wanted)
+
+
+def test_objects_are_recorded_as_the_settings_that_they_mean(tmp_path: Path) -> None:
+    clip = ClipScore(model="openai/clip-vit-base-patch32")
+    data = {
+        "run": tmp_path / "run",
+        "signals": [clip, {"sieve": {"captioner": "lab/captioner", "sampling": Sampling(captions=3)}}],
+        "select": [],
+    }
+    text = recipe.load(data).text
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(text))
+    assert text["run"] == str(tmp_path / "run")
+    assert json.loads(json.dumps(text)) == text
+    assert recipe.load(tmp_path / "mine.yaml").signals == recipe.load(data).signals
 
 
 def test_columns_give_names_of_the_run_other_names(tmp_path: Path) -> None:

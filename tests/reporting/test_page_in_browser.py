@@ -130,7 +130,7 @@ def test_a_click_or_enter_opens_an_image_with_its_caption_values_and_reasons(
     broken = tab.locator(".findings > li", has_text="broken").locator("button").first
     expect(broken).to_have_accessible_name(re.compile("000017.*not decodable"))
     broken.click()
-    expect(large).to_contain_text("no image format is recognised")
+    expect(large).to_contain_text("no format that trainers read is recognised")
     tab.close()
 
 

@@ -102,7 +102,7 @@ def add_columns(
 
     `compute` is called unless every shard has the columns of these settings. The same columns of fewer rows are
     deleted. The label gets a suffix if other columns have it. `more` is what the values depend on besides settings;
-    `bound` says how wrong a choice by them can be.
+    `bound` says for which candidates they are, and how wrong a choice by them can be.
     """
     stem = _stem(run, name, version, settings, more or {})
     target, scratch = run.path / "scores" / f"{name}-{stem}", run.path / UNFINISHED / f"{name}-{stem}"

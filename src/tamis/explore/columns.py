@@ -120,10 +120,6 @@ def heat(x: Binned, y: Binned, among: Mask) -> NDArray[np.int64]:
     return np.bincount(cells, minlength=across * down).reshape(down, across)
 
 
-#: Words beyond ASCII that are converted to Python strings at once.
-_CHUNK = 1 << 16
-
-
 def counted(table: Table, column: str) -> pa.Table:
     """Returns the distinct words of a column and their counts: `word` (large_string) and `n` (int64)."""
 
@@ -137,17 +133,8 @@ def counted(table: Table, column: str) -> pa.Table:
 
 
 def containing(words: pa.Table, part: str) -> pa.Table:
-    """Returns the counted words that contain a text, ignoring case (Python's `casefold`)."""
-    sought = part.casefold()
-    if not sought:
-        return words
-    column = words.column("word")
-    found = np.array(pc.match_substring(pc.ascii_lower(column), sought))
-    others = np.flatnonzero(~np.array(pc.string_is_ascii(column)))
-    for start in range(0, others.size, _CHUNK):
-        rows = others[start : start + _CHUNK]
-        found[rows] = [sought in word.casefold() for word in column.take(pa.array(rows)).to_pylist()]
-    return words.filter(pa.array(found))
+    """Returns the counted words that contain a text, ignoring case."""
+    return words.filter(pc.match_substring(words.column("word"), part, ignore_case=True))
 
 
 def counted_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask) -> NDArray[np.int64]:

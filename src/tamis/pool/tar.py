@@ -99,7 +99,7 @@ class TarShard(Shard):
                 size = len(file.data or b"")
                 if held and held + size > _HELD_BYTES:
                     file.problem = f"has, with the others of the sample, {too_many_bytes(held + size, _HELD_BYTES)}"
-                    file.data, file.status, size = None, "image_too_large", 0
+                    file.data, size = None, 0
                 group[file.ext] = file
                 held += size
                 if len(group) > _MOST_MEMBERS:
@@ -214,7 +214,7 @@ class File:
     data: bytes | None = None
     cut: bool = False
     problem: str = ""
-    status: str = "image_refused"
+    status: str = "image_too_large"
 
 
 class _Info(tarfile.TarInfo):
@@ -249,15 +249,12 @@ class _Info(tarfile.TarInfo):
             raise tarfile.HeaderError("a size below zero")
         if info.type in _EXTENDED and info.size > MAX_HEADER:
             raise tarfile.ReadError(f"a long name or a pax header has {too_many_bytes(info.size, MAX_HEADER)}")
-        if info.type == tarfile.GNUTYPE_SPARSE:
-            if buf[482]:
-                raise tarfile.ReadError("a sparse member has a map of several blocks")
-            info.type, info.sparse = tarfile.REGTYPE, b""  # its stored bytes are skipped
         return info
 
-    def _proc_gnusparse_10(self, next: Any, pax_headers: Any, tarfile: Any) -> None:
-        """Marks a sparse member instead of reading its map, whose size has no limit."""
-        next.sparse = []
+    def _sparse(self, *_: Any) -> Any:
+        raise tarfile.ReadError("a member is stored as a sparse file, whose bytes are not in one place")
+
+    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _sparse
 
 
 class _Unpacked:
@@ -301,8 +298,8 @@ def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = No
                     raise tarfile.ReadError("a member's size is below zero")
                 if not info.isreg() or (only is not None and info.offset_data not in only):
                     continue
-                member, reads = _member(info, tar.offset, limits)
-                if reads:
+                member = _member(info, limits)
+                if not member.problem and (limits is None or member.ext in limits):
                     member.data = stream.read(info.size)
                     found = len(member.data)
                 elif end is None:
@@ -310,7 +307,7 @@ def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = No
                     found = stream.tell() - info.offset_data
                 else:
                     found = end - info.offset_data
-                if found < info.size and not info.issparse():
+                if found < info.size:
                     raise tarfile.ReadError(
                         f"unexpected end of data: a header claims {info.size:,} bytes, {found:,} follow it"
                     )
@@ -348,23 +345,14 @@ def _opened(raw: BinaryIO) -> tuple[Any, int | None]:
     return raw, end
 
 
-def _member(info: tarfile.TarInfo, end: int, limits: Mapping[str, int] | None) -> tuple[File, bool]:
-    """Returns a member without its bytes, and whether to read them."""
+def _member(info: tarfile.TarInfo, limits: Mapping[str, int] | None) -> File:
+    """Returns a member without its bytes."""
     folder, slash, base = info.name.rpartition("/")
     stem, _, ext = base.partition(".")
-    ext = ext.lower()
-    size = end - info.offset_data if info.issparse() else info.size
-    member = File(folder + slash + stem, ext, info.offset_data, size)
-    limit = size if limits is None else limits.get(ext)
-    if limit is None:
-        return member, False
-    if info.issparse():
-        member.problem = "is stored as a sparse file, whose bytes are not in one place"
-        return member, False
-    if size > limit:
-        member.problem, member.status = f"has {too_many_bytes(size, limit)}", "image_too_large"
-        return member, False
-    return member, True
+    member = File(folder + slash + stem, ext.lower(), info.offset_data, info.size)
+    if limits is not None and info.size > (limit := limits.get(member.ext, info.size)):
+        member.problem = f"has {too_many_bytes(info.size, limit)}"
+    return member
 
 
 def _after_the_end(stream: Any) -> str:

@@ -107,7 +107,7 @@ _STATUS_WORDS = {
     "image_missing": ("missing image", "missing images"),
     "image_broken": ("broken image", "broken images"),
     "image_too_large": ("image that is too large", "images that are too large"),
-    "image_refused": ("image that is not opened", "images that are not opened"),
+    "image_refused": ("image that is not decoded", "images that are not decoded"),
     "caption_missing": ("missing caption", "missing captions"),
     "caption_empty": ("empty caption", "empty captions"),
     "caption_not_utf8": ("caption that is not UTF-8", "captions that are not UTF-8"),

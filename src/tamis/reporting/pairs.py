@@ -137,7 +137,7 @@ NO_IMAGE = {
     "image_missing": "no image",
     "image_too_large": "the image is too large",
     "image_broken": "not decodable",
-    "image_refused": "the image is not opened",
+    "image_refused": "the image is not decoded",
     "hidden": "on a list of hash_match: not shown",
 }
 

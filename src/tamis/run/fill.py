@@ -179,42 +179,43 @@ def _forecast(
         return "", None
     most, executor = max(len(task.outputs) for task in tasks), Executor(plan.device)
     alike = [task for task in tasks if len(task.outputs) == most]
-    some = alike[:: -(-len(alike) // _TIMED_SHARDS)]  # neighbours in a pool are often of one kind
-    task = some[0]
+    task = alike[0]
     try:
         if left is None and next(islice(task.shard.samples(), _TIMED, None), None) is None:
             return "", None  # a pool of unknown size, and small shards
-        for count in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
-            with sampled(replace(plan, executor=executor), [task.shard for task in some], count) as (_, status):
-                pass
+        with timed(replace(plan, executor=executor), [task.shard for task in alike]) as (_, each):
+            pass
     except Exception as error:  # whatever it is, the worker of a shard will report it
         log.debug("the cost cannot be measured: %s", error)
         return "", None
     indexes, speed = plan.outputs[0] in task.outputs, engine.speed(plan, tasks)
     stored = [node for node, output in plan.storable.items() if output.path(run, task.shard.name).is_file()]
     nodes = topological([one.node for one in task.outputs if one.node is not None], () if indexes else stored)
-    took = {node.name: status["took"].get(node.name, 0.0) for node in nodes}
-    if indexes or reads_files(nodes):  # what waits for reading waits for the nodes of the host too
-        hosts = {node.name for node in nodes if node.host}
-        took[READING] = max(0.0, status["took"].get(READING, 0.0) - sum(took[name] for name in hosts))
-    each = (left or 1000) / max(status["rows"], 1) / speed
+    took = {node.name: each.get(node.name, 0.0) for node in nodes}
+    if indexes or reads_files(nodes):
+        took[READING] = each[READING]
     signals = [(label, signal) for label, signal in plan.signals if signal in nodes]
     pairs = "every 1,000" if left is None else f"{left:,}"
-    text = announcement(pairs, signals, {name: each * one for name, one in took.items()})
+    text = announcement(pairs, signals, {name: (left or 1000) / speed * one for name, one in took.items()})
     return text, executor if speed == 1 else None
 
 
 @contextmanager
-def sampled(plan: Plan, shards: Sequence[Shard], pairs: int) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Scores the first pairs of some shards, so many in all; yields a run that is then deleted, and its status."""
+def timed(plan: Plan, shards: Sequence[Shard]) -> Iterator[tuple[Run, dict[str, float]]]:
+    """Scores a few pairs of some shards; yields a run that is then deleted, and the seconds per pair of each node."""
     from tamis.run.local import Local
 
-    first = (FirstRows(shard, -(-pairs // len(shards))) for shard in shards)
-    pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
+    some = shards[:: -(-len(shards) // _TIMED_SHARDS)]  # neighbours in a pool are often of one kind
     with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
-        sample = partial(replace, plan, pool=pool, within=None)
-        run = fill(Path(folder) / "run", sample, {}, Local(1), quiet=True)
-        yield run, read_record(Path(folder) / "run" / "status.json")
+        for pairs in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
+            first = (FirstRows(shard, -(-pairs // len(some))) for shard in some)
+            pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
+            sample = partial(replace, plan, pool=pool, within=None)
+            run = fill(Path(folder) / f"{pairs}", sample, {}, Local(1), quiet=True)
+        status = read_record(Path(folder) / f"{pairs}" / "status.json")
+        took = {name: seconds / max(status["rows"], 1) for name, seconds in status["took"].items()}
+        hosts = sum(took.get(node.name, 0.0) for node in plan.nodes if node.host)  # reading waits for these too
+        yield run, {**took, READING: max(0.0, took.get(READING, 0.0) - hosts)}
 
 
 def _check_first_shard(plan: Plan) -> None:

@@ -342,7 +342,7 @@ def _took(commands: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     seconds, rows = Counter[str](), Counter[str]()
     for command in commands:
         seconds.update(command["took"])
-        rows.update(command.get("judged") or dict.fromkeys(command["took"], command["rows"]))  # older runs
+        rows.update(command["judged"])
     return {
         name: {"seconds": round(spent, 3), "rate": round(rows[name] / spent, 2) if spent > 0 and rows[name] else None}
         for name, spent in seconds.most_common()

@@ -68,7 +68,7 @@ def without(good: Sample, *parts: str) -> Sample:
     if "image" in parts:
         made.image, made.image_bytes, made.pixels = b"no image", 8, None
         made.width = made.height = made.original_width = made.original_height = 0
-        made.mark("image_broken", "no image format is recognised")
+        made.mark("image_broken", "no format that trainers read is recognised")
     return made
 
 
