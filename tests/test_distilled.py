@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ import tamis as library
 from tamis import distilled
 from tamis.arrays import Float64s, Mask
 from tamis.errors import RecipeError, RunError
+from tamis.graph import Executor
 from tamis.math.distil import Certificate, Decisions
 from tamis.pool import PoolSpec
+from tamis.run.plan import Plan
+from tamis.scoring import Scoring
 from tamis.store import Run
 from tamis.store.reasons import bound_of
 from tamis.store.subset import Subset
@@ -121,20 +125,23 @@ def test_few_rows_are_judged_the_bound_holds_and_stands_in_every_output(world: W
 
 
 def test_only_the_full_pass_stores_embeddings(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, score = [], distilled.score  # a signal that is asked for some rows could not store what it shares with clip
-
-    def noted(*pool: Any, recipe: Any, **how: Any) -> Any:
-        kept.append(bool(recipe.keep))
-        return score(*pool, recipe=recipe, **how)
-
-    monkeypatch.setattr(distilled, "score", noted)
+    kept, tasks = [], Plan.tasks  # a signal that is asked for some rows could not store what it shares with clip
+    monkeypatch.setattr(Plan, "tasks", lambda plan, run: (kept.append(plan.keep), tasks(plan, run))[1])
     world.distil()
-    assert kept[0]
+    assert kept[0] == ("embeddings",)
+    assert len(kept) > 3
     assert not any(kept[1:])
 
 
+def test_the_passes_of_a_command_share_their_models(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, load = Counter[str](), Executor._load
+    monkeypatch.setattr(Executor, "_load", lambda self, node: (loads.update([node.name]), load(self, node))[1])
+    world.distil()
+    assert loads["judged"] == loads["caption_length"] == 1
+
+
 def test_an_interrupted_command_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, score = [], distilled.score
+    calls, score = [], Scoring.score
 
     def dies(*given: Any, **how: Any) -> Run:
         calls.append(how)
@@ -142,10 +149,10 @@ def test_an_interrupted_command_goes_on(world: World, monkeypatch: pytest.Monkey
             raise KeyboardInterrupt
         return score(*given, **how)
 
-    monkeypatch.setattr(distilled, "score", dies)
-    with pytest.raises(KeyboardInterrupt):
-        world.distil()
-    monkeypatch.setattr(distilled, "score", score)
+    with monkeypatch.context() as patch:
+        patch.setattr(Scoring, "score", dies)
+        with pytest.raises(KeyboardInterrupt):
+            world.distil()
     assert JUDGED
     subset = world.distil()
     assert len(JUDGED) == subset.funnel[-1]["facts"]["scored"]

@@ -23,13 +23,13 @@ from tamis.graph import topological
 from tamis.ids import scramble
 from tamis.math.distil import Certificate, Choice, certify
 from tamis.math.order import round_half_up
-from tamis.pool import PoolSpec, open_pool
+from tamis.pool import PoolSpec
 from tamis.recipe import PathLike, Recipe, RecipeLike, load
-from tamis.scoring import score
+from tamis.run.plan import Within
+from tamis.scoring import Scoring
 from tamis.selectors.outcome import check_lacking, run_steps
 from tamis.selectors.steps import TopN, rows_of
-from tamis.storage import location
-from tamis.store import Run, manifest, open_run
+from tamis.store import Run, open_run
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
@@ -89,10 +89,11 @@ def distil(
     chosen = load(recipe, settings)
     entry = _entry(chosen, signal)
     place, step = distilled_cut(chosen, entry)
-    check_reads(chosen, run, open_pool(pool, manifest.shards_of(location(run))))
+    scoring = Scoring(pool, run, chosen, **how)
+    check_reads(chosen, run, scoring.pool)
     others = replace(chosen, signals=tuple(one for one in chosen.signals if one != entry))
-    _embeddings(location(run), source, others)  # before any work
-    opened = open_run(score(pool, run=run, recipe=others, **how))
+    _embeddings(scoring.path, source, others)  # before any work
+    opened = open_run(scoring.complete(others.signals))
     embeddings = _embeddings(opened.path, source, others)
     earlier, upto = (replace(chosen, steps=chosen.steps[:number]) for number in (place, place + 1))
     table = opened.table(columns_read(earlier, opened))
@@ -108,8 +109,8 @@ def distil(
         nonlocal opened, truth
         asked = np.zeros(len(opened), bool)
         asked[rows[wanted]] = True
-        within = {**chosen.within, entry: Subset(run=opened, keep=asked, recipe={"name": chosen.name})}
-        opened = open_run(score(pool, run=run, recipe=replace(chosen, within=within, keep=()), **how))
+        within = Within(chosen.name, {shard: asked[span] for shard, span in opened.row_ranges.items()})
+        opened = open_run(scoring.score([entry], within))
         truth = scores_of(opened, columns_read(upto, opened).get(step.score, step.score), rows, wanted)
         check_lacking(step, int(np.isnan(truth[wanted]).sum()), int(wanted.sum()), step.score)
         return truth

@@ -184,6 +184,10 @@ class Executor:
                 except Exception:  # other errors on an empty batch prove nothing
                     continue
 
+    def keep(self, nodes: Collection[Node]) -> None:
+        """Drops the functions of all other nodes, and the models that only they hold."""
+        self._functions = {node: function for node, function in self._functions.items() if node in nodes}
+
     def load(self, node: Node) -> Callable[..., Any]:
         """Returns the function of a node; the first call loads it."""
         with self._loading:  # reader and compute thread may load the same node at once

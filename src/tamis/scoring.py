@@ -106,6 +106,7 @@ class Scoring:
         self.recipe, self.path, self.engine, self.grow = recipe, location(run), engine or Local(workers), grow
         self.pool = open_pool(_with_fields_of_run(pool, self.path), manifest.shards_of(self.path))
         self.identities = Identities(device_for(**compute, away=self.engine.away))
+        self.executor = Executor(self.identities.device)  # passes in this process share models
         self.limits = _limits(recipe, within)
         self.spent = Counter[str](), Counter[str]()  # seconds and pairs by node
         self._how: dict[str, Any] = {"quiet": quiet, "max_error_rate": max_error_rate, "spent": self.spent}
@@ -119,8 +120,9 @@ class Scoring:
         about["signals"] = [recorded(label, signal, self.limits.get((label, signal))) for label, signal in others]
         about["keep"] = list(self.recipe.keep)
         part = dataclasses.replace(self.recipe, signals=tuple(entries))
+        self.executor.keep(topological([signal for _, signal in entries]))
         how: dict[str, Any] = {"identities": self.identities, "grow": self.grow, "within": rows}
-        assemble = partial(assembled, self.pool, self.path, recipe=part, **how)
+        assemble = partial(assembled, self.pool, self.path, recipe=part, executor=self.executor, **how)
         return fill(self.path, assemble, about, self.engine, forecasts=forecasts, **self._how)
 
     def complete(self, signals: Sequence[tuple[str, Any]]) -> Run:
@@ -371,6 +373,7 @@ def assembled(
     identities: Identities,
     grow: bool = False,
     within: Within | None = None,
+    executor: Executor | None = None,
 ) -> Plan:
     """Returns the plan of a run: a recipe's signals, labelled as the run labels them now.
 
@@ -383,6 +386,7 @@ def assembled(
         signals=tuple(with_labels(list(dict.fromkeys(recipe.signals)), manifest.labels_of(run), identities)),
         keep=recipe.keep if within is None else (),
         within=within,
+        executor=executor,
         identities=identities,
         fields=manifest.fields_of(run)[0],
     )

@@ -52,17 +52,16 @@ def test_what_was_measured_counts_for_the_pairs_that_are_left_and_for_the_worker
     monkeypatch.setattr(fill, "fill", lambda *_, **__: None)
     found: list[tuple[str, dict[str, float]]] = []
     monkeypatch.setattr(fill, "announcement", lambda pairs, _, took, *__: found.append((pairs, took)) or "said")
-    assert fill._forecast(plan, tmp_path / "run", tasks, engine, None) == ("", None)  # 7 pairs in the shard
+    assert fill._forecast(plan, tmp_path / "run", tasks, engine, None) == ""  # 7 pairs in the shard
     monkeypatch.setattr(fill, "_TIMED", 6)
     for left in (None, 600):
-        text, executor = fill._forecast(plan, tmp_path / "run", tasks, engine, left)
-        assert (text, executor is not None) == ("said", workers == 1)
+        assert fill._forecast(plan, tmp_path / "run", tasks, engine, left) == "said"
     (every, first), (pairs, took) = found
     assert (every, pairs) == ("every 1,000", "600")
     assert took == {name: pytest.approx(0.6 * one) for name, one in first.items()}
     expected = {"reading and decoding": 180 / speed, "captions": 60 / speed, "caption_length": 420 / speed}
     assert {name: one for name, one in took.items() if one} == pytest.approx(expected)
-    assert fill._forecast(plan, tmp_path / "run", tasks, engine, 499) == ("", None)
+    assert fill._forecast(plan, tmp_path / "run", tasks, engine, 499) == ""
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -34,6 +34,7 @@ from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
 from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, sweep_claims
+from tamis.store.table import Spread
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,9 @@ class Engine(Protocol):
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
     ) -> Iterator[ShardReport]:
         """Does all tasks; raises StopError if every other shard would fail too."""
+
+    def reading(self) -> AbstractContextManager[Spread | None]:
+        """Provides what reads a run's blocks for `Table.scan` while the context lasts; None: threads do."""
 
 
 def engine_named(
@@ -144,9 +148,7 @@ def fill(
             reporter.say(plan.pool.about)
         if forecasts and not quiet:
             left = tally.total and tally.total - tally.pairs
-            text, executor = _forecast(plan, path, tasks, engine, left)
-            reporter.say(text)
-            plan = replace(plan, executor=executor)
+            reporter.say(_forecast(plan, path, tasks, engine, left))
         for report in engine(plan, path, tasks, reporter.advance):
             reporter.finish(report)
             if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
@@ -164,27 +166,26 @@ def recorded(label: str, signal: Any, within: object) -> dict[str, Any]:
     return {signal.name: {**settings(signal), "label": label, **limit}}
 
 
-def _forecast(
-    plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left: int | None
-) -> tuple[str, Executor | None]:
-    """Returns what the missing parts cost for the pairs that are `left`, or "", and an executor with their models.
+def _forecast(plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left: int | None) -> str:
+    """Returns what the missing parts cost for the pairs that are `left`, or "".
 
-    Some pairs are scored, into a folder that is then deleted.
+    Some pairs are scored, into a folder that is then deleted. One worker here has the models then.
     """
     if not tasks or (left is not None and left < _WORTH_PAIRS) or plan.plugins:  # a plug-in may end its process
-        return "", None
-    most, executor = max(len(task.outputs) for task in tasks), Executor(plan.device)
+        return ""
+    most, speed = max(len(task.outputs) for task in tasks), engine.speed(plan, tasks)
+    executor = (plan.executor if speed == 1 else None) or Executor(plan.device)
     alike = [task for task in tasks if len(task.outputs) == most]
     task = alike[0]
     try:
         if left is None and next(islice(task.shard.samples(), _TIMED, None), None) is None:
-            return "", None  # a pool of unknown size, and small shards
+            return ""  # a pool of unknown size, and small shards
         with timed(replace(plan, executor=executor), [task.shard for task in alike]) as (_, each):
             pass
     except Exception as error:  # whatever it is, the worker of a shard will report it
         log.debug("the cost cannot be measured: %s", error)
-        return "", None
-    indexes, speed = plan.outputs[0] in task.outputs, engine.speed(plan, tasks)
+        return ""
+    indexes = plan.outputs[0] in task.outputs
     stored = [node for node, output in plan.storable.items() if output.path(run, task.shard.name).is_file()]
     nodes = topological([one.node for one in task.outputs if one.node is not None], () if indexes else stored)
     took = {node.name: each.get(node.name, 0.0) for node in nodes}
@@ -192,8 +193,7 @@ def _forecast(
         took[READING] = each[READING]
     signals = [(label, signal) for label, signal in plan.signals if signal in nodes]
     pairs = "every 1,000" if left is None else f"{left:,}"
-    text = announcement(pairs, signals, {name: (left or 1000) / speed * one for name, one in took.items()})
-    return text, executor if speed == 1 else None
+    return announcement(pairs, signals, {name: (left or 1000) / speed * one for name, one in took.items()})
 
 
 @contextmanager

@@ -118,7 +118,10 @@ class Plan:
 
     def on(self, device: str, threads: int | None) -> Plan:
         """Returns the plan for one worker: its device and its number of threads for the models."""
-        return replace(self, identities=self.identities.on(replace(self.device, kind=device, threads=threads)))
+        kind, same = self.device.kind, threads == self.device.threads
+        executor = self.executor if same and device in (kind, f"{kind}:0") else None
+        identities = self.identities.on(replace(self.device, kind=device, threads=threads))
+        return replace(self, identities=identities, executor=executor)
 
     def without_shards(self) -> Plan:
         """Returns the plan to send to workers, which get their shards one by one: a pool may have a million."""
