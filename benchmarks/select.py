@@ -80,12 +80,13 @@ def write_metadata(folder: Path, rows: int) -> None:
             pq.write_table(pa.table({"uid": text, **values}), path)
 
 
-def ours(folder: str, out: str) -> dict[str, Any]:
-    """Selects and writes, as a user of the library does."""
+def ours(folder: str, out: str, workers: int = 0) -> dict[str, Any]:
+    """Selects and writes, as a user of the library does; with `workers`, Ray's read the scores."""
     import tamis
+    from tamis.run.ray import Ray
 
     start = time.perf_counter()
-    subset = tamis.select(folder, RECIPE)
+    subset = tamis.select(folder, RECIPE, engine=Ray(workers=workers) if workers else None)
     chosen = time.perf_counter()
     tamis.export(subset, "npy", out, overwrite=True)
     return {"kept": len(subset), "select_seconds": chosen - start, "npy_seconds": time.perf_counter() - chosen}
@@ -151,7 +152,7 @@ OURS = """
 import sys
 from benchmarks.measure import self_measured
 from benchmarks.select import ours
-self_measured(lambda: ours(sys.argv[1], sys.argv[2]))
+self_measured(lambda: ours(*sys.argv[1:3], *map(int, sys.argv[3:])))
 """
 DATACOMP = """
 import sys
@@ -213,6 +214,12 @@ def main() -> None:
                 {"rows": large, **settings, "peak GiB": round(big.peak_bytes / 2**30, 2), "peak target": "<= 1 GiB"},
             )
         )
+        spread = child(OURS, str(root / "large"), str(root / "spread.npy"), "2")
+        facts = json.loads(spread.output.strip().splitlines()[-1])
+        same = (root / "spread.npy").read_bytes() == (root / "large.npy").read_bytes()
+        settings = {"rows": large, "same uids": same, **{key: facts[key] for key in settings}}
+        settings["peak GiB"] = round(spread.peak_bytes / 2**30, 2)
+        cases.append(Case("two workers of Ray", "seconds", spread.seconds, big.seconds, None, "same uids", settings))
         made = child(GENERATED, str(huge))
         facts = {
             "rows": huge,

@@ -67,7 +67,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     for shard in range(3):
         part = slice(shard * ROWS // 3, (shard + 1) * ROWS // 3)
         captions = [
-            f"{value:.3f}{' word' if row % 6 else ''}" for row, value in enumerate(truth[part].tolist(), part.start)
+            f"{value:.3f}{f' word{row}' if row % 6 else ''}"
+            for row, value in enumerate(truth[part].tolist(), part.start)
         ]
         pq.write_table(pa.table({"key": keys[part], "caption": captions}), tmp_path / "pool" / f"{shard}.parquet")
     truth[::6] = np.nan
@@ -169,6 +170,16 @@ def test_the_sample_and_the_audit_do_not_depend_on_shards(world: World, tmp_path
     two = World(spec, tmp_path / "two", world.recipe, world.truth).distil(at_most_wrong=0.4)
     assert two.funnel == one.funnel
     assert np.sort(two.to_numpy()).tolist() == np.sort(one.to_numpy()).tolist()
+
+
+def test_copies_of_a_pair_are_drawn_one_by_one(world: World, tmp_path: Path) -> None:
+    """600 of the 1,000 candidates have one uid. A sample of all of them or none would tell nothing of the others."""
+    for path in (tmp_path / "pool").glob("*.parquet"):
+        captions = pq.read_table(path)["caption"].to_pylist()
+        captions[1::2] = ["-9.000 word"] * len(captions[1::2])
+        pq.write_table(pq.read_table(path).set_column(1, "caption", pa.array(captions)), path)
+    world.distil(at_most_wrong=0.5)
+    assert JUDGED[:200].count("-9.000 word") == pytest.approx(120, abs=20)
 
 
 def test_a_small_pool_is_scored_in_full(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from tamis.store import Run, open_run
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 
 if TYPE_CHECKING:
+    from tamis.run.fill import Engine
     from tamis.selectors.outcome import Outcome
     from tamis.store.subset import Subset
 
@@ -37,7 +39,14 @@ log = logging.getLogger(__name__)
 _ENGLISH_ONLY = re.compile(r"(?i)openai/clip|laion/CLIP(?!.*xlm)|DataComp|DFN|metaclip-(?!2|.*worldwide)")
 
 
-def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False) -> Subset:
+def select(
+    run: PathLike | Run,
+    recipe: RecipeLike,
+    *,
+    settings: Sequence[str] = (),
+    partial: bool = False,
+    engine: Engine | None = None,
+) -> Subset:
     """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
 
     Where a step looks at rows that nobody asked a signal for, the predictions that `tamis distil` made for this recipe
@@ -48,6 +57,8 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
         recipe: a shipped recipe's name, a file, or a mapping.
         settings: overrides, as `--set` takes them.
         partial: choose from the finished shards of an incomplete run; the subset then says so.
+        engine: `tamis.run.ray.Ray(...)`: workers of a cluster read the scores and judge rows by thresholds, best
+            shares and values. Otherwise threads of this process do.
 
     Returns:
         The subset: its rows, its funnel, and methods to save and look at it.
@@ -70,7 +81,8 @@ def select(run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] =
     columns = columns_read(chosen, opened)
     text = captions_from(chosen.steps)
     try:
-        outcome = run_asked(opened.table(columns), chosen.steps)
+        with engine.reading() if engine else nullcontext() as spread:
+            outcome = run_asked(dataclasses.replace(opened.table(columns), spread=spread), chosen.steps)
     except NotAskedError as error:
         if (near := distilled_column(opened, chosen, columns)) is None:
             raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error

@@ -17,6 +17,7 @@ import numpy as np
 from tamis.adaptive import DISTILLED, Entry, add_made_for, distilled_cut, distilled_for, sampled_rows, scores_of
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows
 from tamis.choosing import check_reads, columns_read, select
+from tamis.derived.clip_loss import copy_numbers
 from tamis.errors import RecipeError, RunError, require, unknown_message
 from tamis.graph import topological
 from tamis.ids import scramble
@@ -98,8 +99,9 @@ def distil(
     table = opened.table(columns_read(earlier, opened))
     candidates = run_steps(table, earlier.steps).keep
     rows = np.flatnonzero(candidates)
-    order = scramble(*table.uids(rows))
-    sample = sampled_rows(order, *_SAMPLE)
+    high, low = table.uids(rows)
+    order, number = scramble(high, low), copy_numbers(high, low)  # copies of a pair are drawn one by one
+    sample = sampled_rows(scramble(high, low + number), *_SAMPLE)
     kept = step.n if isinstance(step, TopN) else round_half_up(step.fraction, rows_of(table.among(candidates), step.of))
     truth = np.full(rows.size, np.nan)
 
@@ -123,7 +125,7 @@ def distil(
     cheap = _predicted(table, embeddings, candidates, sample, ask(known)[sample], step.score)
     found = certify(
         Choice(cheap=cheap, kept=kept, order=order, sample=sample), ask,
-        lambda number: scramble(*table.uids(rows), number), at_most_wrong=at_most_wrong, alpha=1 - _CONFIDENCE,
+        lambda seed: scramble(high, low + number, seed), at_most_wrong=at_most_wrong, alpha=1 - _CONFIDENCE,
     )  # fmt: skip
     if found.jaccard < 1 - at_most_wrong:
         text = "the audits prove a Jaccard index of %.3f only: %s judges the other %s candidates too"

@@ -109,6 +109,11 @@ def brief(value: Any) -> str:
         return "a number of thousands of digits"
 
 
+def plural(value: int, noun: str) -> str:
+    """Returns "1 pair", "2,000 pairs"."""
+    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+
+
 def first_line(error: BaseException) -> str:
     """Returns the first 300 characters of a library's error; its type too if they are not a sentence."""
     text = " ".join(str(error).split())[:300]

@@ -18,7 +18,7 @@ from typing import cast
 import xxhash
 
 from tamis.choosing import select
-from tamis.errors import RunError, at_least_one
+from tamis.errors import RunError, at_least_one, plural
 from tamis.graph import Identities
 from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
@@ -26,7 +26,7 @@ from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.files import run_name
 from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, FirstRows, PoolSpec
 from tamis.recipe import PathLike, load
-from tamis.reporting.formats import in_words, plural, share, status_words
+from tamis.reporting.formats import in_words, share, status_words
 from tamis.run.fill import fill
 from tamis.run.local import Local
 from tamis.scoring import assembled, hidden_contents

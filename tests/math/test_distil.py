@@ -195,3 +195,14 @@ def test_a_useless_cheap_score_and_equal_scores_are_never_certified_wrongly() ->
     keep[np.lexsort((draws, -full))[:900]] = True
     assert jaccard(found.decisions.keep, keep) >= found.jaccard
     assert found.asked.mean() > 0.7
+
+
+def test_an_infinite_score_is_the_highest() -> None:
+    (cheap, full), orders = world("gaussian", 3000, 0), partial(order, 3000)
+    full[order(3000, 7) < 1 << 61] = np.inf  # every fourth
+    choice = Choice(cheap=cheap, kept=900, order=orders(0), sample=np.argsort(orders(0))[:300])
+    found = certify(choice, lambda rows: np.where(rows, full, np.nan), orders, at_most_wrong=0.5)
+    best = np.zeros(3000, bool)
+    best[np.argsort(-full, kind="stable")[:900]] = True
+    assert jaccard(found.decisions.keep, best) >= found.jaccard
+    assert found.decisions.keep[found.asked & np.isinf(full)].all()

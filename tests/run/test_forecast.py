@@ -64,6 +64,13 @@ def test_what_was_measured_counts_for_the_pairs_that_are_left_and_for_the_worker
     assert fill._forecast(plan, tmp_path / "run", tasks, engine, 499) == ""
 
 
+def test_a_worker_on_another_device_does_not_share_the_models(pool: Path) -> None:
+    device = Device(kind="cuda", threads=2)
+    plan = Plan(pool=open_pool(pool), signals=(), identities=Identities(device), executor=Executor(device))
+    assert [plan.on(kind, 2).executor is plan.executor for kind in ("cuda", "cuda:0", "cuda:1")] == [True, True, False]
+    assert plan.on("cuda", None).executor is plan.without_shards().executor is None
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_it_is_said_first_costs_no_second_load_and_changes_no_result(
     workers: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

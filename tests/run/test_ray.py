@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import ray_cluster
-from factories import parts_of, write_pool
+from command_line import Done, Tamis
+from factories import parts_of, write_pool, write_run
 from odd_signals import Brightness, Faulty, FaultyBeside
 from processes import family, named
 
@@ -78,6 +79,46 @@ def test_actors_score_within_a_subset(cluster: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(done["brightness"], np.where(rows, whole["brightness"], np.nan))
     score(pool, run.path, Brightness(), engine=Ray(cluster, workers=2))
     assert parts_of(run.path) == parts_of(whole.path)
+
+
+RECIPES: list[list[Any]] = [
+    [{"at_least": {"score": "a", "value": 0.2}}, {"top_fraction": {"score": "minmax(a) + zscore(b)", "fraction": 0.3}}],
+    [{"equals": {"score": "word", "value": ["en", "de"], "missing": "drop"}}, {"random_fraction": {"fraction": 0.5}}],
+    [{"top_n": {"score": "rank(a) * b", "n": 40, "per": "word", "missing": "drop"}}],
+    [{"all_of": [[{"top_fraction": {"score": "tied", "fraction": 0.5}}], [{"at_most": {"score": "a", "value": 0.8}}]]}],
+]
+
+
+@pytest.mark.parametrize("steps", RECIPES)
+def test_actors_select_the_rows_that_threads_select(cluster: str, steps: list[Any], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {"a": rng.random(900), "b": rng.random(900), "tied": rng.integers(0, 3, 900)}
+    columns["word"] = [[None, "en", "de", "fr"][n] for n in rng.integers(0, 4, 900)]
+    run = write_run(tmp_path / "run", columns, shards=7)
+    here = tamis.select(run, {"select": steps})
+    there = tamis.select(run, {"select": steps}, engine=Ray(cluster, workers=2))
+    assert (there.funnel, there.kept) == (here.funnel, here.kept)
+    np.testing.assert_array_equal(there.keep, here.keep)
+
+
+def test_the_command_says_of_a_cluster_what_it_says_of_threads(cluster: str, tamis: Tamis, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"a": [0.1, None, 0.3]})
+    Path("one.yaml").write_text("select:\n- at_least: {score: a, value: 0.2}\n")
+    command, ray = (
+        ("select", run.path, "--recipe", "one.yaml", "--overwrite"),
+        ("--engine", "ray", "--address", cluster),
+    )
+
+    def same(*settings: str) -> Done:
+        here, there = (tamis(*command, "--out", "x.parquet", *settings, *more) for more in ((), ray))
+        assert here == there
+        return here
+
+    assert same("--set", "select.at_least.missing=drop").code == 0
+    assert "1 of 3 rows have no value for 'a'" in same().err
+    (part,) = run.path.glob("scores/*/00001.parquet")
+    part.write_bytes(part.read_bytes()[:-40])
+    assert "00001" in same("--set", "select.at_least.missing=drop").err
 
 
 URL = "s3://pool/runs/mine"

@@ -120,6 +120,15 @@ def test_a_command_is_dead_when_its_process_is_or_elsewhere_when_its_status_is_o
     assert read_status(tmp_path / "run")["state"] == state
 
 
+def test_one_pair_is_not_pairs() -> None:
+    tally = Tally(1, expected={"a": 1})
+    tally.advance("a", 1)
+    assert " of 1 pair" in tally.line()
+    tally.finish(ShardReport(shard="a", rows=1))
+    assert tally.line().endswith(" · 1 pair")
+    assert "pairs" not in tally.line()
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_a_bar_or_plain_lines_and_errors_are_shown_as_written(terminal: bool, tmp_path: Path) -> None:
     shown = io.StringIO()

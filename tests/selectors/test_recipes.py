@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -191,6 +195,28 @@ def test_pools_that_do_not_fit_into_memory_are_judged_alike(steps: list[Step], s
         found = run_steps(table_of(rows, block), steps)
     assert found.keep[:].tolist() == expected.keep.tolist()
     assert found.dropped_by[:].tolist() == expected.dropped_by.tolist()
+    assert (found.funnel, found.reasons, found.cuts) == (expected.funnel, expected.reasons, expected.cuts)
+
+
+def in_other_processes(look: Any, arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """Does what a cluster does with the work: `look` arrives as a copy whose table has no candidates."""
+    for some in arguments:
+        yield pickle.loads(cloudpickle.dumps(look))(*some)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.one_of(*STEPS.values()), max_size=4), st.integers(0, 10**6), st.integers(1, 31))
+def test_a_cluster_judges_alike(steps: list[Step], seed: int, block: int) -> None:
+    rows = rows_of(seed, 30)
+    pool = replace(table_of(rows, block), again=lambda: table_of(rows, block), spread=in_other_processes)
+    try:
+        expected = run_steps(table_of(rows, block), steps)
+    except RecipeError as error:
+        with pytest.raises(RecipeError, match=re.escape(str(error))):
+            run_steps(pool, steps)
+        return
+    found = run_steps(pool, steps)
+    assert found.dropped_by.tolist() == expected.dropped_by.tolist()
     assert (found.funnel, found.reasons, found.cuts) == (expected.funnel, expected.reasons, expected.cuts)
 
 

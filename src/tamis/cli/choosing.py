@@ -31,6 +31,8 @@ def select(
     out: Annotated[Path, Option("--out", "-o", help="The subset file to write.")],
     settings: options.RecipeSettings = None,
     partial: options.Partial = False,
+    engine: Annotated[str, Option(help="What reads the scores: local (threads) or ray.")] = "local",
+    address: options.Address = None,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -39,10 +41,12 @@ def select(
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
     import tamis
+    from tamis.run.fill import engine_named
     from tamis.store.subset import check_place
 
     check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
-    subset = tamis.select(run, recipe, settings=settings or [], partial=partial)
+    who = engine_named(engine, address=address)
+    subset = tamis.select(run, recipe, settings=settings or [], partial=partial, engine=who)
     subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}

@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import counted, exit_if, print_funnel, print_json, print_statuses, say, stopping_at
-from tamis.errors import StopError, check_fraction, escape_controls
+from tamis.errors import StopError, check_fraction, escape_controls, plural
 
 if TYPE_CHECKING:
     from tamis.api import Exported
@@ -251,7 +251,8 @@ def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
 
     # Availability was checked before scoring, here or on the cluster.
     device = device_for(**compute, away=True)
-    say(f"{len(run):,} pairs in {len(run.shards)} shards, {device.precision} on {device.kind}: {counted(run.statuses)}")
+    scored = f"{plural(len(run), 'pair')} in {plural(len(run.shards), 'shard')}"
+    say(f"{scored}, {device.precision} on {device.kind}: {counted(run.statuses)}")
     if hidden := hidden_contents(run):
         say(hidden)
     for name, error in run.failures.items() if quiet else ():  # else the progress has said it

@@ -103,7 +103,7 @@ def decide(choice: Choice, full: Float64s, asked: Mask) -> Decisions:
     """Decides about all rows, of which those `asked` for (n,) have their expensive score, NaN if there is none."""
     cheap, sample, cut, kept = choice.cheap, choice.sample, choice.cut, choice.kept
     both = sample[np.isfinite(cheap[sample]) & np.isfinite(full[sample])]
-    known = np.where(np.isfinite(full), full, -np.inf)[asked]
+    known = np.where(np.isnan(full), -np.inf, full)[asked]
     guessed = ~asked & np.isfinite(cheap)
     guesses = cheap[guessed]
     chances = chances_above(guesses, cheap[both], full[both])
@@ -127,7 +127,7 @@ def decide(choice: Choice, full: Float64s, asked: Mask) -> Decisions:
         cut, exceeding = (ends[place] + ends[place + 1]) / 2, np.count_nonzero(known > high) + place
     else:
         kept, exceeding = round(expected(cut)), np.count_nonzero(known > cut)
-    values = np.where(asked, np.where(np.isfinite(full), full, -np.inf), cheap)
+    values = np.where(asked, np.where(np.isnan(full), -np.inf, full), cheap)
     wanted = min(max(kept - int(exceeding), 0), guesses.size)
     if guesses.size:  # move the guesses so that as many exceed the cut as are still wanted
         ranked = np.sort(guesses)
@@ -268,7 +268,8 @@ def certify(
 
     def distinct(rows: Mask) -> Float64s:
         full = ask(rows)
-        shifted: Float64s = full - np.spacing(np.abs(full).astype(np.float32)) * (order * 2.0**-65)
+        finite = np.nan_to_num(full, posinf=0, neginf=0).astype(np.float32)
+        shifted: Float64s = full - np.spacing(np.abs(finite)) * (order * 2.0**-65)
         return shifted  # still in the order of the scores, which are float32
 
     order, kept, asked = choice.order, choice.kept, None

@@ -19,11 +19,6 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
-def plural(value: int, noun: str) -> str:
-    """Returns "1 pair", "2,000 pairs"."""
-    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
-
-
 def share(part: float, whole: float) -> str:
     """Returns a percentage: never rounds a nonzero share to 0 % or a partial one to 100 %; a dash if `whole` is 0."""
     if not whole:

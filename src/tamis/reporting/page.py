@@ -21,6 +21,7 @@ import yaml
 
 from tamis import __version__
 from tamis.data import STATUSES
+from tamis.errors import plural
 from tamis.reporting import charts, formats
 from tamis.reporting.context import GALLERIES, Context, Facts
 from tamis.reporting.distributions import RARE
@@ -111,9 +112,9 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("count", "plural", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
+    names = ("count", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
     made.filters |= {name: getattr(formats, name) for name in names}
-    made.filters |= {"link": link, "colour": formats.colour, "yaml": _yaml}
+    made.filters |= {"link": link, "plural": plural, "colour": formats.colour, "yaml": _yaml}
     made.globals |= {
         "NONE": formats.NONE, "STATUSES": STATUSES, "CARD_MOST": CARD_MOST, "TEXT_MOST": TEXT_MOST, "SHOWN": SHOWN,
         "JOINED": charts.JOINED,

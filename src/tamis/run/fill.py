@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -34,6 +34,7 @@ from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
 from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, sweep_claims
+from tamis.store.table import Spread
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,9 @@ class Engine(Protocol):
         self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
     ) -> Iterator[ShardReport]:
         """Does all tasks; raises StopError if every other shard would fail too."""
+
+    def reading(self) -> AbstractContextManager[Spread | None]:
+        """Provides what reads a run's blocks for `Table.scan` while the context lasts; None: threads do."""
 
 
 def engine_named(

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -84,6 +84,9 @@ class Local:
     @property
     def suffix(self) -> str:
         return "" if self.rank is None else f"-rank{self.rank.number}"
+
+    def reading(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
         rank = self.rank or Rank()

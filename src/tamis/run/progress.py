@@ -20,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tamis.data import Signal
-from tamis.errors import RunError, escape_controls
+from tamis.errors import RunError, escape_controls, plural
 from tamis.graph import topological
 from tamis.processes import NUMBERED_IN, alive
 from tamis.remote import redacted
@@ -137,9 +137,9 @@ class Tally:
     def line(self, width: int = 1000) -> str:
         """Shards, time left, errors, pairs and rate on one line: what fits into `width` characters, in this order."""
         total, left = self.total, self.seconds_left
-        pairs = f"{self.rows:,} pairs"
+        pairs = plural(self.rows, "pair")
         if left != 0.0 and total:
-            pairs = f"{self.pairs:,} of {'about ' if self._unknown else ''}{total:,} pairs"
+            pairs = f"{self.pairs:,} of {'about ' if self._unknown else ''}{plural(total, 'pair')}"
         words = [f"{self.done + len(self.failed)}/{self.shards} shards"]
         if left is not None:
             words.append(f"{duration(left)} left" if left else f"in {duration(time.time() - self.started)}")
@@ -361,14 +361,14 @@ def render_status(status: Mapping[str, Any]) -> str:
     lines = [f"{status['run']}: {status['state']}"]
     if status["state"] == "died":
         lines[0] += " (the process is gone; run the same `tamis score` command again to continue)"
-    lines.append(f"  index      {shards['indexed']}/{shards['total']} shards, {status['rows']:,} pairs")
+    lines.append(f"  index      {shards['indexed']}/{shards['total']} shards, {plural(status['rows'], 'pair')}")
     for label, group in status["scores"].items():
-        some = "" if group["asked"] is None else f", {group['asked']:,} pairs; nobody asked for the others"
+        some = "" if group["asked"] is None else f", {plural(group['asked'], 'pair')}; nobody asked for the others"
         lines.append(f"  {label:<10} {group['done']}/{shards['total']} shards{some}")
     lines += [f"  {name} {n}/{shards['total']} shards" for name, n in (status["embeddings"] | status["texts"]).items()]
     if pairs and status["state"] != "done":
         share, about = math.floor(100 * pairs["done"] / pairs["total"]), "" if pairs["exact"] else "about "
-        lines.append(f"  progress   {share} %, {pairs['done']:,} of {about}{pairs['total']:,} pairs")
+        lines.append(f"  progress   {share} %, {pairs['done']:,} of {about}{plural(pairs['total'], 'pair')}")
     if status["rate"]:
         left = "" if seconds is None else f", {duration(seconds)} left"
         lines.append(f"  rate       {status['rate']:,.0f} pairs/s{left}")

@@ -11,10 +11,11 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import pickle
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +31,7 @@ from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
+from tamis.store.table import Spread, in_order
 
 if TYPE_CHECKING:
     from tamis.run.fill import EngineProgress
@@ -41,6 +43,7 @@ log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 32
 _LOOK_SECONDS = 2.0  # between looks at the cluster's size and at the actors' progress
 _ANSWER_SECONDS = 0.2  # to wait for the actors' answers
+_ROWS_AT_ONCE = 1 << 19  # that a worker reads for `select` in one call, or more
 _SILENCE_SECONDS = 60.0  # between two warnings that no actor has started
 #: The concurrency group for calls that a busy actor must answer.
 _ASIDE = "aside"
@@ -70,13 +73,21 @@ class Ray:
         ray = _ray()
         if not tasks:
             return
-        with _connected(ray, self.address, plan, self.workers):
+        on_cpu = plan.device.kind == "cpu"
+        cpus = self.workers * _cpus(plan, self.workers, None) if self.workers and on_cpu else None
+        with _connected(ray, self.address, cpus):
             fleet = _Fleet(ray, plan.without_shards(), run.absolute(), self, progress, deque(tasks))
             try:
                 yield from fleet.work()
             finally:
                 for worker in fleet.actors:
                     ray.kill(worker.actor)
+
+    @contextmanager
+    def reading(self) -> Iterator[Spread]:
+        ray = _ray()
+        with _connected(ray, self.address, self.workers):
+            yield partial(_spread, ray, self.workers)
 
 
 def _ray() -> Any:
@@ -85,7 +96,7 @@ def _ray() -> Any:
 
 
 @contextmanager
-def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -> Iterator[None]:
+def _connected(ray: Any, address: str | None, cpus: int | None) -> Iterator[None]:
     """Provides a Ray while the block runs: the caller's, a cluster's, or one that is started here."""
     if ray.is_initialized():
         yield
@@ -94,8 +105,8 @@ def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -
     before = dict(os.environ)
     if address is None:
         settings["include_dashboard"] = False
-        if workers and plan.device.kind == "cpu":
-            settings["num_cpus"] = workers * _cpus(plan, workers, None)
+        if cpus:
+            settings["num_cpus"] = cpus
         # Its processes inherit these: the same imports as this program, and no usage statistics.
         os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -112,6 +123,43 @@ def _connected(ray: Any, address: str | None, plan: Plan, workers: int | None) -
         yield
     finally:
         ray.shutdown()
+
+
+def _spread(
+    ray: Any, workers: int | None, look: Callable[..., list[Any]], arguments: Iterable[tuple[Any, ...]]
+) -> Iterator[list[Any]]:
+    """Calls `look` on the cluster's workers: see `Spread`."""
+    task = ray.remote(num_cpus=1)(_look)
+    shared = ray.put(ray.cloudpickle.dumps(look))
+    at_once = workers or 2 * int(ray.cluster_resources().get("CPU", 1))
+    submit = lambda some: task.remote(shared, known_secrets(), some).future()  # noqa: E731
+    try:
+        for found in in_order(submit, _by_rows(arguments), at_once):
+            yield from found
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, TamisError):
+            raise error.cause from error
+        raise
+    except ray.exceptions.RayError as error:
+        raise StopError(f"Ray failed: {error}") from error
+
+
+def _look(look: bytes, hidden: Mapping[str, str], some: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    take_secrets(hidden)  # before the run is opened
+    work = pickle.loads(look)
+    return [work(*arguments) for arguments in some]
+
+
+def _by_rows(arguments: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yields arguments of blocks that have enough rows together to be worth sending."""
+    some: list[tuple[Any, ...]] = []
+    for one in arguments:
+        some.append(one)
+        if some[-1][1].stop - some[0][1].start >= _ROWS_AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def _cpus(plan: Plan, workers: int | None, address: str | None) -> int:

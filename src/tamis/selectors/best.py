@@ -27,7 +27,7 @@ class Best:
         self,
         table: Table,
         columns: Sequence[str],
-        ranked: Callable[[slice, dict[str, Any]], Ranked],
+        ranked: Callable[[slice, dict[str, Any], Mask], Ranked],
         wanted: Callable[[Rows], Rows],
         rows: int,
         ties: Sequence[Ties],
@@ -38,7 +38,7 @@ class Best:
         Args:
             table: the pool's rows.
             columns: what `ranked` reads.
-            ranked: returns the rows of a block that take part, from its slice and its columns.
+            ranked: returns the rows of a block that take part, from its slice, columns and candidates.
             wanted: returns how many of each group, (groups,), from how many take part.
             rows: how many take part in all, or more.
             ties: further keys, in turn; the last must differ between any two rows.
@@ -47,11 +47,11 @@ class Best:
         self._ties, self._cuts = ties, list[U64]()  # n: (groups,) how many it keeps
 
         def scan(work: Callable[[U64, Rows], Any], every: int) -> Iterator[Any]:
-            def block(place: slice, read: dict[str, Any]) -> Any:
-                (*_, last) = self._levels(place, *ranked(place, read))
+            def block(place: slice, read: dict[str, Any], candidates: Mask) -> Any:
+                (*_, last) = self._levels(place, *ranked(place, read, candidates))
                 return work(*last[:2])
 
-            return table.map(columns, block, in_chunks=groups == 1, every=every)
+            return table.scan(columns, block, in_chunks=groups == 1, every=every)
 
         cut, self.n, above, equal = nth_largest(scan, wanted, rows, groups)
         self._cuts.append(cut)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tamis.arrays import Float64s, Floats
+from tamis.arrays import Float64s, Floats, Mask
 from tamis.errors import RecipeError, brief, nearest
 from tamis.math import normalise
 from tamis.store.table import Table
@@ -107,12 +107,12 @@ class Expression:
         return lambda columns, rows: self._evaluate(columns, functions, rows)
 
     def _values(self, table: Table, fitted: Mapping[str, Fitted], dtype: type[np.floating[Any]] = np.float64) -> Floats:
+        def work(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Floats]:
+            return place, self._evaluate(columns, fitted, candidates.size).astype(dtype)
+
         out = np.empty(len(table), dtype)
-
-        def work(place: slice, columns: dict[str, Any]) -> None:
-            out[place] = self._evaluate(columns, fitted, place.stop - place.start)
-
-        list(table.map(sorted(self.columns), work))
+        for place, values in table.scan(sorted(self.columns), work):
+            out[place] = values
         return out
 
     def _evaluate(self, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Float64s:
@@ -137,8 +137,8 @@ class Expression:
             return lambda values: normalise.rank(values.astype(ordered.dtype), ordered)
 
         def scan(measure: Callable[[Float64s], T]) -> Iterator[T]:
-            values = lambda place, columns: measure(self._evaluate(columns, fitted, place.stop - place.start))  # noqa: E731
-            return table.map(sorted(self.columns), values)
+            values = lambda _, columns, candidates: measure(self._evaluate(columns, fitted, candidates.size))  # noqa: E731
+            return table.scan(sorted(self.columns), values)
 
         if name == "minmax":
             lows, highs = np.array([*scan(normalise.extremes), (np.inf, -np.inf)]).T

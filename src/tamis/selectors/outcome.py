@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -344,18 +345,13 @@ class _Dropped:
         self._widen(len(rule.reasons))
         first = len(self.reasons)
 
-        def drop(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
-            left = self[place]
-            codes = rule.decide(place, columns, left) * left
-            counts = [np.count_nonzero(codes == code) for code in range(1, len(rule.reasons) + 1)]
-            if any(counts):
-                codes = codes.astype(self.codes.dtype)
-                self.codes[place] += np.where(codes > 0, codes + codes.dtype.type(first), 0)
-            return np.array([np.count_nonzero(left) - sum(counts), *counts], np.int64)
-
-        counts = sum(
-            self.table.map(rule.columns, drop, in_chunks=True), np.zeros(len(rule.reasons) + 1, np.int64)
-        ).tolist()
+        counted = np.zeros(len(rule.reasons) + 1, np.int64)
+        decided = partial(_decided, rule, first, self.codes.dtype)
+        for place, codes, some in self.table.among(self).scan(rule.columns, decided, in_chunks=True):
+            counted += some
+            if codes is not None:
+                self.codes[place] += codes
+        counts = counted.tolist()
         reasons, named, missing = list(rule.reasons), {"kept": counts[0]}, 0
         if rule.lacking is not None:
             check_lacking(step, counts[-1], sum(counts), rule.lacking)
@@ -383,6 +379,16 @@ class _Dropped:
     def _add(self, reasons: Sequence[Reason], cuts: Sequence[Cut]) -> None:
         self.cuts += [replace(cut, code=len(self.reasons) + cut.code) for cut in cuts]
         self.reasons += reasons
+
+
+def _decided(
+    rule: Rule, first: int, dtype: Any, place: slice, columns: dict[str, Any], left: Mask
+) -> tuple[slice, Codes | None, NDArray[np.int64]]:
+    """Returns what to add to the codes of some rows, None for nothing, and how many rows stay and fall by reason."""
+    codes = rule.decide(place, columns, left) * left
+    counts = [np.count_nonzero(codes == code) for code in range(1, len(rule.reasons) + 1)]
+    added = np.where(codes > 0, codes.astype(dtype) + dtype.type(first), dtype.type(0)) if any(counts) else None
+    return place, added, np.array([np.count_nonzero(left) - sum(counts), *counts], np.int64)
 
 
 def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:

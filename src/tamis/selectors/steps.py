@@ -118,13 +118,13 @@ def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any
             values = pa.array(values + 0, mask=np.isnan(values))  # + 0: no negative zero
         return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
 
-    def counted(place: slice, columns: dict[str, Any]) -> dict[Any, int]:
+    def counted(place: slice, columns: dict[str, Any], candidates: Mask) -> dict[Any, int]:
         words = words_of(columns[column])
         inside = words.indices.drop_null().to_numpy()
         counts = np.bincount(inside, minlength=len(words.dictionary)).tolist()
         return dict(zip(words.dictionary.to_pylist(), counts, strict=True))
 
-    for some in table.map([column], counted):
+    for some in table.scan([column], counted):
         sizes.update(some)
     places = {value: place for place, value in enumerate(sizes)}
 
@@ -329,8 +329,8 @@ class _Top(Blockwise):
             rows = np.flatnonzero(keep)
             return ordered_bits(score[rows]), rows * 0 if groups is None else groups[rows], rows
 
-        def ranked(place: slice, columns: dict[str, Any]) -> Ranked:
-            return keyed(*left(place, columns, table.candidates(place)))
+        def ranked(place: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
+            return keyed(*left(place, columns, candidates))
 
         def wanted(most: Rows) -> Rows:
             """Returns how many rows to keep of each group, or of all rows together, from how many have a score."""
@@ -580,14 +580,14 @@ class RandomFraction(Blockwise):
         n = np.array([min(round_half_up(self.fraction, rows_of(table, self.of)), found)])
         draw = by_uid(table, self.seed)
 
-        def drawn(place: slice, candidates: Mask) -> Ranked:
+        def drawn(place: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
             rows = np.flatnonzero(candidates)
             return draw(place, rows), rows * 0, rows
 
-        best = Best(table, [], lambda place, _: drawn(place, table.candidates(place)), lambda _: n, found, (by_row,))
+        best = Best(table, [], drawn, lambda _: n, found, (by_row,))
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return _coded(best.kept(place, *drawn(place, candidates)))
+            return _coded(best.kept(place, *drawn(place, columns, candidates)))
 
         return _rule(self, [], decide, "not drawn", can_lack=False)
 

@@ -9,10 +9,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -457,6 +458,7 @@ class Run:
         return Table(
             self.sizes, read, read_uids, kind, about=about, side_file=side_file,
             asked=lambda name: self.asked(locate(name)[1]),
+            again=partial(_again, uuid4().hex, str(self.path.absolute()), self.partial, (*names.items(),), len(self)),
         )  # fmt: skip
 
     def asked(self, group: ScoreSet | None) -> Mask | None:
@@ -574,6 +576,15 @@ def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Ru
         run = Run(run.path, partial=True)
     run.check_complete()
     return run
+
+
+@lru_cache(maxsize=1)
+def _again(once: str, path: str, partial: bool, aliases: tuple[tuple[str, str], ...], rows: int) -> Table:
+    """Returns the table of a run that another process has opened with so many rows; `once` differs for each table."""
+    run = Run(path, partial=partial)
+    if len(run) != rows:
+        raise RunError(f"{path} has {len(run):,} rows now and had {rows:,} when it was opened: repeat it")
+    return run.table(dict(aliases))
 
 
 def _names_of(folders: Iterable[str]) -> dict[str, str]:

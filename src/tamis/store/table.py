@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
@@ -17,12 +18,17 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Mask
 from tamis.errors import RunError
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 #: Blocks read at once. Arrow and NumPy release the GIL while they work.
 _THREADS = min(4, os.cpu_count() or 1)
 
 _CHUNK = 1 << 16
+
+
+#: Calls a function with each tuple of arguments and yields the results in order.
+Spread = Callable[[Callable[..., list[Any]], Iterable[tuple[Any, ...]]], Iterator[list[Any]]]
 
 
 class Masks(Protocol):
@@ -46,6 +52,8 @@ class Table:
         about: returns the description of a column's signal or embeddings, with its settings and models.
         side_file: returns a side file of a column's signal, by column and file name; None if there is none.
         asked: returns the rows that a column's signal was asked to judge, (rows,) bool; None: all.
+        spread: does `scan`'s work on a cluster; None: threads do it.
+        again: opens the same table in another process, where all rows are candidates.
         only: the candidates, the rows that earlier steps left: a mask of the table, or what gives one for a slice of
             rows; None: all.
     """
@@ -58,6 +66,11 @@ class Table:
     about: Callable[[str], Mapping[str, Any]] = lambda name: {}
     side_file: Callable[[str, str], Any] = lambda name, file: None
     asked: Callable[[str], Mask | None] = lambda name: None
+    spread: Spread | None = None
+    again: Callable[[], Table] | None = None
+
+    def __reduce__(self) -> Any:
+        return (self.again, ()) if self.again else super().__reduce__()
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -130,41 +143,38 @@ class Table:
         high, low = self.read_uids(block)
         return high[part], low[part]
 
-    def map(
-        self,
-        names: Sequence[str],
-        work: Callable[[slice, dict[str, Any]], T],
-        *,
-        in_chunks: bool = False,
-        every: int = 1,
-    ) -> Iterator[T]:
+    def map(self, names: Sequence[str], work: Callable[[slice, dict[str, Any]], T]) -> Iterator[T]:
         """Calls `work(rows, columns)` for every block, some at once, and yields the results in order.
 
         Args:
             names: the columns to read.
             work: gets the slice of the table's rows that the block holds, and its columns; must not touch other rows.
+        """
+        look = _Look(self, names, lambda rows, columns, _: work(rows, columns))
+        for (found,) in _by_threads(look, ((block, rows, None) for block, rows in enumerate(self.row_ranges()))):
+            yield found
+
+    def scan(
+        self,
+        names: Sequence[str],
+        work: Callable[[slice, dict[str, Any], Mask], T],
+        *,
+        in_chunks: bool = False,
+        every: int = 1,
+    ) -> Iterator[T]:
+        """Calls `work(rows, columns, candidates)` for every block, on a cluster if `spread` is one; else as `map`.
+
+        Args:
+            names: the columns to read; without any the work is done here.
+            work: gets the slice of the table's rows, their columns and which of them are candidates, (n,) bool. It
+                must change nothing and refer to nothing large but this table, of which it may read the uids.
             in_chunks: calls it for chunks of a block, which stay in the processor's cache.
             every: reads only each block with a number that this divides.
         """
-
-        def one(block: int, rows: slice) -> list[T]:
-            columns = self.read(block, names)
-            if not in_chunks or rows.stop - rows.start <= _CHUNK:
-                return [work(rows, columns)]
-            starts = range(rows.start, rows.stop, _CHUNK)
-            chunks = [slice(start, min(start + _CHUNK, rows.stop)) for start in starts]
-            inner = [slice(chunk.start - rows.start, chunk.stop - rows.start) for chunk in chunks]
-            return [
-                work(chunk, {name: values[part] for name, values in columns.items()})
-                for chunk, part in zip(chunks, inner, strict=True)
-            ]
-
-        places = list(enumerate(self.row_ranges()))[::every]
-        if len(places) <= 1 or _THREADS == 1:
-            yield from itertools.chain.from_iterable(itertools.starmap(one, places))
-            return
-        with ThreadPoolExecutor(_THREADS) as pool:
-            yield from itertools.chain.from_iterable(pool.map(one, *zip(*places, strict=True)))
+        spread = self.spread if self.spread and names else _by_threads
+        places = itertools.islice(enumerate(self.row_ranges()), None, None, every)
+        looks = ((block, rows, None if self.only is None else self.only[rows]) for block, rows in places)
+        yield from itertools.chain.from_iterable(spread(_Look(self, names, work, in_chunks), looks))
 
     def row_ranges(self) -> Iterator[slice]:
         """Yields the slice of the table's rows that each block holds."""
@@ -219,3 +229,47 @@ class Table:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(fill, self.blocks_of(ascending)))
         return out
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Reads a block and calls `work` for it, or for its chunks. It can be pickled if `work` can."""
+
+    table: Table
+    names: Sequence[str]
+    work: Callable[[slice, dict[str, Any], Any], Any]
+    in_chunks: bool = False
+
+    def __call__(self, block: int, rows: slice, candidates: Mask | None) -> list[Any]:
+        columns, n = self.table.read(block, self.names), rows.stop - rows.start
+        if candidates is None:
+            candidates = np.ones(n, bool)
+        if not self.in_chunks or n <= _CHUNK:
+            return [self.work(rows, columns, candidates)]
+        return [
+            self.work(
+                slice(rows.start + part.start, rows.start + part.stop),
+                {name: values[part] for name, values in columns.items()},
+                candidates[part],
+            )
+            for part in (slice(start, min(start + _CHUNK, n)) for start in range(0, n, _CHUNK))
+        ]
+
+
+def _by_threads(work: Callable[..., T], arguments: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    if _THREADS == 1:
+        yield from itertools.starmap(work, arguments)
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from in_order(lambda some: pool.submit(work, *some), arguments, 4 * _THREADS)
+
+
+def in_order(submit: Callable[[A], Future[T]], items: Iterable[A], most: int) -> Iterator[T]:
+    """Yields the results of what `submit` starts for each item, in order; at most so many are started ahead."""
+    started: deque[Future[T]] = deque()
+    for item in items:
+        started.append(submit(item))
+        if len(started) == most:
+            yield started.popleft().result()
+    while started:
+        yield started.popleft().result()

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from tamis.arrays import Mask
 from tamis.data import STATUSES
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, plural
 from tamis.reporting.context import Context, Facts
-from tamis.reporting.formats import in_words, plural, share, status_words
+from tamis.reporting.formats import in_words, share, status_words
 from tamis.reporting.pairs import Group, first_of_each, shown_groups
 from tamis.selectors import Distinct
 
