@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from tamis.errors import ModelError
-from tamis.models.preprocess import CLIP_MEAN, CLIP_STD
+from tamis.models.preprocess import CLIP_MEAN, CLIP_STD, image_processor
 
 Activation = Literal["gelu", "quick_gelu"]
 
@@ -273,17 +273,6 @@ def _images(kind: str, image: int, settings: Mapping[str, Any]) -> dict[str, Any
     mode, resample = settings.get("resize_mode") or "shortest", settings.get("interpolation") or "bicubic"
     if mode not in ("shortest", "squash") or resample not in _FILTERS:
         raise ModelError(f"images are resized by {mode!r} with {resample!r}, which is unknown here")
-    clip, square = kind == "CLIPImageProcessor", {"height": image, "width": image}
-    return {
-        "image_processor_type": kind,
-        "do_resize": True,
-        "size": {"shortest_edge": image} if mode == "shortest" else square,
-        "resample": _FILTERS[resample],
-        **({"do_center_crop": mode == "shortest", "crop_size": square} if clip else {}),
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(settings.get("mean") or CLIP_MEAN),
-        "image_std": list(settings.get("std") or CLIP_STD),
-        **({"do_convert_rgb": True} if clip else {}),
-    }
+    mean, std = settings.get("mean") or CLIP_MEAN, settings.get("std") or CLIP_STD
+    crop, number = mode == "shortest", _FILTERS[resample]
+    return image_processor(kind, image, crop=crop, mean=mean, std=std, resample=number)

@@ -6,7 +6,7 @@ Values stay uint8 until they reach the model's device, which rescales them: that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,6 +125,28 @@ def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
     if size is None or (one_size and size != (side, side)):
         made = f"{size[0]} x {size[1]} pixels" if size else "different sizes"
         raise ModelError(f"{model}: its images become {made}, and its image tower takes {side} x {side}")
+
+
+def image_processor(
+    kind: str, side: int, *, crop: bool, mean: Sequence[float] = CLIP_MEAN, std: Sequence[float] = CLIP_STD,
+    resample: int = Image.Resampling.BICUBIC,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the content of a preprocessor_config.json: resize to `side`, crop the centre or squash, normalise."""
+    exact = {"height": side, "width": side}
+    return {
+        "image_processor_type": kind,
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": side} if crop else exact,
+        "resample": int(resample),
+        "do_center_crop": crop,
+        "crop_size": exact,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(mean),
+        "image_std": list(std),
+    }
 
 
 def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
