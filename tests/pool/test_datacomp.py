@@ -55,7 +55,7 @@ def test_signals_of_pixels_are_refused_before_any_work(signal: str, tmp_path: Pa
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(safetensors_bytes())
     entry: Any = {"clip": {"model": str(tmp_path / "model")}} if signal == "clip" else signal
-    with pytest.raises(RecipeError, match=rf"{signal} needs images, and .*aa\.parquet holds no images"):
+    with pytest.raises(RecipeError, match=rf"{signal} needs images, .*aa\.parquet holds none"):
         score(tmp_path / "aa.parquet", tmp_path / "run", entry)
     assert not (tmp_path / "run" / "run.json").exists()
 

@@ -100,7 +100,8 @@ class PoolSpec:
                 raise ValueError(f"{name} is {value}, expected 1 or more")
         check_words(self)
         if self.captions == "best":
-            raise ValueError("captions: best is a step: set each, then top_n: {score: clip, n: 1, per: image_xxh3}")
+            step = "'- top_n: {score: clip, n: 1, per: image_xxh3, missing: drop}'"
+            raise ValueError(f"captions: best needs scores: set 'captions: each', and under 'select' {step}")
         if self.captions not in (None, *CAPTIONS):
             raise ValueError(unknown_message("captions", str(self.captions), CAPTIONS))
         if self.captions == "each" and SAMPLE_UID not in self.fields:
