@@ -82,7 +82,7 @@ def plan(
 
 
 def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, **settings: Any) -> int:
-    """Writes a subset for a trainer.
+    """Writes a subset for a trainer, and returns the number of pairs written.
 
     Args:
         subset: what to write.
@@ -91,9 +91,6 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
         out: the file, or the folder for webdataset and huggingface.
         overwrite: replace what the same format wrote there for another subset. The same subset's shards are kept.
         settings: the format's own, listed in docs/recipes.md; `croissant=False` writes no metadata next to `out`.
-
-    Returns:
-        The number of pairs written.
 
     Raises:
         RecipeError: an unknown format or setting.
@@ -166,9 +163,6 @@ def report(
         out: the page.
         partial: report the finished shards of an incomplete run; the page then says so at its top.
         overwrite: replace an earlier page; one in the run folder is replaced anyway.
-
-    Returns:
-        The page's path.
 
     Raises:
         RunError: the run lacks shards, or the page cannot be written.
@@ -282,9 +276,6 @@ def run_recipe(
         quiet: show no progress.
         on_result: called with each result as soon as it exists: the run, the subset, every export, the page; with
             `lazy` also with two texts, the plan and what it did.
-
-    Returns:
-        The run, the subset, the exports, and the page.
 
     Raises:
         RecipeError: the recipe is wrong, names no pool or no run, or reads columns that will not exist.

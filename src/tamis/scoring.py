@@ -226,9 +226,6 @@ def derive(
         signals: derived signals by name, as objects, or as recipes write them; or a recipe with derived signals.
         partial: use the finished shards of an incomplete run.
 
-    Returns:
-        The run, opened again.
-
     Raises:
         RecipeError: an unknown signal or setting; a column or a file cannot be used.
         RunError: the run lacks a column or shards, or another command holds it.

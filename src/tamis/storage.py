@@ -346,10 +346,8 @@ def read_json(path: Path) -> Any:
 def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yields a temporary file to write to. After the block it becomes `path`, or is uploaded as that object.
 
-    Args:
-        path: the file.
-        durable: fsync file and folder, so that after a power cut the old or the new file exists, never an empty one.
-            It takes milliseconds, on a busy disk more: use it for files that cannot be regenerated.
+    With `durable`, fsync of file and folder: after a power cut the old or the new file exists, never an empty one. It
+    takes milliseconds, on a busy disk more: use it for files that cannot be regenerated.
 
     Raises:
         DiskFullError: no space is left.

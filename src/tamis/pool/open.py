@@ -30,14 +30,11 @@ _LONGEST_FIRST = sorted(TARS + _TABLES, key=len, reverse=True)
 
 
 def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] | None = None) -> Pool:
-    """Finds the shards of a pool.
+    """Finds the shards of a pool; they are sorted by name.
 
     Args:
         pool: a path (folder, file, glob, brace range, fsspec URL), or a `PoolSpec` for further settings.
         names: {shard name: URL} of an existing run, so that names stay the same when the pool grows.
-
-    Returns:
-        The pool, its shards sorted by name.
 
     Raises:
         PoolError: nothing is there, or it is not a pool.

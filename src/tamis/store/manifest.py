@@ -229,11 +229,7 @@ def pool_paths(facts: Mapping[str, Any]) -> list[str]:
 def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str] | None = None) -> None:
     """Makes or extends a run folder for a pool. The caller holds the lock and has called `check_pool`.
 
-    Args:
-        run: the folder.
-        pool: the pool to score.
-        recipe: the content of the run's recipe.yaml.
-        fields: the json fields to store in the index; None: all fields of the pool.
+    `fields`: the json fields to store in the index; None: all fields of the pool.
     """
     spec = asdict(pool.spec) | {"kind": pool.kind} | ({} if fields is None else {"fields": tuple(fields)})
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}

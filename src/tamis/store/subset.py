@@ -155,7 +155,6 @@ class Subset:
             pairs: number of random pairs.
             dropped: whether to show dropped pairs instead of kept ones.
             rows: show these rows of the run instead, in this order.
-            seed: of the random choice.
             size: width of the images in pixels.
 
         Returns:
@@ -205,7 +204,6 @@ class Subset:
 
         Args:
             path: a new file, or one in the folder `subsets` of a run.
-            overwrite: whether to replace an existing subset file.
 
         Raises:
             RunError: the folder is not writable, the file exists, or its ending belongs to another format.

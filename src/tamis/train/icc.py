@@ -220,8 +220,6 @@ def distill(
 
     Args:
         scores: a run with the columns `vba` and `sba`, or a table with them and the captions.
-        out: the new folder.
-        device: where to train.
         labels: a table of captions with labels (higher is more concrete), on which the combination is fitted. The
             student sees none of these captions.
         label, text: names of the columns with labels and captions.

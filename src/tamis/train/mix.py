@@ -65,10 +65,8 @@ def train_mix(
         target: pairs of the kind to look for: a clean run, or a subset of any run.
         pool: the pairs to choose from.
         columns: numbers or embeddings that both sides have from the same models, settings and files.
-        out: the file.
         rows: maximum number of pairs per side, drawn by uid.
         seed: another seed draws other pairs and folds.
-        overwrite: replace such a file.
 
     Raises:
         RecipeError: a column cannot be used, or a side has fewer than ten pairs per fold.
