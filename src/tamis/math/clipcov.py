@@ -34,6 +34,9 @@ PARTS = ("class", "self")
 #: Rows whose mutual similarities are in memory, at first and at most: 4096 make a float32 matrix of 64 MiB.
 CANDIDATES, _MOST_CANDIDATES = 512, 4096
 
+#: Gains that differ by no more are equal: those of copies of a row differ by rounding.
+_ROUNDING = 1e-6
+
 #: Candidates below the floor of gains: where a gain could rise, fewer of them cost a refresh sooner.
 _SPARE = 16
 
@@ -168,7 +171,7 @@ def greedy(
         total = np.zeros(q.shape[1])
         first, start = True, taken
         while taken < count:
-            best = int(gains.argmax())
+            best = int((gains >= gains.max() - _ROUNDING).argmax())
             gain = float(gains[best])
             rise = weight * spread.rise(total)
             # Right after a refresh the best candidate is the best of all; later a tie with another row needs a refresh.
