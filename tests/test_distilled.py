@@ -275,7 +275,8 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_without_a_score_are_an_error_or_dropped(world: World) -> None:
     for path in sorted(Path(world.pool.paths[0]).glob("*.parquet")):
         table = pq.read_table(path)
-        captions = [text if n % 10 else "nan word" for n, text in enumerate(table["caption"].to_pylist())]
+        lacks = {0: "nan word", 1: "inf word", 2: "-inf word"}  # an infinite score is none
+        captions = [lacks.get(n % 30, text) for n, text in enumerate(table["caption"].to_pylist())]
         pq.write_table(table.set_column(1, "caption", pa.array(captions)), path)
     with pytest.raises(RecipeError, match="rows have no value for 'judged'"):
         world.distil(WORDS, {"top_fraction": {**TOP, "missing": "error"}})
