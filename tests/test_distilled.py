@@ -255,7 +255,7 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(RecipeError, match="nosuch"):
         world.distil(WORDS, {"top_fraction": TOP}, {"at_least": {"score": "nosuch", "value": 1}})
     derived = [*world.recipe["signals"], {"mix": {"terms": {"judged": 1}}}]
-    with pytest.raises(RecipeError, match="judged: mix reads it of all rows"):
+    with pytest.raises(RecipeError, match="mix reads 'judged' of all rows, so tamis distil saves"):
         world.distil(recipe={**world.recipe, "signals": derived})
     for recipe in (world.recipe, {**world.recipe, "keep": []}):
         with pytest.raises(RunError, match="stores no embeddings of caption_length: add 'keep"):
