@@ -255,7 +255,7 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(RecipeError, match="nosuch"):
         world.distil(WORDS, {"top_fraction": TOP}, {"at_least": {"score": "nosuch", "value": 1}})
     derived = [*world.recipe["signals"], {"mix": {"terms": {"judged": 1}}}]
-    with pytest.raises(RecipeError, match="judged: mix reads it of all rows"):
+    with pytest.raises(RecipeError, match="mix reads 'judged' of all rows, so tamis distil saves"):
         world.distil(recipe={**world.recipe, "signals": derived})
     for recipe in (world.recipe, {**world.recipe, "keep": []}):
         with pytest.raises(RunError, match="stores no embeddings of caption_length: add 'keep"):
@@ -275,7 +275,8 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_without_a_score_are_an_error_or_dropped(world: World) -> None:
     for path in sorted(Path(world.pool.paths[0]).glob("*.parquet")):
         table = pq.read_table(path)
-        captions = [text if n % 10 else "nan word" for n, text in enumerate(table["caption"].to_pylist())]
+        lacks = {0: "nan word", 1: "inf word", 2: "-inf word"}  # an infinite score is none
+        captions = [lacks.get(n % 30, text) for n, text in enumerate(table["caption"].to_pylist())]
         pq.write_table(table.set_column(1, "caption", pa.array(captions)), path)
     with pytest.raises(RecipeError, match="rows have no value for 'judged'"):
         world.distil(WORDS, {"top_fraction": {**TOP, "missing": "error"}})
