@@ -157,7 +157,7 @@ def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
             continue
         if name not in known:
             raise TypeError(
-                f"{cls.__qualname__}: {unknown_message('class attribute', name, known)}; settings need types"
+                f"{cls.__qualname__}: {unknown_message('class attribute', name, known)}; settings need annotations"
             )
         wanted = known[name]
         if wanted is not None and type(value) is not wanted:

@@ -226,7 +226,7 @@ def test_folders_that_are_no_task_are_refused(tmp_path: Path, write_task: WriteT
         read_task(tmp_path)
     (tmp_path / "red_boat" / "0.jpg").write_bytes(image_bytes(1))
     (tmp_path / "classnames.txt").write_text("dog\nred boat\nowl\n")
-    with pytest.raises(PoolError, match="3 names of classes"):
+    with pytest.raises(PoolError, match="3 names in classnames"):
         read_task(tmp_path)
     for lines in ("red boat\ndog\n", "Red-Boat\ndog\n"):
         (tmp_path / "classnames.txt").write_text(lines)

@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_model(
         ("blip", "generation_config.json", "half", "generation_config.json is damaged"),
         ("pipeline", "model_index.json", "half", "model_index.json is damaged"),
         ("pipeline", "unet/diffusion_pytorch_model.safetensors", "a tensor less", "its unet"),
-        ("pipeline", "tokenizer/tokenizer.json", "numbers beyond the model's", "belongs to another model"),
+        ("pipeline", "tokenizer/tokenizer.json", "numbers beyond the model's", "tokens, the network knows"),
     ],
 )
 def test_what_does_not_belong_together_is_one_sentence(

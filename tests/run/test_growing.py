@@ -161,7 +161,7 @@ def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:
     pool = fielded(tmp_path / "pool", shards=1)
     with_fields(pool, tmp_path / "run")
     for name in ("words", "caption_length"):
-        with pytest.raises(RunError, match=f"the field '{name}' cannot be added to .*it has a score of that name"):
+        with pytest.raises(RunError, match=f"the field '{name}' cannot be added to .*: it would hide a score"):
             with_fields(pool, tmp_path / "run", name)
-    with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added to the run: a column of"):
+    with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added: image_size has a column of"):
         with_fields(pool, tmp_path / "run", "shorter_side", signals=("image_size",))

@@ -97,7 +97,7 @@ def test_datacomps_embeddings_need_no_image(tmp_path: Path, names: str) -> None:
     # The same, chosen from: classes, their names' embeddings and the captions' all come from the run.
     step = {"clipcov": {"n": 3, "image": "b32_img", "text": "b32_txt", "alpha": 0.5, "double_greedy": False}}
     assert len(tamis.select(run, {"select": [step]})) == 3
-    with pytest.raises(RecipeError, match=r"l14_img has 768 dimensions, .* has 512"):
+    with pytest.raises(RecipeError, match=r"l14_img has 768 numbers, .* 512"):
         scored("l14_img")
 
 

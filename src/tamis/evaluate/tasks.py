@@ -294,7 +294,8 @@ def _folder_task(folder: Path, name: str, base: Path) -> ZeroShotTask:
     listed, folders = [_plain_name(one) for one in names], [_plain_name(one.name) for one in inside]
     swapped = listed != folders and sorted(listed) == sorted(folders)
     if len(names) != len(inside) or len(names) < 2 or swapped:
-        raise PoolError(f"{folder}: {len(inside)} folders, {len(names)} names in {CLASS_NAMES}: at least two of each")
+        what = f"{len(inside)} folders of images, and {len(names)} names in {CLASS_NAMES}"
+        raise PoolError(f"{folder} has {what}: a task has two or more, equally many, in the order of their names")
     images = tuple((image, label) for label, one in enumerate(inside) for image in _images(one))
     return ZeroShotTask(
         name=name, kind="classification", folder=folder, files=tuple(one for one, _ in images),

@@ -106,7 +106,7 @@ class Near:
         """Embeds one text or image with the model that made the stored embeddings."""
         about = self._run.table().about(name)
         if "model" not in about["settings"]:
-            raise RecipeError(f"the run's {name} were made by a model that is not known: search by a pair instead")
+            raise RecipeError(f"the run's {name} were made elsewhere, by a model that is not known: search by a pair")
         node = kind(model=about["settings"]["model"])
         with self._encoding:
             if self._executor is None:

@@ -196,8 +196,9 @@ class SamplingCaptioner(Captioner):
 def check_prompt(captioner: Captioner, prompt: str) -> None:
     """Raises ModelError if a captioner takes no prompt."""
     if prompt and captioner.architecture.prompt is None:
-        kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
-        raise ModelError(f"{captioner.name} takes no prompt, a {captioner.model.config.model_type!r} model; {kinds} do")
+        kinds = ", ".join(name for name, one in ARCHITECTURES.items() if one.prompt)
+        kind = captioner.model.config.model_type
+        raise ModelError(f"{captioner.name} is a {kind!r} model, which takes no prompt: only {kinds} do")
 
 
 def _grouped(texts: list[str], count: int) -> list[list[str]]:

@@ -205,7 +205,7 @@ def check_folder(run: Path, pool: Pool) -> None:
             pool_folders.add(here)
     mixed = any(folder == here or folder.startswith(f"{here}/") for folder in pool_folders)
     if mixed or any(lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
-        raise RunError(f"the run folder {name} and the pool overlap: choose one outside {' '.join(pool.spec.paths)}")
+        raise RunError(f"the run folder {name} and the pool overlap: use a --run outside {' '.join(pool.spec.paths)}")
 
 
 def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:

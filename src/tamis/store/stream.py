@@ -212,7 +212,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
     if rows.size == 0:
         rows = rows.astype(np.int64)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        raise ValueError(f"order must be a list of row numbers (no mask), got {rows.dtype} of shape {rows.shape}")
+        raise ValueError(f"order must be row numbers (of a mask: flatnonzero), got {rows.dtype} of shape {rows.shape}")
     rows = rows.astype(np.int64, copy=False)
     total = len(source) if isinstance(source, Run) else source.keep.size
     outside = (rows < 0) | (rows >= total)
