@@ -205,8 +205,8 @@ def test_where_no_audit_proves_the_bound_the_choice_is_exact(
 @pytest.mark.parametrize(
     ("select", "message"),
     [
-        ([], "0 steps"),
-        ([{"top_fraction": TOP}, {"at_least": {"score": "judged", "value": 0}}], "2 steps"),
+        ([], "that read one: 0"),
+        ([{"top_fraction": TOP}, {"at_least": {"score": "judged", "value": 0}}], "that read one: 2"),
         ([{"at_least": {"score": "judged", "value": 0}}], "top_fraction or top_n"),
         ([{"top_fraction": {**TOP, "per": "words"}}], "without 'per'"),
         ([{"top_fraction": {**TOP, "score": "-judged"}}, {"equals": {"score": "status", "value": "ok"}}], "alone"),
