@@ -279,16 +279,22 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_without_a_score_are_an_error_or_dropped(world: World) -> None:
     for path in sorted(Path(world.pool.paths[0]).glob("*.parquet")):
         table = pq.read_table(path)
-        lacks = {0: "nan word", 1: "inf word", 2: "-inf word"}  # an infinite score is none
+        lacks = {0: "nan word", 1: "inf word", 2: "-inf word"}  # an infinite score is the highest, or the lowest
         captions = [lacks.get(n % 30, text) for n, text in enumerate(table["caption"].to_pylist())]
         pq.write_table(table.set_column(1, "caption", pa.array(captions)), path)
     with pytest.raises(RecipeError, match="rows have no value for 'judged'"):
         world.distil(WORDS, {"top_fraction": {**TOP, "missing": "error"}})
     subset = world.distil(at_most_wrong=0.5)
+    asked = subset.run.asked(subset.run.scores["judged"])
     run = library.score(world.pool, run=world.run, recipe=world.recipe, quiet=True)
     truth = library.select(run, world.recipe)
     assert subset.kept == truth.kept
     assert jaccard(subset.keep, truth.keep) >= subset.funnel[-1]["facts"]["jaccard_at_least"]
+    assert asked is not None
+    judged = np.where(asked & (run["words"] == 2), run["judged"], np.nan)
+    assert np.count_nonzero(np.isinf(judged)) > 20
+    assert subset.keep[judged == np.inf].all()
+    assert not subset.keep[judged == -np.inf].any()
 
 
 def test_ridge_is_the_solution_of_its_equations() -> None:

@@ -160,9 +160,8 @@ def sampled_rows(order: U64, share: float, fewest: int, most: int) -> Rows:
 
 
 def scores_of(run: Run, column: str, rows: Rows, wanted: Mask) -> Float64s:
-    """Returns the scores of some rows as steps see them, NaN if infinite or not wanted (a command may have them)."""
-    scores = run[column][rows].astype(np.float64)
-    return np.where(wanted & np.isfinite(scores), scores, np.nan)
+    """Returns the scores of those of some rows that are wanted, NaN for the others, which a command may have scored."""
+    return np.where(wanted, run[column][rows].astype(np.float64), np.nan)
 
 
 def score_near_cut(

@@ -252,7 +252,7 @@ def _predicted(
 def _stored(found: Certificate, truth: Float64s) -> Float32s:
     """Returns the true scores where known, else predictions: in float32, the kept rows are still the highest."""
     known, keep, values = found.asked, found.decisions.keep, found.decisions.values
-    judged = np.nan_to_num(truth, nan=-np.inf)
+    judged = np.where(np.isnan(truth), -np.inf, truth)
     lowest, highest = judged[known & keep].min(initial=np.inf), judged[known & ~keep].max(initial=-np.inf)
     cut = np.float32(np.clip(values[keep].min(), highest, lowest))
     above, below = np.nextafter(cut, np.float32(np.inf)), np.nextafter(cut, np.float32(-np.inf))
