@@ -20,6 +20,8 @@ import tamis as library
 from tamis import distilled
 from tamis.arrays import Float64s, Mask
 from tamis.errors import RecipeError, RunError
+from tamis.explore.columns import HeldRun
+from tamis.explore.queries import Explorer
 from tamis.graph import Executor
 from tamis.math.distil import Certificate, Decisions
 from tamis.pool import PoolSpec
@@ -114,6 +116,8 @@ def test_few_rows_are_judged_the_bound_holds_and_stands_in_every_output(world: W
     assert sentence in croissant["description"]
     page = library.report(run, [loaded], out=tmp_path / "report.html").read_text()
     assert sentence in page
+    explored = Explorer(HeldRun(run.path), [loaded], library.select).chosen({"saved": 0}, [])
+    assert [line["bound"] for line in explored["funnel"]] == ["", sentence]
     # select gives the same rows, another choice has no bound, and all scores need none
     assert library.select(run, world.recipe).keep.tolist() == subset.keep.tolist()
     with pytest.raises(RunError, match="nobody asked for"):
