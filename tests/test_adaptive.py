@@ -118,3 +118,11 @@ def test_recipes_without_one_cut_are_errors_before_any_work(
     with pytest.raises(RecipeError, match="adaptive"):
         tamis.score(pool, run=tmp_path / "run", recipe=recipe("lab/captioner", *select, **settings), **HOW)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_derived_signal_cannot_read_the_score(pool: Path, tmp_path: Path) -> None:
+    chosen = recipe("lab/captioner", {"top_n": {"score": "sieve", "n": 2}})
+    chosen["signals"].append({"mix": {"terms": {"sieve": 1}}})
+    with pytest.raises(RecipeError, match="mix reads 'sieve' of all rows, so adaptive saves nothing"):
+        tamis.score(pool, run=tmp_path / "run", recipe=chosen, **HOW)
+    assert not (tmp_path / "run").exists()

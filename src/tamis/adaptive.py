@@ -58,7 +58,11 @@ def cut_of(recipe: Recipe, label: str, signal: Signal) -> tuple[int, AtLeast | T
 
 
 def only_cut(recipe: Recipe, names: set[str], reader: str, *kinds: type[Any]) -> tuple[int, Any]:
-    """Returns the step that reads a score of these names, and its place; RecipeError unless it is the only one."""
+    """Returns the step that reads a score of these names, and its place; RecipeError unless nothing else reads it."""
+    for label, signal in recipe.derived:
+        if found := names & recipe.unaliased(signal.reads):
+            of_all = f"{label or signal.name} reads {min(found)!r} of all rows"
+            raise RecipeError(f"recipe {recipe.name!r}: {of_all}, so {reader} saves nothing")
     reads = [recipe.unaliased(step.reads) & names for step in recipe.steps]
     steps = [one for one, some in zip(enumerate(recipe.steps), reads, strict=True) if some]
     if len(steps) == 1:
@@ -69,8 +73,8 @@ def only_cut(recipe: Recipe, names: set[str], reader: str, *kinds: type[Any]) ->
     score = " and ".join(map(repr, sorted(set().union(*reads)) or [min(sorted(names), key=len)]))
     raise RecipeError(
         f"{score}: {reader} needs exactly one step that reads a score of this signal, and that must be "
-        f"{', '.join(most)} or {last} by this score alone, without 'per'; recipe {recipe.name!r} has "
-        f"{len(steps)} step{' that reads' if len(steps) == 1 else 's that read'} one"
+        f"{', '.join(most)} or {last} by this score alone, without 'per'; steps of recipe "
+        f"{recipe.name!r} that read one: {len(steps)}"
     )
 
 
@@ -81,10 +85,10 @@ def made_for(recipe: Recipe, place: int, signal: Signal) -> dict[str, Any]:
 
 
 def column_for(run: Run, name: str, wanted: Mapping[str, Any]) -> ScoreSet | None:
-    """Returns the scores of this name in a run that were made for something; None if there are none."""
+    """Returns the scores of a signal of this name in a run with these settings; None if there are none."""
     plain = json_ready(wanted)
     found = (group for group in run.scores.values() if group.facts["name"] == name)
-    return next((group for group in found if group.facts["settings"] == plain), None)
+    return next((group for group in found if group.facts.get("settings") == plain), None)
 
 
 def add_made_for(
@@ -129,12 +133,7 @@ def adaptive_column(run: Run, recipe: Recipe, entry: Entry) -> str | None:
 
 def distilled_cut(recipe: Recipe, entry: Entry) -> tuple[int, TopFraction | TopN]:
     """Returns the step of a recipe that cuts on a score that `tamis distil` may predict, and its place."""
-    label = entry[0] or entry[1].name
-    names = names_of_columns(*entry)
-    for other, signal in recipe.derived:
-        if names & recipe.unaliased(signal.reads):
-            raise RecipeError(f"{label}: {other or signal.name} reads it of all rows, so `tamis distil` saves nothing")
-    return only_cut(recipe, names, "tamis distil", TopFraction, TopN)
+    return only_cut(recipe, names_of_columns(*entry), "tamis distil", TopFraction, TopN)
 
 
 def distilled_for(run: Run, recipe: Recipe, entry: Entry, columns: Mapping[str, str]) -> dict[str, Any]:
@@ -161,9 +160,8 @@ def sampled_rows(order: U64, share: float, fewest: int, most: int) -> Rows:
 
 
 def scores_of(run: Run, column: str, rows: Rows, wanted: Mask) -> Float64s:
-    """Returns the scores of some rows as steps see them, NaN if infinite or not wanted (a command may have them)."""
-    scores = run[column][rows].astype(np.float64)
-    return np.where(wanted & np.isfinite(scores), scores, np.nan)
+    """Returns the scores of those of some rows that are wanted, NaN for the others, which a command may have scored."""
+    return np.where(wanted, run[column][rows].astype(np.float64), np.nan)
 
 
 def score_near_cut(

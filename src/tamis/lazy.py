@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from tamis.adaptive import cut_of
+from tamis.adaptive import column_for, cut_of
 from tamis.arrays import Mask
 from tamis.choosing import columns_read
 from tamis.compute import Compute
 from tamis.data import Signal, settings
 from tamis.errors import RecipeError, RunError
 from tamis.graph import Executor, Identities, topological
-from tamis.ids import json_ready
 from tamis.math.order import round_half_up
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
@@ -298,6 +297,4 @@ def _entry_of(column: str, run: Run, entries: Sequence[Entry]) -> Entry | None:
 
 def _scores_of(entry: Entry, run: Run) -> Any:
     """Returns the scores of a signal in a run; None if there are none."""
-    wanted = json_ready(settings(entry[1], recorded=True))
-    groups = (group for group in run.scores.values() if group.facts["name"] == entry[1].name)
-    return next((group for group in groups if group.facts.get("settings") == wanted), None)
+    return column_for(run, entry[1].name, settings(entry[1], recorded=True))
