@@ -20,6 +20,8 @@ import tamis as library
 from tamis import distilled
 from tamis.arrays import Float64s, Mask
 from tamis.errors import RecipeError, RunError
+from tamis.explore.columns import HeldRun
+from tamis.explore.queries import Explorer
 from tamis.graph import Executor
 from tamis.math.distil import Certificate, Decisions
 from tamis.pool import PoolSpec
@@ -114,6 +116,8 @@ def test_few_rows_are_judged_the_bound_holds_and_stands_in_every_output(world: W
     assert sentence in croissant["description"]
     page = library.report(run, [loaded], out=tmp_path / "report.html").read_text()
     assert sentence in page
+    explored = Explorer(HeldRun(run.path), [loaded], library.select).chosen({"saved": 0}, [])
+    assert [line["bound"] for line in explored["funnel"]] == ["", sentence]
     # select gives the same rows, another choice has no bound, and all scores need none
     assert library.select(run, world.recipe).keep.tolist() == subset.keep.tolist()
     with pytest.raises(RunError, match="nobody asked for"):
@@ -205,8 +209,8 @@ def test_where_no_audit_proves_the_bound_the_choice_is_exact(
 @pytest.mark.parametrize(
     ("select", "message"),
     [
-        ([], "0 steps"),
-        ([{"top_fraction": TOP}, {"at_least": {"score": "judged", "value": 0}}], "2 steps"),
+        ([], "that read one: 0"),
+        ([{"top_fraction": TOP}, {"at_least": {"score": "judged", "value": 0}}], "that read one: 2"),
         ([{"at_least": {"score": "judged", "value": 0}}], "top_fraction or top_n"),
         ([{"top_fraction": {**TOP, "per": "words"}}], "without 'per'"),
         ([{"top_fraction": {**TOP, "score": "-judged"}}, {"equals": {"score": "status", "value": "ok"}}], "alone"),
@@ -275,16 +279,22 @@ def test_other_bad_inputs(world: World, monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_without_a_score_are_an_error_or_dropped(world: World) -> None:
     for path in sorted(Path(world.pool.paths[0]).glob("*.parquet")):
         table = pq.read_table(path)
-        lacks = {0: "nan word", 1: "inf word", 2: "-inf word"}  # an infinite score is none
+        lacks = {0: "nan word", 1: "inf word", 2: "-inf word"}  # an infinite score is the highest, or the lowest
         captions = [lacks.get(n % 30, text) for n, text in enumerate(table["caption"].to_pylist())]
         pq.write_table(table.set_column(1, "caption", pa.array(captions)), path)
     with pytest.raises(RecipeError, match="rows have no value for 'judged'"):
         world.distil(WORDS, {"top_fraction": {**TOP, "missing": "error"}})
     subset = world.distil(at_most_wrong=0.5)
+    asked = subset.run.asked(subset.run.scores["judged"])
     run = library.score(world.pool, run=world.run, recipe=world.recipe, quiet=True)
     truth = library.select(run, world.recipe)
     assert subset.kept == truth.kept
     assert jaccard(subset.keep, truth.keep) >= subset.funnel[-1]["facts"]["jaccard_at_least"]
+    assert asked is not None
+    judged = np.where(asked & (run["words"] == 2), run["judged"], np.nan)
+    assert np.count_nonzero(np.isinf(judged)) > 20
+    assert subset.keep[judged == np.inf].all()
+    assert not subset.keep[judged == -np.inf].any()
 
 
 def test_ridge_is_the_solution_of_its_equations() -> None:

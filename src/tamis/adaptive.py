@@ -73,8 +73,8 @@ def only_cut(recipe: Recipe, names: set[str], reader: str, *kinds: type[Any]) ->
     score = " and ".join(map(repr, sorted(set().union(*reads)) or [min(sorted(names), key=len)]))
     raise RecipeError(
         f"{score}: {reader} needs exactly one step that reads a score of this signal, and that must be "
-        f"{', '.join(most)} or {last} by this score alone, without 'per'; recipe {recipe.name!r} has "
-        f"{len(steps)} step{' that reads' if len(steps) == 1 else 's that read'} one"
+        f"{', '.join(most)} or {last} by this score alone, without 'per'; steps of recipe "
+        f"{recipe.name!r} that read one: {len(steps)}"
     )
 
 
@@ -85,10 +85,10 @@ def made_for(recipe: Recipe, place: int, signal: Signal) -> dict[str, Any]:
 
 
 def column_for(run: Run, name: str, wanted: Mapping[str, Any]) -> ScoreSet | None:
-    """Returns the scores of this name in a run that were made for something; None if there are none."""
+    """Returns the scores of a signal of this name in a run with these settings; None if there are none."""
     plain = json_ready(wanted)
     found = (group for group in run.scores.values() if group.facts["name"] == name)
-    return next((group for group in found if group.facts["settings"] == plain), None)
+    return next((group for group in found if group.facts.get("settings") == plain), None)
 
 
 def add_made_for(
@@ -160,9 +160,8 @@ def sampled_rows(order: U64, share: float, fewest: int, most: int) -> Rows:
 
 
 def scores_of(run: Run, column: str, rows: Rows, wanted: Mask) -> Float64s:
-    """Returns the scores of some rows as steps see them, NaN if infinite or not wanted (a command may have them)."""
-    scores = run[column][rows].astype(np.float64)
-    return np.where(wanted & np.isfinite(scores), scores, np.nan)
+    """Returns the scores of those of some rows that are wanted, NaN for the others, which a command may have scored."""
+    return np.where(wanted, run[column][rows].astype(np.float64), np.nan)
 
 
 def score_near_cut(

@@ -167,20 +167,16 @@ def _embeddings(path: Path, source: str, recipe: Recipe) -> list[str]:
     """Returns the embeddings of a signal that a run stores, [] if the recipe will store them; RunError if neither."""
     run = Run(path) if (path / "run.json").is_file() else None
     scores = {group.facts["name"]: group for group in run.scores.values()} | dict(run.scores) if run else {}
-    if run and source in scores:
-        needs = (scores[source].facts.get("identity") or {}).get("needs", {}).values()
-        if found := sorted(name for name in run.embeddings if name.rpartition("-")[2] in needs):
-            return found
     signals = {label or signal.name: signal for label, signal in recipe.signals}
     if source not in (known := {**scores, **signals}):
         raise RunError(f"embeddings to predict from: {unknown_message('signal', source, known)}")
+    needs = (scores[source].facts.get("identity") or {}).get("needs", {}).values() if source in scores else ()
+    found = sorted(name for name in (run.embeddings if run else ()) if name.rpartition("-")[2] in needs)
     nodes = topological([signals[source]]) if source in signals and "embeddings" in recipe.keep else []
-    if not any(node.stored_as == "embeddings" for node in nodes):
-        raise RunError(
-            f"{path} stores no embeddings of {source}: add 'keep: [embeddings]' to the recipe, or run "
-            "`tamis score ... --keep embeddings`"
-        )
-    return []
+    if not found and not any(node.stored_as == "embeddings" for node in nodes):
+        lacks = f"{path} stores no embeddings of {source}"
+        raise RunError(f"{lacks}: add 'keep: [embeddings]' to the recipe, or run `tamis score ... --keep embeddings`")
+    return found
 
 
 def _features(sides: Sequence[Floats]) -> Float64s:
@@ -252,7 +248,7 @@ def _predicted(
 def _stored(found: Certificate, truth: Float64s) -> Float32s:
     """Returns the true scores where known, else predictions: in float32, the kept rows are still the highest."""
     known, keep, values = found.asked, found.decisions.keep, found.decisions.values
-    judged = np.nan_to_num(truth, nan=-np.inf)
+    judged = np.where(np.isnan(truth), -np.inf, truth)
     lowest, highest = judged[known & keep].min(initial=np.inf), judged[known & ~keep].max(initial=-np.inf)
     cut = np.float32(np.clip(values[keep].min(), highest, lowest))
     above, below = np.nextafter(cut, np.float32(np.inf)), np.nextafter(cut, np.float32(-np.inf))

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from tamis.adaptive import cut_of
+from tamis.adaptive import column_for, cut_of
 from tamis.arrays import Mask
 from tamis.choosing import columns_read
 from tamis.compute import Compute
 from tamis.data import Signal, settings
 from tamis.errors import RecipeError, RunError
 from tamis.graph import Executor, Identities, topological
-from tamis.ids import json_ready
 from tamis.math.order import round_half_up
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
@@ -111,7 +110,9 @@ def planned_lazily(
     from tamis.run.fill import timed
 
     opened, identities = open_pool(spec, manifest.shards_of(path)), Identities(device_for(**compute))
-    plan = assembled(opened, path, recipe=recipe, identities=identities, grow=grow)
+    # the label of an adaptive signal is that of the column made for its cut
+    signals = tuple(("" if recipe.within.get(entry) == NEAR_CUT else entry[0], entry[1]) for entry in recipe.signals)
+    plan = assembled(opened, path, recipe=replace(recipe, signals=signals), identities=identities, grow=grow)
     sizes = known_pairs(opened.shards)
     if (path / "run.json").is_file() and not (run := Run(path)).missing:
         sizes = dict(zip(run.shards, run.sizes, strict=True))
@@ -298,6 +299,4 @@ def _entry_of(column: str, run: Run, entries: Sequence[Entry]) -> Entry | None:
 
 def _scores_of(entry: Entry, run: Run) -> Any:
     """Returns the scores of a signal in a run; None if there are none."""
-    wanted = json_ready(settings(entry[1], recorded=True))
-    groups = (group for group in run.scores.values() if group.facts["name"] == entry[1].name)
-    return next((group for group in groups if group.facts.get("settings") == wanted), None)
+    return column_for(run, entry[1].name, settings(entry[1], recorded=True))

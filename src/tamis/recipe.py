@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
+import numpy as np
 import pydantic
 import yaml
 
@@ -334,6 +335,8 @@ def _recorded(value: Any, with_urls: bool) -> Any:
         return [_recorded(one, with_urls) for one in value]
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    elif isinstance(value, np.generic):
+        value = value.item()
     if with_urls and isinstance(value, str) and is_remote(value):
         return keep_secrets(value, expand_braces)
     return json_ready(value)

@@ -48,6 +48,7 @@ from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, smallest
 from tamis.selectors.steps import BAD, GOOD, TAGS
 from tamis.storage import explained_errors
+from tamis.store.reasons import bound_of
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 
@@ -180,7 +181,7 @@ class Explorer:
             "rows": int(subset.keep.size),
             "kept": subset.kept,
             "times": len(subset),
-            "funnel": [dict(line, facts=None) for line in subset.funnel],
+            "funnel": [dict(line, facts=None, bound=bound_of(line)) for line in subset.funnel],
             "reasons": [
                 {"code": code, "text": reason.sentence, "step": reason.step, "rows": rows}
                 for code, (reason, rows) in enumerate(zip(why, drop_counts(subset.verdict), strict=False), start=1)

@@ -283,7 +283,8 @@ def certify(
         for drawn, _, _ in draws:
             asked[drawn] = True
         audited += int(np.count_nonzero(asked & ~before))
-        full = np.nan_to_num(distinct(asked), nan=-np.inf)
+        full = distinct(asked)
+        full[np.isnan(full)] = -np.inf
         wrong = np.where(decisions.keep, full <= decisions.cut, full >= decisions.cut)
         limits = []
         for (drawn, stratum, sizes), side in zip(draws, (decisions.keep, ~decisions.keep), strict=True):

@@ -277,11 +277,11 @@ class _Work:
             found = self._picks(self.order, self.starts, self.budget, self._floor(margin * self.budget))
             if sum(len(picks.rows) for picks, _ in found.values()) >= self.budget:
                 break
-        taken = {k: self.order[self.starts[k] + picks.rows] for k, (picks, _) in found.items()}
-        ties = [scramble(*self.table.uids(rows)) for rows in taken.values()]
+        taken = [self.order[self.starts[k] + picks.rows] for k, (picks, _) in found.items()]
+        sizes, rows = [len(some) for some in taken], np.concatenate(taken)
+        ties = np.split(scramble(*self.table.uids(rows)), np.cumsum(sizes)[:-1])
         order = clipcov.merge([picks for picks, _ in found.values()], ties, self.budget)
-        kind = np.repeat(np.array(list(found), np.int64), [len(rows) for rows in taken.values()])[order]
-        rows = np.concatenate(list(taken.values()))[order]
+        kind, rows = np.repeat(np.array(list(found), np.int64), sizes)[order], rows[order]
         gains = np.concatenate([picks.gains for picks, _ in found.values()])[order]
         modular = np.concatenate([each for _, each in found.values()])[order]
         stays, facts = self._double_greedy(kind, rows, modular)
@@ -361,20 +361,21 @@ class _Work:
 
         return dict(self._by_class(work, order, starts))
 
-    def _floor(self, count: float) -> float:
+    def _floor(self, count: float, stride: int = _STRIDE) -> float:
         """Returns a lower bound on useful gains, so that each class can stop early. A wrong one costs only time.
 
-        It is the last gain in a choice of about `count` pairs, estimated from some of the rows.
+        It is the last gain in a choice of about `count` pairs, estimated from one row in `stride`, whose floor is
+        estimated from fewer.
         """
-        stride = min(max(self.order.size // _LARGE, 1), _STRIDE)
-        if stride == 1 or count > self.order.size // 2:
+        if self.order.size < stride * _LARGE or count > self.order.size // 2:
             return -math.inf
         sample = [np.arange(a, b, stride) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
         starts = np.cumsum([0, *map(len, sample)]).astype(np.int64)
         few = int(count / stride) + 1
-        found = self._picks(self.order[np.concatenate(sample)], starts, few, -math.inf, stride)
+        floor = self._floor(1.5 * count, stride * _STRIDE)
+        found = self._picks(self.order[np.concatenate(sample)], starts, few, floor, stride)
         gains = np.concatenate([np.minimum.accumulate(picks.gains) for picks, _ in found.values()])
-        return float(np.sort(gains)[::-1][:few][-1])
+        return float(np.sort(gains)[::-1][:few][-1]) if gains.size >= few else floor
 
     def _covariance(self, rows: Rows) -> Float64s:
         """Returns the cross-covariance of rows, class after class: of at most `_SAMPLE`, as many of each class's."""
