@@ -158,7 +158,7 @@ def test_what_cannot_be_captioned_is_an_error_before_any_work(
             captioner.check(sampling)
     with pytest.raises(ModelError, match="only blip, blip-2, git do"):
         load_beam_captioner(vit_gpt2_model, Device()).check("a red", 5)
-    with pytest.raises(ModelError, match=r"24 tokens.*at most 23, got 30"):
+    with pytest.raises(ModelError, match=r"at most 23, got 30"):
         load_beam_captioner(blip_model, Device()).check("", 30)
     with pytest.raises(ModelError, match="'clip' model"):
         load_captioner(clip_model, Device())
