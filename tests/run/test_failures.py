@@ -304,7 +304,7 @@ def test_too_many_failed_shards_end_the_run_and_few_do_not(pool: Path, tmp_path:
     (pool / "00001.tar").write_bytes(b"no tar at all" * 100)
     run = score(pool, tmp_path / "run", "caption_length", max_error_rate=0.34)
     assert (list(run.failures), run.shards) == (["00001"], ("00000", "00002"))
-    with pytest.raises(StopError, match=r"1 of 3 shards.*--max-error-rate.* 00001: "):
+    with pytest.raises(StopError, match=r"1 of 3 shards.* 00001: .*--max-error-rate"):
         score(pool, tmp_path / "other", "caption_length", max_error_rate=0.33)
     assert Run(tmp_path / "other").shards == ("00000",)
     with pytest.raises(ValueError, match="5"):

@@ -41,7 +41,7 @@ def usage(error: Any) -> str:
             wanted += f" of {limits['ge']} or more" if "ge" in limits else f" of at most {limits.get('le')}"
         message = f"{name}: expected {wanted}, got {first['input']}"
     elif near := getattr(error, "possibilities", None):
-        message = f"there is no option {error.option_name} (did you mean {sorted(near)[0]}?)"
+        message = f"there is no option {error.option_name} (did you mean {near[0]}?)"
     return f"{command}: {message}\nHelp: {command} --help"
 
 
