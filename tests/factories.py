@@ -340,7 +340,7 @@ def dual_folder(folder: Path, regression: str) -> Path:
     import torch
     import transformers as hf
 
-    from tamis.train.towers import preprocessing
+    from tamis.models.preprocess import image_processor
 
     torch.manual_seed(0)
     shutil.copytree(regression, folder)
@@ -348,8 +348,8 @@ def dual_folder(folder: Path, regression: str) -> Path:
     vision = hf.CLIPVisionModel(hf.CLIPVisionConfig(**SIZE | {"num_hidden_layers": 1}, image_size=32, patch_size=8))
     config = hf.VisionTextDualEncoderConfig.from_vision_text_configs(vision.config, text.config, projection_dim=8)
     hf.VisionTextDualEncoderModel(config, vision_model=vision, text_model=text).save_pretrained(folder)
-    looks = preprocessing("CLIPImageProcessor", 32, crop=True, mean=(0.5,) * 3, std=(0.5,) * 3)
-    (folder / "preprocessor_config.json").write_text(looks)
+    looks = image_processor("CLIPImageProcessor", 32, crop=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+    (folder / "preprocessor_config.json").write_text(json.dumps(looks))
     return folder
 
 

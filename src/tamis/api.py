@@ -82,7 +82,7 @@ def plan(
 
 
 def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, **settings: Any) -> int:
-    """Writes a subset for a trainer.
+    """Writes a subset for a trainer, and returns the number of pairs written.
 
     Args:
         subset: what to write.
@@ -91,9 +91,6 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
         out: the file, or the folder for webdataset and huggingface.
         overwrite: replace what the same format wrote there for another subset. The same subset's shards are kept.
         settings: the format's own, listed in docs/recipes.md; `croissant=False` writes no metadata next to `out`.
-
-    Returns:
-        The number of pairs written.
 
     Raises:
         RecipeError: an unknown format or setting.
@@ -167,9 +164,6 @@ def report(
         partial: report the finished shards of an incomplete run; the page then says so at its top.
         overwrite: replace an earlier page; one in the run folder is replaced anyway.
 
-    Returns:
-        The page's path.
-
     Raises:
         RunError: the run lacks shards, or the page cannot be written.
     """
@@ -226,10 +220,7 @@ def explore(
     chosen = _loaded(subsets, opened)
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
-            raise RunError(
-                f"the subset {one.name!r} belongs to {one.run.path} ({one.keep.size:,} rows), not to "
-                f"{opened.path} ({len(opened):,} rows): choose it again from this run with `tamis.select`"
-            )
+            raise RunError(f"the subset {one.name!r} is of {one.run.path}, or of other rows: choose it again")
     pool = _readable_pool(opened)
     explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
     return Server(Pages(explorer, Images(opened, pool)), port=port)
@@ -286,9 +277,6 @@ def run_recipe(
         on_result: called with each result as soon as it exists: the run, the subset, every export, the page; with
             `lazy` also with two texts, the plan and what it did.
 
-    Returns:
-        The run, the subset, the exports, and the page.
-
     Raises:
         RecipeError: the recipe is wrong, names no pool or no run, or reads columns that will not exist.
         RunError: before any work: an export or the page cannot be written. Afterwards: shards could not be read.
@@ -344,9 +332,7 @@ def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) 
     from tamis.selectors.outcome import check_files
 
     if recipe.pool is None:
-        raise RecipeError(
-            f"the recipe {recipe.name!r} names no pool: add 'pool: PATH' to it, or type `tamis run POOL --recipe ...`"
-        )
+        raise RecipeError(f"the recipe {recipe.name!r} names no pool: `tamis run POOL --recipe ...`")
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     path = location(recipe.run)

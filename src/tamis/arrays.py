@@ -30,11 +30,7 @@ Pixels = NDArray[np.uint8]
 
 
 def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
-    """Returns the array of a `.npy` file, never by unpickling.
-
-    Args:
-        source: the file.
-        mapped: memory-map it (needs a path).
+    """Returns the array of a `.npy` file, never by unpickling; `mapped` needs a path.
 
     Raises:
         OSError: it cannot be read.

@@ -157,8 +157,7 @@ def check_class_attributes(cls: type, known: Mapping[str, type | None]) -> None:
             continue
         if name not in known:
             raise TypeError(
-                f"{cls.__qualname__}: {unknown_message('class attribute', name, known)}. A setting needs an annotation "
-                f"({name}: {type(value).__name__} = ...), a constant capitals"
+                f"{cls.__qualname__}: {unknown_message('class attribute', name, known)}; settings need annotations"
             )
         wanted = known[name]
         if wanted is not None and type(value) is not wanted:
@@ -197,9 +196,7 @@ class Node(ABC):
         super().__init_subclass__()
         check_class_attributes(cls, _OF_NODES)
         if cls.stored_as not in (None, *KEEPS):
-            raise TypeError(
-                f"{cls.__qualname__}: {unknown_message('kind of stored feature', str(cls.stored_as), KEEPS)}"
-            )
+            raise TypeError(f"{cls.__qualname__}: {unknown_message('stored feature', str(cls.stored_as), KEEPS)}")
 
     @abstractmethod
     def needs(self) -> Mapping[str, Node]:

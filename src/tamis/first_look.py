@@ -92,11 +92,9 @@ def look(
 
     Args:
         pool: as `score` takes it.
-        out: path of the page.
-        pairs: number of pairs to sample.
-        shards: maximum number of shards to sample from.
+        pairs, shards: most pairs to sample, and most shards to sample from.
         seed: of the random choice of shards.
-        overwrite: replace an earlier page.
+        out, overwrite: path of the page, and whether to replace an earlier one.
         quiet: show no progress.
 
     Returns:

@@ -210,8 +210,7 @@ class Executor:
         except TypeError as error:
             takes = ", ".join(signature.parameters) or "nothing"
             raise SignalError(
-                f"{title(node)}: needs() names {', '.join(node.needs()) or 'nothing'}, and the function that load() "
-                f"returns takes {takes} ({error}): the names must be the same"
+                f"{title(node)}: needs() names {', '.join(node.needs()) or 'nothing'}, load() takes {takes} ({error})"
             ) from error
         except ValueError:  # a built-in function without a signature
             pass
@@ -259,9 +258,7 @@ def check_output(signal: Signal, found: Any, count: int) -> None:
             raise SignalError(f"{title(signal)} declares the column {name!r} and does not emit it; it emits {emits}")
     for name, values in found.items():
         if name not in kinds and name != "reason":
-            raise SignalError(
-                f"{title(signal)} emits what it does not declare: {unknown_message('column', name, kinds)}"
-            )
+            raise SignalError(f"{title(signal)} emits an undeclared column: {unknown_message('column', name, kinds)}")
         if values is None and name == "reason":
             continue
         several = hasattr(values, "__len__") and not isinstance(values, str | bytes)  # a str is not a list of values
@@ -277,9 +274,7 @@ def check_output(signal: Signal, found: Any, count: int) -> None:
 def _check_words(node: Node, where: str, values: Iterable[Any]) -> None:
     for value in values:
         if value is not None and not isinstance(value, str):
-            raise SignalError(
-                f"{title(node)}: expected strings in {where}, got the {type(value).__name__} {brief(value)}"
-            )
+            raise SignalError(f"{title(node)}: expected strings in {where}, got {type(value).__name__} {brief(value)}")
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
@@ -331,10 +326,7 @@ def _check_range(where: str, array: NDArray[Any], stored: type[np.floating[Any]]
     with np.errstate(over="ignore"):
         lost = np.isinf(array.astype(stored)) & ~np.isinf(array)
     if lost.any():
-        raise ValueError(
-            f"{where}: {array[lost][0]:g} overflows {stored.__name__} (max {np.finfo(stored).max:.3g}); "
-            "return NaN for samples you cannot score"
-        )
+        raise ValueError(f"{where}: {array[lost][0]:g} overflows {stored.__name__}: return NaN without a score")
 
 
 def _count(values: Mapping[Node, Any]) -> int:

@@ -74,16 +74,9 @@ def _mix(x: U64) -> U64:
 
 
 def scramble(high: U64, low: U64, seed: int = 0) -> U64:
-    """Returns a pseudo-random number for each uid: it breaks ties and draws random subsets.
+    """Returns a pseudo-random uint64 for each uid, uniform: it breaks ties and draws random subsets.
 
     It depends only on uid and seed, so row order and worker count change nothing.
-
-    Args:
-        high, low: (n,) halves of the uids.
-        seed: another seed gives another, unrelated order.
-
-    Returns:
-        (n,) uint64, uniform over its range.
     """
     with np.errstate(over="ignore"):  # arithmetic is modulo 2**64
         salt = _mix(np.asarray([seed % (1 << 64)], dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15))[0]
@@ -93,15 +86,8 @@ def scramble(high: U64, low: U64, seed: int = 0) -> U64:
 def uniforms(high: U64, low: U64, *, seed: int, counters: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
     """Returns pseudo-random numbers that depend only on (uid, seed, counters).
 
-    A draw for a sample, such as a token of a caption, is the same in every batch, order, worker and repetition.
-
-    Args:
-        high, low: (n,) halves of the uids.
-        seed: another seed gives other, unrelated numbers.
-        counters: (n,) arrays that number the draws of a sample: which caption, which step.
-
-    Returns:
-        (n,) float64 in [0, 1), uniform, 53 bits.
+    A draw for a sample, such as a token of a caption, is the same in every batch, order, worker and repetition: the
+    `counters` (n,) say which caption, which step. (n,) float64 in [0, 1), uniform, 53 bits.
     """
     state = scramble(high, low, seed)
     with np.errstate(over="ignore"):

@@ -110,7 +110,9 @@ def planned_lazily(
     from tamis.run.fill import timed
 
     opened, identities = open_pool(spec, manifest.shards_of(path)), Identities(device_for(**compute))
-    plan = assembled(opened, path, recipe=recipe, identities=identities, grow=grow)
+    # the label of an adaptive signal is that of the column made for its cut
+    signals = tuple(("" if recipe.within.get(entry) == NEAR_CUT else entry[0], entry[1]) for entry in recipe.signals)
+    plan = assembled(opened, path, recipe=replace(recipe, signals=signals), identities=identities, grow=grow)
     sizes = known_pairs(opened.shards)
     if (path / "run.json").is_file() and not (run := Run(path)).missing:
         sizes = dict(zip(run.shards, run.sizes, strict=True))

@@ -81,9 +81,6 @@ def overlap(
         partial: look at the finished shards of an incomplete run.
         settings: of `not_in`: distance, embedding, cosine, caption and others.
 
-    Returns:
-        Counts, pairs and recall.
-
     Raises:
         RecipeError: the references or a setting cannot be used.
         RunError: the run lacks a column or shards.

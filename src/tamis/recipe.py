@@ -238,9 +238,7 @@ def _yaml(content: bytes, name: str) -> dict[str, Any]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RecipeError(
-            f"the recipe {name!r} cannot be read: it holds {describe_bytes(content)}, not UTF-8"
-        ) from error
+        raise RecipeError(f"the recipe {name!r} is not UTF-8: it holds {describe_bytes(content)}") from error
     with _at(f"the recipe {name!r} is not valid YAML"):
         data = _read_yaml(text)
     if not isinstance(data, dict):
@@ -265,9 +263,7 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
     if not isinstance(data, list):
         data = {} if data is None else data
         if not isinstance(data, dict):
-            raise RecipeError(
-                f"--set {brief(setting)}: cannot set {head!r}: its parent is the value {brief(data)}, not a mapping"
-            )
+            raise RecipeError(f"--set {brief(setting)}: {head!r} is in {brief(data)}, not a mapping")
         return {**data, head: _put(data.get(head), rest, value, setting)}
     copy = list(data)
     if head.isdecimal() and len(head) < 10 and int(head) < len(data):
@@ -291,10 +287,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     if data.get("name") is not None:
         name = _word(data["name"], f"{where}, name")
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
-            raise RecipeError(
-                f"{where}: the name {brief(name)} is not a valid file name: it must not contain / or \\ "
-                "or start with a dot"
-            )
+            raise RecipeError(f"{where}: the name {brief(name)} is not a valid file name (no /, no \\, no dot first)")
     keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
     for kind in keep:
         if kind not in KEEPS:
@@ -561,17 +554,12 @@ def _check_keys(cls: type[Any], settings: Mapping[str, Any], where: str, extra: 
                 if dataclasses.is_dataclass(hints[name]) and key in hints_of(hints[name]):
                     raise RecipeError(f"{where}: {key!r} belongs in {name!r}: write {name}: {{{key}: {value}}}")
             known = [*names, *extra]
-            raise RecipeError(
-                f"{where}: unknown setting {brief(key)}{nearest(str(key)[:100], known)}; "
-                f"known: {', '.join(known) or 'none'}"
-            )
+            near, listed = nearest(str(key)[:100], known), ", ".join(known) or "none"
+            raise RecipeError(f"{where}: unknown setting {brief(key)}{near}; known: {listed}")
         hint = hints[key]
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
             _check_keys(hint, value, f"{where}, {key}")  # type: ignore[arg-type]  # a class, not an instance
         kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
         booleans = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
         if booleans and bool not in kinds:
-            raise RecipeError(
-                f"{where}, {key}: got {brief(booleans[0])}: YAML reads yes, no, on and off as true and false, so put "
-                "the word in quotes"
-            )
+            raise RecipeError(f"{where}, {key}: got {brief(booleans[0])}: in YAML yes and no are booleans: quote it")

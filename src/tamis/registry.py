@@ -88,9 +88,8 @@ class Register(Mapping[str, type[Any]]):
         try:
             found = entries[0].load()
         except (Exception, SystemExit) as error:  # importing a package may raise anything
-            raise RecipeError(
-                f"{title} cannot be loaded ({type(error).__name__}: {error}): repair or uninstall that package"
-            ) from error
+            what = f"{type(error).__name__}: {error}"
+            raise RecipeError(f"{title} cannot be loaded ({what}): repair or uninstall that package") from error
         fault = self._fault(name, found)
         if fault:
             raise RecipeError(f"{title} cannot be used: {entries[0].value} {fault}. Repair or uninstall that package")

@@ -186,10 +186,7 @@ def _limits(recipe: Recipe, within: PathLike | Subset | None) -> Limits:
     for label, signal in limits:
         for node in topological([signal], full):
             if node.stored_as in recipe.keep:
-                raise RecipeError(
-                    f"{label or signal.name}: its {node.stored_as} can only be stored for all rows: leave out "
-                    f"'within', or do not keep {node.stored_as}"
-                )
+                raise RecipeError(f"{label or signal.name}: leave out 'within' or keep no {node.stored_as}")
     return limits
 
 
@@ -228,9 +225,6 @@ def derive(
         run: a run folder.
         signals: derived signals by name, as objects, or as recipes write them; or a recipe with derived signals.
         partial: use the finished shards of an incomplete run.
-
-    Returns:
-        The run, opened again.
 
     Raises:
         RecipeError: an unknown signal or setting; a column or a file cannot be used.
@@ -399,9 +393,7 @@ def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
     if indexed is not None and (new := set(spec.fields) - {*indexed, *later}):
         opened = Run(run)
         for name in sorted(new & {*opened.scores, *opened.columns}):
-            raise RunError(
-                f"the field {name!r} cannot be added to {run}: it has a score of that name, which it would hide"
-            )
+            raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
 

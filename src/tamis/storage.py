@@ -221,10 +221,7 @@ def location(where: str | os.PathLike[str]) -> Path:
         return path
     url = keep_secrets(text.rstrip("/"), lambda url: [url])
     if "::" in url or url.startswith(("http://", "https://", "memory://", "data://", "zip://", "tar://")):
-        raise RunError(
-            f"{url}: a run needs a store that other processes can read and write, and no chained URL: use s3://, "
-            "gs:// or another store, or a path"
-        )
+        raise RunError(f"{url}: a run needs a path, or a store such as s3:// or gs://, and no chained URL")
     return RemotePath(url)
 
 
@@ -233,10 +230,7 @@ def check_path(path: Path) -> None:
     lost = not isinstance(path, RemotePath) and _LOST_SLASH.match(str(path))
     if lost and not Path(path.parts[0]).exists():
         shown = redacted(str(path).replace(":/", "://", 1)).replace("://", ":/", 1)
-        raise RunError(
-            f"{shown}: this needs a local path, not a URL: copy the file from or to the store with the store's "
-            "own tool (aws s3 cp). For a run, pass the URL as a string, not as a Path"
-        )
+        raise RunError(f"{shown}: this needs a local path, not a URL. For a run, pass the URL as text, no Path")
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:
@@ -352,10 +346,8 @@ def read_json(path: Path) -> Any:
 def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yields a temporary file to write to. After the block it becomes `path`, or is uploaded as that object.
 
-    Args:
-        path: the file.
-        durable: fsync file and folder, so that after a power cut the old or the new file exists, never an empty one.
-            It takes milliseconds, on a busy disk more: use it for files that cannot be regenerated.
+    With `durable`, fsync of file and folder: after a power cut the old or the new file exists, never an empty one. It
+    takes milliseconds, on a busy disk more: use it for files that cannot be regenerated.
 
     Raises:
         DiskFullError: no space is left.
@@ -507,9 +499,7 @@ def explained_errors(path: Path) -> Iterator[None]:
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             folder = _cache() if isinstance(path, RemotePath) else path.parent
-            raise DiskFullError(
-                f"no space is left at {folder}; finished files are kept. Free space and repeat the command"
-            ) from error
+            raise DiskFullError(f"no space is left at {folder}. Finished files are kept: repeat the command") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG):
             raise RunError(f"cannot write {path}: {error.strerror}; choose a folder you can write to") from error
         error.filename = error.filename or str(path)  # a failed write does not name its file

@@ -112,8 +112,4 @@ class Web(HTTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
         if host not in self._warned:
             self._warned |= {host}
-            log.warning(
-                "%s ignores Range and sends full files: reading a single sample downloads its file up to it, which is "
-                "slow; copy the pool to a disk or to S3",
-                host,
-            )
+            log.warning("%s ignores Range and sends full files, which is slow: copy the pool to a disk", host)

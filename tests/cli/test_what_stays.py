@@ -132,7 +132,7 @@ def test_its_own_file_is_replaced_when_that_is_asked_for(writer: str, place: Pat
     before = everything()
     done = tamis(*words)
     assert (done.code, everything()) == (2, before)
-    assert "target exists: choose another name, or replace it with --overwrite (in Python, overwrite=True)" in done.err
+    assert "target exists: choose another name, or replace it with --overwrite (overwrite=True)" in done.err
     Path("link").symlink_to("target")
     done = tamis(*[word.replace("target", "link") for word in words], "--overwrite")
     assert (done.code, "link is a link to target" in done.err) == (2, True)

@@ -132,9 +132,9 @@ def test_a_target_inside_the_pool_is_not_used_as_the_pool(tmp_path: Path) -> Non
 def test_what_cannot_be_fitted_is_said(tmp_path: Path) -> None:
     _, pool = two_runs(tmp_path)
     few = Subset(run=pool, keep=np.arange(3000) < 50)
-    with pytest.raises(RecipeError, match="50 pairs of the target and 2,950 of the pool"):
+    with pytest.raises(RecipeError, match="50 and 2,950 pairs are too few"):
         train_mix(few, pool, ["a"], out=tmp_path / "w.yaml")
-    with pytest.raises(RecipeError, match="3,000 pairs of the target and 0 of the pool"):
+    with pytest.raises(RecipeError, match="3,000 and 0 pairs are too few"):
         train_mix(pool, pool, ["a"], out=tmp_path / "w.yaml")
     words = write_run(tmp_path / "words", {"a": ["x"] * 400})
     with pytest.raises(RecipeError, match="holds words, expected numbers"):

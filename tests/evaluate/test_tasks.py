@@ -226,7 +226,7 @@ def test_folders_that_are_no_task_are_refused(tmp_path: Path, write_task: WriteT
         read_task(tmp_path)
     (tmp_path / "red_boat" / "0.jpg").write_bytes(image_bytes(1))
     (tmp_path / "classnames.txt").write_text("dog\nred boat\nowl\n")
-    with pytest.raises(PoolError, match="3 names of classes"):
+    with pytest.raises(PoolError, match="3 names in classnames"):
         read_task(tmp_path)
     for lines in ("red boat\ndog\n", "Red-Boat\ndog\n"):
         (tmp_path / "classnames.txt").write_text(lines)
@@ -249,7 +249,7 @@ def test_folders_that_are_no_task_are_refused(tmp_path: Path, write_task: WriteT
 def test_members_that_are_no_numbers_are_refused(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
     for number, label in enumerate((None, b"dog", b"-1", b"9" * 5000)):
         task = read(write_task(tmp_path / f"wds_{number}", [{"jpg": b"x"} | ({} if label is None else {"cls": label})]))
-        with pytest.raises(PoolError, match="s0000000 must be the number of its class"):
+        with pytest.raises(PoolError, match="s0000000 must be its class's number"):
             list(task.images())
     for number, member in enumerate((b"", b"\x93NUMPY\x01\x00\x0c\x00{'shape': (8", b"PK\x03\x04")):
         task = read(write_task(tmp_path / str(number) / "wds_geode_test", [{**labelled(1)[0], "npy": member}]))

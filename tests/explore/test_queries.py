@@ -97,7 +97,7 @@ def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path,
         verdict = pair_facts(explorer, int(np.flatnonzero(~kept)[0]), [(entry["name"], entry["recipe"])])["verdicts"][0]
         assert (verdict["kept"], bool(verdict["reason"])) == (False, True)
     assert [entry["start"].get("saved") for entry in told] == [0, 1, None]
-    with pytest.raises(tamis.errors.RecipeError, match="opened with 3 subsets"):
+    with pytest.raises(tamis.errors.RecipeError, match="has 3 subsets"):
         explorer.choose({"saved": 3})
     explorer.save({**RECIPES[0], "name": "shared"}, replace=True)
     assert explorer.choose(told[1]["recipe"]).keep.all()

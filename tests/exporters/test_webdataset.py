@@ -374,7 +374,7 @@ def test_metadata_without_images_is_an_error_that_says_what_to_export_instead(tm
     (tmp_path / "pool").mkdir()
     pq.write_table(pa.table(rows), tmp_path / "pool" / "a.parquet")
     subset = subset_of(scored(tmp_path / "pool", tmp_path / "run"), [2, 3])
-    with pytest.raises(RunError, match="metadata without image files to copy: export npy, parquet or keys"):
+    with pytest.raises(RunError, match="metadata without images to copy: export npy, parquet or keys"):
         tamis.export(subset, "webdataset", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

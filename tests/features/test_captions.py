@@ -114,7 +114,7 @@ def test_a_pair_that_is_not_in_the_file_is_null(pool: Path, tmp_path: Path, clip
     ("name", "text", "message"),
     [
         ("c.txt", "uid,caption\n", "must end with one of .parquet, .csv, .tsv, .jsonl"),
-        ("c.csv", "id,caption\n1,a dog\n", "has the columns id, caption; it needs uid or key"),
+        ("c.csv", "id,caption\n1,a dog\n", "needs uid or key, and captions; has id, caption"),
         ("c.parquet", "no parquet", "cannot be read"),
         ("c.csv", 'key,captions\n1,"[""a"""\n', "row 1: captions is not a list of texts"),
         ("c.csv", "uid,caption\nabc,a dog\n", "row 1: the uid does not have 32 hex digits"),

@@ -164,7 +164,7 @@ def test_parquet_that_fills_the_memory_names_the_way_out(
     pairs = pairs_of(pool, tmp_path / "first")
     file = write(tmp_path / "vectors", "uid.parquet", pairs, *np.ones((2, len(pairs), 8), np.float32))
     monkeypatch.setattr(vectors, "_MOST_BYTES", 500)
-    with pytest.raises(RecipeError, match="write them as a folder of image"):
+    with pytest.raises(RecipeError, match=r"write a folder of \.npy files"):
         vectors.load_vectors(file)
 
 

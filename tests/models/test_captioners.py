@@ -149,7 +149,7 @@ def test_what_cannot_be_captioned_is_an_error_before_any_work(
     fast, plain = load_captioner(blip_model, Device()), load_captioner(vit_gpt2_model, Device())
     fast.check(Sampling())
     for captioner, sampling, message in (
-        (fast, Sampling(prompt=" ".join(WORDS[:2]), min_tokens=0, max_tokens=3), r"above the 3 tokens .* 24, got 3"),
+        (fast, Sampling(prompt=" ".join(WORDS[:2]), min_tokens=0, max_tokens=3), r"must be 4 to 24, got 3"),
         (fast, Sampling(max_tokens=99), "24, got 99"),
         (plain, Sampling(prompt="a"), "only blip, blip-2, git do"),
         (plain, Sampling(min_tokens=1, max_tokens=1), "at least 2"),
@@ -158,7 +158,7 @@ def test_what_cannot_be_captioned_is_an_error_before_any_work(
             captioner.check(sampling)
     with pytest.raises(ModelError, match="only blip, blip-2, git do"):
         load_beam_captioner(vit_gpt2_model, Device()).check("a red", 5)
-    with pytest.raises(ModelError, match=r"24 tokens.*at most 23, got 30"):
+    with pytest.raises(ModelError, match=r"at most 23, got 30"):
         load_beam_captioner(blip_model, Device()).check("", 30)
     with pytest.raises(ModelError, match="'clip' model"):
         load_captioner(clip_model, Device())

@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_model(
         ("clip", "config.json", "width 1000000000", "hidden_size = 1000000000"),
         ("clip", "config.json", "heads -4", "config.json has num_attention_heads = -4"),
         ("clip", "config.json", "layers 3", "it has no weights for text_model.encoder.layers.2."),
-        ("clip", "config.json", "words 3", "the weights do not fit the config.json: text_model.embeddings"),
+        ("clip", "config.json", "words 3", "weights and config.json do not fit: text_model.embeddings"),
         ("clip", "preprocessor_config.json", "size 1000000000", "1000000000"),
         ("clip", "preprocessor_config.json", "mean abc", "image_mean"),
         ("clip", "tokenizer.json", "half", "the tokenizer in"),
@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_model(
         ("blip", "generation_config.json", "half", "generation_config.json is damaged"),
         ("pipeline", "model_index.json", "half", "model_index.json is damaged"),
         ("pipeline", "unet/diffusion_pytorch_model.safetensors", "a tensor less", "its unet"),
-        ("pipeline", "tokenizer/tokenizer.json", "numbers beyond the model's", "belongs to another model"),
+        ("pipeline", "tokenizer/tokenizer.json", "numbers beyond the model's", "tokens, the network knows"),
     ],
 )
 def test_what_does_not_belong_together_is_one_sentence(

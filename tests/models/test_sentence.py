@@ -134,7 +134,7 @@ def test_models_that_encode_no_sentences_are_errors(
     (lstm / "modules.json").write_text(json.dumps(modules))
     for model, message in (
         (blip_model, "'blip' model and not a BLIP retrieval checkpoint"),
-        (git_model, "not a sentence encoder"),
+        (git_model, "no sentence encoder"),
         (lstm, "the sentence encoder in .* cannot be loaded"),
     ):
         with pytest.raises(ModelError, match=message):

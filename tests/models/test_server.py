@@ -133,8 +133,8 @@ def test_garbage_is_a_reason(answer: Answer, words: str, monkeypatch: pytest.Mon
     ("variable", "value", "words"),
     [
         ("SOME_API_KEY", "s3cret\nX: y", "holds characters that no HTTP header can"),
-        ("ALL_PROXY", "foo://u:s3cret@127.0.0.1:9", "cannot be asked with this URL and this environment"),
-        ("SSL_CERT_FILE", "/missing.pem", "cannot be asked with this URL and this environment"),
+        ("ALL_PROXY", "foo://u:s3cret@127.0.0.1:9", "cannot be asked .see also HTTP_PROXY"),
+        ("SSL_CERT_FILE", "/missing.pem", "cannot be asked .see also HTTP_PROXY"),
     ],
 )
 def test_a_wrong_environment_is_one_sentence_without_secrets(
@@ -246,7 +246,7 @@ def test_a_server_that_is_gone_ends_the_run_and_what_is_done_stays(
         ({"model": "tinny"}, {}, "has unknown model 'tinny' .did you mean 'tiny'..; known: tiny"),
         ({}, {"refuses": lambda body: True}, "this image cannot be processed.*does the model take images"),
         ({"key_from": "SOME_API_KEY"}, {"key": "other"}, "HTTP 401: .*wrong key: Bearer \\*\\*\\*"),
-        ({"key_from": "NO_API_KEY"}, {}, "the environment variable NO_API_KEY, which key_from names, is not set"),
+        ({"key_from": "NO_API_KEY"}, {}, "the variable NO_API_KEY is not set"),
     ],
 )
 def test_a_server_that_cannot_do_it_is_said_so_before_work(

@@ -241,10 +241,10 @@ def test_what_takes_a_clip_takes_images_of_any_shape(
 @pytest.mark.parametrize(
     ("make", "changes", "words"),
     [
-        (tiny_towers.naflex, {"patch_size": 16}, "makes patches of 16 pixels, but the image tower in its config.json"),
+        (tiny_towers.naflex, {"patch_size": 16}, "patches of 16 pixels, its image tower takes"),
         (tiny_towers.naflex, {"max_num_patches": 10**9}, "images would become"),
         (tiny_towers.naflex, {"image_processor_type": "SiglipImageProcessor"}, "only NaFlex takes patches"),
-        (tiny_towers.align, {"include_top": True}, "only ALIGN's settings"),
+        (tiny_towers.align, {"include_top": True}, "only ALIGN's .include_top"),
     ],
 )
 def test_preprocessing_of_another_model_is_refused(

@@ -383,6 +383,6 @@ def test_metadata_and_conversations_are_refused(tmp_path: Path) -> None:
     turns = [[{"user": "what is it?", "assistant": "a dog"}]]
     for name in ("texts", "conversations"):
         pq.write_table(pa.table({"image": ["0.jpg"], name: turns}), tmp_path / f"{name}.parquet")
-        for caption, message in ((None, "no column that looks like the caption"), (name, "captions are text")):
+        for caption, message in ((None, "no column that looks like the caption"), (name, "columns of text")):
             with pytest.raises(PoolError, match=message):
                 open_pool(PoolSpec(path=str(tmp_path / f"{name}.parquet"), captions="each", caption=caption))

@@ -41,7 +41,7 @@ def test_a_device_process_that_dies_costs_the_shard_that_it_was_at(pool: Path, t
     signal = Faulty(key=BAD, how="kill", unless=str(mended))
     run = score(pool, tmp_path / "run", signal, engine=SERVED)
     assert list(run.failures) == ["00001"]
-    assert run.failures["00001"].startswith("the device's process died while it computed a batch of this shard")
+    assert run.failures["00001"].startswith("the device's process died at this shard")
     assert run.shards == ("00000", "00002", "00003", "00004")
     mended.touch()
     assert score(pool, tmp_path / "run", signal, engine=SERVED).failures == {}

@@ -130,9 +130,9 @@ def test_ranks_of_one_machine_share_its_cores(pool: Path, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("environment", "rank", "world", "reason"),
     [
-        ({}, None, None, "nothing says which rank this process is"),
+        ({}, None, None, "which rank is this process"),
         ({}, 1, None, "--rank and --world belong together"),
-        ({}, 2, 2, "ranks are counted from 0 to 1"),
+        ({}, 2, 2, "ranks are 0 to 1"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, None, None, "the variable RANK must be a whole number, it is 'x'"),
     ],
 )

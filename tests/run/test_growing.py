@@ -57,7 +57,7 @@ def test_another_pool_is_added_when_that_is_asked_for(tamis: Tamis, tmp_path: Pa
     for more in ((), ("--dry-run",)):
         done = tamis("score", two, *SIGNALS, *more)
         assert (done.code, files(tmp_path / "run") == before) == (2, True)
-        assert f"run holds the pool {one} (2 shards). {two} has 2 shards that are not in this run" in done.err
+        assert f"run holds another pool ({one}), which lacks 2 of these, the first: " in done.err
         assert "--grow" in done.err
     assert tamis("score", two, *SIGNALS, "--grow").code == 0
     assert pool_of() == [one, two]
@@ -76,7 +76,7 @@ def test_a_recipes_pool_is_the_runs_too(tmp_path: Path) -> None:
     package.run_recipe(recipe, quiet=True)
     other = {**recipe, "pool": str(tmp_path / "two")}
     for call in (package.plan, package.run_recipe):
-        with pytest.raises(RunError, match=r"1 shards that are not in this run.*--grow"):
+        with pytest.raises(RunError, match=r"lacks 1 of these.*--grow"):
             call(recipe=other)  # type: ignore[operator]
     assert package.plan(recipe=other, grow=True).missing[0].shards == 1
     assert len(package.run_recipe(other, grow=True, quiet=True).run) == 4
@@ -161,7 +161,7 @@ def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:
     pool = fielded(tmp_path / "pool", shards=1)
     with_fields(pool, tmp_path / "run")
     for name in ("words", "caption_length"):
-        with pytest.raises(RunError, match=f"the field '{name}' cannot be added to .*it has a score of that name"):
+        with pytest.raises(RunError, match=f"the field '{name}' cannot be added to .*: it would hide a score"):
             with_fields(pool, tmp_path / "run", name)
-    with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added to the run: a column of"):
+    with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added: image_size has a column of"):
         with_fields(pool, tmp_path / "run", "shorter_side", signals=("image_size",))

@@ -94,7 +94,7 @@ def test_other_settings_are_other_scores_and_a_label_stands_for_one_of_them(pool
         return tamis.score(pool, run=tmp_path / "labelled", recipe=recipe, quiet=True)
 
     assert set(labelled("original").scores) == {"mine"}
-    with pytest.raises(RecipeError, match="the label 'mine' already belongs to other settings"):
+    with pytest.raises(RecipeError, match="the label 'mine' belongs to other settings"):
         labelled("stored")
 
 
@@ -137,7 +137,7 @@ def test_other_pool_settings_need_another_run(pool: Path, tmp_path: Path) -> Non
     before = parts_of(tmp_path / "run")
     settings: dict[str, Any] = {"caption": "json:other", "max_pixels": 5, "image_extensions": ("png",)}
     for setting, value in settings.items():
-        with pytest.raises(RunError, match=rf"another pool setting \({setting}: .*Use another run folder"):
+        with pytest.raises(RunError, match=rf"another pool setting \({setting}: .*use another run folder"):
             score(PoolSpec(path=str(pool), **{setting: value}), tmp_path / "run", "caption_length")
     assert parts_of(tmp_path / "run") == before
 

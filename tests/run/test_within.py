@@ -168,7 +168,7 @@ def test_features_are_taken_from_the_run_and_never_stored_of_some_rows(
     pool: Path, run: Run, tmp_path: Path, clip_model: str, decoded: list[str]
 ) -> None:
     clip, other = {"clip": {"model": clip_model}}, {"pac": {"model": clip_model}}
-    with pytest.raises(RecipeError, match="clip: its embeddings can only be stored for all rows"):
+    with pytest.raises(RecipeError, match="clip: leave out 'within' or keep no embeddings"):
         within(pool, run.path, subset(run, 1), clip, keep=["embeddings"])
     full = tamis.score(pool, run=tmp_path / "full", signals=[clip], keep=["embeddings"], quiet=True)
     plain = tamis.score(pool, run=tmp_path / "plain", signals=[other], quiet=True)

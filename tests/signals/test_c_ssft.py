@@ -74,7 +74,7 @@ def test_epochs_that_resize_images_differently_are_an_error(tmp_path: Path) -> N
     folder = epochs_folder(tmp_path / "epochs")
     settings = folder / "epoch-2" / "preprocessor_config.json"
     settings.write_text(settings.read_text().replace("32", "24"))
-    with pytest.raises(ModelError, match=r"epoch-2 and .*epoch-1 are not epochs of one training"):
+    with pytest.raises(ModelError, match=r"epoch-2 and .*epoch-1 are not epochs of one run"):
         score_batch(CSsft(folder=str(folder), epochs=2), samples())
 
 

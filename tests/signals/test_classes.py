@@ -106,11 +106,11 @@ def test_bad_lists_and_folders_are_errors(tmp_path: Path) -> None:
         ClassMentions(wordnet=str(tmp_path))
     for listed, folder, message in (
         (tmp_path / "other.txt", None, "unknown list of classes"),
-        (ids, None, "ids without names"),
-        (ids, str(tmp_path), r"no index\.noun"),
+        (ids, None, "has no class names"),
+        (ids, str(tmp_path), r"no readable index\.noun"),
         (words, good, "line 2 of .* must begin with an id"),
-        (ids, str(ids), r"ids\.txt holds no index\.noun"),
-        (ids, str(odd), r"no index\.noun"),
+        (ids, str(ids), r"ids\.txt holds no readable index\.noun"),
+        (ids, str(odd), r"no readable index\.noun"),
         (empty, good, "no ids"),
     ):
         with pytest.raises(RecipeError, match=message):

@@ -214,7 +214,7 @@ def test_aspects_of_ones_own(small: Path, tmp_path: Path, quick: None) -> None:
             {},
             {"logprobs": False},
             ModelError,
-            "gives no probabilities .* for tiny: set number: written",
+            "gives no logprobs for tiny: set number: written",
         ),
     ],
 )

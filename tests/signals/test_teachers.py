@@ -83,7 +83,7 @@ def test_the_best_reconstruction_by_hand() -> None:
 def test_a_layer_fits_the_models_that_it_was_trained_between(
     tmp_path: Path, clip_model: str, llama_model: str, sba_model: str, siglip_model: str
 ) -> None:
-    with pytest.raises(ModelError, match=r"another CLIP than.*tamis train sba"):
+    with pytest.raises(ModelError, match=r"another CLIP than.*name that one"):
         Sba(bridge=sba_model, clip=siglip_model).load(Device())
     folder = bridge_folder(tmp_path / "moved", clip_model, llama_model)
     config = json.loads((folder / "config.json").read_text())
@@ -91,7 +91,7 @@ def test_a_layer_fits_the_models_that_it_was_trained_between(
     named = Sba(bridge=str(folder), clip=clip_model, language_model=llama_model, beams=2, max_tokens=5)
     usual = Sba(bridge=sba_model, beams=2, max_tokens=5)
     assert score_batch(named, samples(TEXTS))["sba_caption"] == score_batch(usual, samples(TEXTS))["sba_caption"]
-    with pytest.raises(ModelError, match=r"name a folder that `tamis train sba` wrote"):
+    with pytest.raises(ModelError, match=r"`tamis train sba` makes one"):
         Sba(bridge=clip_model).load(Device())
 
 
@@ -130,7 +130,7 @@ def test_models_that_cannot_write_captions_are_errors(
     for model, end, message in (
         (sba_model, "eos", "'tamis-soft-token' model and not a causal language model"),
         (regression_model, "eos", "'roberta' model.*no weights for lm_"),
-        (str(tmp_path / "bert"), "eos", "'bert' model that reads both ways"),
+        (str(tmp_path / "bert"), "eos", "'bert' model, reads both ways"),
         (str(tmp_path / "bare"), "newline", "no token to begin captions with"),
         (llama_model, "newline", "no line break: train with --end eos"),
     ):

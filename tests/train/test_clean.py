@@ -101,7 +101,7 @@ def test_c_rho_trains_the_same_model_twice_and_resumes_in_either(
 
 def test_what_cannot_be_trained_on_is_refused(run: Run, tmp_path: Path, clip_model: str) -> None:
     out = tmp_path / "out"
-    with pytest.raises(RunError, match="16 pairs to train on, less than one batch of 1,024"):
+    with pytest.raises(RunError, match="16 pairs, less than one --train-batch of 1,024"):
         fine_tuned(run, out, fine_tuning(clip_model))
     with pytest.raises(ModelError, match="ViT-B-32 is an architecture"):
         fine_tuning("ViT-B-32")

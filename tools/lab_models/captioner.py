@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tamis.data import Device
 from tamis.lab.captions import describe
 from tamis.models.loading import load_whole
-from tamis.models.preprocess import load_preprocess
+from tamis.models.preprocess import image_processor, load_preprocess
+from tamis.storage import write_json
 from tamis.train import Settings, fit
-from tamis.train.towers import preprocessing
 from tools.lab_models import looking
 from tools.lab_models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
@@ -81,8 +81,8 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     )
     fit(together, tell, pictures, second, precision=device.precision)
     save(model, tokenizer, out)
-    looks = preprocessing("BlipImageProcessor", SIDE, crop=False, mean=MEAN, std=STD)
-    (out / "preprocessor_config.json").write_text(looks, encoding="utf-8")
+    looks = image_processor("BlipImageProcessor", SIDE, crop=False, mean=MEAN, std=STD)
+    write_json(out / "preprocessor_config.json", looks)
     return (
         f"{len(examples):,} drawn pictures without writing, each with another right wording of its caption every time. "
         f"First {first.steps:,} batches of 64 windows of 64 pixels, each patch told which object and colour lies under "

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from tamis.data import Device
 from tamis.lab.samples import Kind, kind_shares
+from tamis.models.preprocess import image_processor
+from tamis.storage import write_json
 from tamis.train import Settings, fit
 from tamis.train.losses import contrastive_loss
-from tamis.train.towers import clip_tokenizer, preprocessing
+from tamis.train.towers import clip_tokenizer
 from tools.lab_models import looking
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
 from tools.lab_models.vocabulary import corpus, save
@@ -135,8 +137,8 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0, cours
 
     fit(together, match, window(batch=128, side=SIDE // PATCH, text_share=0), third, precision=device.precision)
     save(model, tokenizer, out)
-    looks = preprocessing("CLIPImageProcessor", SIDE, crop=True, mean=MEAN, std=STD)
-    (out / "preprocessor_config.json").write_text(looks, encoding="utf-8")
+    looks = image_processor("CLIPImageProcessor", SIDE, crop=True, mean=MEAN, std=STD)
+    write_json(out / "preprocessor_config.json", looks)
     return _done(course, effort, len(examples))
 
 

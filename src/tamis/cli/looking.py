@@ -52,10 +52,8 @@ def look(
         print_json({**asdict(found), "page": str(found.page)})
     elif found.proposals:
         print_table([{"recipe": one.recipe, "kept": one.keeps, "why": one.why} for one in found.proposals])
-    say(
-        f"{found.pairs:,} pairs, the first rows of {found.shards:,} of {found.of:,} shards, in {found.seconds:,.0f} s; "
-        f"wrote {found.page}"
-    )
+    some = f"{found.shards:,} of {found.of:,} shards"
+    say(f"{found.pairs:,} pairs, the first rows of {some}, in {found.seconds:,.0f} s; wrote {found.page}")
     for name, error in found.failures.items() if quiet else ():  # else the progress has said it
         say(f"shard {name} failed: {error}")
     if found.proposals:

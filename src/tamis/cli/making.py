@@ -71,9 +71,7 @@ def make_pool(
         try:
             own[kind] = float(share)
         except ValueError:
-            raise StopError(
-                f"--shares takes kind=share with commas, such as visual=0.5,text_only=0.5; got {word!r}"
-            ) from None
+            raise StopError(f"--shares takes kind=share, such as visual=0.5,text_only=0.5; got {word!r}") from None
     with stopping_at(ValueError):
         summary = make(out, pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, workers=workers, shares=own)  # type: ignore[arg-type]
     say(f"wrote {pairs:,} pairs to {out}: {counted({kind: count for kind, count in summary.kinds.items() if count})}")

@@ -164,9 +164,7 @@ def in_a_folder(path: Path) -> Path:
     """Returns the path of a file to write; raises StopError if its folder does not exist, probably a typo."""
     if path.expanduser().parent.exists():
         return path
-    raise StopError(
-        f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p), or correct the path"
-    )
+    raise StopError(f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p)")
 
 
 def assigned(settings: Sequence[str] | None) -> dict[str, Any]:

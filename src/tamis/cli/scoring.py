@@ -77,9 +77,7 @@ def score(
 
     names = options.split(signals)
     if recipe is None and not names and not field:
-        raise StopError(
-            "say what to score: --signals caption_length,language or --recipe NAME; see `tamis list signals`"
-        )
+        raise StopError("say what to score: --signals caption_length,language or --recipe NAME (`tamis list signals`)")
     for name in names:  # here, so that the message says nothing of a recipe
         signal_class(name)
     if max_error_rate is not None:
@@ -193,9 +191,7 @@ def run_recipe(
     recipe, settings = recipe or what, [*above, *(settings or [])]
 
     if engine == "static":
-        raise StopError(
-            "ranks cannot share a whole recipe: score with `tamis score ... --engine static`, then `tamis run` once"
-        )
+        raise StopError("ranks cannot share a recipe: `tamis score ... --engine static`, then `tamis run` once")
     if dry_run:
         print(tamis.plan(recipe=recipe, settings=settings, grow=grow, overwrite=overwrite, lazy=lazy, **compute))
         return
@@ -263,7 +259,4 @@ def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
         say(f"shard {name} failed: {error}")
     if run.failures:
         complete = set(run.shards).intersection(*(found.shards for found in run.scores.values())) - set(run.failures)
-        say(
-            f"{len(complete):,} of {len(run.urls):,} shards are complete. "
-            "Fix or replace what failed and run the command again"
-        )
+        say(f"{len(complete):,} of {len(run.urls):,} shards are complete: mend the others and repeat the command")

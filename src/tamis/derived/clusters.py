@@ -37,9 +37,6 @@ def cluster(
         iterations: how often k-means moves the centres.
         partial: cluster the finished shards of an incomplete run.
 
-    Returns:
-        The run, opened again.
-
     Raises:
         RunError: the run has no such embeddings, another command holds it, or its rows have changed since the start.
         RecipeError: the column holds no embeddings, no row has one, or there are fewer rows than clusters.

@@ -74,11 +74,7 @@ class NormSim(Derived):
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
         check_kind(self.name, table, self.embedding, "vector")
         if _TESTS.search(Path(self.targets).name):
-            log.warning(
-                "norm_sim: %s looks like a test set. Selecting by test images inflates the results on that test: "
-                "use training images of the task",
-                self.targets,
-            )
+            log.warning("norm_sim: %s looks like a test set: results on that test will be inflated", self.targets)
         blocks = self._targets(table.about(self.embedding).get("models"))
         if self.norm == "inf":
             targets = list(blocks)  # not one array: that would take the memory twice

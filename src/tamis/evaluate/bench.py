@@ -210,9 +210,8 @@ def bench(
         only: names of the tasks that count; empty: all.
         size: images in each of the lab's tasks.
         workers: trainings at once, each in its own process (and processes that score); 1 uses this process.
-        keep_models: keep the trained models.
+        keep_models, quiet: keep the trained models; show no progress of scoring.
         partial: use the finished shards of an incomplete run.
-        quiet: do not show the progress of scoring.
         compute: device, precision, batch_size and threads for scoring and training; see `tamis.compute.Compute`.
             `threads` is per training, by default the cores divided by the workers. Tasks are evaluated in float32.
 

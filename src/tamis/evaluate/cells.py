@@ -205,10 +205,7 @@ def _execute_in_process(started: list[BaseProcess], cell: Cell) -> Exception | N
         error: Exception | None = here.recv()
     except EOFError:
         process.join()
-        error = StopError(
-            f"its process died (exit code {process.exitcode}): -9 usually means too little memory, so use fewer "
-            "--workers; in a script, the call must be under `if __name__ == '__main__':`"
-        )
+        error = StopError(f"its process died (exit code {process.exitcode}); -9 is too little memory: fewer --workers")
     process.join()
     return error
 

@@ -36,7 +36,6 @@ def evaluate_concreteness(
     Args:
         file: a table of words or captions with ratings; see `read_texts`.
         signal: its first numeric column is compared.
-        device: where its networks run.
         text, rating: names of the columns; None: the first with a usual name.
         only_held_out: use only the tenth of the words on which the built-in `norms` was not fitted.
 

@@ -268,10 +268,7 @@ def _wds_task(folder: Path, split: str) -> ZeroShotTask:
     tars = tuple(sorted((folder / split).glob("*.tar"), key=lambda tar: (len(tar.stem), tar.stem)))
     count = folder / split / "nshards.txt"
     if not tars or (count.is_file() and _text(count).strip() != str(len(tars))):
-        raise PoolError(
-            f"{folder / split} has {len(tars)} tars; it needs at least one, and as many as nshards.txt says: download "
-            "the task again"
-        )
+        raise PoolError(f"{folder / split} has {len(tars)} tars, not as many as nshards.txt says: download it again")
     name = task_name(folder.name, split)
     if kind == "retrieval":
         return ZeroShotTask(
@@ -297,10 +294,8 @@ def _folder_task(folder: Path, name: str, base: Path) -> ZeroShotTask:
     listed, folders = [_plain_name(one) for one in names], [_plain_name(one.name) for one in inside]
     swapped = listed != folders and sorted(listed) == sorted(folders)
     if len(names) != len(inside) or len(names) < 2 or swapped:
-        raise PoolError(
-            f"{folder} has {len(inside)} folders of images and {len(names)} names of classes: a task has at least two "
-            f"classes, and {CLASS_NAMES} one line for each folder, in the order of their names"
-        )
+        what = f"{len(inside)} folders of images, and {len(names)} names in {CLASS_NAMES}"
+        raise PoolError(f"{folder} has {what}: a task has two or more, equally many, in the order of their names")
     images = tuple((image, label) for label, one in enumerate(inside) for image in _images(one))
     return ZeroShotTask(
         name=name, kind="classification", folder=folder, files=tuple(one for one, _ in images),
@@ -344,9 +339,7 @@ def _labelled_in_tars(tars: Sequence[Path], classes: int, fields: Sequence[str])
     for tar, key, sample, problem in _samples(tars, "cls"):
         label = (sample.shown_caption or "").strip()
         if not label.isdecimal() or len(label) > 9:
-            raise PoolError(
-                f"{tar}: the .cls member of {sample.key} must be the number of its class, got {label[:40]!r}"
-            )
+            raise PoolError(f"{tar}: the .cls member of {sample.key} must be its class's number, got {label[:40]!r}")
         if int(label) >= classes:
             raise PoolError(f"{tar}: {sample.key} has class {label}, but there are names for {classes} classes")
         groups = _groups(tar, sample, fields) if fields else ()

@@ -235,10 +235,7 @@ class _Runner:
         """Measures the model on a task."""
         measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
         if absent := sorted({*task.worst.values()} - {*task.fields}):
-            raise PoolError(
-                f"{task.folder}: {task.metric} needs each image's {', '.join(absent)}, which only .npy members in "
-                "tars hold"
-            )
+            raise PoolError(f"{task.folder}: {task.metric} needs .npy members with {', '.join(absent)} in its tars")
         embedded = self._embedded(task)
         metrics, groups = measure[task.kind](task, embedded)
         return TaskResult(

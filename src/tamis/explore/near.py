@@ -61,10 +61,7 @@ class Near:
 
     def _name(self) -> str:
         if self.image is None:
-            raise RecipeError(
-                "the run stores no embeddings of its images: score it with `--keep embeddings` and a signal that makes "
-                "them, such as clip"
-            )
+            raise RecipeError("the run stores no embeddings of its images: score it with clip and `--keep embeddings`")
         return self.image
 
     def to_text(self, text: str) -> Rows:
@@ -109,17 +106,13 @@ class Near:
         """Embeds one text or image with the model that made the stored embeddings."""
         about = self._run.table().about(name)
         if "model" not in about["settings"]:
-            raise RecipeError(
-                f"the run's {name} were made elsewhere, by a model that is not known here: search by a pair instead"
-            )
+            raise RecipeError(f"the run's {name} were made elsewhere, by a model that is not known: search by a pair")
         node = kind(model=about["settings"]["model"])
         with self._encoding:
             if self._executor is None:
                 known, now = about.get("models", {}).get(node.model), resolve(node.model).digest
                 if known not in (None, now):
-                    raise RecipeError(
-                        f"{node.model} is no longer the model that made the run's {name}: its files have changed"
-                    )
+                    raise RecipeError(f"{node.model} did not make the run's {name}: its files have changed")
                 self._executor = Executor(Device(precision=about.get("precision", "float32")))
             vector = self._executor.run([node], {source: [one]})[node][0]
         return np.asarray(vector, np.float32)

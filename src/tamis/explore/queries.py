@@ -163,9 +163,7 @@ class Explorer:
                 return self._choice(json.dumps(recipe))
         number = recipe["saved"]
         if not isinstance(number, int) or not 0 <= number < len(self._opened_with):
-            raise RecipeError(
-                f"the page was opened with {len(self._opened_with)} subsets, there is no number {number!r}"
-            )
+            raise RecipeError(f"the page has {len(self._opened_with)} subsets, there is no number {number!r}")
         return self._opened_with[number]
 
     def bins(self, column: str) -> Binned:
@@ -437,9 +435,7 @@ class Explorer:
         subset = self.choose(recipe)
         path = self.run.path / "subsets" / f"{checked.name}.parquet"
         if len(path.name.encode()) > _LONGEST_NAME:
-            raise RecipeError(
-                f"the name has {len(checked.name):,} characters, too many for a file: choose a shorter one"
-            )
+            raise RecipeError(f"the name has {len(checked.name):,} characters, too many for a file")
         with explained_errors(path):
             path.parent.mkdir(exist_ok=True)
             if not replace and path.exists():

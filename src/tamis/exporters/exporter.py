@@ -39,7 +39,6 @@ class Exporter(ABC):
         """Writes a subset and returns the number of pairs written.
 
         Args:
-            subset: what to write.
             out: the file or folder. Write files with `tamis.storage.writing`, so that they appear when complete.
             pool: the run's pool, if `needs_pool`.
 

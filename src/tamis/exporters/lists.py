@@ -58,10 +58,8 @@ class NpyExport(Exporter):
             header = {"descr": descr, "fortran_order": False, "shape": (high.size,)}
             np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, high.size, _UIDS):
-                block = np.empty(min(_UIDS, high.size - start), SUBSET_DTYPE)
-                block["f0"] = high[start : start + _UIDS]
-                block["f1"] = low[start : start + _UIDS]
-                file.write(block.tobytes())
+                halves = [side[start : start + _UIDS] for side in (high, low)]
+                file.write(np.rec.fromarrays(halves, SUBSET_DTYPE).tobytes())
         return int(high.size)
 
     def wrote(self, out: Path, run: Run | None) -> bool:

@@ -77,9 +77,7 @@ class ShardsExport(Exporter):
                 changed since it was scored.
         """
         if not pool.has_images:
-            raise RunError(
-                f"{pool.spec.paths[0]} is metadata without image files to copy: export npy, parquet or keys instead"
-            )
+            raise RunError(f"{pool.spec.paths[0]} is metadata without images to copy: export npy, parquet or keys")
         _check_pool(subset, pool)
         rows = self.order(_complete(subset))
         firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)
@@ -129,10 +127,7 @@ class ShardsExport(Exporter):
         """Writes the manifest that identifies this export, and removes what a killed one left."""
         identity, manifest = self._fingerprint(subset), out / self.MANIFEST
         if manifest.is_file() and read_json(manifest).get("fingerprint") != identity:
-            raise RunError(
-                f"{out} holds another export: choose another folder, or replace it with --overwrite "
-                "(in Python, overwrite=True)"
-            )
+            raise RunError(f"{out} holds another export: choose another folder, or --overwrite (overwrite=True)")
         sweep(out)
         facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)}
         write_json(manifest, {"fingerprint": identity, **facts, "files": self.files(names)})

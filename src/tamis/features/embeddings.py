@@ -130,10 +130,7 @@ class AlikeImageEmbedding(ImageEmbedding):
 
     def load(self, device: Device) -> Callable[..., Any]:
         if load_preprocess(self.model) != load_preprocess(self.resized_for):
-            raise ModelError(
-                f"{self.model} and {self.resized_for} are not epochs of one training: their preprocessor_config.json "
-                "differ"
-            )
+            raise ModelError(f"{self.model} and {self.resized_for} are not epochs of one run: they resize otherwise")
         return super().load(device)
 
 

@@ -92,10 +92,8 @@ def make_pool(
     if mix not in get_args(Mix):
         raise ValueError(unknown_message("mix", mix, get_args(Mix)))
     if seed < 0 or not 1 <= shard_size <= _MOST_PER_SHARD or image_size < _SMALLEST_IMAGE:
-        raise ValueError(
-            f"expected a seed from 0, a shard_size from 1 to {_MOST_PER_SHARD:,} and an image_size from "
-            f"{_SMALLEST_IMAGE}, got {seed}, {shard_size} and {image_size}"
-        )
+        sizes = f"shard_size 1 to {_MOST_PER_SHARD:,}, image_size >= {_SMALLEST_IMAGE}"
+        raise ValueError(f"expected seed >= 0, {sizes}; got {seed}, {shard_size}, {image_size}")
     if shares is not None:
         own_shares(shares)  # raises here, not in another process
     out = Path(out)

@@ -59,13 +59,9 @@ def make_tasks(out: str | Path, *, size: int = SIZE, seed: int = TASKS_SEED, aga
     The same arguments give the same bytes, and a larger set starts with the images of a smaller one.
 
     Args:
-        out: folder to write into.
         size: images per task.
         seed: another seed draws other images.
         again: False keeps existing tasks unchecked.
-
-    Returns:
-        The folder.
 
     Raises:
         ValueError: the size is below 1.

@@ -141,7 +141,6 @@ def sample_scene(
     """Draws a scene.
 
     Args:
-        rng: makes every choice.
         class_weights: {class: relative frequency}; other classes do not occur. None: all equal.
         unlike: a scene; the new one has another place and none of its objects.
 

@@ -362,14 +362,7 @@ def alike(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -
     A field may differ by the levels, and by a share of the contrast around it, since recompression blurs edges. For
     images that differ by more, one is aligned with the other: shift and growth along each axis, and brightness. They
     are copies if it is inside the other and agrees with it there.
-
-    Args:
-        left, right: n thumbnails each, the pairs.
-        levels: allowed difference of lightness, of 256.
-        tolerance: allowed difference of colour, of 256.
-
-    Returns:
-        (n,) bool.
+    `levels` and `tolerance`: allowed differences of lightness and of colour, of 256.
     """
     copies = np.zeros(len(left.light), bool)
     for start in range(0, copies.size, _CHUNK):

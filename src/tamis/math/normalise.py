@@ -84,10 +84,6 @@ def minmax(values: Float64s, low: float, high: float) -> Float64s:
 
     One outlier rescales all others, which `rank` avoids.
 
-    Args:
-        values: (n,) scores.
-        low, high: the `extremes` of the pool's scores.
-
     Source: Mahmoud et al. 2024 (SIEVE), section 4.2: fusion of scores.
     """
     if not high > low:

@@ -16,14 +16,7 @@ _CACHED = 128
 
 @np.errstate(over="ignore", invalid="ignore")  # rows out of float32's range are worked on again in float64
 def unit_rows(vectors: Floats) -> Float32s:
-    """Returns each row divided by its Euclidean length.
-
-    Args:
-        vectors: (n, d) floats.
-
-    Returns:
-        (n, d) float32 of length 1; NaN for a row of zeros, or with NaN or infinity.
-    """
+    """Returns (n, d) float32: each row divided by its length; NaN for a row of zeros, or with NaN or infinity."""
     vectors = np.asarray(vectors)
     rows = np.empty(vectors.shape, np.float32)
     for start in range(0, len(rows), _CACHED):

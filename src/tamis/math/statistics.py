@@ -327,14 +327,9 @@ def kendall(one: NDArray[Any], other: NDArray[Any]) -> float:
 
 
 def top_classes(scores: Floats, k: int) -> Rows:
-    """Returns the k classes with the highest scores of each row, best first; ties go to the lower class number.
+    """Returns the k classes with the highest scores (n, K) of each row, best first: (n, min(k, K)) class numbers.
 
-    Args:
-        scores: (n, K) floats without NaN.
-        k: at least 1; with fewer classes, all of them are returned.
-
-    Returns:
-        (n, min(k, K)) class numbers.
+    Ties go to the lower number.
     """
     ranked: Rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return ranked

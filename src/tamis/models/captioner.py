@@ -160,10 +160,7 @@ class SamplingCaptioner(Captioner):
         """Raises ModelError if the model takes no prompt, or not this many tokens."""
         check_prompt(self, sampling.prompt)
         if sampling.max_tokens < (least := self._before(sampling) + 1):
-            raise ModelError(
-                f"max_tokens must be at least {least} (the start token, the prompt and another), got "
-                f"{sampling.max_tokens}"
-            )
+            raise ModelError(f"max_tokens must be at least {least}, with the prompt, got {sampling.max_tokens}")
 
     def _before(self, sampling: Sampling) -> int:
         return 1 + len(word_tokens(sampling.prompt, self.tokenizer))
@@ -199,11 +196,9 @@ class SamplingCaptioner(Captioner):
 def check_prompt(captioner: Captioner, prompt: str) -> None:
     """Raises ModelError if a captioner takes no prompt."""
     if prompt and captioner.architecture.prompt is None:
-        kinds = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.prompt)
-        raise ModelError(
-            f"{captioner.name} is a {captioner.model.config.model_type!r} model, which takes no prompt here: only "
-            f"{kinds} do. Remove the prompt"
-        )
+        kinds = ", ".join(name for name, one in ARCHITECTURES.items() if one.prompt)
+        kind = captioner.model.config.model_type
+        raise ModelError(f"{captioner.name} is a {kind!r} model, which takes no prompt: only {kinds} do")
 
 
 def _grouped(texts: list[str], count: int) -> list[list[str]]:
@@ -236,10 +231,7 @@ class FastCaptioner(SamplingCaptioner):
     def check(self, sampling: Sampling) -> None:
         start, positions = len(self._prompt(sampling)), self.decoder.positions
         if not start < sampling.max_tokens <= positions:
-            raise ModelError(
-                f"{self.name}: max_tokens must be above the {start} tokens of the start and the prompt, and at most "
-                f"{positions}, got {sampling.max_tokens}"
-            )
+            raise ModelError(f"{self.name}: max_tokens must be {start + 1} to {positions}, got {sampling.max_tokens}")
 
     def _prompt(self, sampling: Sampling) -> list[int]:
         return [self.decoder.start, *word_tokens(sampling.prompt, self.tokenizer)]
@@ -267,10 +259,7 @@ class BeamCaptioner(Captioner):
         positions = int(getattr(text, "max_position_embeddings", 0) or 10**9)
         start = len(self.prompt_tokens(prompt)) if prompt else self.architecture.start(config)
         if start + max_tokens > positions:
-            raise ModelError(
-                f"{self.name} has room for {positions} tokens, and captions begin with {start}: max_tokens must be at "
-                f"most {positions - start}, got {max_tokens}"
-            )
+            raise ModelError(f"{self.name}: max_tokens must be at most {positions - start}, got {max_tokens}")
 
     def __call__(self, images: Sequence[Pixels], *, prompt: str, beams: int, max_tokens: int) -> list[list[str]]:
         """Returns the `beams` likeliest captions, best first, for each of n images (uint8, any size).

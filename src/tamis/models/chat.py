@@ -167,10 +167,7 @@ class ChatModel:
         text = network.config.get_text_config(decoder=True)
         self._positions = int(getattr(text, "max_position_embeddings", None) or 10**9)
         if self.kind.plain is None and not self.tokenizer.chat_template:
-            raise ModelError(
-                f"{path} has no chat template, which says how the model is asked about an image: copy the model's "
-                "chat_template.jinja into it"
-            )
+            raise ModelError(f"{path} has no chat template: copy the model's chat_template.jinja into it")
         # Text that stands for an image or for the end of a turn.
         added = (str(token) for token in self.tokenizer.added_tokens_decoder.values() if token.special)
         marks = {"<image>", *self.tokenizer.all_special_tokens, *added}
@@ -193,10 +190,7 @@ class ChatModel:
             raise ModelError(f"max_tokens must be at least 2 (the start token and another), got {sampling.max_tokens}")
         length = self._length(self._first(sampling.prompt or self.kind.default), sampling.max_tokens)
         if length > self._positions:
-            raise ModelError(
-                f"{self.name} has room for {self._positions} tokens, and image, prompt and caption need {length}: "
-                "make the prompt shorter, or lower max_tokens"
-            )
+            raise ModelError(f"{self.name} has room for {self._positions} tokens, not {length}: lower max_tokens")
 
     def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
         """Draws `sampling.captions` captions for each of n images (uint8, any size); none for a refused image.

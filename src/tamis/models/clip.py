@@ -96,9 +96,7 @@ class Clip:
         self._model = load_for_inference(AutoModel, path, model, device, expected="a whole CLIP or SigLIP")
         config, preprocess = self._model.config, load_preprocess(model)
         if self._kind.patches != (preprocess.patch is not None):
-            raise ModelError(
-                f"{model}: its preprocessor_config.json belongs to another model: only NaFlex takes patches"
-            )
+            raise ModelError(f"{model}: its preprocessor_config.json is another model's: only NaFlex takes patches")
         check_side(preprocess, config.vision_config, model)
         scale = torch.tensor([preprocess.scale] * 3) / torch.tensor(preprocess.std)
         shift = torch.tensor(preprocess.mean) / torch.tensor(preprocess.std)

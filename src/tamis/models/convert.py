@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
-import json
 import re
 import shutil
 import zipfile
@@ -21,6 +20,7 @@ from tamis.models.heads import linear_layers
 from tamis.models.layouts import Activation, Conversion, Tensors, from_blip, from_open_clip, layout_of
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
 from tamis.models.reference import PATTERNS, PICKLES, cached, complete, is_hub_id, object_in, resolve, with_pickles
+from tamis.storage import write_json
 from tamis.store.targets import check_new_folder, new_folder
 
 #: Keys under which training checkpoints keep the weights.
@@ -170,8 +170,7 @@ def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
     with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    text = json.dumps(conversion.preprocessing, indent=2) + "\n"
-    (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "preprocessor_config.json", conversion.preprocessing)
 
 
 def _repack(pickles: list[Path], folder: Path, source: str) -> Converted:
@@ -240,10 +239,7 @@ def clip_tokenizer(name: str | None, folder: Path, *, own: bool) -> Any:
                     return _from_merges(Path(home) / _MERGES)
         if (clip := cached(_CLIP)) is not None:
             return load_tokenizer_in(clip)
-    raise ModelError(
-        f"it comes without a tokenizer, and {'it needs its own' if own else 'CLIP has none on this machine'}: name a "
-        f"folder with --tokenizer, or for CLIP the file {_MERGES} from the open_clip or clip package"
-    )
+    raise ModelError(f"it comes without a tokenizer: name a folder with --tokenizer, or for CLIP the file {_MERGES}")
 
 
 def _has_tokenizer(folder: Path) -> bool:

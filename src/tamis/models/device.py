@@ -35,9 +35,7 @@ def device_for(
     """
     kind = device or ("cuda" if _cuda() else "cpu")
     if not _DEVICE.fullmatch(kind):
-        raise StopError(
-            f"unknown device {kind!r}{nearest(kind, ['cpu', 'cuda'])}; known: cpu, cuda, cuda:0, cuda:1, ..."
-        )
+        raise StopError(f"unknown device {kind!r}{nearest(kind, ['cpu', 'cuda'])}; known: cpu, cuda, cuda:0, ...")
     elif kind != "cpu" and not away and not _cuda(int(kind.partition(":")[2] or 0)):
         raise StopError(f"the device {kind!r} is not available: torch sees no such GPU; use --device cpu")
     if precision is None:

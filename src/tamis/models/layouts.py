@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from tamis.errors import ModelError
-from tamis.models.preprocess import CLIP_MEAN, CLIP_STD
+from tamis.models.preprocess import CLIP_MEAN, CLIP_STD, image_processor
 
 Activation = Literal["gelu", "quick_gelu"]
 
@@ -108,9 +108,7 @@ def layout_of(tensors: Mapping[str, Any], file: str) -> str:
     if all(name.endswith(("weight", "bias")) and one.ndim <= 2 for name, one in tensors.items()) and len(tensors) < 40:
         return "a head"
     some = ", ".join(sorted(tensors)[:3])
-    raise ModelError(
-        f"{file} has neither BLIP's nor open_clip's layout (for transformers' own, name the folder): {some}"
-    )
+    raise ModelError(f"{file} has neither BLIP's nor open_clip's layout (of transformers' name the folder): {some}")
 
 
 def from_open_clip(
@@ -253,10 +251,7 @@ def _activation(
 ) -> str:
     """Returns transformers' name of the activation: it changes every embedding, and the weights do not show it."""
     if activation is None and not model:
-        raise ModelError(
-            "its activation is unknown: name its open_clip_config.json with --config, or use --activation gelu (LAION, "
-            "DataComp) or --activation quick_gelu (OpenAI, DFN, MetaCLIP)"
-        )
+        raise ModelError("its activation is unknown: --config, or --activation gelu (LAION) or quick_gelu (OpenAI)")
     if activation == "quick_gelu" or (activation is None and model.get("quick_gelu")):
         return "quick_gelu"
     kinds = {str((part.get("act_kwargs") or {}).get("approximate", "none")) for part in (vision, text)}
@@ -270,10 +265,7 @@ def _check_tokenizer(tokenizer: Any, vocabulary: int, text: Mapping[str, Any]) -
     end, highest = tokenizer.eos_token_id, max(tokenizer.get_vocab().values())
     pooled = text.get("eos_id", end) if text.get("pool_type") == "eos" else highest  # the argmax of the tokens
     if highest >= vocabulary or pooled != end:
-        raise ModelError(
-            f"it knows {vocabulary:,} tokens and pools a text at token {pooled}; the tokenizer has tokens up to "
-            f"{highest:,} and ends a text with {end}: name the model's own tokenizer with --tokenizer"
-        )
+        raise ModelError(f"it pools a text at token {pooled} of {vocabulary:,}, the --tokenizer ends with {end}")
 
 
 def _images(kind: str, image: int, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,17 +273,6 @@ def _images(kind: str, image: int, settings: Mapping[str, Any]) -> dict[str, Any
     mode, resample = settings.get("resize_mode") or "shortest", settings.get("interpolation") or "bicubic"
     if mode not in ("shortest", "squash") or resample not in _FILTERS:
         raise ModelError(f"images are resized by {mode!r} with {resample!r}, which is unknown here")
-    clip, square = kind == "CLIPImageProcessor", {"height": image, "width": image}
-    return {
-        "image_processor_type": kind,
-        "do_resize": True,
-        "size": {"shortest_edge": image} if mode == "shortest" else square,
-        "resample": _FILTERS[resample],
-        **({"do_center_crop": mode == "shortest", "crop_size": square} if clip else {}),
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(settings.get("mean") or CLIP_MEAN),
-        "image_std": list(settings.get("std") or CLIP_STD),
-        **({"do_convert_rgb": True} if clip else {}),
-    }
+    mean, std = settings.get("mean") or CLIP_MEAN, settings.get("std") or CLIP_STD
+    crop, number = mode == "shortest", _FILTERS[resample]
+    return image_processor(kind, image, crop=crop, mean=mean, std=std, resample=number)

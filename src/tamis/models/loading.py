@@ -172,10 +172,7 @@ def load_whole(
         more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ModelError(f"{wrong}: it has no weights for {missing[0]}{more} in {path}")
     for name, stored, asked in sorted(report["mismatched_keys"], key=lambda one: str(one[0])):
-        raise ModelError(
-            f"{path}: the weights do not fit the config.json: {name} is {tuple(stored)}, not {tuple(asked)}. They are "
-            "from different models"
-        )
+        raise ModelError(f"{path}: weights and config.json do not fit: {name} is {tuple(stored)}, not {tuple(asked)}")
     return network.eval()
 
 
@@ -236,10 +233,7 @@ def check_tokens(tokenizer: Any, network: Any, folder: Path, config: Any = None)
     numbers = [*tokenizer.convert_tokens_to_ids(list(own)), *tokenizer("a dog")["input_ids"]]
     highest = max([*numbers, tokenizer.pad_token_id or 0])
     if isinstance(known, int) and highest >= known:
-        raise ModelError(
-            f"the tokenizer in {folder} belongs to another model: its tokens have numbers up to {highest:,}, and the "
-            f"network knows {known:,} tokens"
-        )
+        raise ModelError(f"the tokenizer in {folder} has {highest + 1:,} tokens, the network knows {known:,}")
 
 
 def is_pooler(name: str) -> bool:

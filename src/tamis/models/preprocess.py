@@ -6,7 +6,7 @@ Values stay uint8 until they reach the model's device, which rescales them: that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,19 +118,35 @@ def check_side(preprocess: Preprocess, tower: Any, model: str) -> None:
     """Raises ModelError unless images get the size that an image tower's configuration expects."""
     if preprocess.patch is not None:
         if preprocess.patch != tower.patch_size:
-            raise ModelError(
-                f"{model}: its preprocessor_config.json makes patches of {preprocess.patch} pixels, but the image "
-                f"tower in its config.json takes {tower.patch_size}"
-            )
+            raise ModelError(f"{model}: patches of {preprocess.patch} pixels, its image tower takes {tower.patch_size}")
         return
     size, side = preprocess.crop or preprocess.size, getattr(tower, "image_size", None)
     one_size = getattr(tower, "model_type", None) in _OF_ONE_SIZE and isinstance(side, int)
     if size is None or (one_size and size != (side, side)):
         made = f"{size[0]} x {size[1]} pixels" if size else "different sizes"
-        raise ModelError(
-            f"{model}: its preprocessor_config.json makes images of {made}, but the image tower in its config.json "
-            f"takes {side} x {side}"
-        )
+        raise ModelError(f"{model}: its images become {made}, and its image tower takes {side} x {side}")
+
+
+def image_processor(
+    kind: str, side: int, *, crop: bool, mean: Sequence[float] = CLIP_MEAN, std: Sequence[float] = CLIP_STD,
+    resample: int = Image.Resampling.BICUBIC,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the content of a preprocessor_config.json: resize to `side`, crop the centre or squash, normalise."""
+    exact = {"height": side, "width": side}
+    return {
+        "image_processor_type": kind,
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": side} if crop else exact,
+        "resample": int(resample),
+        "do_center_crop": crop,
+        "crop_size": exact,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(mean),
+        "image_std": list(std),
+    }
 
 
 def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
@@ -140,9 +156,7 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     if not kind.startswith(_PROCESSORS):
         raise ModelError(f"{model}: its image processor, {kind}, is not supported; use a CLIP or SigLIP model")
     if kind.startswith("EfficientNet") and (config.get("include_top", True) or config.get("do_normalize", True)):
-        raise ModelError(
-            f"{model}: of {kind}, only ALIGN's settings (include_top and do_normalize false) are supported"
-        )
+        raise ModelError(f"{model}: of {kind}, only ALIGN's (include_top and do_normalize false) is supported")
     naflex = kind.startswith("Siglip2")
     squash = {"height": 224, "width": 224}
     size = config.get("size", {"shortest_edge": 224} if clip else squash)
@@ -171,13 +185,8 @@ def preprocess_of(config: Mapping[str, Any], model: str) -> Preprocess:
     sides = [made.shorter, *(made.size or ()), *(made.crop or ()), made.patch, made.patches]
     sides = [side for side in sides if side is not None]
     if not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in sides):
-        raise ModelError(
-            f"{model}: images would become {' x '.join(map(str, sides))} pixels; 1 to {LARGEST_SIDE:,} are possible"
-        )
+        raise ModelError(f"{model}: images would become {' x '.join(map(str, sides))} pixels, at most {LARGEST_SIDE:,}")
     numbers = (made.scale, *made.mean, *made.std)
     if len(numbers) != 7 or not all(isinstance(one, int | float) for one in numbers) or 0 in (made.scale, *made.std):
-        raise ModelError(
-            f"{model}: rescale_factor, image_mean and image_std must be numbers, three of the last two, "
-            "and neither rescale_factor nor image_std 0"
-        )
+        raise ModelError(f"{model}: rescale_factor, image_mean and image_std must be 1, 3 and 3 numbers, no divisor 0")
     return made

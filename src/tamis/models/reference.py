@@ -166,10 +166,8 @@ def resolve(reference: str) -> Model:
     elif _is_on_hub(reference):
         path = _from_hub(reference)
     else:
-        raise ModelError(
-            f"{unknown_message('model', reference, BUILT_IN)}; it is neither built in nor a folder, and Hugging "
-            "Face ids look like owner/name (lab/ is not an owner)"
-        )
+        unknown = unknown_message("model", reference, BUILT_IN)
+        raise ModelError(f"{unknown}; it is no folder, and no owner/name of the hub")
     return Model(path, digest_of(path))
 
 
@@ -259,11 +257,7 @@ def _from_hub(reference: str) -> Path:
     revision = HUB[reference].revision if reference in HUB else "main"
     folder = _download(reference, revision, [*PATTERNS, "README.md"])  # the card has the licence
     if not complete(folder):
-        raise ModelError(
-            f"the hub has no complete safetensors of {reference!r} at revision {revision or 'main'}, and pickles "
-            f"are refused, since they can run code when opened: run `tamis convert {reference} OUT`, which reads "
-            "only tensors from them, and name the folder OUT as the model"
-        )
+        raise ModelError(f"the hub has no safetensors of {reference!r}: `tamis convert {reference} OUT`, name OUT")
     return folder
 
 
@@ -295,7 +289,7 @@ def _download(reference: str, revision: str | None, patterns: list[str]) -> Path
             copy = COPIES.get(reference)
             remedy = f"{copy} is a copy" if copy else "check the name, or log in with `hf auth login`"
             raise ModelError(
-                f"{hub.ENDPOINT} has no model {reference!r} that you may read (HTTP {status}): {remedy}"
+                f"{hub.ENDPOINT} has no {reference!r} that you may read (HTTP {status}): {remedy}"
             ) from error
         reason = f"{missing} and cannot be downloaded from {hub.ENDPOINT} ({first_line(error)})"
         raise ModelError(f"{reason}: {_advice(reference, hub.HF_HUB_CACHE)}") from error
@@ -405,9 +399,7 @@ def loaded_files(folder: Path) -> dict[str, Path]:
     if not any(file.suffix == ".safetensors" for file in files):
         raise _no_weights(folder, [file.name for file in sorted(folder.rglob("*")) if file.suffix in PICKLES])
     if (folder / "open_clip_config.json").is_file() and not (folder / "config.json").is_file():
-        raise ModelError(
-            f"{folder} has open_clip's layout: run `tamis convert {folder} OUT` and name the folder OUT as the model"
-        )
+        raise ModelError(f"{folder} has open_clip's layout: run `tamis convert {folder} OUT` and name OUT")
     for file in files:
         if file.name == "adapter_config.json":  # transformers would load the model that it names
             raise ModelError(f"{file.parent} holds an adapter: merge it into its model (merge_and_unload of peft)")
@@ -463,10 +455,7 @@ def _is_pickle(path: Path) -> bool:
 def _no_weights(path: Path, pickles: list[str]) -> ModelError:
     if not pickles:
         return ModelError(f"{path} holds no weights; save the model with save_pretrained (safetensors)")
-    return ModelError(
-        f"{path} holds only pickled weights ({pickles[0]}), which can run code when opened: run "
-        f"`tamis convert {path} OUT`, which reads only tensors from them, and name the folder OUT as the model"
-    )
+    return ModelError(f"{path} holds only pickled weights ({pickles[0]}): `tamis convert {path} OUT` reads them")
 
 
 def modules_in(folder: Path) -> list[tuple[str, Path]]:

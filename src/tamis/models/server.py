@@ -129,10 +129,7 @@ class ChatClient:
         if server.key_from:
             self._key = os.environ.get(server.key_from, "").strip()
             if not self._key:
-                raise ModelError(
-                    f"{server.url}: the environment variable {server.key_from}, which key_from names, is not set: "
-                    "export it where the workers run"
-                )
+                raise ModelError(f"{server.url}: the variable {server.key_from} is not set where the workers run")
             if not (self._key.isascii() and self._key.isprintable()):  # the library's error would show it
                 raise ModelError(f"the key in {server.key_from} holds characters that no HTTP header can")
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -142,10 +139,8 @@ class ChatClient:
             self._url = httpx2.URL(with_secrets(server.url))
             self._client = httpx2.Client(headers=headers, timeout=timeout, limits=limits)
         except Exception as error:  # many kinds: a proxy without a port, a missing package or file
-            raise ModelError(
-                f"{server.url} cannot be asked with this URL and this environment (HTTP_PROXY, ALL_PROXY, "
-                f"SSL_CERT_FILE): {redacted(first_line(error))}"
-            ) from error
+            why = redacted(first_line(error))
+            raise ModelError(f"{server.url} cannot be asked (see also HTTP_PROXY and SSL_CERT_FILE): {why}") from error
         weakref.finalize(self, self._client.close)
 
     def check(self, *, probabilities: bool = False) -> None:
@@ -162,10 +157,7 @@ class ChatClient:
             raise ModelError(f"{self.server.url} has {unknown_message('model', self.server.model, names)}")
         answer = self._probe(probabilities)
         if probabilities and answer.tokens is None:
-            raise ModelError(
-                f"{self.server.url} gives no probabilities of tokens (logprobs) for {self.server.model}: set number: "
-                "written, or use a server that does, such as vLLM"
-            )
+            raise ModelError(f"{self.server.url} gives no logprobs for {self.server.model}: set number: written")
 
     def _probe(self, probabilities: bool = False) -> Answer:
         """Asks about a grey image; ModelError if there is no answer."""
@@ -179,10 +171,7 @@ class ChatClient:
         advice = "is it running, and is the URL right?"
         if isinstance(error, _RefusedError):
             advice = "does the model take images, and does the key fit?"
-        return ModelError(
-            f"{self.server.url} does not answer for the model {self.server.model!r} ({error}): {advice} What is done "
-            "stays done: repeat the command"
-        )
+        return ModelError(f"{self.server.url} does not answer for the model {self.server.model!r} ({error}): {advice}")
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
         """Returns the answers in the order of the questions.

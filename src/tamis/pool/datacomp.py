@@ -259,10 +259,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
                 shape, _, kind = _READ_HEADER[np.lib.format.read_magic(entry)[0]](entry)
             if kind.kind not in "fiu" or len(shape) != 2:
                 what = "pickled Python objects" if kind.hasobject else str(kind)
-                raise ShardError(
-                    f"{url}: {name} holds {what} (shape {shape}); embeddings are numbers (rows, dimensions): save it "
-                    "as an array of float16 or float32"
-                )
+                raise ShardError(f"{url}: {name} holds {what} of shape {shape}, expected (rows, dimensions) of numbers")
             found[name] = shape
     return found
 
@@ -276,10 +273,7 @@ def _explained(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # zip, zlib, header and remote errors alike
         if isinstance(error, ValueError) and "pickled" in str(error):
-            raise ShardError(
-                f"{url} is neither an npz nor an array: it is a pickle, which could run code and is not opened, or "
-                "damaged. Save the embeddings with numpy.savez"
-            ) from error
+            raise ShardError(f"{url} is a pickle, or damaged: save the embeddings with numpy.savez") from error
         # If the end cannot be read, zipfile reports 'not a zip'; the real error is its __context__.
         hidden = error.__context__ if isinstance(error, zipfile.BadZipFile) else None
         cause = hidden if isinstance(hidden, OSError) else error

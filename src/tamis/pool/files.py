@@ -102,10 +102,7 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
         what = f"the folder holds no {looked}" if exists else f"nothing is there{near} (files looked for: {looked})"
         raise PoolError(f"no pool at {pattern!r}: {what}")
     if missing:
-        raise PoolError(
-            f"{len(missing)} of the files that {pattern!r} names are not there, the first: {missing[0]!r}; "
-            "download the missing files, or name only those that exist"
-        )
+        raise PoolError(f"{len(missing)} of the files that {pattern!r} names are not there, the first: {missing[0]!r}")
     return found
 
 

@@ -77,7 +77,6 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
     pixel.
 
     Args:
-        data: the bytes of an image file.
         max_pixels: larger images are not decoded. The limit is lower for formats whose decoders take more memory
             per pixel (`_PIXEL_BYTES`).
         transparency: "drop" or "white", see `Transparency`.

@@ -30,14 +30,11 @@ _LONGEST_FIRST = sorted(TARS + _TABLES, key=len, reverse=True)
 
 
 def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] | None = None) -> Pool:
-    """Finds the shards of a pool.
+    """Finds the shards of a pool; they are sorted by name.
 
     Args:
         pool: a path (folder, file, glob, brace range, fsspec URL), or a `PoolSpec` for further settings.
         names: {shard name: URL} of an existing run, so that names stay the same when the pool grows.
-
-    Returns:
-        The pool, its shards sorted by name.
 
     Raises:
         PoolError: nothing is there, or it is not a pool.
@@ -55,10 +52,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
             raise PoolError(f"{path!r} is a run folder: name the pool that it scored")
     for field in spec.fields:
         if field in RESERVED:
-            raise PoolError(
-                f"the field {field!r} has the name of a column of the index, which it would hide; leave it out of "
-                "'fields'"
-            )
+            raise PoolError(f"the field {field!r} would hide a column of the index: leave it out of 'fields'")
     endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",), "folder": ()}
     try:
         found = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings[spec.format])))
@@ -131,10 +125,7 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
     tars = [url for url in urls if url.endswith(TARS)]
     if spec.format in ("auto", "webdataset") and tars:
         if spec.image is not None:
-            raise PoolError(
-                f"'image' names a column of a table ({spec.image!r}), and this pool is tars ({tars[0]!r}): leave it "
-                "out; 'image_extensions' says which members are images"
-            )
+            raise PoolError(f"'image' names a column of a table, and {tars[0]!r} is a tar: use 'image_extensions'")
         return tars, "webdataset"
     tables = [url for url in urls if url.endswith(_TABLES)]
     if not tables or spec.format == "folder":

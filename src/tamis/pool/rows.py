@@ -174,17 +174,13 @@ def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
     if kinds[column] not in (TEXT, TEXTS):
         texts = [name for name, kind in kinds.items() if kind == TEXT]
         listed = ", ".join(name[:_LONGEST_COLUMN] for name in texts[:_MOST_LISTED]) or "none"
-        raise PoolError(
-            f"{url}: the column {column!r} holds {kinds[column]}, and captions are text; its columns of text: {listed}"
-        )
+        raise PoolError(f"{url}: {column!r} holds {kinds[column]}; columns of text: {listed}")
 
 
 def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
     """Returns the error for a file that cannot be opened; `kind` is the expected content."""
     if is_transient(error):
-        return UnreachedError(
-            f"{url} cannot be reached now ({error}): the file may be fine, so repeat the command later"
-        )
+        return UnreachedError(f"{url} cannot be reached now ({error}); the file may be fine: repeat this later")
     return PoolError(f"{url} cannot be read{f' as {kind}' if kind else ''}: {error}")
 
 
@@ -193,9 +189,7 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
     if asked is not None:
         if asked in present:
             return asked
-        raise PoolError(
-            f"{url} has no column {asked!r}{nearest(asked, present)}; its columns: {listed_columns(present)}"
-        )
+        raise PoolError(f"{url} has no column {asked!r}{nearest(asked, present)}; it has: {listed_columns(present)}")
     for name in usual:
         if name in present:
             return name

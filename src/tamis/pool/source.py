@@ -100,10 +100,8 @@ class PoolSpec:
                 raise ValueError(f"{name} is {value}, expected 1 or more")
         check_words(self)
         if self.captions == "best":
-            raise ValueError(
-                "captions: best needs scores, so it is a step: set 'captions: each', and under 'select' put "
-                "'- top_n: {score: clip, n: 1, per: image_xxh3, missing: drop}', with any score"
-            )
+            step = "'- top_n: {score: clip, n: 1, per: image_xxh3, missing: drop}'"
+            raise ValueError(f"captions: best needs scores: set 'captions: each', and under 'select' {step}")
         if self.captions not in (None, *CAPTIONS):
             raise ValueError(unknown_message("captions", str(self.captions), CAPTIONS))
         if self.captions == "each" and SAMPLE_UID not in self.fields:
@@ -194,10 +192,7 @@ class Shard(ABC):
             held += sum(sys.getsizeof(text) for text in texts if isinstance(text, str))
             held += sum(len(member.ext) for member in sample.members)
             if held > _TEXTS + _TEXTS_PER_ROW * rows:
-                raise ShardError(
-                    f"{self.url}: the keys, captions and carried fields of its first {rows:,} samples take {held:,} "
-                    f"bytes, far more than pools of captions have; the {rows - 1:,} before were read"
-                )
+                raise ShardError(f"{self.url}: the texts of its first {rows:,} samples take {held:,} bytes: too many")
             if self.marks_keys:
                 if sample.key in seen:
                     reason = f"an earlier sample of this shard has the key {sample.key[:200]!r} too"

@@ -229,9 +229,7 @@ class _Info(tarfile.TarInfo):
         except tarfile.HeaderError as error:  # `tarfile` would treat it as the end of the archive
             if tarfile_.fileobj.tell() <= tarfile.BLOCKSIZE:
                 raise tarfile.ReadError(f"this is not a tar file ({error})") from error
-            raise tarfile.ReadError(
-                "the tar ends without its end marker: it was cut off, or a header is damaged"
-            ) from error
+            raise tarfile.ReadError("the tar ends without its end marker: cut off, or a damaged header") from error
 
     @classmethod
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> _Info:
@@ -308,9 +306,7 @@ def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = No
                 else:
                     found = end - info.offset_data
                 if found < info.size:
-                    raise tarfile.ReadError(
-                        f"unexpected end of data: a header claims {info.size:,} bytes, {found:,} follow it"
-                    )
+                    raise tarfile.ReadError(f"unexpected end of data: {info.size:,} bytes claimed, {found:,} follow")
                 yield member
                 member = None
             if only is None:
@@ -361,10 +357,7 @@ def _after_the_end(stream: Any) -> str:
     with suppress(EOFError):  # an xz file may be padded
         while block := stream.read(_CHUNK):
             if block.count(0) != len(block):
-                return (
-                    "data after the end of the archive was ignored; use 'tar --concatenate', not cat, to join "
-                    "tars, or keep them as several shards"
-                )
+                return "data after the end of the archive was ignored: join tars with 'tar --concatenate', not cat"
             passed += len(block)
             if passed > _MAX_PADDING:
                 return f"more than {_MAX_PADDING:,} zeros after the end of the archive; data after them was ignored"

@@ -148,10 +148,7 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         by: Literal["uid", "key"] = "uid" if "uid" in names else "key"
         column = "captions" if "captions" in names else "caption"
         if not {by, column} <= set(names):
-            raise RecipeError(
-                f"captions_from: {path} has the columns {listed_columns(names)}; it needs uid or key, and captions "
-                "(lists) or caption"
-            )
+            raise RecipeError(f"captions_from: {path} needs uid or key, and captions; has {listed_columns(names)}")
         found: dict[str, list[str]] = {}
         for number, row in enumerate(table_rows(str(path), [by, column]), 1):
             value = row.get(column)

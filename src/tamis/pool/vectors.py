@@ -114,9 +114,7 @@ def _from_parquet(path: Path) -> Vectors:
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
     if 4 * sum(one.num_values for one in columns if one.path_in_schema.split(".")[0] in sides) > _MOST_BYTES:
         raise _refused(
-            path,
-            f"its vectors take more than {_MOST_BYTES >> 30} GiB of memory in each worker: write them as a folder of "
-            "image.npy, text.npy and uid.npy, which are memory-mapped",
+            path, f"its vectors take more than {_MOST_BYTES >> 30} GiB: write a folder of .npy files instead"
         )
     table = file.read(columns=[by, *sides])
     ids = table[by].to_pylist()

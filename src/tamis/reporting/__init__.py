@@ -26,16 +26,7 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
     """Writes the report of a run and of subsets of it: a single file that loads nothing and runs no script.
 
     The same facts go into a JSON file next to it, without the images: `report.html` gets `report.json`.
-
-    Args:
-        run: a run.
-        subsets: subsets of this run.
-        out: path of the page.
-        pool: the pool to read images from; None for a page without images.
-        overwrite: replace an earlier page.
-
-    Returns:
-        `out`.
+    Images come from the `pool`; None for a page without images. Returns the path of the page.
 
     Raises:
         RunError: a subset belongs to another run, a file of the run is damaged, or the page cannot be written.
@@ -43,10 +34,7 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
     check_page(out, overwrite=overwrite, read=run.pool_files)
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
-            raise RunError(
-                f"the subset {subset.name!r} was chosen from {subset.run.path}, but this is a report of "
-                f"{run.path}: select from that run again"
-            )
+            raise RunError(f"the subset {subset.name!r} is of {subset.run.path}, not of {run.path}: select it again")
     facts = gather(Context(run, subsets, pool))
     partly = partial_facts(run)  # comes first in the file if shards are missing
     text = as_json({**({"partial": partly} if partly else {}), "tamis": __version__, **facts})

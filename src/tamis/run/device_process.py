@@ -131,10 +131,7 @@ class RemoteExecutor(Executor):
             except (EOFError, OSError) as error:
                 self._connection = self._memory = None
                 if begun:
-                    raise ShardError(
-                        "the device's process died while it computed a batch of this shard; usually the system or the "
-                        "device ran out of memory: use a smaller --batch-size"
-                    ) from error
+                    raise ShardError("the device's process died at this shard: use a smaller --batch-size") from error
                 continue  # it died while computing another worker's batch
             if isinstance(made, BaseException):
                 raise made

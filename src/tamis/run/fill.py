@@ -152,11 +152,8 @@ def fill(
         for report in engine(plan, path, tasks, reporter.advance):
             reporter.finish(report)
             if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
-                raise StopError(
-                    f"{len(tally.failed):,} of {tally.shards:,} shards failed, more than --max-error-rate "
-                    f"{max_error_rate:g} allows; the last is {report.shard}: {report.error}. Finished parts are kept: "
-                    "fix the problem and run the command again"
-                )
+                lost = f"{len(tally.failed):,} of {tally.shards:,} shards failed, the last {report.shard}"
+                raise StopError(f"{lost}: {report.error}; --max-error-rate is {max_error_rate:g}")
     return Run(path) if tasks else before  # `before` already has its footers cached
 
 
@@ -261,11 +258,8 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         return
     changed = [shard.name for shard in pool.shards if (old := stamps.get(shard.name)) and _has_changed(shard, old)]
     if changed:
-        log.warning(
-            "%d shards have changed since they were indexed, the first: %s. Their scores stay as they are; delete "
-            "%s to read it again",
-            len(changed), changed[0], str(run.index_path(changed[0])),
-        )  # fmt: skip
+        where = run.index_path(changed[0])
+        log.warning("%d shards have changed since they were indexed; to read one again, delete %s", len(changed), where)
 
 
 def _has_changed(shard: Shard, stamp: str) -> bool:

@@ -104,11 +104,7 @@ class Local:
                 if not pending:
                     return
                 if not can_put_if_absent(run / CLAIMS):
-                    log.warning(
-                        "%s: this store has no conditional writes, so shards cannot be claimed: each rank does its own "
-                        "share. Run only one other command on this run at a time",
-                        run,
-                    )
+                    log.warning("%s: no conditional writes: each rank does its own share, run no other command", run)
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
                 # Only ranks share a plan, so only their errors count here.
@@ -301,11 +297,7 @@ class WorkerProcess:
         self._process.join(timeout=5)
         code = self._process.exitcode
         if code == 1 and not self._heard:  # Python's exit after an error while importing the script
-            raise StopError(
-                "the worker processes ended with an error (shown above) while they started: workers > 1 start new "
-                "Python processes that import the script: put the call under `if __name__ == '__main__':`, or use "
-                "workers=1"
-            )
+            raise StopError("the workers did not start (see above): a script needs `if __name__ == '__main__':`")
         how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         hint = f"something called exit(): look at {' and '.join(self._plan.plugins) or 'the libraries'}"
         if code == -signal.SIGKILL:

@@ -97,19 +97,14 @@ class Plan:
     def __post_init__(self) -> None:
         for label, signal in self.signals:
             for name in {label, *(column.name for column in signal.columns)} & {one.field for one in self.added_fields}:
-                raise RecipeError(
-                    f"the field {name!r} cannot be added to the run: a column of the signal {signal.name} has that name"
-                )
+                raise RecipeError(f"the field {name!r} cannot be added: {signal.name} has a column of that name")
         for kind in self.keep:
             if kind not in KEEPS:
                 raise RecipeError(unknown_message("thing to keep", kind, KEEPS))
         if not self.pool.has_images:
             for _, signal in self.signals:
                 if DecodedImages() in topological([signal]):
-                    raise RecipeError(
-                        f"{signal.name} needs images, and {self.pool.spec.paths[0]} holds no images: "
-                        "use its precomputed scores, or name the tars as the pool"
-                    )
+                    raise RecipeError(f"{signal.name} needs images, {self.pool.spec.paths[0]} holds none: use tars")
 
     @property
     def device(self) -> Device:
@@ -262,10 +257,7 @@ def with_labels(
         label = requested or by_fingerprint.get(fingerprint) or signal.name
         if labels.get(label, fingerprint) != fingerprint:
             if requested:
-                raise RecipeError(
-                    f"the label {label!r} already belongs to other settings (fingerprint {labels[label]}); choose "
-                    "another label"
-                )
+                raise RecipeError(f"the label {label!r} belongs to other settings ({labels[label]}): choose another")
             label = f"{signal.name}_{fingerprint[:4]}"
         labels[label] = fingerprint
         by_fingerprint[fingerprint] = label

@@ -22,9 +22,7 @@ class Rank:
 
     def __post_init__(self) -> None:
         if not 0 <= self.number < self.world:
-            raise StopError(
-                f"rank {self.number} of {self.world} is not possible: ranks are counted from 0 to {self.world - 1}"
-            )
+            raise StopError(f"rank {self.number} of {self.world} is not possible: ranks are 0 to {self.world - 1}")
 
 
 def rank_of(environment: Mapping[str, str] = os.environ, *, rank: int | None = None, world: int | None = None) -> Rank:
@@ -67,8 +65,5 @@ def rank_of(environment: Mapping[str, str] = os.environ, *, rank: int | None = N
         rank, world = task * ours.world + ours.number, number("SLURM_ARRAY_TASK_COUNT") * ours.world
         return replace(ours, number=rank, world=world)
     if ours is None:
-        raise StopError(
-            "nothing says which rank this process is: start it with srun or torchrun or in a Slurm array, or use "
-            "--rank 0 --world 8 (the first of eight ranks)"
-        )
+        raise StopError("which rank is this process? Start it with srun or torchrun, or use --rank 0 --world 8")
     return ours

@@ -446,10 +446,8 @@ class BatchReader:
             raise self._changed(f"another {name} in row {number:,} ({new}, was {old})")
 
     def _changed(self, how: str) -> ShardError:
-        return ShardError(
-            f"the shard {self.shard.name} now has {how}: the file has changed. Put the old one back, or "
-            f"delete {self.index} to index and score it again"
-        )
+        name = self.shard.name
+        return ShardError(f"the shard {name} now has {how}: restore its file, or delete {self.index} to read it again")
 
     def _until_error(self) -> Iterator[Sample]:
         absence, done = Absence(self.plan.required), len(self.kept.uids)  # `absence` fills up as samples pass

@@ -73,10 +73,7 @@ class ClassMentions(CaptionSignal):
     def __post_init__(self) -> None:
         check_classes(self)
         if self.wordnet is not None and self.classes_from is None:
-            raise ValueError(
-                "wordnet needs classes_from: a file with one synset id per line, such as n02084071 "
-                "(ImageNet-21k's, for DataComp's rule)"
-            )
+            raise ValueError("wordnet needs classes_from: a file with one synset id per line, such as n02084071")
 
     def load(self, device: Device) -> Callable[..., Any]:
         find: Callable[[str], Iterator[str]]
@@ -276,10 +273,7 @@ class ZeroShotClass(Signal):
 
         def score(*, images: Floats) -> dict[str, Any]:
             if images.shape[1] != vectors.shape[1]:
-                raise RecipeError(
-                    f"zero_shot_class: {self.embedding} has {images.shape[1]} dimensions, {self.model} has "
-                    f"{vectors.shape[1]}: name the model that made the embeddings"
-                )
+                raise RecipeError(f"{self.embedding} has {images.shape[1]} numbers, {self.model} {vectors.shape[1]}")
             nearest, cosine, margin = nearest_of(images, vectors)
             return {"zero_shot_class": words[nearest].tolist(), "class_cosine": cosine, "class_margin": margin}
 
@@ -293,10 +287,7 @@ class ZeroShotClass(Signal):
     def _classes(self, device: Device) -> tuple[tuple[str, ...], NDArray[np.float32]]:
         names = tuple(dict.fromkeys(class_names(self.classes_from or self.classes)))
         if len(names) < 2:
-            raise RecipeError(
-                f"zero_shot_class: the list {self.classes_from!r} has one class, expected two or more: write one class "
-                "per line (commas separate names of one class)"
-            )
+            raise RecipeError(f"zero_shot_class: {self.classes_from!r} has one class: expected several, one per line")
         exact = dataclasses.replace(device, precision="float32")
         return names, class_vectors(self.model, names, templates_of(self.templates), exact)
 
@@ -357,10 +348,7 @@ def class_synonyms(classes: str) -> tuple[tuple[str, ...], ...]:
     lines = (_ID.sub("", line).rpartition("\t")[2].split(",") for line in _list_of(classes).splitlines())
     every_name = tuple(names for line in lines if (names := tuple(name.strip() for name in line if name.strip())))
     if not every_name:
-        raise RecipeError(
-            f"the file {classes!r} is empty, or holds ids without names: write one class name per line, or give "
-            "class_mentions the folder of WordNet's files as 'wordnet' as well"
-        )
+        raise RecipeError(f"{classes!r} has no class names, one per line (ids alone need the setting 'wordnet')")
     return every_name
 
 
@@ -387,9 +375,7 @@ def _list_of(classes: str) -> str:
         return (files("tamis.models") / "classes" / f"{classes}.txt").read_text(encoding="utf-8")
     path = Path(classes).expanduser()
     if not path.is_file():
-        raise RecipeError(
-            f"{unknown_message('list of classes', classes, BUILT_IN)}; a file of your own has one class per line"
-        )
+        raise RecipeError(f"{unknown_message('list of classes', classes, BUILT_IN)}; a file has one class per line")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -401,10 +387,8 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Returns the templates with a name in `TEMPLATES`, or checks and returns the user's own (ValueError)."""
     if isinstance(templates, str):
         if templates not in TEMPLATES:
-            raise ValueError(
-                f"unknown templates {templates!r}{nearest(templates, TEMPLATES)}; known: {', '.join(TEMPLATES)}, or a "
-                "list of your own such as ['a photo of a {}.']"
-            )
+            known = f"{', '.join(TEMPLATES)}, or a list of your own such as ['a photo of a {{}}.']"
+            raise ValueError(f"unknown templates {templates!r}{nearest(templates, TEMPLATES)}; known: {known}")
         return TEMPLATES[templates]
     for template in templates:
         if template.count("{}") != 1:
@@ -453,10 +437,7 @@ def load_nouns(wordnet: str) -> Nouns:
     except (OSError, zipfile.BadZipFile, ValueError, IndexError):
         first = {}
     if not first:  # we do not quote the file: a recipe may name any
-        raise RecipeError(
-            f"{wordnet} holds no index.noun that can be read: name the folder of WordNet's files, such as "
-            "nltk_data/corpora/wordnet"
-        )
+        raise RecipeError(f"{wordnet} holds no readable index.noun: name WordNet's folder (NLTK: corpora/wordnet)")
     irregular = {words[0]: tuple(words[1:]) for words in map(str.split, exceptions.splitlines()) if words}
 
     def first_synset(word: str) -> int | None:

@@ -350,9 +350,7 @@ class CRho(Signal):
         if self.clean == self.pool:
             raise ValueError(f"clean and pool are the same model, {self.clean}: every pair would score 0; name two")
         if (Path(self.clean).name, Path(self.pool).name) == ("pool", "clean"):  # the names of `tamis train c_rho`
-            raise ValueError(
-                f"clean ({self.clean}) and pool ({self.pool}) are swapped: pairs would be ranked backwards"
-            )
+            raise ValueError(f"clean ({self.clean}) and pool ({self.pool}) are swapped: pairs would rank backwards")
 
     def needs(self) -> Mapping[str, Node]:
         return {

@@ -196,9 +196,6 @@ def without_medium(phrases: Sequence[str]) -> Callable[[str], str]:
     ends, or doubles, go too. A text without a phrase is returned unchanged, but a text without a letter or a digit,
     before or after, becomes "".
 
-    Args:
-        phrases: what to remove; if empty, every text is returned unchanged.
-
     Source: Mahmoud et al. 2024 (SIEVE), section 3 ("Masking medium words"), M(T). The released code removes them inside
         words too ("photographer" becomes "grapher") and leaves the spaces.
     """

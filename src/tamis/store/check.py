@@ -93,9 +93,6 @@ def check(run: str | os.PathLike[str], *, delete: bool = False) -> Checked:
         run: a run folder, or its URL.
         delete: delete damaged and stale files that no process is writing. The commands that made them make them again.
 
-    Returns:
-        What was found, and how to fix it.
-
     Raises:
         RunError: it is not a run folder, or run.json or the shard list is damaged; neither can be regenerated.
     """

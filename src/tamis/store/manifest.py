@@ -63,10 +63,7 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
         return None
     facts = read_json(path)
     if isinstance(facts, dict) and isinstance(found := facts.get("format"), int) and found != FORMAT:
-        raise RunError(
-            f"{run} has format {found}, but this version of tamis reads format {FORMAT}: score the pool into another "
-            "run folder"
-        )
+        raise RunError(f"{run} has format {found}, this version reads format {FORMAT}: use another run folder")
     return read_record(path)
 
 
@@ -168,10 +165,7 @@ def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
 
 
 def labelled_twice(label: str, one: Path, other: Path) -> str:
-    return (
-        f"two sets of scores are called {label!r}, {one} and {other}, so the name is ambiguous in recipes: move the "
-        "one that was copied here, or that you do not need, out of the run"
-    )
+    return f"two sets of scores are called {label!r}, {one} and {other}: move one of them out of the run"
 
 
 def labels_of(run: Path) -> dict[str, str]:
@@ -211,9 +205,7 @@ def check_folder(run: Path, pool: Pool) -> None:
             pool_folders.add(here)
     mixed = any(folder == here or folder.startswith(f"{here}/") for folder in pool_folders)
     if mixed or any(lists(path, f"{here}/{file}") for path in pool.spec.paths for file in _LISTABLE):
-        raise RunError(
-            f"the run folder {name} and the pool overlap: choose one outside {' '.join(pool.spec.paths)} with --run"
-        )
+        raise RunError(f"the run folder {name} and the pool overlap: use a --run outside {' '.join(pool.spec.paths)}")
 
 
 def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
@@ -224,11 +216,8 @@ def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
     listed = read_shards(run, facts, just_begun=True)
     new = [shard.name for shard in pool.shards if shard.name not in listed]
     if new:
-        raise RunError(
-            f"{run} holds the pool {' '.join(pool_paths(facts))} ({len(listed):,} shards). "
-            f"{' '.join(pool.spec.paths)} has {len(new):,} shards that are not in this run, the first: {new[0]}. To "
-            "add them, use `tamis score ... --grow` (grow=True); for a separate run, name another folder with --run"
-        )
+        lacks = f"which lacks {len(new):,} of these, the first: {new[0]}"
+        raise RunError(f"{run} holds another pool ({' '.join(pool_paths(facts))}), {lacks}. Add them with --grow")
 
 
 def pool_paths(facts: Mapping[str, Any]) -> list[str]:
@@ -240,11 +229,7 @@ def pool_paths(facts: Mapping[str, Any]) -> list[str]:
 def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str] | None = None) -> None:
     """Makes or extends a run folder for a pool. The caller holds the lock and has called `check_pool`.
 
-    Args:
-        run: the folder.
-        pool: the pool to score.
-        recipe: the content of the run's recipe.yaml.
-        fields: the json fields to store in the index; None: all fields of the pool.
+    `fields`: the json fields to store in the index; None: all fields of the pool.
     """
     spec = asdict(pool.spec) | {"kind": pool.kind} | ({} if fields is None else {"fields": tuple(fields)})
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
@@ -258,10 +243,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     if before is not None:
         for key in _DECISIVE:
             if (was := before["pool"].get(key)) != (now := spec.get(key)):
-                raise RunError(
-                    f"{run} was made with another pool setting ({key}: {brief(was)} then, {brief(now)} now), which "
-                    "would change its rows. Use another run folder, or the old setting"
-                )
+                how = f"{key}: {brief(was)} then, {brief(now)} now"
+                raise RunError(f"{run} was made with another pool setting ({how}): use another run folder")
         listed = read_shards(run, before, just_begun=True)
         spec |= _merged_paths(before, listed, pool)
         shards = _still_there(run, listed, shards) | shards
@@ -294,9 +277,7 @@ def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) 
     kept = {*here, *files(run / "index", ".parquet")}
     found = {name: url for name, url in listed.items() if name in kept or is_remote(url) or os.path.lexists(url)}
     if len(found) < len(listed):
-        log.warning(
-            "the run no longer lists %d shards that were never read: their files are gone", len(listed) - len(found)
-        )
+        log.warning("the run no longer lists %d shards, never read: their files are gone", len(listed) - len(found))
     return found
 
 

@@ -17,9 +17,7 @@ from tamis.errors import RecipeError
 Codes = NDArray[np.unsignedinteger[Any]]
 
 #: Message for a subset without reasons.
-NO_REASONS = (
-    "The subset holds no reasons: it was made by hand, or another program wrote it. Choose it again with `tamis select`"
-)
+NO_REASONS = "The subset holds no reasons: choose it again with `tamis select`"
 
 _BLOCK = 1 << 20  # rows per block: a block and its temporaries stay in the cache
 

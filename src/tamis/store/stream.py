@@ -212,10 +212,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
     if rows.size == 0:
         rows = rows.astype(np.int64)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        raise ValueError(
-            f"order must be a list of row numbers, got {rows.dtype} of shape {rows.shape}"
-            + ("; np.flatnonzero turns a mask into row numbers" if rows.dtype.kind == "b" else "")
-        )
+        raise ValueError(f"order must be row numbers (of a mask: flatnonzero), got {rows.dtype} of shape {rows.shape}")
     rows = rows.astype(np.int64, copy=False)
     total = len(source) if isinstance(source, Run) else source.keep.size
     outside = (rows < 0) | (rows >= total)
@@ -223,10 +220,7 @@ def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[in
         raise ValueError(f"order names row {rows[outside][0]:,}, the run has the rows 0 to {total - 1:,}")
     if isinstance(source, Subset) and not source.keep[rows].all():
         dropped = rows[~source.keep[rows]]
-        raise ValueError(
-            f"order names {dropped.size:,} rows that the subset {source.name!r} drops, the first {dropped[0]:,}; "
-            "pass the run instead of the subset to read any row"
-        )
+        raise ValueError(f"order names {dropped.size:,} rows that {source.name!r} drops, the first {dropped[0]:,}")
     return rows
 
 
@@ -465,11 +459,8 @@ class _Stream:
         elif not (how := difference(found.sample, entry.facts)):
             entry.files = found.files
             return
-        entry.problem = Problem(
-            "changed",
-            f"a sample of {shard.url} has changed since it was scored: {how}; restore the old file, or score the "
-            "pool into another run folder",
-        )
+        what = f"a sample of {shard.url} has changed since it was scored: {how}"
+        entry.problem = Problem("changed", f"{what}; restore the old file, or make another run")
 
     # ---- samples
 

@@ -95,10 +95,7 @@ class Subset:
         if self.caption is not None and not np.array_equal(self.caption > 0, (self.caption > 0) & self.keep):
             raise ValueError("caption must have a number per row of the run, 0 where keep is False")
         if not self.verdict.agrees(self.keep):
-            raise ValueError(
-                "keep and verdict drop different rows: pass the verdict for these rows, or "
-                "verdict=Verdict(problem='why there is none')"
-            )
+            raise ValueError("keep and verdict drop different rows: pass their verdict, or Verdict(problem='why none')")
 
     def __len__(self) -> int:
         """Returns the number of pairs to train on: a row that is kept twice counts twice."""
@@ -158,7 +155,6 @@ class Subset:
             pairs: number of random pairs.
             dropped: whether to show dropped pairs instead of kept ones.
             rows: show these rows of the run instead, in this order.
-            seed: of the random choice.
             size: width of the images in pixels.
 
         Returns:
@@ -208,7 +204,6 @@ class Subset:
 
         Args:
             path: a new file, or one in the folder `subsets` of a run.
-            overwrite: whether to replace an existing subset file.
 
         Raises:
             RunError: the folder is not writable, the file exists, or its ending belongs to another format.
@@ -355,10 +350,7 @@ def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
     for shard, was in facts["shards"].items():
         if known.get(shard) != was:
             what = f"{known[shard][0]:,} rows of another file" if shard in known else "no such shard"
-            raise RunError(
-                f"{path} was chosen from a shard {shard} of {was[0]:,} rows, {run.path} has {what}: it belongs to "
-                "another run, or the shard has changed; select again"
-            )
+            raise RunError(f"{path}: its shard {shard} had {was[0]:,} rows, {run.path} has {what}: select again")
 
 
 def _malformed(path: Path, what: str) -> RunError:
@@ -459,10 +451,7 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     its reason from the left subset, or else from the right one.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
-        raise ValueError(
-            f"{left.name!r} is of {left.run.path} ({left.keep.size:,} rows) and {right.name!r} of {right.run.path} "
-            f"({right.keep.size:,}): only subsets of one run can be combined"
-        )
+        raise ValueError(f"{left.name!r} and {right.name!r} are not of one run: {left.run.path}, {right.run.path}")
     keep = {"&": left.keep & right.keep, "|": left.keep | right.keep, "-": left.keep & ~right.keep}[sign]
     chosen = joined([left] if sign == "-" else [left, right], keep, every=sign != "|")
     columns = sorted({one.captions_from for one in (left, right)} - {""})

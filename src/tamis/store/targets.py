@@ -75,9 +75,7 @@ def check_target(
     if not ours(path):
         raise RunError(f"{path} exists and was not written by tamis as a {what}: choose another name, or delete it")
     if not overwrite:
-        raise RunError(
-            f"{path} exists: choose another name, or replace it with --overwrite (in Python, overwrite=True)"
-        )
+        raise RunError(f"{path} exists: choose another name, or replace it with --overwrite (overwrite=True)")
 
 
 def lists(pool: str, file: str) -> bool:

@@ -80,7 +80,6 @@ def check_signal(
     """Checks a signal on drawn pairs: a score depends only on its pair, and unreadable pairs have none.
 
     Args:
-        signal: the signal.
         tolerance: how far two results for one pair may differ; 0 unless a network computes them.
         looks_at: what a score needs, "image", "caption", both or neither (()), for all columns or for each by name.
             None: unknown; then only a pair without image and caption must have no score.
@@ -325,9 +324,6 @@ def _check_missing(step: Any, values: Mapping[str, NDArray[Any]], found: Selecti
 
 def check_exporter(exporter: Exporter) -> None:
     """Checks an exporter on subsets of a drawn pool: equal subsets give equal bytes, and no other file is touched.
-
-    Args:
-        exporter: the exporter.
 
     Raises:
         AssertionError: a promise is broken; the message says which.

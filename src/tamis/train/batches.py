@@ -182,10 +182,7 @@ class Batches:
         """Yields the pairs of the run's rows in their order, copies included; without an image where there is none."""
         for sample in samples_of(self.run, self.pool, order=rows, fields=("key", "caption", "image"), errors="mark"):
             if sample.problem is not None and sample.problem.kind in ("absent", "unread", "changed"):
-                raise RunError(
-                    f"the sample {sample.key!r} of the shard {sample.shard!r} cannot be read again: "
-                    f"{sample.problem.reason}; restore it and repeat the command"
-                )
+                raise RunError(f"{sample.key!r} of the shard {sample.shard!r} cannot be read: {sample.problem.reason}")
             text = self.rows.others.of(sample.row)
             yield sample if text is None else replace(sample, caption=text)
 
@@ -242,10 +239,7 @@ def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows 
         return rows, None
     aside = uniforms(rows.high, rows.low, seed=0, counters=[np.full(rows.high.size, _HELD_OUT)]) < share
     if min(aside.sum(), (~aside).sum()) < 2:
-        raise RunError(
-            f"holding out {share:g} of {aside.size} pairs leaves {int((~aside).sum())} to train on and "
-            f"{int(aside.sum())} to measure: both need two or more; take another share (--hold-out)"
-        )
+        raise RunError(f"--hold-out {share:g} leaves {int((~aside).sum())} to train on, {int(aside.sum())} to measure")
     held = rows.only(aside)
     return rows.only(~aside), replace(held, times=np.ones_like(held.times))
 

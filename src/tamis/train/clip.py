@@ -110,9 +110,7 @@ def train_clip(
     with started(how.device.kind) as processes, ExitStack() as lock:
         pieces = how.pieces or 1
         if training.batch % processes.count or training.batch // processes.count < pieces:
-            raise StopError(
-                f"a batch of {training.batch} does not divide into {processes.count} processes of {pieces} pieces"
-            )
+            raise StopError(f"a batch of {training.batch} does not divide into {processes.count} x {pieces} pieces")
         context = TrainingContext(run, pool, rows, folder, training, how, processes, held)
         done = False
         if processes.first:  # torchrun ends the others if this one fails
@@ -203,9 +201,7 @@ def fine_tuning(
     and leaves the rest open. We take batch and warm-up from its other trainings (section 5.1).
     """
     if model in ARCHITECTURES:
-        raise ModelError(
-            f"{model} is an architecture without weights: C-SSFT fine-tunes a pretrained CLIP, so name a checkpoint"
-        )
+        raise ModelError(f"{model} is an architecture: C-SSFT fine-tunes a pretrained CLIP, so name a checkpoint")
     return ClipTraining(model=model, samples=batch, learning_rate=learning_rate, batch=batch, warmup=warmup, seed=seed)
 
 
@@ -254,10 +250,7 @@ def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> Cl
     at_least_one(epochs=epochs)
     rows, _ = training_rows(source)
     if rows.epoch_size < training.batch:
-        raise RunError(
-            f"{source!r} has {rows.epoch_size:,} pairs to train on, less than one batch of {training.batch:,}: use a "
-            "smaller batch (--train-batch)"
-        )
+        raise RunError(f"{source!r} has {rows.epoch_size:,} pairs, less than one --train-batch of {training.batch:,}")
     training = replace(training, samples=epochs * rows.epoch_size)
     return replace(training, warmup=min(training.warmup, int(_WARMUP_SHARE * training.steps)))
 
@@ -315,9 +308,7 @@ def _resumed(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None
         if before.get(name) != value:
             hashed = name in ("pairs", "run", "weights")
             change = "" if hashed else f" (then {before.get(name)!r}, now {value!r})"
-            raise RunError(
-                f"{folder} holds a training with other {name}{change}; choose another folder (--out), or delete it"
-            )
+            raise RunError(f"{folder} holds a training with other {name}{change}; choose another --out, or delete it")
     return facts
 
 
@@ -326,10 +317,7 @@ def _check_epochs(context: TrainingContext, step: int) -> None:
     ended = step * context.training.batch // context.rows.epoch_size if context.how.keep_epochs else 0
     for epoch in range(1, ended + 1):
         if not complete(context.folder / f"epoch-{epoch}"):
-            raise RunError(
-                f"{context.folder} is at step {step} and has no model of its epoch {epoch}: it was begun without "
-                "--keep-epochs, or the model was removed. Choose another folder (--out), or delete this one"
-            )
+            raise RunError(f"{context.folder} lacks the model of epoch {epoch}: it was begun without --keep-epochs")
 
 
 def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
@@ -338,17 +326,12 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     use_threads(how.device)
     towers = _initial_model(context, tokenizer)
     if needs_whole_batch(towers.model) and ((how.pieces or 1) > 1 or processes.count > 1):
-        raise StopError(
-            f"{training.model} normalises over the whole batch, which cannot be cut into {processes.count} processes "
-            f"of {how.pieces or 1} pieces. Train it in one process and piece, or use convnet"
-        )
+        raise StopError(f"{training.model} normalises over the whole batch: train it in one process and one piece")
     (optimiser,) = new_optimisers(towers.model, training.loop)
     facts = load_checkpoint(context.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])
     if processes.largest(first) != first or -processes.largest(-first) != first:
-        raise StopError(
-            f"the processes see different checkpoints in {context.state}: use a folder that all of them share"
-        )
+        raise StopError(f"the processes see different checkpoints in {context.state}: they must share the folder")
     if processes.first:
         _check_epochs(context, first)
     if first:

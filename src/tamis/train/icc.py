@@ -220,8 +220,6 @@ def distill(
 
     Args:
         scores: a run with the columns `vba` and `sba`, or a table with them and the captions.
-        out: the new folder.
-        device: where to train.
         labels: a table of captions with labels (higher is more concrete), on which the combination is fitted. The
             student sees none of these captions.
         label, text: names of the columns with labels and captions.
@@ -406,10 +404,7 @@ def _check_students(students: Sequence[str] | None) -> None:
 
 def _check_enough(captions: Sequence[str], learned: NDArray[np.bool_], aside: NDArray[np.bool_]) -> None:
     if learned.sum() < 2 or aside.sum() < 3:
-        raise PoolError(
-            f"{len(captions)} captions are too few: {learned.sum()} to learn from (2 are needed) and {aside.sum()} to "
-            "measure (3 are needed)"
-        )
+        raise PoolError(f"{len(captions)} captions are too few: {learned.sum()} to learn, {aside.sum()} to measure")
 
 
 def _by_new_students(captions: Sequence[str], teachers: Float64s, training: Distillation, device: Device) -> Float64s:

@@ -63,7 +63,7 @@ def fit(
     after_step: Callable[[int, float], None] | None = None,
     first: int = 0,
 ) -> list[float]:
-    """Trains a model in place.
+    """Trains a model in place, and returns the loss of each step of this call.
 
     Args:
         model: its parameters with `requires_grad` are trained.
@@ -74,9 +74,6 @@ def fit(
         optimisers: with peak learning rates in their groups; None: new ones as the settings say.
         after_step: called with the number of each finished step, counted from 1, and its loss.
         first: steps done by an earlier call.
-
-    Returns:
-        The loss of each step of this call.
 
     Raises:
         FloatingPointError: a loss is not finite. The model keeps the state after the previous step.
@@ -262,10 +259,7 @@ def started(device: str) -> Iterator[ProcessGroup]:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device != "cpu":
         if local_rank >= torch.cuda.device_count():
-            raise StopError(
-                f"process {local_rank} of this machine has no GPU, there are {torch.cuda.device_count()}: start one "
-                "process for each (torchrun --nproc-per-node)"
-            )
+            raise StopError(f"process {local_rank} has no GPU, there are {torch.cuda.device_count()}")
         torch.cuda.set_device(local_rank)
     processes = ProcessGroup(rank=int(os.environ["RANK"]), count=count, local_rank=local_rank)
     if dist.is_initialized():

@@ -73,7 +73,7 @@ def loss_over_processes(
     local: bool,
     processes: ProcessGroup,
 ) -> torch.Tensor:
-    """This process's share of CLIP's loss over the pairs of all processes.
+    """This process's share of CLIP's loss over the pairs of all processes; NaN if none has a usable pair.
 
     Averaged over the processes, losses and gradients equal what one process with all pairs would compute.
 
@@ -83,9 +83,6 @@ def loss_over_processes(
         usable: (n,) bool: pairs that could be read. The others neither count nor serve as negatives.
         local: each process compares its own images and texts with all ("local loss"): n x N logits instead of N x N.
         processes: the process group.
-
-    Returns:
-        A scalar, float32. NaN if no process has a usable pair.
     """
     import torch
     from torch.nn import functional as F

@@ -65,10 +65,8 @@ def train_mix(
         target: pairs of the kind to look for: a clean run, or a subset of any run.
         pool: the pairs to choose from.
         columns: numbers or embeddings that both sides have from the same models, settings and files.
-        out: the file.
         rows: maximum number of pairs per side, drawn by uid.
         seed: another seed draws other pairs and folds.
-        overwrite: replace such a file.
 
     Raises:
         RecipeError: a column cannot be used, or a side has fewer than ten pairs per fold.
@@ -94,10 +92,7 @@ def train_mix(
     x, y = x[there], y[there]
     sizes = int(np.count_nonzero(y)), int(np.count_nonzero(~y))
     if min(sizes) < 10 * FOLDS:
-        raise RecipeError(
-            f"train mix: {sizes[0]:,} pairs of the target and {sizes[1]:,} of the pool have {', '.join(columns)}; "
-            f"{np.count_nonzero(~there):,} others lack some. Each side needs {10 * FOLDS}"
-        )
+        raise RecipeError(f"train mix: {sizes[0]:,} and {sizes[1]:,} pairs are too few: {10 * FOLDS} of each")
     constant = np.ptp(x[~y], axis=0) == 0  # rounding can give equal values a deviation
     mean, deviation = x[~y].mean(0), np.where(constant, 0.0, x[~y].std(0))
     x = np.divide(x - mean, deviation, out=np.zeros_like(x), where=~constant)
@@ -157,10 +152,7 @@ def _models(name: str, one: Table, other: Table) -> list[str]:
         settings.pop("stamps", None)  # of the run's files
         makers.append((about.get("name"), about.get("version"), sorted(models.values()), settings))
     if makers[0] != makers[1]:
-        raise RecipeError(
-            f"train mix: {name!r} of target and pool is from different models, settings or files, and the weights "
-            "would learn that difference: score both alike"
-        )
+        raise RecipeError(f"train mix: {name!r} of target and pool was not scored alike (models, settings, files)")
     return list(makers[0][2])
 
 

@@ -166,10 +166,7 @@ class TrainingStep:
 
         context, towers = self._context, self._towers
         if not context.processes.largest(int(batch.usable.any())):
-            raise StopError(
-                f"none of the {context.training.batch} images of step {self._step + 1} can be read: "
-                f"{context.pool.spec.paths[0]} has changed since it was scored. Restore it and repeat the command"
-            )
+            raise StopError(f"no image of step {self._step + 1} can be read: restore {context.pool.spec.paths[0]}")
         # Dropout depends on seed, step and process only, so checkpoints need no random state.
         torch.manual_seed(hash((context.training.seed, self._step, context.processes.rank)) % (1 << 62))
         self._step += 1
@@ -242,9 +239,7 @@ def recompute_layers(towers: Towers) -> None:
     for part in [model] if model.supports_gradient_checkpointing else [model.vision_model, model.text_model]:
         if any(one.requires_grad for one in part.parameters()):
             if not part.supports_gradient_checkpointing:
-                raise StopError(
-                    f"{type(part).__name__} cannot recompute its layers: leave --checkpointing out, and use --pieces"
-                )
+                raise StopError(f"{type(part).__name__} cannot recompute its layers: use --pieces, not --checkpointing")
             # transformers 6 drops the older name.
             enable = getattr(part, "activation_checkpointing_enable", None) or part.gradient_checkpointing_enable
             enable()
@@ -267,9 +262,7 @@ def choose_pieces(context: TrainingContext, towers: Towers, states: Floats | Non
     fitting, whole = (usable - fixed) // pair if pair else 0, needs_whole_batch(towers.model)
     if fitting < 1 or (whole and fitting < size):
         cut = f" {training.model} normalises over the batch, so it cannot be cut into pieces." if whole else ""
-        raise StopError(
-            f"{training.model} does not fit into memory: {needs}.{cut} Use a smaller --train-batch or model"
-        )
+        raise StopError(f"{training.model} does not fit into memory: {needs}.{cut} Use a smaller --train-batch")
     if how.device.kind == "cpu" and not whole:
         fitting = min(fitting, max(1, _ENOUGH_ON_A_CPU // pair))
     pieces = math.ceil(size / fitting)

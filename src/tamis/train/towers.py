@@ -10,12 +10,10 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from PIL import Image
 
 from tamis.errors import ModelError, unknown_message
 from tamis.models.clip import DUAL, pooled
@@ -29,9 +27,9 @@ from tamis.models.loading import (
     quiet,
     transformer_folder,
 )
-from tamis.models.preprocess import CLIP_MEAN, CLIP_STD, Preprocess, load_preprocess
+from tamis.models.preprocess import Preprocess, image_processor, load_preprocess, preprocess_of
 from tamis.models.reference import object_in, resolve
-from tamis.storage import explained_errors, to_disk
+from tamis.storage import explained_errors, to_disk, write_json
 from tamis.store.targets import readable_as_usual
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 
@@ -59,7 +57,7 @@ class Towers:
     tokenizer: Any
     side: int  # image side in pixels
     steps: Preprocess
-    preprocessing: str  # `steps` as the content of preprocessor_config.json
+    preprocessing: Mapping[str, Any]  # `steps` as the content of preprocessor_config.json
     length: int  # largest number of tokens of a caption
 
     @property
@@ -108,7 +106,7 @@ class Towers:
                 rust.no_truncation()
                 rust.no_padding()
             self.tokenizer.save_pretrained(temporary)
-            (temporary / _PREPROCESSING).write_text(self.preprocessing, encoding="utf-8")
+            write_json(temporary / _PREPROCESSING, self.preprocessing)
             readable_as_usual(temporary)
             for name in sorted(os.listdir(temporary), key=lambda name: name == "config.json"):
                 to_disk(temporary / name)  # the checkpoint is deleted afterwards
@@ -134,9 +132,7 @@ def pretrained(training: ClipTraining) -> dict[str, str]:
         try:
             digests["model"] = resolve(training.model).digest
         except ModelError as error:
-            raise ModelError(
-                f"{error}. Also an {unknown_message('architecture', training.model, ARCHITECTURES)}"
-            ) from error
+            raise ModelError(f"{error}; {unknown_message('architecture', training.model, ARCHITECTURES)}") from error
     return digests
 
 
@@ -218,39 +214,17 @@ def _checkpoint(model: str) -> Towers:
         raise ModelError(f"{model} takes images of {width} x {height} pixels; training takes square ones")
     file = next(one for one in (path / _PREPROCESSING, path / "processor_config.json") if one.is_file())
     config = object_in(file)
-    content = json.dumps(config.get("image_processor", config), indent=2) + "\n"
+    looks = config.get("image_processor", config)
     length = longest_text(network.config.text_config, tokenizer)
-    return Towers(model=network, tokenizer=tokenizer, side=width, steps=steps, preprocessing=content, length=length)
+    return Towers(model=network, tokenizer=tokenizer, side=width, steps=steps, preprocessing=looks, length=length)
 
 
 def _fresh(model: Any, tokenizer: Any, side: int, length: int) -> Towers:
     """A model from scratch, with OpenAI's preprocessing."""
     tokenizer.model_max_length = length
-    steps = Preprocess(
-        shorter=side, size=None, crop=(side, side), resample=Image.Resampling.BICUBIC, scale=1 / 255, mean=CLIP_MEAN,
-        std=CLIP_STD,
-    )  # fmt: skip
-    content = preprocessing("CLIPImageProcessor", side, crop=True, mean=CLIP_MEAN, std=CLIP_STD)
-    return Towers(model=model, tokenizer=tokenizer, side=side, steps=steps, preprocessing=content, length=length)
-
-
-def preprocessing(kind: str, side: int, *, crop: bool, mean: Sequence[float], std: Sequence[float]) -> str:
-    """A preprocessor_config.json: resize to `side`, crop the centre or squash, scale, normalise."""
-    exact = {"height": side, "width": side}
-    settings = {
-        "image_processor_type": kind,
-        "do_convert_rgb": True,
-        "do_resize": True,
-        "size": {"shortest_edge": side} if crop else exact,
-        "resample": 3,  # bicubic
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(mean),
-        "image_std": list(std),
-        **({"do_center_crop": True, "crop_size": exact} if crop else {}),
-    }
-    return json.dumps(settings, indent=2) + "\n"
+    looks = image_processor("CLIPImageProcessor", side, crop=True)
+    steps = preprocess_of(looks, "the new model")
+    return Towers(model=model, tokenizer=tokenizer, side=side, steps=steps, preprocessing=looks, length=length)
 
 
 def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
@@ -261,10 +235,7 @@ def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
     end = tokenizer.eos_token_id
     # transformers pools at the end token, but with eos_token_id 2 (legacy) at the largest id.
     if end == 2 or tokenizer("a").input_ids[-1] != end:
-        raise ModelError(
-            f"a CLIPModel does not find the end mark {tokenizer.eos_token!r} of the tokenizer in {folder}: name the "
-            "tokenizer of a CLIP, or leave --tokenizer out to learn one"
-        )
+        raise ModelError(f"the tokenizer in {folder} ends texts with {tokenizer.eos_token!r}, unlike a CLIP's")
     marks = {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,

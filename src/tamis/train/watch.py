@@ -84,10 +84,8 @@ class HeldOut:
             self._warned = True
             hint = f"; train for {best['best_step'] * training.batch:,} samples, or use --keep-best"
             log.warning(
-                "the model overfits: since step %d the training loss fell from %.3f to %.3f and the held-out loss rose "
-                "from %.3f to %.3f%s",
-                best["best_step"], best["best_training"], training_loss, best["best"], loss,
-                "" if training.keep_best else hint,
+                "the model overfits: since step %d the training loss fell to %.3f and the held-out loss rose to %.3f%s",
+                best["best_step"], training_loss, loss, "" if training.keep_best else hint,
             )  # fmt: skip
         return False
 
@@ -261,10 +259,7 @@ def check_finite(model: torch.nn.Module, step: int) -> None:
 
     for name, one in _trained(model).items():
         if one.is_floating_point() and not torch.isfinite(one).all():
-            raise StopError(
-                f"{name} is not finite after step {step}, so it is not saved; the last checkpoint stays. Lower the "
-                "learning rate"
-            )
+            raise StopError(f"{name} is not finite after step {step}: lower the learning rate. The checkpoint stays")
 
 
 def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:

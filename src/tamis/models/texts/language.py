@@ -65,10 +65,8 @@ def load_parser(model: str) -> Parser:
     try:
         import spacy
     except ImportError as error:
-        raise DependencyError(
-            f"complexity_action parses captions with spaCy, which is not installed; run: {install('parse')} "
-            f"and python -m spacy download {model}"
-        ) from error
+        how = f"{install('parse')} and python -m spacy download {model}"
+        raise DependencyError(f"complexity_action needs spaCy, which is not installed; run: {how}") from error
     folder = _folder_of(model)
     with one_sentence("the spaCy pipeline", model):
         if Path(model).is_dir():
@@ -98,10 +96,7 @@ def _folder_of(model: str) -> Path:
         spec = None
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
-        raise ModelError(
-            f"there is no package and no folder with the spaCy pipeline {model!r}: run `python -m spacy download "
-            "en_core_web_sm` where there is a network, or name a folder that spaCy saved"
-        )
+        raise ModelError(f"there is no spaCy pipeline {model!r}: `python -m spacy download en_core_web_sm` gets one")
     return Path(folders[0])
 
 
@@ -113,13 +108,7 @@ def _check_layers(folder: Path) -> None:
     config = load_config(folder / "config.cfg", interpolate=True)
     for key, value in settings_in(config):
         if key.startswith("@") and _FOREIGN_LAYERS.search(str(value)):
-            raise ModelError(
-                f"{folder / 'config.cfg'} asks for {brief(value)}: another library would unpickle its weights, which "
-                "can run code. Take a pipeline of spaCy's own layers, like en_core_web_sm"
-            )
+            raise ModelError(f"{folder / 'config.cfg'} asks for {brief(value)}, which could run code")
     for name, component in config.get("components", {}).items():
         if "source" in component:
-            raise ModelError(
-                f"{folder / 'config.cfg'} takes its component {brief(name)} from another pipeline, "
-                f"{brief(component['source'])}: save the whole pipeline in one folder"
-            )
+            raise ModelError(f"{folder} takes {brief(name)} from {brief(component['source'])}: save it whole")

@@ -220,10 +220,7 @@ def load_sentence_encoder(model: ModelRef, device: Device, prompt: str | None = 
         return _prompted(lambda texts: unit_rows(clip.texts(tokenize(texts))), prompt or "")
     if kind == "blip":
         return _prompted(_blip_encoder(model, device), prompt or "")
-    raise ModelError(
-        f"{model} is not a sentence encoder: name a sentence-transformers folder (with modules.json), or a CLIP, "
-        "SigLIP or BLIP retrieval checkpoint"
-    )
+    raise ModelError(f"{model} is no sentence encoder: a sentence-transformers folder, CLIP, SigLIP or BLIP retrieval")
 
 
 def _prompted(encode: SentenceEncoder, prompt: str) -> SentenceEncoder:

@@ -66,9 +66,7 @@ class Bridge:
         config = path / "config.json"
         facts = object_in(config) if config.is_file() else {}
         if facts.get("model_type") != KIND:
-            raise ModelError(
-                f"{model} is not a layer between CLIP and a language model: name a folder that `tamis train sba` wrote"
-            )
+            raise ModelError(f"{model} is no bridge of CLIP and a language model: `tamis train sba` makes one")
         tensors = arrays_in(path / "model.safetensors", {"weight": 2, "bias": 1})
         words: dict[str, Any] = {name: facts.get(name) for name in _NAMES}
         if not all(isinstance(word, str) for word in words.values()) or words["end"] not in get_args(End):
@@ -91,9 +89,7 @@ class Reader:
         network = load_whole(AutoModelForCausalLM, path, model, expected=expected, dtype=dtype_of(device))
         self.model = network.requires_grad_(False).to(self.device)
         if self._looks_ahead():
-            raise ModelError(
-                f"{model} is a {network.config.model_type!r} model that reads both ways, and not {expected}"
-            )
+            raise ModelError(f"{model}, a {network.config.model_type!r} model, reads both ways: not {expected}")
         self.tokenizer: Any = load_tokenizer_in(path, network=network)
         self.width = int(network.get_input_embeddings().weight.shape[1])
         self._one_line = end == "newline"
@@ -202,10 +198,7 @@ class SemanticAutoencoder:
             ("language model", language_model, layer.language_model_digest),
         ):
             if resolve(reference).digest != digest:
-                raise ModelError(
-                    f"{bridge} was trained with another {what} than {reference}: name the original, or run "
-                    "`tamis train sba` with this one"
-                )
+                raise ModelError(f"{bridge} was trained with another {what} than {reference}: name that one")
         self._clip, self._tokenize = load_clip(clip, device), load_tokenizer(clip)
         self._reader = Reader(language_model, device, layer.end)
         self._weight, self._bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
