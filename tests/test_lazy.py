@@ -145,6 +145,17 @@ def test_an_adaptive_sieve_and_what_its_cut_needs_do_not_wait(pool: Path, tmp_pa
     assert 0 < done.subset.kept <= asked(done.run, "other") < 21
 
 
+def test_scores_of_some_rows_are_looked_at_last(pool: Path, tmp_path: Path, clip_model: str) -> None:
+    run = tmp_path / "run"
+    for name, within in (("first", None), ("second", "first")):
+        made = written(pool, run, clip_model, CLIP, {"at_least": {"score": "mine.pac", "value": 0, "missing": "drop"}})
+        limited = {"pac": {"model": clip_model, "prompt": "a ", "label": "mine", "within": within}}
+        signals = [*made["signals"][:2], *([limited] if within else [])]
+        steps = made["select"] if within else made["select"][:1]
+        done = tamis.run_recipe({**made, "name": name, "signals": signals, "select": steps}, lazy=True, quiet=True)
+    assert 0 < asked(done.run, "mine") < 21
+
+
 def test_signals_that_others_need_judge_all_rows(pool: Path, tmp_path: Path, clip_model: str) -> None:
     few = written(pool, tmp_path / "run", clip_model, WORDS, CLIP, keep=["embeddings"])
     few["signals"].append({"vote": {"scores": ["other.pac"]}})

@@ -8,6 +8,7 @@ order of steps that commute.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
@@ -125,7 +126,7 @@ def planned_lazily(
         except Exception as error:  # whatever it is, the worker of a shard will report it
             log.debug("the cost cannot be measured: %s", error)
     waiting = tuple(one for one in _may_wait(recipe) if not all(node.host for node in topological([one[1]])))
-    order = arranged(recipe.steps, lambda step: float(any(_reads(step, one, recipe) for one in waiting)))
+    order = _arranged(recipe, lambda step: float(any(_reads(step, one, recipe) for one in waiting)))
     return LazyPlan(recipe=recipe, waiting=waiting, order=tuple(order), pairs=pairs)
 
 
@@ -218,7 +219,15 @@ def _ordered(recipe: Recipe, table: Table, price: Mapping[Entry, float]) -> list
             kept = rows
         return cost / (1 - (kept + 1) / (rows + 2))
 
-    return arranged(recipe.steps, rank)
+    return _arranged(recipe, rank)
+
+
+def _arranged(recipe: Recipe, rank: Callable[[Step], float]) -> list[Step]:
+    """Returns the steps in the order of a rank; last are those by scores of some rows, which the others may leave."""
+    some = [entry for entry, rows in recipe.within.items() if rows != NEAR_CUT]
+    return arranged(
+        recipe.steps, lambda step: math.inf if any(_reads(step, one, recipe) for one in some) else rank(step)
+    )
 
 
 def _measured(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: int | None) -> LazyPlan:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tamis.arrays import Float64s, Floats, Mask
+from tamis.arrays import Float64s, Mask
 from tamis.errors import RecipeError, brief, nearest
 from tamis.math import normalise
 from tamis.store.table import Table
@@ -91,7 +91,15 @@ class Expression:
 
     def values(self, table: Table) -> Float64s:
         """Returns the value of every row: (rows,) float64, NaN where a part is missing or infinite."""
-        return np.asarray(self._values(table, self._fit(table)), np.float64)
+        fitted = self.fitted(table)
+
+        def work(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Float64s]:
+            return place, fitted(columns, candidates.size)
+
+        out = np.empty(len(table))
+        for place, values in table.scan(sorted(self.columns), work):
+            out[place] = values
+        return out
 
     def by_block(self, table: Table) -> Callable[[int], Float64s]:
         """Returns a function that gives the values of one block of the table.
@@ -105,15 +113,6 @@ class Expression:
         """Returns a function that gives the values of some rows from their columns and their number."""
         functions = self._fit(table)
         return lambda columns, rows: self._evaluate(columns, functions, rows)
-
-    def _values(self, table: Table, fitted: Mapping[str, Fitted], dtype: type[np.floating[Any]] = np.float64) -> Floats:
-        def work(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Floats]:
-            return place, self._evaluate(columns, fitted, candidates.size).astype(dtype)
-
-        out = np.empty(len(table), dtype)
-        for place, values in table.scan(sorted(self.columns), work):
-            out[place] = values
-        return out
 
     def _evaluate(self, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Float64s:
         with np.errstate(all="ignore"):  # log(-1) and x/0 become NaN: missing, which the step that meets them reports
@@ -130,16 +129,14 @@ class Expression:
         return fitted
 
     def _fit_function(self, name: str, table: Table, fitted: Mapping[str, Fitted]) -> Fitted:
-        if name == "rank":
-            ordered = self._values(table, fitted, np.float32 if self.column else np.float64)
-            ordered.sort()  # NaN to the end
-            ordered = ordered[: ordered.size - np.count_nonzero(np.isnan(ordered))]
-            return lambda values: normalise.rank(values.astype(ordered.dtype), ordered)
-
         def scan(measure: Callable[[Float64s], T]) -> Iterator[T]:
             values = lambda _, columns, candidates: measure(self._evaluate(columns, fitted, candidates.size))  # noqa: E731
             return table.scan(sorted(self.columns), values)
 
+        if name == "rank":
+            dtype = np.float32 if self.column else np.float64
+            ranks = normalise.Ranks(scan(lambda values: values.astype(dtype)))
+            return lambda values: ranks.of(values.astype(dtype))
         if name == "minmax":
             lows, highs = np.array([*scan(normalise.extremes), (np.inf, -np.inf)]).T
             return lambda values: normalise.minmax(values, lows.min(), highs.max())
