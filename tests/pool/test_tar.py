@@ -344,7 +344,7 @@ def test_captions_of_a_shard_have_a_limit_together(tmp_path: Path) -> None:
         file.write(END)
     found = shard(path).samples()
     assert [next(found).key for _ in range(12)] == [f"{number}" for number in range(12)]
-    with pytest.raises(ShardError, match="12"):
+    with pytest.raises(ShardError, match="first 13 samples"):
         next(found)
 
 
