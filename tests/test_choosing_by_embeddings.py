@@ -149,7 +149,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
         return found
 
     monkeypatch.setattr(clusters, "assign", assign)
-    with pytest.raises(RunError, match="00001 has other rows"):
+    with pytest.raises(RunError, match="shard 00001 has other rows"):
         tamis.cluster(run, clusters=1)
     assert set(Run(run.path, partial=True).scores) == before
 

@@ -72,7 +72,7 @@ def check_same_rows(run: Run, shards: Iterable[str]) -> None:
         then, path = run.owner(shard), run.index_path(shard)
         now = parts.index_facts(path) if path.is_file() else None
         if now is None or (now.rows, now.uids) != (then.rows, then.uids):
-            raise RunError(f"{run.path} has changed since it was opened: {shard} has other rows: open it again")
+            raise RunError(f"{run.path} has changed since it was opened: shard {shard} has other rows: open it again")
 
 
 @contextmanager
