@@ -8,6 +8,7 @@ are added to it. It gets the same rows in DataComp's own layout (uid as hex text
 
 from __future__ import annotations
 
+import filecmp
 import json
 import multiprocessing
 import os
@@ -83,10 +84,11 @@ def write_metadata(folder: Path, rows: int) -> None:
 def ours(folder: str, out: str, workers: int = 0) -> dict[str, Any]:
     """Selects and writes, as a user of the library does; with `workers`, Ray's read the scores."""
     import tamis
-    from tamis.run.ray import Ray
+    from tamis.run.fill import engine_named
 
+    engine = engine_named("ray", workers=workers) if workers else None
     start = time.perf_counter()
-    subset = tamis.select(folder, RECIPE, engine=Ray(workers=workers) if workers else None)
+    subset = tamis.select(folder, RECIPE, engine=engine)
     chosen = time.perf_counter()
     tamis.export(subset, "npy", out, overwrite=True)
     return {"kept": len(subset), "select_seconds": chosen - start, "npy_seconds": time.perf_counter() - chosen}
@@ -216,7 +218,7 @@ def main() -> None:
         )
         spread = child(OURS, str(root / "large"), str(root / "spread.npy"), "2")
         facts = json.loads(spread.output.strip().splitlines()[-1])
-        same = (root / "spread.npy").read_bytes() == (root / "large.npy").read_bytes()
+        same = filecmp.cmp(root / "spread.npy", root / "large.npy", shallow=False)
         settings = {"rows": large, "same uids": same, **{key: facts[key] for key in settings}}
         settings["peak GiB"] = round(spread.peak_bytes / 2**30, 2)
         cases.append(Case("two workers of Ray", "seconds", spread.seconds, big.seconds, None, "same uids", settings))

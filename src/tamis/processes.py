@@ -10,11 +10,13 @@ import time
 import uuid
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 #: The end of temporary files. A killed command leaves some, and the next one removes them.
@@ -164,3 +166,14 @@ def prefetched(
         thread.join()
     if error is not None:
         raise error
+
+
+def in_order(submit: Callable[[A], Future[T]], items: Iterable[A], most: int) -> Iterator[T]:
+    """Yields the results of what `submit` starts for each item, in order; at most so many are started ahead."""
+    started: deque[Future[T]] = deque()
+    for item in items:
+        started.append(submit(item))
+        if len(started) == most:
+            yield started.popleft().result()
+    while started:
+        yield started.popleft().result()

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tamis.errors import StopError, TamisError, require
 from tamis.models.device import cores
 from tamis.pool import Shard
+from tamis.processes import in_order
 from tamis.remote import known_secrets, take_secrets
 from tamis.run.failures import ShardReport, record
 from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
-from tamis.store.table import Spread, in_order
+from tamis.store.table import Spread
 
 if TYPE_CHECKING:
     from tamis.run.fill import EngineProgress

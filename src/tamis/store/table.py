@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Mask
 from tamis.errors import RunError
+from tamis.processes import in_order
 
-A = TypeVar("A")
 T = TypeVar("T")
 
 #: Blocks read at once. Arrow and NumPy release the GIL while they work.
@@ -262,14 +261,3 @@ def _by_threads(work: Callable[..., T], arguments: Iterable[tuple[Any, ...]]) ->
         return
     with ThreadPoolExecutor(_THREADS) as pool:
         yield from in_order(lambda some: pool.submit(work, *some), arguments, 4 * _THREADS)
-
-
-def in_order(submit: Callable[[A], Future[T]], items: Iterable[A], most: int) -> Iterator[T]:
-    """Yields the results of what `submit` starts for each item, in order; at most so many are started ahead."""
-    started: deque[Future[T]] = deque()
-    for item in items:
-        started.append(submit(item))
-        if len(started) == most:
-            yield started.popleft().result()
-    while started:
-        yield started.popleft().result()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -23,7 +22,7 @@ from tamis.errors import RunError, SampleError
 from tamis.ids import uniforms
 from tamis.pool import Pool
 from tamis.pool.images import decode
-from tamis.processes import prefetched
+from tamis.processes import in_order, prefetched
 from tamis.store.captions import OtherCaptions
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
@@ -150,15 +149,12 @@ class Batches:
 
         size = self.batch // self.processes.count
         cache = _Cache(self.cache)
-        pending: deque[Future[Batch]] = deque()
-        groups = self._groups(first, stop)
+        most = max(2 * size // _GROUP, 2 * self.threads)  # two batches, or enough for all threads
+        decoded = in_order(lambda group: threads.submit(self._decoded, cache, group), self._groups(first, stop), most)
         for _ in range(first, stop):
             parts: list[Batch] = []
             while sum(len(part.captions) for part in parts) < size:
-                # Keep two batches, or enough for all threads, in progress.
-                for group in itertools.islice(groups, max(2 * size // _GROUP, 2 * self.threads) - len(pending)):
-                    pending.append(threads.submit(self._decoded, cache, group))
-                parts.append(pending.popleft().result())
+                parts.append(next(decoded))
             yield Batch(
                 indices=np.concatenate([part.indices for part in parts]),
                 pixels=torch.cat([part.pixels for part in parts]),
