@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tamis.errors import RecipeError
+from tamis.math.order import ordered_bits
 from tamis.selectors import (
     AllOf,
     AnyOf,
@@ -27,6 +28,7 @@ from tamis.selectors import (
     TopN,
     run_steps,
 )
+from tamis.selectors.best import Best, by_row
 from tamis.selectors.outcome import check_columns, describe
 from tamis.store.reasons import widened
 from tamis.store.table import Table
@@ -243,3 +245,17 @@ def test_wrong_columns_are_refused_by_the_check_and_by_the_step(step: Step, name
     for refuses in (lambda: check_columns([step], asked), lambda: run_steps(asked, [step])):
         with pytest.raises(RecipeError, match=names):
             refuses()
+
+
+def test_blocks_without_ties_at_the_cut_hold_no_keys() -> None:
+    values = np.arange(12, dtype=np.float32)
+
+    def ranked(place: slice, columns: dict[str, Any], candidates: Any) -> Any:
+        rows = np.arange(candidates.size)
+        return ordered_bits(columns["a"].astype(np.float64)), rows * 0, rows
+
+    pool = Table.of({"a": values}, block=4)
+    best = Best(pool, ["a"], ranked, lambda most: np.array([3]), 12, (by_row,))
+    *_, (keys, _, _) = best._levels(slice(0, 4), *ranked(slice(0, 4), {"a": values[:4]}, np.ones(4, bool)))
+    assert keys.size == 0
+    assert keys.base is None  # of a view, the base holds the keys of the whole block

@@ -143,7 +143,7 @@ def nth_largest(
         bits, left = int(shift), int(held.sum())
     if n is not None and not bits:
         return low, n, above, held
-    found = list(scan(inside, 1))
+    found = [some for some in scan(inside, 1) if some[0].size]
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in found)])
     group = np.concatenate([np.empty(0, np.int64), *(group for _, group in found)])
     del found

@@ -69,7 +69,7 @@ class Best:
         for cut, tie in zip(self._cuts, [*self._ties, by_row], strict=False):  # after the last cut no key matters
             tied = keys == of_group(cut, groups)
             groups, rows = groups[tied], rows[tied]
-            keys = tie(place, rows) if rows.size else keys[:0]
+            keys = tie(place, rows) if rows.size else np.empty(0, np.uint64)  # not a view, which would hold all keys
             yield keys, groups, rows
 
     @property
