@@ -80,15 +80,15 @@ def select(
     opened = open_run(run, partial=partial)
     columns = columns_read(chosen, opened)
     text = captions_from(chosen.steps)
-    try:
-        with engine.reading() if engine else nullcontext() as spread:
+    with engine.reading() if engine else nullcontext() as spread:
+        try:
             outcome = run_asked(dataclasses.replace(opened.table(columns), spread=spread), chosen.steps)
-    except NotAskedError as error:
-        if (near := distilled_column(opened, chosen, columns)) is None:
-            raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
-        cut, group = near
-        columns[cut.score] = f"{group.label}.{group.columns[0].name}"
-        outcome = run_asked(opened.table(columns), chosen.steps)
+        except NotAskedError as error:
+            if (near := distilled_column(opened, chosen, columns)) is None:
+                raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
+            cut, group = near
+            columns[cut.score] = f"{group.label}.{group.columns[0].name}"
+            outcome = run_asked(dataclasses.replace(opened.table(columns), spread=spread), chosen.steps)
     outcome = with_bounds(opened, chosen, columns, outcome)
     _warn_of_english_only(chosen, opened, columns, outcome)
     return Subset(

@@ -118,11 +118,13 @@ class Ranks:
         """Counts the scores of all parts, (n,) each, of one dtype; NaN does not count."""
         self.values, counts = np.empty(0, np.float32), np.empty(0, np.int64)
         held: list[Floats] = []
+        waiting = 0
 
         def count() -> None:
-            nonlocal counts
+            nonlocal counts, waiting
             some, times = np.unique(np.concatenate(held), return_counts=True)
             held.clear()
+            waiting = 0
             self.values = self.values.astype(some.dtype, copy=False)
             places = np.asarray(np.searchsorted(self.values, some))
             new = np.append(self.values, self.values.dtype.type(np.nan))[places] != some
@@ -132,7 +134,8 @@ class Ranks:
 
         for part in parts:
             held.append(part[~np.isnan(part)])
-            if sum(map(len, held)) >= max(_HELD, self.values.size // 2):
+            waiting += held[-1].size
+            if waiting >= max(_HELD, self.values.size // 2):
                 count()
         if held:
             count()
