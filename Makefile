@@ -1,8 +1,8 @@
-# make setup · make test · make attack · make faults · make audit · make demo · make lint · make bench · make docs
+# make setup · test · attack · faults · audit · demo · lint · bench · docs · findings
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test attack faults audit lint demo bench docs clean
+.PHONY: setup test attack faults audit lint demo bench docs findings clean
 
 # Made anew whenever the dependencies change; the marker is written last, so a broken install is not taken for done.
 .venv/.done: pyproject.toml constraints.txt
@@ -48,6 +48,10 @@ bench: setup
 # docs/cli.md, from what the commands declare; a test fails where the two differ.
 docs: setup
 	$(BIN)/python tests/cli_reference.py
+
+# What other libraries do that surprised us. Each script installs its packages from PyPI into a folder of its own.
+findings:
+	set -e; for script in findings/*.sh; do echo "== $$script"; bash "$$script"; done
 
 clean:
 	rm -rf .venv demo build dist
