@@ -9,6 +9,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import shutil
 import tarfile
 import warnings
@@ -17,21 +18,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
 from factories import caption, image_bytes, pair, write_pool, write_tar
+from PIL import Image
 
 import tamis
-from tamis.errors import RunError
+from tamis.errors import RecipeError, RunError
 from tamis.pool import tar as tar_module
 
 Files = dict[str, bytes]
 
 
-def scored(pool: Path, folder: Path, **options: Any) -> tamis.Run:
+def scored(pool: Path | tamis.PoolSpec, folder: Path, **options: Any) -> tamis.Run:
     return tamis.score(pool, run=folder, signals=["caption_length"], quiet=True, **options)
 
 
@@ -160,6 +163,105 @@ def test_repeats_can_be_weights(tmp_path: Path) -> None:
     assert {json.loads(files["json"])["weight"] for _, files in read_back(tmp_path / "once")} == {1}
 
 
+# ---- what trainers read
+
+
+def trained(out: Path) -> dict[str, list[tuple[bytes, str]]]:
+    """What open_clip 3.3.0 trains on, by shard: `filter_no_caption_or_no_image`, then image "jpg;png;jpeg;webp"."""
+    read = {path.name: [files for _, files in read_back(out, path.name)] for path in sorted(out.glob("*.tar"))}
+    return {
+        name: [
+            (next(files[ext] for ext in ("jpg", "png", "jpeg", "webp") if ext in files), files["txt"].decode())
+            for files in samples
+            if "txt" in files and {"png", "jpg", "jpeg", "webp"} & files.keys()
+        ]
+        for name, samples in read.items()
+    }
+
+
+def counted_by_datasets(out: Path, cache: Path) -> dict[str, int]:
+    """Samples with an image and a caption, as `datasets` reads an export; it wants to be told of rare files."""
+    datasets.disable_progress_bars()
+    words = dict.fromkeys(("__key__", "__url__", "txt"), datasets.Value("string"))
+    images = dict.fromkeys(("jpg", "jpeg", "png", "webp"), datasets.Image(decode=False))
+    files = [str(path) for path in sorted(out.glob("*.tar"))]
+    read = datasets.load_dataset(
+        "webdataset", data_files=files, split="train", cache_dir=str(cache),
+        features=datasets.Features({**words, **images}),
+    )  # fmt: skip
+    found = {Path(path).name: 0 for path in files}
+    for row in read:
+        found[Path(row["__url__"]).name] += row["txt"] is not None and any(row[ext] is not None for ext in images)
+    return found
+
+
+def of_all_kinds(given: str, texts: Sequence[str]) -> list[tuple[str, Files]]:
+    """Samples of every kind, their captions in the json; some have another `txt`."""
+    formats = ("JPEG", "JPEG", "PNG", "WEBP", "GIF", "GIF", "BMP", "JPEG")
+    exts = ("jpg", "JPEG", "png", "WebP", "gif", "GIF", "bmp", "jpg")
+    keys = ("a", "dir.1/b", "dir.1/d", "__e", "f", "g", "h", "__i__/j")
+    files = [
+        {ext: image_bytes(row, format=format)} for row, (ext, format) in enumerate(zip(exts, formats, strict=True))
+    ]
+    files[7]["jpg"] = b"no image"
+    for row, (sample, text) in enumerate(zip(files, texts, strict=True)):
+        sample["json"] = json.dumps({given: [text, "another"] if row % 2 else text}).encode()
+        if row in (1, 2):
+            sample["txt"] = b"not what was scored"
+    without = {"png": image_bytes(20, format="PNG"), "json": b"{}", "txt": b"not scored"}
+    return [*zip(keys, files, strict=True), ("k", without), ("l", {"txt": b"alone"})]
+
+
+@pytest.mark.parametrize("captions", [None, "first", "each"])
+@pytest.mark.parametrize("images", ["stored", "jpeg"])
+def test_sizes_count_what_trainers_read_and_the_text_is_the_one_that_was_scored(
+    tmp_path: Path, images: str, captions: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = [f"caption {row}, größer" for row in range(8)]
+    write_tar(tmp_path / "pool" / "0.tar", of_all_kinds("long", texts))
+    spec = tamis.PoolSpec(
+        path=str(tmp_path / "pool"), caption="json:long", captions=captions,
+        image_extensions=("jpg", "jpeg", "png", "webp", "gif", "bmp"),
+    )  # fmt: skip
+    run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    out = tmp_path / "out"
+    assert tamis.export(subset_of(run), "webdataset", out, images=images, shard_size=4) == len(run)
+    seen = trained(out)
+    assert sizes(out) == {name: len(pairs) for name, pairs in seen.items()}
+    assert sizes(out) == counted_by_datasets(out, tmp_path / "cache")
+    assert len(read_back(out)) == len(run)
+    rows = (0, 1, 2, 3, 4, 5, 6, 7) if images == "jpeg" else (0, 1, 2, 3, 7)
+    wanted = [text for row in rows for text in ([texts[row]] + ["another"] * (captions == "each" and row % 2))]
+    assert [text for pairs in seen.values() for _, text in pairs] == wanted
+    stored = [data for _, files in of_all_kinds("long", texts)[:8] for data in files.values()][: 3 * 8]
+    kept = [image for pairs in seen.values() for image, _ in pairs]
+    assert sum(image in stored for image in kept) == len(wanted) - (3 if captions != "each" else 4) * (images == "jpeg")
+    assert f"{3 if captions == 'each' else 2} without JPEG, PNG or WebP (gif)" in caplog.text or images == "jpeg"
+    assert "1 without a caption" in caplog.text
+    assert ("--set images=jpeg" in caplog.text) == (images == "stored")
+    with pytest.raises(RunError, match="another export"):
+        tamis.export(subset_of(run), "webdataset", out, images={"jpeg": "stored"}.get(images, "jpeg"), shard_size=4)
+
+
+def test_an_image_is_converted_as_it_was_judged_and_stays_if_it_cannot_be(tmp_path: Path) -> None:
+    black_on_nothing = io.BytesIO()
+    drawing = Image.new("RGBA", (40, 30), (0, 0, 0, 0))
+    drawing.paste((0, 0, 0, 255), (0, 0, 20, 30))
+    drawing.save(black_on_nothing, "GIF")
+    table = {"image": [black_on_nothing.getvalue(), image_bytes(1), b"GIF89a broken"], "caption": ["one", "two", None]}
+    pq.write_table(pa.table(table), tmp_path / "pool.parquet")
+    run = scored(tamis.PoolSpec(path=str(tmp_path / "pool.parquet"), transparency="white"), tmp_path / "run")
+    tamis.export(subset_of(run), "webdataset", tmp_path / "out", images="jpeg")
+    (drawn, photo, broken) = (files for _, files in read_back(tmp_path / "out"))
+    pixels = np.asarray(Image.open(io.BytesIO(drawn["jpg"])))
+    assert (pixels[:, :16].max() < 30, pixels[:, 24:].min() > 225) == (True, True)
+    assert photo["jpg"] == table["image"][1]
+    assert broken.keys() == {"json"}  # a table's cell that is no image is no file, and there is no caption
+    assert sizes(tmp_path / "out") == {"00000.tar": 2}
+    with pytest.raises(RecipeError, match="images: expected 'stored' or 'jpeg', got 'jpg'"):
+        tamis.export(subset_of(run), "webdataset", tmp_path / "else", images="jpg")
+
+
 # ---- energon
 
 
@@ -205,6 +307,24 @@ def test_energon_gets_an_index_of_each_shard_and_keys_of_their_own(tmp_path: Pat
         tamis.export(subset, "webdataset", out, shard_size=5)
 
 
+def test_the_index_has_the_samples_that_energon_finds(tmp_path: Path) -> None:
+    keys = ["part.1/a", "part.1/b", "part.1.2/a", "c", "__d__/e", f"{'f' * 120}/g.h/i"]
+    write_tar(tmp_path / "pool" / "0.tar", [(key, pair(row)) for row, key in enumerate(keys)])
+    run, out = scored(tmp_path / "pool", tmp_path / "run"), tmp_path / "out"
+    tamis.export(subset_of(run), "webdataset", out, shard_size=4, energon=True)
+    for name in ("00000.tar", "00001.tar"):
+        places, last = [], None
+        with tarfile.open(out / name) as tar:  # as `energon prepare` 7.4.1 does (`_preprocess_tar`)
+            for member in tar:
+                found = re.match(r"^((?:.*/|)[^.]+)[.]([^/]*)$", member.name)
+                if found and not re.match(r"__[^/]*__($|/)", member.name):
+                    places += [member.offset] * (found[1] != last)
+                    last = found[1]
+            places.append(tar.offset)
+        assert np.frombuffer((out / f"{name}.idx").read_bytes(), "<u8").tolist() == places
+        assert len(places) == prepared(out)[".info.json"]["shard_counts"][name] + 1
+
+
 def test_energon_reads_what_we_prepare(pool: Path, tmp_path: Path) -> None:
     energon = pytest.importorskip("megatron.energon")  # brings 77 packages; run by hand
     subset = subset_of(scored(pool, tmp_path / "run"))
@@ -235,14 +355,14 @@ def test_only_the_byte_ranges_of_kept_samples_are_read(
         asked.extend((Path(path).name, offset, size) for offset, size in ranges)
         return plain(path, ranges, file)
 
-    opened: list[str] = []
+    opened: list[Path] = []
     plain_open = tar_module.open_file
     monkeypatch.setattr(tar_module, "read_ranges", spying)
-    monkeypatch.setattr(tar_module, "open_file", lambda path: (opened.append(path), plain_open(path))[1])
+    monkeypatch.setattr(tar_module, "open_file", lambda path: (opened.append(Path(path)), plain_open(path))[1])
     tamis.export(subset_of(run, [2, 15]), "webdataset", tmp_path / "out")
     places = [(shard, run.index(shard)["members"].to_pylist()[row]) for shard, row in (("00000", 2), ("00002", 1))]
     assert asked == [(f"{shard}.tar", part["offset"], part["size"]) for shard, members in places for part in members]
-    assert opened == []  # no shard is read from its start
+    assert pool not in {path.parent for path in opened}  # no shard of it is read from its start
 
 
 def test_compressed_shards_are_read_through_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -171,7 +171,8 @@ def test_a_caption_in_the_json_is_replaced_there(tmp_path: Path) -> None:
     tamis.export(subset, "webdataset", tmp_path / "out")
     with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
         found = json.loads(tar.extractfile("0.json").read())  # type: ignore[union-attr]
-        assert tar.getnames() == ["0.jpg", "0.json"]
+        assert tar.getnames() == ["0.jpg", "0.json", "0.txt"]
+        assert tar.extractfile("0.txt").read().decode() == language  # type: ignore[union-attr]
     assert found == {"alt_text": language, "alt_text_of_pool": "old", "a": 1}
 
 

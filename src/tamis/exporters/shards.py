@@ -89,9 +89,8 @@ class ShardsExport(Exporter):
         missing = {name: own for name, own in outputs.items() if name not in done}
         order = np.concatenate([np.empty(0, np.int64), *missing.values()])
         write_shard = self.shard_writer(subset, pool)
-        fields = {"key", "files"} if subset.caption is None else {"key", "files", "caption"}
         # One thread reads while this one writes. A remote store still gets many requests at once.
-        with closing(samples_of(subset, pool, order=order, fields=fields, threads=1)) as samples:
+        with closing(samples_of(subset, pool, order=order, fields={"key", "files", "caption"}, threads=1)) as samples:
             for name, own in missing.items():
                 with writing(out / name, durable=True) as temporary:
                     write_shard(temporary, name, itertools.islice(samples, own.size))

@@ -5,19 +5,26 @@ from __future__ import annotations
 import io
 import itertools
 import logging
+import re
 import struct
 import tarfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from tamis.arrays import Rows
+from tamis.errors import SampleError, check_words
 from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts, with_fields
 from tamis.pool import Pool
+from tamis.pool.images import decode
+from tamis.pool.tar import walk
 from tamis.storage import write_json, writing
 from tamis.store.stream import KeptSample
 from tamis.store.subset import Subset
@@ -26,19 +33,25 @@ log = logging.getLogger(__name__)
 
 _NV_META = (".info.json", "split.yaml", "dataset.yaml")  # JSON is YAML
 
+#: The images that open_clip trains on; it skips samples without one, or without txt (`filter_no_caption_or_no_image`).
+OPEN_CLIP = frozenset(("jpg", "jpeg", "png", "webp"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class WebDatasetExport(ShardsExport):
     """Writes shards of complete samples in the order of the pool, and reads only the bytes of kept samples.
 
-    A shard appears when it is complete, so the same command again writes the missing ones. `sizes.json` gives
-    open_clip the number of samples per shard. Dots in keys become "_", because webdataset ends the key at the first
-    dot; a key that occurs twice in an output shard gets "_2". If pairs are kept several times, keys begin with the
-    shard's number and "/", so that no two samples have one key. A sample with a chosen other caption has it in place
-    of its alt-text, which moves to the json as `alt_text`.
+    A shard appears when it is complete, so the same command again writes the missing ones. Files are unchanged, but
+    `txt` is the caption that was scored, wherever the pool has it. A sample with a chosen other caption has that in
+    place of its alt-text, which moves to the json as `alt_text`. `sizes.json` gives open_clip the number of samples
+    per shard that it does not skip. Dots in keys become "_", because webdataset ends the key at the first dot; a key
+    that occurs twice in an output shard gets "_2". If pairs are kept several times, keys begin with the shard's number
+    and "/", so that no two samples have one key.
 
     Attributes:
         shard_size: samples per shard.
+        images: "jpeg" re-encodes images that open_clip skips (GIF, BMP, ...) as JPEG of quality 95: upright, and of an
+            animation the first frame. "stored" leaves them as they are.
         weights: writes a pair that is kept k times once, with `weight` k in its json; by default it is k samples.
         energon: also writes what Megatron Energon reads, as `energon prepare` does: an index next to each shard, and
             `.nv-meta` with the sizes, one split (train) and CaptioningSample. Keys then begin with the shard's
@@ -47,12 +60,18 @@ class WebDatasetExport(ShardsExport):
 
     name: ClassVar[str] = "webdataset"
     FILE_NAMES: ClassVar[str] = "{number:0{width}d}.tar"
+    images: Literal["stored", "jpeg"] = "stored"
     weights: bool = False
     energon: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_words(self)
+
     def identity(self, subset: Subset) -> dict[str, Any]:
         chosen = {name: True for name in ("weights", "energon") if getattr(self, name)}
-        return super().identity(subset) | chosen
+        jpeg = {"images": self.images} if self.images != "stored" else {}
+        return super().identity(subset) | chosen | jpeg
 
     def order(self, rows: Rows) -> Rows:
         return np.unique(rows) if self.weights else rows
@@ -66,16 +85,24 @@ class WebDatasetExport(ShardsExport):
         weights = (subset.keep if subset.times is None else subset.times) if self.weights else None
 
         def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
-            carried = (_carrying(sample, *_caption_place(pool)) for sample in samples)
+            ready = (_with_caption(sample, pool) for sample in samples)
+            ready = (_as_jpeg(sample, pool) for sample in ready) if self.images == "jpeg" else ready
             several = subset.times is not None and not self.weights
-            _write_tar(path, carried, f"{Path(name).stem}/" if self.energon or several else "", weights)
+            _write_tar(path, ready, f"{Path(name).stem}/" if self.energon or several else "", weights)
 
         return write
 
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
-        write_json(out / "sizes.json", sizes)
+        shards = {name: _contents(out / name, pool) for name in sizes}
+        write_json(out / "sizes.json", {name: shard.trained for name, shard in shards.items()})
+        if skipped := sum((shard.skipped for shard in shards.values()), Counter[str]()):
+            why = ", ".join(f"{count:,} {what}" for what, count in skipped.most_common())
+            hint = "; --set images=jpeg converts images" * (self.images == "stored")
+            log.warning("%s: open_clip skips samples that sizes.json does not count: %s%s", out, why, hint)
         if self.energon:
-            _write_energon(out, sizes, pool)
+            exts = set[str]().union(*(shard.exts for shard in shards.values()))
+            converted = ["jpg"] * (self.images == "jpeg")
+            _write_energon(out, sizes, shards, list(dict.fromkeys([*converted, *image_exts(exts, pool)])))
 
 
 def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, weights: NDArray[Any] | None) -> None:
@@ -96,55 +123,96 @@ def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, weights: 
         log.warning("%s: %d keys were changed, because they have dots or occur twice", path.parent, renamed)
 
 
-def _caption_place(pool: Pool) -> tuple[str, str]:
-    """Returns the extension of the captions' files, and their field if they are in the json."""
-    caption = "txt" if pool.kind == "table" else pool.spec.caption or "txt"
-    field = caption.removeprefix("json:")
-    if field == caption:
-        return caption.lower(), ""
-    return ("json", field) if pool.spec.captions is None else ("txt", "")  # one of several captions is a file
+def _with_caption(sample: KeptSample, pool: Pool) -> KeptSample:
+    """Returns a sample with its caption as txt. If another was chosen, the alt-text is in the json."""
+    place = "txt" if pool.kind == "table" else (pool.spec.caption or "txt")
+    if sample.alt_text is None and place.lower() == "txt" and pool.kind != "table":
+        return sample  # byte for byte, even if it is not UTF-8
+    files, caption = dict(sample.files or {}), (sample.caption or "").encode()
+    if sample.alt_text is not None:
+        name = place.removeprefix("json:")
+        facts = {"alt_text" if name != "alt_text" else "alt_text_of_pool": sample.alt_text}
+        if name == place:
+            files[place.lower()] = caption
+        elif pool.spec.captions is None:
+            facts[name] = sample.caption or ""
+        files = with_fields(files, **facts)
+    if sample.caption is not None:
+        files["txt"] = caption
+    elif len(files) > 1:  # a sample needs a file
+        files.pop("txt", None)  # another text, or none: open_clip would train on it
+    return replace(sample, files=files)
 
 
-def _carrying(sample: KeptSample, ext: str, field: str) -> KeptSample:
-    """Returns a sample with its chosen caption in its files, and its alt-text in the json."""
-    if sample.alt_text is None:
+def _as_jpeg(sample: KeptSample, pool: Pool) -> KeptSample:
+    """Returns a sample with its image as JPEG if open_clip would skip it; unchanged if it does not decode."""
+    files = sample.files or {}
+    ext = next(iter(image_exts(files, pool)), "jpg")
+    if ext in OPEN_CLIP:
         return sample
-    alt = "alt_text" if field != "alt_text" else "alt_text_of_pool"
-    facts = {alt: sample.alt_text} | ({field: sample.caption} if field else {})
-    files = with_fields(sample.files or {}, **facts)
-    return replace(sample, files=files if field else files | {ext: (sample.caption or "").encode()})
+    try:
+        pixels = decode(files[ext], max_pixels=pool.spec.max_pixels, transparency=pool.spec.transparency)
+    except SampleError:
+        return sample
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", quality=95)
+    others = {name: data for name, data in files.items() if name != ext}
+    return replace(sample, files={"jpg": out.getvalue()} | others)
 
 
 def _free_key(key: str, taken: set[str]) -> str:
     *folders, base = key.replace("\\", "/").split("/")
     # A key can be any text of a tar. A path that we write must not leave the folder it is unpacked in.
     safe = [folder for folder in folders if folder not in ("", ".", "..")]
-    plain = "/".join([*safe, base.replace(".", "_") or "_"])
+    # Names that begin with two underscores are not read: by webdataset folders like __this__, by datasets all files.
+    plain = re.sub("^__+|(?<=/)__+", "_", "/".join([*safe, base.replace(".", "_") or "_"]))
     names = itertools.chain([plain], (f"{plain}_{number}" for number in itertools.count(2)))
     key = next(name for name in names if name not in taken)
     taken.add(key)
     return key
 
 
-def _write_energon(out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
+@dataclass
+class _Contents:
+    """What a shard that we wrote holds.
+
+    Attributes:
+        offsets: where each sample starts, and where the last one ends.
+        exts: the extensions in it.
+        trained: number of samples that open_clip reads.
+        skipped: number of others, by reason.
+    """
+
+    offsets: list[int] = field(default_factory=lambda: [0])
+    exts: set[str] = field(default_factory=set)
+    trained: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def _contents(path: Path, pool: Pool) -> _Contents:
+    """Reads the headers of a shard that we wrote. `walk` finds keys as webdataset and Energon do."""
+    contents = _Contents()
+    for _, members in itertools.groupby(walk(str(path), {}), key=attrgetter("key")):
+        files = list(members)
+        exts = {file.ext for file in files}
+        blocks = -(-(files[-1].offset + files[-1].size) // tarfile.BLOCKSIZE)
+        contents.offsets.append(blocks * tarfile.BLOCKSIZE)
+        contents.exts |= exts
+        if not exts & OPEN_CLIP:
+            contents.skipped[f"without JPEG, PNG or WebP ({next(iter(image_exts(exts, pool)), 'no image')})"] += 1
+        elif "txt" not in exts:
+            contents.skipped["without a caption"] += 1
+        else:
+            contents.trained += 1
+    return contents
+
+
+def _write_energon(out: Path, sizes: Mapping[str, int], shards: Mapping[str, _Contents], images: Sequence[str]) -> None:
     """Writes `.tar.idx` and `.nv-meta` as Energon 7 does (`energon prepare`), without its optional SQLite index."""
-    exts: set[str] = set()
-    for name in sizes:
-        offsets: list[int] = []
-        last = ""
-        with tarfile.open(out / name) as tar:
-            for member in tar:
-                key, _, ext = member.name.partition(".")
-                exts.add(ext)
-                if key != last:
-                    offsets.append(member.offset)
-                last = key
-            offsets.append(tar.offset)  # where the last sample ends
+    for name, shard in shards.items():
         with writing(out / f"{name}.idx") as temporary:
-            temporary.write_bytes(struct.pack(f"<{len(offsets)}Q", *offsets))
-    place, field = _caption_place(pool)
-    caption = f"json[{field}]" if field else place
-    fields = {"image": ",".join(image_exts(exts, pool)) or "jpg", "caption": caption}
+            temporary.write_bytes(struct.pack(f"<{len(shard.offsets)}Q", *shard.offsets))
+    fields = {"image": ",".join(images) or "jpg", "caption": "txt"}
     kind = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
     parts = {"train": list(sizes), "val": [], "test": []}
     facts = {"shard_counts": sizes}, {"split_parts": parts, "exclude": []}, {"sample_type": kind, "field_map": fields}

@@ -91,7 +91,7 @@ class TarShard(Shard):
         key, group, held = "", cast(dict[str, File], {}), 0
         exts = {*map(str.lower, self.spec.image_extensions), "txt", "json", caption_ext(self.spec)}
         try:
-            for file in _walk(self.url, {ext: self.limit(ext) for ext in exts}):
+            for file in walk(self.url, {ext: self.limit(ext) for ext in exts}):
                 if group and (file.key != key or file.ext in group):
                     yield key, group, False
                     group, held = {}, 0
@@ -279,7 +279,7 @@ class _Unpacked:
             pass
 
 
-def _walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[File, None, None]:
+def walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[File, None, None]:
     """Yields the regular members of a tar, or `only` the ones at these offsets; raises a `ShardError` if it ends early.
 
     `limits`: the most bytes to read of a member, by extension; others are not read. None: read every member whole.
@@ -432,7 +432,7 @@ class _Through:
         if wanted and (self._walk is None or min(wanted) <= self._passed):
             self.close()
             self._only, self._passed = set(), -1
-            self._walk = _walk(url, None, self._only)
+            self._walk = walk(url, None, self._only)
         self._only.clear()
         self._only |= wanted  # `_walk` looks at it for each member
         problem = Problem("changed", f"{url} has changed: a member of the index is not in it")
