@@ -17,10 +17,9 @@ import numpy as np
 from tamis.adaptive import DISTILLED, Entry, add_made_for, distilled_cut, distilled_for, sampled_rows, scores_of
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows
 from tamis.choosing import check_reads, columns_read, select
-from tamis.derived.clip_loss import copy_numbers
 from tamis.errors import RecipeError, RunError, require, unknown_message
 from tamis.graph import topological
-from tamis.ids import scramble
+from tamis.ids import copy_numbers, scramble
 from tamis.math.distil import Certificate, Choice, certify
 from tamis.math.order import round_half_up
 from tamis.pool import PoolSpec

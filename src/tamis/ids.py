@@ -73,6 +73,15 @@ def _mix(x: U64) -> U64:
     return x ^ (x >> np.uint64(31))
 
 
+def copy_numbers(high: U64, low: U64) -> U64:
+    """Returns for each row how many rows before it have its uid."""
+    order, place = np.lexsort((low, high)), np.arange(high.size)
+    first = np.append(True, (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0))[: high.size]
+    numbers = np.empty(high.size, np.uint64)
+    numbers[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+    return numbers
+
+
 def scramble(high: U64, low: U64, seed: int = 0) -> U64:
     """Returns a pseudo-random uint64 for each uid, uniform: it breaks ties and draws random subsets.
 

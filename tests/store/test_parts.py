@@ -73,9 +73,9 @@ def test_samples_come_back_from_the_index(tmp_path: Path) -> None:
     bad.mark("caption_empty", "it has none")
     rows, path = IndexWriter(["url"], source="a.tar", stamp="1:2"), tmp_path / "b.c.parquet"
     rows.add(None, [good, bad])
-    assert not rows.is_written(path)
+    assert not rows.has_rows_of(path)
     rows.write(path)
-    assert rows.is_written(path)
+    assert rows.has_rows_of(path)
     facts = index_facts(path)
     assert (facts.rows, facts.statuses, facts.stamp) == (2, {"ok": 1, "caption_empty": 1}, "1:2")
     assert facts.uids == uids_in(path)

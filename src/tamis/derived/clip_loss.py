@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tamis.arrays import U64, Float32s, Rows
+from tamis.arrays import Float32s, Rows
 from tamis.data import Column
 from tamis.derived import Derived, Saved
 from tamis.derived.contrastive import contrastive_norms
 from tamis.errors import at_least_one
-from tamis.ids import scramble
+from tamis.ids import copy_numbers, scramble
 from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import GATHER, check_widths, embedded, gathered
 from tamis.selectors.outcome import check_kind
@@ -113,12 +113,3 @@ class ClipLoss(Derived):
                 cosine = np.einsum("nd,nd->n", images, texts, dtype=np.float64)
                 out[:, place] = cosine - (of_images + of_texts) / 2, of_images, of_texts
         return out
-
-
-def copy_numbers(high: U64, low: U64) -> U64:
-    """Returns for each row how many rows before it have its uid."""
-    order, place = np.lexsort((low, high)), np.arange(high.size)
-    first = np.append(True, (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0))[: high.size]
-    numbers = np.empty(high.size, np.uint64)
-    numbers[order] = place - np.maximum.accumulate(np.where(first, place, 0))
-    return numbers

@@ -38,7 +38,7 @@ from tamis.explore.columns import (
 from tamis.explore.images import TextPainter
 from tamis.explore.layout import top_words
 from tamis.explore.near import LARGEST, Near
-from tamis.explore.tags import LABEL, Tags, kept_shares
+from tamis.explore.tags import Tags, kept_shares
 from tamis.ids import format_uid
 from tamis.math.statistics import LEAST_LABELLED, labelled_cut
 from tamis.pool import Pool
@@ -46,11 +46,11 @@ from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, smallest
-from tamis.selectors.steps import BAD, GOOD, TAGS
 from tamis.storage import explained_errors
 from tamis.store.reasons import bound_of
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
+from tamis.store.tags import BAD, GOOD, LABEL, TAGS
 
 #: Chooses rows of a run by a recipe: `tamis.choosing.select`.
 Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]

@@ -1,4 +1,4 @@
-"""Tags that people give to pairs, columns of the run: `tagged` (the words) and `label` (1 for good, 0 for bad)."""
+"""The tags of a run as the explorer changes them: see `tamis.store.tags` for what is on disk."""
 
 from __future__ import annotations
 
@@ -15,25 +15,13 @@ from numpy.typing import NDArray
 
 from tamis import __version__
 from tamis.arrays import Mask, Rows
-from tamis.data import Column
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import HeldRun
-from tamis.ids import fingerprint
 from tamis.math.statistics import share_interval
-from tamis.selectors.steps import BAD, GOOD, SEPARATOR, TAGS, checked_tag, tags_in
-from tamis.store import manifest, parts
+from tamis.selectors.steps import checked_tag
+from tamis.store import manifest, parts, tags
 from tamis.store.claims import held, locked
-
-#: What recipes call the column of good and bad.
-LABEL = "label"
-
-COLUMNS = (
-    Column(name=LABEL, unit="1 good, 0 bad", better="high", about="what a person said of the pair"),
-    Column(name=TAGS, unit="", better="neither", kind="word", about="the pair's tags, joined by commas"),
-)
-
-#: Of the scores' folder.
-_FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
+from tamis.store.tags import BAD, GOOD, LABEL, SEPARATOR, TAGS, tags_in
 
 #: Maximum number of rows in all changes that can be undone: 16 bytes each.
 _UNDONE = 1 << 24
@@ -51,9 +39,8 @@ class Tags:
 
     def __init__(self, run: HeldRun) -> None:
         self._run = run
-        self._folder = f"{LABEL}-{fingerprint(_FACTS)}"
         group = run.scores.get(LABEL)
-        if group is not None and group.folder.name != self._folder:
+        if group is not None and group.folder.name != tags.FOLDER:
             raise RunError(f"{run.path} has another score that is called {LABEL!r}, so pairs cannot be tagged")
         self._sets, self._codes_of = [""], {"": 0}
         self._codes: Codes = np.zeros(len(run), np.int32)
@@ -65,7 +52,7 @@ class Tags:
                 self._codes[place] = self._read(shard)
 
     def _path(self, shard: str) -> Path:
-        return self._run.path / "scores" / self._folder / f"{shard}.parquet"
+        return self._run.path / "scores" / tags.FOLDER / f"{shard}.parquet"
 
     def _code(self, tags: Iterable[str]) -> int:
         joined = SEPARATOR.join(sorted(set(tags)))
@@ -138,28 +125,26 @@ class Tags:
             raise RunError(f"{run.path} is gone: open the run again where it is now")
         try:
             with locked(run.path, doing="writes tags"):
-                facts = {**_FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, COLUMNS))}
+                facts = {**tags.FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, tags.COLUMNS))}
                 if LABEL not in run.scores:  # first: after a crash, the tags so far are found
-                    manifest.describe(run.path, {f"scores/{self._folder}": facts})
+                    manifest.describe(run.path, {f"scores/{tags.FOLDER}": facts})
                 for shard, place in run.row_ranges.items():
                     here, path = slice(*np.searchsorted(rows, [place.start, place.stop])), self._path(shard)
                     if here.start == here.stop and path.is_file():
                         continue  # a column needs a part for every shard
-                    with held(run, shard) as uids:
+                    with held(run, shard):
                         codes = self._read(shard) if path.is_file() else self._codes[place].copy()
                         inside = rows[here] - place.start
                         before = codes[inside]
                         codes[inside] = change(here, before)
-                        label = np.select([self.having(GOOD, codes), self.having(BAD, codes)], [1.0, 0.0], np.nan)
-                        words = np.array([text or None for text in self._sets], object)[codes]
-                        reasons = np.array([None, "not labelled"], object)[np.isnan(label).astype(np.int8)]
-                        parts.write_scores(path, COLUMNS, {LABEL: label, TAGS: words}, reasons, uids=uids)
+                        halves = parts.uids_of(run.index(shard, ["uid_hi", "uid_lo"]))
+                        tags.write(path, self._sets, codes, halves, tags.absent_of(path))
                     changed = codes[inside] != before
                     done.append((rows[here][changed], before[changed], codes[inside][changed]))
                     self._codes[place] = codes
         finally:
             self.version += 1
-            run.forget(self._folder)
+            run.forget(tags.FOLDER)
             written, old, new = (np.concatenate(each) for each in zip(*done, strict=True))
             if written.size:
                 undo.append((written, old, new))

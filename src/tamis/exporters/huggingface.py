@@ -17,9 +17,9 @@ from xxhash import xxh3_128_hexdigest
 from tamis.exporters.lists import pair_columns
 from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts
 from tamis.pool import Pool
-from tamis.selectors.steps import TAGS
 from tamis.store.stream import KeptSample
 from tamis.store.subset import Subset
+from tamis.store.tags import TAGS
 
 #: `datasets` decodes a column as images only if its type is exactly this.
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

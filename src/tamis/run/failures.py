@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import RunError
+from tamis.pool import Shard
 from tamis.run.plan import Task
 from tamis.storage import entry_of, files
 from tamis.store.checked import read_record, write_record
+
+log = logging.getLogger(__name__)
 
 #: The name in `took` of the time spent waiting for samples to be read and decoded.
 READING = "reading and decoding"
@@ -76,6 +80,22 @@ def still_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
     """Returns the parts in an error record that are still missing. Parts in deleted folders do not count."""
     names: list[str] = facts.get("lacking") or []
     return [name for name in names if (run / name).parent.is_dir() and not (run / name).is_file()]
+
+
+def cut_before(run: Path, shard: Shard) -> bool:
+    """Whether a shard was cut when it was last read, and its file has changed since: its rows are to be read again."""
+    path = failure_path(run, shard.name)
+    facts = read_record(path) if path.is_file() else {}
+    return bool(facts.get("cut")) and has_changed(shard, facts["stamp"])
+
+
+def has_changed(shard: Shard, stamp: str) -> bool:
+    """Whether a shard's file has another version now; a file that cannot be reached now may be the same."""
+    try:
+        return shard.stamp() not in ("", stamp)
+    except Exception as error:  # a store may raise anything
+        log.debug("%s cannot be reached: %s", shard.url, error)
+        return False
 
 
 def record(run: Path, task: Task, report: ShardReport) -> None:

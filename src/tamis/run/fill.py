@@ -26,14 +26,14 @@ from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.open import known_pairs
 from tamis.pool.source import Absence, FirstRows
-from tamis.run.failures import READING, ShardReport, failure_path, still_lacking
+from tamis.run.failures import READING, ShardReport, cut_before, failure_path, has_changed, still_lacking
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter, Tally, announcement
 from tamis.run.shard import reads_files
 from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
-from tamis.store.claims import PREPARES, PREPARING_SECONDS, claimed, locked, sweep_claims
+from tamis.store.claims import PREPARES, PREPARING_SECONDS, locked, sweep_claims
 from tamis.store.table import Spread
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,8 @@ def fill(
         manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
-        failed = _failed_before(path, plan.pool)
+        failed, changed = _failed_before(path, plan.pool)
+        plan = replace(plan, again=changed if plan.within is None else frozenset())
         tasks = plan.tasks(path)
     before = Run(path)
     if plan.within is None:  # else an earlier pass has done so
@@ -256,44 +257,30 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         stamps = dict(zip(run.shards, run.stamps, strict=True))
     except RunError:  # as above
         return
-    changed = [shard.name for shard in pool.shards if (old := stamps.get(shard.name)) and _has_changed(shard, old)]
+    changed = [shard.name for shard in pool.shards if (old := stamps.get(shard.name)) and has_changed(shard, old)]
     if changed:
         where = run.index_path(changed[0])
         log.warning("%d shards have changed since they were indexed; to read one again, delete %s", len(changed), where)
 
 
-def _has_changed(shard: Shard, stamp: str) -> bool:
-    """Whether a shard's file has another version now; a file that cannot be reached now may be the same."""
-    try:
-        return shard.stamp() not in ("", stamp)
-    except Exception as error:  # a store may raise anything
-        log.debug("%s cannot be reached: %s", shard.url, error)
-        return False
+def _failed_before(path: Path, pool: Pool) -> tuple[dict[str, str], frozenset[str]]:
+    """Returns the errors of shards that failed earlier, and those that were cut and whose files have changed since.
 
-
-def _failed_before(path: Path, pool: Pool) -> dict[str, str]:
-    """Returns the errors of shards that failed earlier and whose files have not changed since.
-
-    Shards whose files have changed are forgotten, to be read again. Removes records of shards that left the pool with
-    their file, and of shards whose parts exist.
+    Removes records of shards that left the pool with their file, and of shards whose parts exist.
     """
     shards = {shard.name: shard for shard in pool.shards}
-    changed, failed = [], {}
+    changed, failed = set(), {}
     for name in sorted(files(path / "failures", ".json")):
-        record = {"url": "", "stamp": "", **read_record(failure_path(path, name))}
+        record = {"url": "", **read_record(failure_path(path, name))}
         if name not in shards:
             if not is_remote(record["url"]) and not os.path.exists(record["url"]):
                 failure_path(path, name).unlink(missing_ok=True)
         elif record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
             failure_path(path, name).unlink(missing_ok=True)  # the parts exist by now
-        elif record["stamp"] and _has_changed(shards[name], record["stamp"]):
-            changed.append(name)
         else:
             failed[name] = record["error"]
+            if cut_before(path, shards[name]):
+                changed.add(name)
     if changed:
-        log.info("%d shards that failed have changed since: they are read again", len(changed))
-    for name in changed:
-        with claimed(path, name) as acquired:  # else another process is working on it
-            if acquired:
-                manifest.forget(path, [name])
-    return failed
+        log.info("%d shards that were cut have changed since: they are read again", len(changed))
+    return failed, frozenset(changed)

@@ -92,6 +92,7 @@ class Plan:
     identities: Identities = field(default_factory=lambda: Identities(Device()))
     fields: tuple[str, ...] | None = None  # json fields in the index; the others become parts of their own. None: all
     within: Within | None = field(default=None, compare=False)  # score only these rows, of shards with an index
+    again: frozenset[str] = field(default=frozenset(), compare=False)  # shards to read again, although they are indexed
     executor: Executor | None = field(default=None, compare=False)  # with loaded nodes, for a worker in this process
 
     def __post_init__(self) -> None:
@@ -120,7 +121,7 @@ class Plan:
 
     def without_shards(self) -> Plan:
         """Returns the plan to send to workers, which get their shards one by one: a pool may have a million."""
-        return replace(self, pool=replace(self.pool, shards=()), within=None, executor=None)
+        return replace(self, pool=replace(self.pool, shards=()), within=None, again=frozenset(), executor=None)
 
     @property
     def in_index(self) -> tuple[str, ...]:
@@ -193,7 +194,7 @@ class Plan:
                 for output in outputs
                 if shard.name not in present[output] or (output in some and _lacks(output.path(run, shard.name), rows))
             )
-            if any(output.kind == "index" for output in missing):
+            if shard.name in self.again or any(output.kind == "index" for output in missing):
                 missing = self.outputs  # parts that belong to a lost index are useless
             if missing:
                 tasks.append(Task(shard, missing, rows, self.within.name if self.within else ""))

@@ -28,9 +28,9 @@ from tamis.pool.images import fill_pixels, undisturbed, weighed
 from tamis.pool.source import Absence, Problem, SampleReader
 from tamis.processes import prefetched
 from tamis.remote import unreached
-from tamis.run.failures import READING, ShardReport, record
+from tamis.run.failures import READING, ShardReport, cut_before, record
 from tamis.run.plan import Output, Plan, Task
-from tamis.store import parts
+from tamis.store import parts, tags
 from tamis.store.claims import claimed
 from tamis.store.manifest import forget
 from tamis.store.parts import write_side_files
@@ -119,8 +119,9 @@ class ShardWorker:
     def _missing(self, task: Task) -> list[Task]:
         """Returns what is still missing of a task, by rows: another process may have made some since the plan."""
         paths = {output: output.path(self.run, task.shard.name) for output in task.outputs}
-        if any(output.kind == "index" and not path.is_file() for output, path in paths.items()):
-            return [task]
+        for output, path in paths.items():
+            if output.kind == "index" and (not path.is_file() or cut_before(self.run, task.shard)):
+                return [task]
         missing: dict[bytes | None, Task] = {}
         for output, path in paths.items():
             rows = task.rows
@@ -168,7 +169,8 @@ class ShardWorker:
             kept.drop()
             raise
         ending = reader.ending
-        if ending is not None and (report.rows == before or isinstance(ending, UnreachedError)):
+        again = making_index and self._index(task).is_file()
+        if ending is not None and (report.rows == before or again or isinstance(ending, UnreachedError)):
             raise ending  # write no parts, so that the next run tries again: the file may be fine
         if report.rows == before and not nobody:
             self.executor.compute(nodes, empty, faults)
@@ -242,9 +244,8 @@ class ShardWorker:
     def _write(self, task: Task, writers: Writers, faults: dict[Node, Fault]) -> None:
         for output, writer in writers.items():  # the index is the first
             path = output.path(self.run, task.shard.name)
-            if isinstance(writer, IndexWriter):
-                if writer.is_written(path):
-                    continue
+            if isinstance(writer, IndexWriter) and not writer.has_rows_of(path):
+                tags.carry(self.run, task.shard.name, parts.uids_of(writer.table()))
                 forget(self.run, [task.shard.name])  # parts of the old rows
             if output.node not in faults:
                 write_side_files(path.parent, output.node, self.plan.device)

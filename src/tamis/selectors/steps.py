@@ -36,6 +36,7 @@ from tamis.selectors.outcome import (
 from tamis.store.reasons import Codes, Cut, Reason
 from tamis.store.repeats import joined
 from tamis.store.table import Table
+from tamis.store.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
 
 Missing = Literal["error", "drop"]
 Of = Literal["survivors", "pool"]
@@ -483,19 +484,8 @@ class Equals(Blockwise):
         return _rule(self, [self.score], decide, reason, score=None if is_word else self.score)
 
 
-#: The column of people's tags: a row's tags, sorted and joined; null without a tag.
-TAGS, SEPARATOR = "tagged", ","
-
-#: Two tags that exclude each other. The column `label` has them as 1 and 0.
-GOOD, BAD = "good", "bad"
-
 #: Maximum characters of a tag; invisible characters within words of Persian and within emoji.
 _LONGEST_TAG, _JOINERS = 60, "\u200c\u200d"
-
-
-def tags_in(text: str | None) -> list[str]:
-    """Returns the tags of a cell of the column."""
-    return text.split(SEPARATOR) if text else []
 
 
 def checked_tag(text: Any) -> str:

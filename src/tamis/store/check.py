@@ -146,6 +146,8 @@ class _Check:
         No other process can write it meanwhile: we hold its shard's claim, or the run's lock.
         """
         deleted = False
+        if checked.is_typed(path) and kind in ("damaged", "left over"):
+            kind, what = "yours", f"{what}; {checked.TYPED_REMEDY}"
         if self.delete and kind in ("damaged", "left over"):
             alone = locked(self.run.path, doing=_LOCK, patience=PREPARING_SECONDS)
             with claimed(self.run.path, shard) if shard else alone as acquired:

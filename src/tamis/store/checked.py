@@ -56,9 +56,19 @@ _REMEDIES = {
 }
 
 
+#: How the folder begins that holds what people typed: no command can make its parts again, so none deletes them.
+TYPED = "label-"
+TYPED_REMEDY = "it holds tags that people gave: restore it, or delete it if nobody needs them"
+
+
+def is_typed(path: Path) -> bool:
+    """Whether a file holds what people typed."""
+    return path.suffix == ".parquet" and path.parent.name.startswith(TYPED)
+
+
 def damaged(path: Path, what: str, remedy: str = "") -> DamageError:
     """Returns the error for a file that has changed since it was written."""
-    remedy = remedy or _REMEDIES.get(path.name, _REMEDY)
+    remedy = remedy or (TYPED_REMEDY if is_typed(path) else _REMEDIES.get(path.name, _REMEDY))
     return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {remedy}", what)
 
 

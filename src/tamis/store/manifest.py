@@ -25,7 +25,7 @@ from tamis.errors import DamageError, RunError, brief
 from tamis.ids import fingerprint
 from tamis.pool.files import is_remote
 from tamis.storage import drop_cached, explained_errors, files, folders, read_json, sweep, write_json, writing
-from tamis.store.checked import CheckedParquet, damaged, read_record, with_hash, write_parquet
+from tamis.store.checked import TYPED, CheckedParquet, damaged, read_record, with_hash, write_parquet
 from tamis.store.targets import check_own, lists
 
 if TYPE_CHECKING:
@@ -282,8 +282,8 @@ def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) 
 
 
 def forget(run: Path, shards: Sequence[str]) -> None:
-    """Deletes all parts of some shards, the index last: after a kill no part lacks its index."""
-    for folder in (*part_folders(run), run / "index"):
+    """Deletes the parts of some shards but for people's tags, the index last: after a kill no part lacks its index."""
+    for folder in (*(one for one in part_folders(run) if not one.name.startswith(TYPED)), run / "index"):
         ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
         for shard in shards:
             (folder / f"{shard}{ending}").unlink(missing_ok=True)

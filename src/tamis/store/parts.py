@@ -148,13 +148,15 @@ def write_scores(
     *,
     uids: str,
     asked: int | None = None,
+    more: Mapping[str, pa.Array] = {},
+    facts: Mapping[str, str] = {},
 ) -> None:
     """Writes a score part: the signal's columns, float32 or words, null = not judged, and the reason.
 
     `values` holds (n,) per column: floats with NaN, or words with None. `uids` is the hash of the index's uids, `asked`
-    the number of rows that the part covers.
+    the number of rows that the part covers. `more`: columns that are not the signal's, and `facts` for the footer.
     """
-    arrays = {}
+    arrays = dict(more)
     for column in columns:
         if column.kind == "word":
             arrays[column.name] = pa.array(values[column.name], pa.string()).dictionary_encode()
@@ -168,7 +170,7 @@ def write_scores(
         path,
         pa.table(arrays),
         uids=uids,
-        facts={} if asked in (None, len(reasons)) else {_ASKED: str(asked)},
+        facts={**facts, **({} if asked in (None, len(reasons)) else {_ASKED: str(asked)})},
         row_group_size=_ROW_GROUP * 8,
         compression={name: "ZSTD" if name in words else "NONE" for name in arrays},
         use_dictionary=["reason", *words],

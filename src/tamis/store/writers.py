@@ -99,12 +99,10 @@ class IndexWriter(PartWriter):
     def write(self, path: Path, uids: str = "") -> None:
         parts.write_index(path, self.table().combine_chunks(), source=self.source, stamp=self.stamp)
 
-    def is_written(self, path: Path) -> bool:
-        """Whether another process has written the part from the same rows of the same file."""
-        if not path.is_file() or parts.index_facts(path).stamp != self.stamp:
-            return False
-        names = ["uid_hi", "uid_lo", "key"]
-        return bool(parts.read_columns(path, names).equals(self.table().select(names)))
+    def has_rows_of(self, path: Path) -> bool:
+        """Whether the part exists and has the same samples; where they are in the file does not matter."""
+        names = [name for name in self._schema.names if name not in ("members", "status")]  # a reason has each status
+        return path.is_file() and bool(parts.read_columns(path, names).equals(self.table().select(names)))
 
 
 class ScoreWriter(PartWriter):
