@@ -73,7 +73,7 @@ def _models() -> Rows:
         rows.append(row(
             name, "built-in", model.job, _megabytes(path) if path else None, model.licence,
             download=path is None and model.extra is not None, command=None if path else model.remedy,
-            about=model.about,
+            about=model.about, version=model.version,
         ))  # fmt: skip
     here = _in_the_cache()
     for name, path in here.items():
@@ -127,7 +127,9 @@ def tables(what: str, rows: Rows) -> list[tuple[str, Rows]]:
                 "MB": "" if size is None else f"{size:,.0f}" if size >= 10 else f"{size:.1f}",
                 "licence": row["licence"],
             }
-            part.append(line | {"download": row["command"] or "no"} if kind == "built-in" else line)
+            if kind == "built-in":
+                line |= {"version": row["version"] or "", "download": row["command"] or "no"}
+            part.append(line)
         if part:
             found.append((heading, part))
     (folder,) = (row for row in rows if row["kind"] == "folder")

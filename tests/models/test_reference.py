@@ -7,8 +7,10 @@ import logging
 import re
 import socketserver
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,7 @@ from huggingface_hub import constants
 from tamis.catalogue import CATALOGUES
 from tamis.errors import DependencyError, ModelError, install
 from tamis.models import reference
-from tamis.models.reference import BUILT_IN, HUB, PATTERNS, BuiltIn, cached, complete, resolve
+from tamis.models.reference import BUILT_IN, HUB, PATTERNS, RAPIDOCR, BuiltIn, Weights, cached, complete, resolve
 
 B32 = "openai/clip-vit-base-patch32"
 
@@ -159,6 +161,43 @@ def test_a_built_in_whose_package_is_missing_or_changed_says_so(monkeypatch: pyt
     changed = BuiltIn(job="text detector", package="rapidocr", file="gone/*.onnx", extra="text", about="", licence="")
     monkeypatch.setitem(BUILT_IN, "ppocr", changed)  # type: ignore[arg-type]
     assert "holds no gone/*.onnx" in refused("ppocr")
+
+
+def test_ppocr_is_the_file_that_rapidocr_released_whatever_else_it_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site" / "carrier" / "models"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(folder.parents[1]))
+    released = {name: xxhash.xxh3_128_hexdigest(name.encode()) for name in ("v6.onnx", "v4.onnx")}
+    weights = tuple(Weights(name, f"PP-OCR{name[:2]}", digest) for name, digest in released.items())
+    monkeypatch.setitem(BUILT_IN, "ppocr", replace(BUILT_IN["ppocr"], package="carrier", weights=weights))  # type: ignore[arg-type]
+
+    def listed() -> tuple[Any, Any]:
+        (row,) = (row for row in CATALOGUES["models"]() if row["model"] == "ppocr")
+        return row["version"], row["command"]
+
+    remedy = f"pip install --force-reinstall --no-deps '{RAPIDOCR}'"
+    (folder / "z_v5_det_server.onnx").write_bytes(b"downloaded for somebody else")
+    assert f"has no v6.onnx or v4.onnx as released, so these models are unknown: run `{remedy}`" in refused("ppocr")
+    assert listed() == (None, remedy)
+    (folder / "v4.onnx").write_bytes(b"v4.onnx")
+    assert (resolve("ppocr").path, listed()) == (folder / "v4.onnx", ("PP-OCRv4", None))
+    before = resolve("ppocr").digest
+    (folder / "v6.onnx").write_bytes(b"v6.onnx")  # the newer release, which may have downloaded the older model
+    assert (resolve("ppocr").path, listed()) == (folder / "v6.onnx", ("PP-OCRv6", None))
+    assert resolve("ppocr").digest != before
+    (folder / "v6.onnx").write_bytes(b"half of it")
+    assert remedy in refused("ppocr")
+
+
+def test_the_installed_weights_of_rapidocr_are_known_and_the_extra_installs_no_other_release() -> None:
+    pytest.importorskip("rapidocr")
+    assert BUILT_IN["ppocr"].version == BUILT_IN["ppocr-rec"].version
+    assert BUILT_IN["ppocr"].version in ("PP-OCRv4", "PP-OCRv6")
+    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert RAPIDOCR in settings["project"]["optional-dependencies"]["text"]
 
 
 # ---- folders

