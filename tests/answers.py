@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import hashlib
+import inspect
 import json
 import logging
 import os
@@ -171,10 +172,13 @@ def keep_choices(run: Path, place: Path) -> None:
 
     opened = library.open_run(run)
     chosen: list[Any] = []
+    new = "any_model" in inspect.signature(library.select).parameters  # commits before it choose by any model
     for name in shipped():
         setting = SETTINGS.get(name, "").replace("REFERENCE", str(run))
         try:
-            subset = library.select(opened, name, settings=[setting] if setting else [])
+            subset = library.select(
+                opened, name, settings=[setting] if setting else [], **({"any_model": True} if new else {})
+            )
         except library_error() as error:
             lines = [f"{type(error).__name__}: {error}"]
         else:

@@ -93,13 +93,15 @@ def column_for(run: Run, name: str, wanted: Mapping[str, Any]) -> ScoreSet | Non
 
 def add_made_for(
     run: Run, name: str, label: str, made_for: Mapping[str, Any], columns: Sequence[Column],
-    values: Mapping[str, Float32s], rows: Rows, *, lacking: str, bound: Mapping[str, Any] | None = None,
+    values: Mapping[str, Float32s], rows: Rows, *, lacking: str, reads: Sequence[str],
+    bound: Mapping[str, Any] | None = None,
 ) -> Run:  # fmt: skip
     """Adds columns made for one cut, whose candidates are `rows`; they replace those with other values."""
     digest = xxhash.xxh3_64_hexdigest(b"".join(one.tobytes() for one in values.values()))
     missing = int(np.isnan(values[columns[0].name][rows]).sum())
     return add_columns(
         run, name, label, made_for, columns, lambda _: (values, {}), more={"values": digest}, lacking=lacking,
+        reads=reads,
         bound={**(bound or {}), "candidates": rows.size, "missing": missing},
     )[0]  # fmt: skip
 
@@ -209,5 +211,5 @@ def score_near_cut(
     )
     return add_made_for(
         run, _NAME, entry[0] or entry[1].name, made_for(recipe, place, entry[1]), columns,
-        {"sieve": values, "captions_drawn": captions}, rows, lacking=_LACKING,
+        {"sieve": values, "captions_drawn": captions}, rows, lacking=_LACKING, reads=[f"{one}.sieve"],
     )  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial as partial_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -222,7 +223,8 @@ def explore(
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
             raise RunError(f"the subset {one.name!r} is of {one.run.path}, or of other rows: choose it again")
     pool = _readable_pool(opened)
-    explorer = Explorer(opened, chosen, lambda held, recipe: select(held, recipe, partial=partial), pool)
+    choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
+    explorer = Explorer(opened, chosen, choose, pool)
     return Server(Pages(explorer, Images(opened, pool)), port=port)
 
 

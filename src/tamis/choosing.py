@@ -8,7 +8,7 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 
 from tamis.data import Signal, flat, references, settings
 from tamis.derived import Derived
-from tamis.errors import RecipeError, RunError, brief, nearest, unknown_message
+from tamis.errors import RecipeError, RunError, StopError, brief, nearest, unknown_message
 from tamis.graph import topological
+from tamis.ids import json_ready
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
-from tamis.recipe import NEAR_CUT, PathLike, Recipe, RecipeLike, load, signal_from, usual
-from tamis.signals import maker_of
+from tamis.recipe import NEAR_CUT, PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
+from tamis.signals import maker_of as signal_making
 from tamis.storage import location
 from tamis.store import Run, open_run
+from tamis.store.makers import maker_of
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def select(
     recipe: RecipeLike,
     *,
     settings: Sequence[str] = (),
+    any_model: bool = False,
     partial: bool = False,
     engine: Engine | None = None,
 ) -> Subset:
@@ -56,6 +59,7 @@ def select(
         run: a run folder.
         recipe: a shipped recipe's name, a file, or a mapping.
         settings: overrides, as `--set` takes them.
+        any_model: choose by the run's scores where the recipe names a model that they are not of.
         partial: choose from the finished shards of an incomplete run; the subset then says so.
         engine: `tamis.run.ray.Ray(...)`: workers of a cluster read the scores and judge rows by thresholds, best
             shares and values. Otherwise threads of this process do.
@@ -65,7 +69,7 @@ def select(
 
     Raises:
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
-        RunError: the run lacks a column, or shards.
+        RunError: the run lacks a column, or shards, or another model than the recipe names made its scores.
     """
     from tamis.adaptive import distilled_column, with_bounds
     from tamis.selectors.choose_caption import captions_from
@@ -78,7 +82,7 @@ def select(
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
-    columns = columns_read(chosen, opened)
+    columns = columns_read(chosen, opened, any_model=any_model)
     text = captions_from(chosen.steps)
     with engine.reading() if engine else nullcontext() as spread:
         try:
@@ -90,30 +94,69 @@ def select(
             columns[cut.score] = f"{group.label}.{group.columns[0].name}"
             outcome = run_asked(dataclasses.replace(opened.table(columns), spread=spread), chosen.steps)
     outcome = with_bounds(opened, chosen, columns, outcome)
-    _warn_of_english_only(chosen, opened, columns, outcome)
+    used = makers_of(chosen, opened, columns)
+    _warn_of_english_only(chosen, opened, used, outcome)
+    recorded = {**chosen.text, **({"signals": list(_as_used(chosen, opened, columns))} if chosen.entries else {})}
     return Subset(
         run=opened,
         keep=outcome.keep,
-        recipe={**chosen.text, **({"columns": columns} if columns else {}), "name": chosen.name},
+        recipe={**recorded, **({"columns": columns} if columns else {}), "name": chosen.name},
         funnel=list(outcome.funnel),
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
         times=outcome.times,
         caption=outcome.caption,
         captions_from=columns.get(text, text),
         partial=partial_facts(opened),
+        used=list(used.values()),
         verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
     )
 
 
-def _warn_of_english_only(recipe: Recipe, run: Run, columns: Mapping[str, str], outcome: Outcome) -> None:
+def makers_of(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Returns the makers of the columns that a recipe reads, by its names; with `named` where it names other models."""
+    found = {}
+    for name in recipe.reads:
+        if maker := maker_of(run, columns.get(name, name)):
+            others = sorted(_named_models(recipe, name) - {*maker["models"]})
+            found[name] = {**maker, **({"named": others} if others else {})}
+    return found
+
+
+def _named_models(recipe: Recipe, column: str) -> set[str]:
+    """Returns the models that a recipe names for a column or for stored embeddings."""
+    models: set[str] = set()
+    for (label, signal), words in recipe.named.items():
+        makes = column in names_of_columns(label, signal)
+        if isinstance(signal, Derived):
+            models |= {model for name in signal.reads if makes for model in _named_models(recipe, name)}
+        elif words:
+            with suppress(StopError):  # its own folder of models is not here: it names none of them
+                nodes = [node for node in topological([signal]) if makes or node.name == column]
+                models |= words & {model for node in nodes for model in references(node, "model").values()}
+    return models
+
+
+def _as_used(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> Iterator[Any]:
+    """Yields a recipe's entries of signals that the run has, with the settings that made its columns."""
+    groups = [group for name in recipe.reads if (group := run.locate(columns.get(name, name))[1]) is not None]
+    for entry in recipe.text.get("signals") or ():
+        name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
+        made = [group.facts["settings"] for group in [*groups, *run.scores.values()] if group.facts["name"] == name]
+        with suppress(RecipeError):  # a signal of Python code that recipes cannot name
+            wanted = json_ready(settings(signal_from(entry)[1], recorded=True))
+            if wanted not in made:
+                for path, value in flat(made[0]).items() if made else ():
+                    given = given if flat(wanted).get(path) == value else put(given, path.split("."), value, path)
+                entry = {name: given}
+        if made:
+            yield entry
+
+
+def _warn_of_english_only(recipe: Recipe, run: Run, used: Mapping[str, Mapping[str, Any]], outcome: Outcome) -> None:
     """Warns if scores of a model that reads English only drop far more of the captions in other languages."""
     from tamis.selectors.expression import parse
 
-    makers: dict[str, str] = {}
-    for name in recipe.reads:
-        group = run.locate(columns.get(name, name))[1]
-        for model in (group.facts.get("models") or {}) if group else ():
-            makers |= {name: model} if _ENGLISH_ONLY.search(model) else {}
+    makers = {name: model for name, one in used.items() for model in one["models"] if _ENGLISH_ONLY.search(model)}
     by_model = {
         code: makers[name]
         for code, reason in enumerate(outcome.reasons, start=1)
@@ -141,10 +184,11 @@ def _warn_of_english_only(recipe: Recipe, run: Run, columns: Mapping[str, str], 
         )  # fmt: skip
 
 
-def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
+def columns_read(recipe: Recipe, run: Run, *, any_model: bool = False) -> dict[str, str]:
     """Maps the names that a recipe's steps read to columns of a run, where they differ.
 
-    Raises RunError with the command that makes columns that the run lacks, RecipeError if a step cannot use a column.
+    Raises RunError with the command that makes columns that the run lacks, or has of another model than the recipe
+    names; RecipeError if a step cannot use a column.
     """
     from tamis.selectors.outcome import check_columns as check_kinds
 
@@ -162,13 +206,25 @@ def columns_read(recipe: Recipe, run: Run) -> dict[str, str]:
         first = next(iter(lacking.values()))
         raise RunError(_how_to_make(list(lacking), run, recipe) or str(first)) from first
     check_kinds(recipe.steps, run.table(columns))
+    for name, maker in makers_of(recipe, run, columns).items():
+        if maker.get("named") and maker["models"] and name not in recipe.columns and not any_model:
+            makes = [entry for entry, words in recipe.named.items() if words & {*maker["named"]}]
+            other, models = (" and ".join(some) for some in (maker["named"], maker["models"]))
+            raise RunError(
+                f"the recipe {recipe.name!r} names {other}, and {name} of {run.path} was made by {models}. "
+                f"To score with the model that it names:\n{_score_commands(run, makes, recipe.keep)[0]}\n"
+                "To choose by the scores of the run (in Python any_model=True, in a recipe any_model: true):\n"
+                f"tamis select {shlex.quote(str(run.path))} --recipe {shlex.quote(recipe.name)} --any-model --out "
+                f"{shlex.quote(recipe.name)}.parquet"
+            )
     return columns
 
 
 def scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     """Maps the names that a recipe reads to the run's columns of signals with the settings that the recipe asks for.
 
-    A signal with one set of other settings is used with a warning; several of them raise RecipeError.
+    A signal with one set of other settings is used with a warning, unless only models differ (see `columns_read`);
+    several of them raise RecipeError.
     """
     columns: dict[str, str] = {}
     for label, signal in recipe.entries:
@@ -191,19 +247,19 @@ def scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
                         f"{groups[0].label}.{column.name}"
                     )
                 columns[name] = f"{(same or groups)[-1].label}.{column.name}"
-                if not same:
-                    asked, stored = _differences(wanted, groups[0].facts.get("settings") or {})
+                if not same and any(sides := _differences(wanted, groups[0].facts)):
                     log.warning(
                         "the recipe %r asks for %s with %s; %s has it with %s, which is used",
-                        recipe.name, signal.name, asked, str(run.path), stored,
+                        recipe.name, signal.name, sides[0], str(run.path), sides[1],
                     )  # fmt: skip
     return columns
 
 
 def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns the settings that differ, on each side: ("prompt='a'", "prompt='b'")."""
-    one, other = flat(asked), flat(stored)
+    """Returns the settings that differ from a description's, without models, on each side: ("side=1", "side=2")."""
+    one, other = flat(asked), flat(stored.get("settings") or {})
     names = [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
+    names = [name for name in names if other.get(name) not in (stored.get("models") or {})]
 
     def in_words(values: Mapping[str, Any]) -> str:
         return ", ".join(f"{name}={brief(values[name])}" if name in values else f"{name} not set" for name in names)
@@ -236,7 +292,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         if column_name == "tagged":
             raise RecipeError(f"recipe {recipe.name!r} selects by tags: score, tag with `tamis explore`, then select")
-        maker = maker_of(column_name)
+        maker = signal_making(column_name)
         raise RecipeError(
             f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}"
             + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
@@ -320,7 +376,7 @@ def _changed_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]
 
 def _maker(column: str) -> tuple[str, Signal | Derived] | None:
     """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
-    cls = maker_of(column)
+    cls = signal_making(column)
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]

@@ -147,7 +147,7 @@ def distil(
     opened = add_made_for(
         opened, DISTILLED, f"{group.label}_distilled", distilled_for(opened, chosen, entry, columns), (column,),
         {column.name: values}, rows, lacking="the row was dropped before the cut, or it was judged and has no score",
-        bound=bound,
+        reads=[f"{group.label}.{inner}", *embeddings], bound=bound,
     )  # fmt: skip
     return select(opened, chosen)
 

@@ -36,7 +36,22 @@ if TYPE_CHECKING:
     from tamis.selectors import Step
 
 #: The top-level keys of a recipe.
-KEYS = ("name", "about", "source", "pool", "run", "signals", "keep", "columns", "select", "export", "report")
+KEYS = (
+    *(
+        "name",
+        "about",
+        "source",
+        "pool",
+        "run",
+        "signals",
+        "any_model",
+        "keep",
+        "columns",
+        "select",
+        "export",
+        "report",
+    ),
+)
 
 _MOST_BYTES = 256 << 10  # the longest shipped recipe has 3 kB
 # Decimal numbers alone: YAML 1.1 also reads 010, 0x1F, 1_000 and 1:30 as numbers.
@@ -73,6 +88,8 @@ class Recipe:
     signals: tuple[tuple[str, Signal], ...] = ()  # label ("" for none) and signal
     derived: tuple[tuple[str, Derived], ...] = ()  # the same for derived signals, in their order
     within: Mapping[tuple[str, Signal], Any] = field(default_factory=dict)  # entry of `signals` -> rows to score
+    #: Entry, of recipes in groups too -> words in its settings; of these, a model must be the one that scored the run.
+    named: Mapping[tuple[str, Signal | Derived], frozenset[str]] = field(default_factory=dict)
     keep: tuple[str, ...] = ()  # features to store
     columns: Mapping[str, str] = field(default_factory=dict)  # alias -> column of the run
     steps: tuple[Step, ...] = ()  # the selectors in order
@@ -96,7 +113,7 @@ class Recipe:
         return {self.columns.get(name, name) for name in names}
 
 
-def names_of_columns(label: str, signal: Signal) -> set[str]:
+def names_of_columns(label: str, signal: Signal | Derived) -> set[str]:
     """Returns the names that recipes may call a signal's columns."""
     return {name for one in signal.columns for name in (one.name, f"{label or signal.name}.{one.name}")}
 
@@ -132,10 +149,13 @@ def load(recipe: RecipeLike, settings: Sequence[str] = (), *, signals: Sequence[
             named = entry.items() if isinstance(entry, Mapping) else [(str(entry), None)]
             there |= {signal for signal, its in named if not (isinstance(its, Mapping) and its.get("label"))}
         data["signals"] = [*already, *(signal for signal in dict.fromkeys(signals) if signal not in there)]
-    for setting in settings:
-        path, value = assignment(setting)
-        data = _put(data, path.split(".", _DEEPEST), value, setting)
-    return _parse(data, name, () if isinstance(recipe, Mapping) else (_identity(os.fspath(recipe)),))
+    made = [assignment(setting) for setting in settings]
+    for (path, value), setting in zip(made, settings, strict=True):
+        data = put(data, path.split(".", _DEEPEST), value, setting)
+    # A model that someone types is meant, even where the recipe takes any.
+    typed = () if "any_model" in dict(made) else (value for path, value in made if path.startswith("signals."))
+    above = () if isinstance(recipe, Mapping) else (_identity(os.fspath(recipe)),)
+    return _parse(data, name, above, _words(list(typed)))
 
 
 def usual(signal: str, setting: str) -> dict[str, list[str]]:
@@ -167,7 +187,9 @@ def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         return dict(recipe), _UNNAMED
     text = os.fspath(recipe)
     if name := shipped_name(text):
-        return _yaml((files("tamis.recipes") / f"{name}.yaml").read_bytes(), name), name
+        # A best share is one by any model. A threshold is made for its model: such a recipe says any_model: false.
+        data = _yaml((files("tamis.recipes") / f"{name}.yaml").read_bytes(), name)
+        return {**data, "any_model": data.get("any_model", True)}, name
     path = Path(text)
     if not os.path.isfile(text):
         if path.suffix in (".yaml", ".yml"):
@@ -255,7 +277,7 @@ def assignment(setting: str) -> tuple[str, Any]:
         return name.strip(), _read_yaml(value)
 
 
-def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
+def put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
     """Returns data with a value set at a path. A list's entry is found by number, or by its name if that is unique."""
     if not path:
         return value
@@ -264,22 +286,22 @@ def _put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
         data = {} if data is None else data
         if not isinstance(data, dict):
             raise RecipeError(f"--set {brief(setting)}: {head!r} is in {brief(data)}, not a mapping")
-        return {**data, head: _put(data.get(head), rest, value, setting)}
+        return {**data, head: put(data.get(head), rest, value, setting)}
     copy = list(data)
     if head.isdecimal() and len(head) < 10 and int(head) < len(data):
         entry = data[int(head)]
-        copy[int(head)] = _put({entry: {}} if isinstance(entry, str) and rest else entry, rest, value, setting)
+        copy[int(head)] = put({entry: {}} if isinstance(entry, str) and rest else entry, rest, value, setting)
         return copy
     places = [n for n, entry in enumerate(data) if entry == head or (isinstance(entry, dict) and head in entry)]
     if len(places) != 1:
         what = f"{len(places)} entries are called {head!r}: use a number" if places else f"no entry is called {head!r}"
         raise RecipeError(f"--set {brief(setting)}: {what}")
     entry = data[places[0]]
-    copy[places[0]] = _put(entry if isinstance(entry, dict) else {entry: {}}, path, value, setting)
+    copy[places[0]] = put(entry if isinstance(entry, dict) else {entry: {}}, path, value, setting)
     return copy
 
 
-def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe:
+def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...], typed: frozenset[str] = frozenset()) -> Recipe:
     where = "recipe" if name == _UNNAMED else f"recipe {name!r}"
     for key in data:
         if key not in KEYS:
@@ -302,6 +324,12 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
     made, derived = by_kind(entries)
     within = {one: rows for one, entry in zip(entries, signals, strict=True) if (rows := _within(entry, one, where))}
     written = tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports))
+    if not isinstance(any_model := data.get("any_model") or False, bool):
+        raise RecipeError(f"{where}, any_model: expected true or false, got {brief(any_model)}")
+    inner: list[Recipe] = []
+    chosen = tuple(_step(step, f"{where}, select[{n}]", above, inner) for n, step in enumerate(steps))
+    named = {entry: words for part in inner for entry, words in part.named.items()}
+    named |= {entry: _words(_recorded(raw, False)) for entry, raw in zip(entries, signals, strict=True)}
     if written and "select" not in data:
         raise RecipeError(f"{where} says what to export and not what to keep: add 'select: []' for every pair")
     return Recipe(
@@ -313,14 +341,22 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Recipe
         signals=made,
         derived=derived,
         within=within,
+        named={entry: typed if any_model else words for entry, words in named.items()},
         keep=keep,
         columns={str(short): str(column) for short, column in columns.items()},
-        steps=tuple(_step(step, f"{where}, select[{n}]", above) for n, step in enumerate(steps)),
+        steps=chosen,
         selects="select" in data,
         exports=written,
         report=_path(data.get("report"), f"{where}, report"),
         text={key: _recorded(value, key in _WITH_URLS) for key, value in data.items()},
     )
+
+
+def _words(value: Any) -> frozenset[str]:
+    """Returns the strings in a value of YAML, without keys."""
+    if isinstance(value, Mapping | list):
+        return frozenset().union(*map(_words, value.values() if isinstance(value, Mapping) else value))
+    return frozenset([value] if isinstance(value, str) else [])
 
 
 def _recorded(value: Any, with_urls: bool) -> Any:
@@ -433,11 +469,14 @@ def _at(where: str) -> Iterator[None]:
         raise RecipeError(f"{where}: {error}") from error
 
 
-def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
+def _step(entry: Any, where: str, above: tuple[str, ...], recipes: list[Recipe]) -> Step:
+    """Returns a step; adds the recipes that a group names to `recipes`."""
     from tamis.selectors import SELECTORS, selector_class
 
     if isinstance(entry, dict) and len(entry) == 1 and (name := next(iter(entry))) in _GROUPS:
-        parts = [_part(part, f"{where}, {name}[{n}]", above) for n, part in enumerate(_list(entry[name], where))]
+        parts = [
+            _part(part, f"{where}, {name}[{n}]", above, recipes) for n, part in enumerate(_list(entry[name], where))
+        ]
         if not parts:
             raise RecipeError(f"{where}: {name} needs at least one recipe or step")
         made: Step = SELECTORS[name](parts=tuple(part for _, part in parts), labels=tuple(label for label, _ in parts))
@@ -453,11 +492,11 @@ def _step(entry: Any, where: str, above: tuple[str, ...]) -> Step:
     return step
 
 
-def _part(entry: Any, where: str, above: tuple[str, ...]) -> tuple[str, tuple[Step, ...]]:
+def _part(entry: Any, where: str, above: tuple[str, ...], recipes: list[Recipe]) -> tuple[str, tuple[Step, ...]]:
     """Reads one part of all_of, any_of, none_of: a recipe's name, a step, or a list of steps."""
     if not isinstance(entry, str):
         entries = entry if isinstance(entry, list) else [entry]
-        return "", tuple(_step(step, f"{where}[{n}]", above) for n, step in enumerate(entries))
+        return "", tuple(_step(step, f"{where}[{n}]", above, recipes) for n, step in enumerate(entries))
     identity = _identity(entry) if len(entry) < 4096 else entry
     if identity in above:
         raise RecipeError(f"{where}: the recipe {entry!r} names itself ({' > '.join([*above, identity])})")
@@ -466,6 +505,7 @@ def _part(entry: Any, where: str, above: tuple[str, ...]) -> tuple[str, tuple[St
         raise RecipeError(f"{where}: the recipe {entry!r} has no 'select', so it says nothing about what to keep")
     if inner.columns:
         raise RecipeError(f"{where}: the recipe {entry!r} has 'columns'; give them in the recipe that names it")
+    recipes.append(inner)
     return inner.name, inner.steps
 
 

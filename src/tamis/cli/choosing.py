@@ -30,6 +30,9 @@ def select(
     recipe: Annotated[str, options.ONE_RECIPE],
     out: Annotated[Path, Option("--out", "-o", help="The subset file to write.")],
     settings: options.RecipeSettings = None,
+    any_model: Annotated[
+        bool, Option("--any-model", help="Choose by the run's scores where the recipe names another model.")
+    ] = False,
     partial: options.Partial = False,
     engine: Annotated[str, Option(help="What reads the scores: local (threads) or ray.")] = "local",
     address: options.Address = None,
@@ -46,13 +49,13 @@ def select(
 
     check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
     who = engine_named(engine, address=address)
-    subset = tamis.select(run, recipe, settings=settings or [], partial=partial, engine=who)
+    subset = tamis.select(run, recipe, settings=settings or [], any_model=any_model, partial=partial, engine=who)
     subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
         counts = {"kept": subset.kept} if subset.times is None else {"kept": subset.kept, "times": len(subset)}
         about = {**lacks, "name": subset.name, "pool": subset.keep.size}
-        print_json({**about, **counts, "funnel": list(subset.funnel)})
+        print_json({**about, **counts, "funnel": list(subset.funnel), "used": list(subset.used)})
     else:
         print_funnel(subset)
     say(f"wrote {out}")

@@ -77,4 +77,4 @@ def labelled_clusters(
         numbers = np.where(made.label >= 0, made.label, np.nan).astype(np.float32)
         return {"cluster": numbers, "centroid_cosine": made.cosine}, {"centroids.npy": made.centroids}
 
-    return add_columns(opened, "cluster", "cluster", settings, columns, compute)
+    return add_columns(opened, "cluster", "cluster", settings, columns, compute, reads=[embedding])

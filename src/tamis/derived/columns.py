@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from tamis.storage import files, remove
 from tamis.store import Run, manifest, open_run, parts
 from tamis.store.checked import read_array, write_array
 from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
+from tamis.store.makers import maker_of
 from tamis.store.writers import UNFINISHED
 
 #: {column: (rows,) numbers with NaN, or words with None}, and {side file: array}.
@@ -81,7 +84,7 @@ def _with_columns_of(signal: Derived, label: str, run: Run, names: Mapping[str, 
 
     return add_columns(
         run, signal.name, label, settings(signal, recorded=True), signal.columns, compute,
-        version=signal.version, more=more, lacking=signal.lacking,
+        version=signal.version, more=more, lacking=signal.lacking, reads=[names.get(one, one) for one in signal.reads],
     )[0]  # fmt: skip
 
 
@@ -97,12 +100,14 @@ def add_columns(
     more: Mapping[str, Any] | None = None,
     lacking: str = "the row has no embedding",
     bound: Mapping[str, Any] | None = None,
+    reads: Iterable[str] = (),
 ) -> tuple[Run, str]:
     """Adds columns computed from what a run stores; returns the run, opened again, and the label of the columns.
 
     `compute` is called unless every shard has the columns of these settings. The same columns of fewer rows are
     deleted. The label gets a suffix if other columns have it. `more` is what the values depend on besides settings;
-    `bound` says for which candidates they are, and how wrong a choice by them can be.
+    `bound` says for which candidates they are, and how wrong a choice by them can be. The models that made the columns
+    `reads` are recorded.
     """
     stem = _stem(run, name, version, settings, more or {})
     target, scratch = run.path / "scores" / f"{name}-{stem}", run.path / UNFINISHED / f"{name}-{stem}"
@@ -127,6 +132,8 @@ def add_columns(
         label = label if manifest.labels_of(run.path).get(label, stem) == stem else f"{label}_{stem[:4]}"
         facts = {"name": name, "label": label, "version": version, "settings": plain, "tamis": __version__}
         facts |= {"columns": [asdict(column) for column in columns], "derived": True}
+        models = [maker_of(run, one).get("models", {}) for one in sorted(reads)]
+        facts |= {"models": reduce(or_, models)} if any(models) else {}
         facts |= {"bound": dict(bound)} if bound else {}
         manifest.describe(run.path, {f"scores/{target.name}": facts})  # even if only this file was lost
         for file, array in made[1].items() if made else ():

@@ -38,6 +38,7 @@ from tamis.selectors.outcome import check_files
 from tamis.storage import is_run, location, write_json
 from tamis.store.checked import read_lines, read_record, write_record
 from tamis.store.claims import locked
+from tamis.store.makers import models_in_words
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run, open_run
 from tamis.store.subset import Subset
@@ -90,6 +91,7 @@ class Contender:
     kinds: Mapping[str, tuple[int, int]]  # {true kind: (kept, total)}; {} if unknown
     scoring_seconds: float | None  # to compute the scores it reads, summed over processes; None if unknown
     training_seconds: float | None  # mean per training; None if there is none
+    models: Sequence[str]  # sentences about the models of the scores it was chosen by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,6 +454,7 @@ def summed_up(
                 kinds=shares_of_kinds(subset, truth),
                 scoring_seconds=scoring.get(subset.name),
                 training_seconds=sum(one.training_seconds for one in own.values()) / len(own) if own else None,
+                models=models_in_words(subset.used),
             )
         )
     alike = jaccard(intersections([subset.keep for subset in subsets]))

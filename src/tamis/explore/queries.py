@@ -47,6 +47,7 @@ from tamis.reporting.context import drop_counts, is_complete, number_columns, wo
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, smallest
 from tamis.storage import explained_errors
+from tamis.store.makers import drawn_world, models_in_words
 from tamis.store.reasons import bound_of
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
@@ -135,6 +136,7 @@ class Explorer:
             "recipes": opened + self._shipped(),
             "tags": self.tag_facts(),
             "missing": len(self.run.missing),
+            "drawn": drawn_world(self.run.models),
             "hashes": "image_hash" in self.run.columns,
             "searchable": self.near.image is not None,
             "largest_image": LARGEST,
@@ -177,6 +179,8 @@ class Explorer:
         """Returns a recipe's funnel, reasons and YAML, and the kept rows in each bar of some columns."""
         subset = self.choose(recipe)
         why = subset.verdict.why
+        # What the recipe named before the models of the run took their place.
+        saved = {one["fingerprint"]: one for each in self._opened_with if each.name == subset.name for one in each.used}
         return {
             "rows": int(subset.keep.size),
             "kept": subset.kept,
@@ -187,6 +191,7 @@ class Explorer:
                 for code, (reason, rows) in enumerate(zip(why, drop_counts(subset.verdict), strict=False), start=1)
             ],
             "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
+            "models": models_in_words([saved.get(one["fingerprint"], one) for one in subset.used]),
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
             "labels": kept_shares(self.tags, subset.keep),
             "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},

@@ -24,6 +24,7 @@ from tamis.exporters.exporter import Exporter
 from tamis.ids import json_ready
 from tamis.storage import write_json
 from tamis.store import Run
+from tamis.store.makers import models_in_words
 from tamis.store.reasons import bound_of
 from tamis.store.repeats import rows_kept
 from tamis.store.subset import Subset
@@ -85,19 +86,19 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
         parts = {"encodingFormat": _PARQUET, "includes": f"{out.name}/*.parquet"}
         distribution.append(_named("FileSet", "parquet") | parts)
     settings = {name: value for name, value in dataclasses.asdict(exporter).items() if name != "croissant"}
-    steps, bounds = subset.funnel, list(filter(None, map(bound_of, subset.funnel)))
+    steps, notes = subset.funnel, [*models_in_words(subset.used), *filter(None, map(bound_of, subset.funnel))]
     facts = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": subset.name,
         "description": f"{pairs:,} image-text pairs of a pool of {subset.keep.size:,}, by the recipe {subset.name!r}, "
-        f"written by Tamis as {exporter.name}." + "".join(f" {bound}." for bound in bounds),
+        f"written by Tamis as {exporter.name}." + "".join(f" {note}." for note in notes),
         "dateCreated": f"{datetime.fromtimestamp(run.facts.get('created', 0), UTC):%Y-%m-%d}",  # of the run
         "isBasedOn": run.facts["pool"]["path"],
         "rai:dataPreprocessingProtocol": [
             *(f"{line['step']}: {rows_kept(line)} of {line['before']:,}" for line in steps),
-            *bounds,
+            *notes,
         ],
         "distribution": distribution,
         "recordSet": _record_sets(tables, distribution, run),
@@ -106,6 +107,7 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
             "pairs": pairs,
             "pool": {"rows": int(subset.keep.size), "fingerprint": run.facts.get("pool_fingerprint")},
             "recipe": dict(subset.recipe),
+            "used": list(subset.used),
             "funnel": list(steps),
             **({"partial": dict(subset.partial)} if subset.partial else {}),
         },

@@ -26,6 +26,7 @@ from tamis.pool.tar import TarShard
 from tamis.storage import read_json, sweep, write_json, writing
 from tamis.store import Run
 from tamis.store.captions import other_captions
+from tamis.store.makers import models_in_words
 from tamis.store.stream import KeptSample, samples_of
 from tamis.store.subset import Subset
 
@@ -128,7 +129,8 @@ class ShardsExport(Exporter):
         if manifest.is_file() and read_json(manifest).get("fingerprint") != identity:
             raise RunError(f"{out} holds another export: choose another folder, or --overwrite (overwrite=True)")
         sweep(out)
-        facts = {"subset": subset.name, "recipe": dict(subset.recipe), "samples": len(subset)}
+        about = {"used": list(subset.used), "models": models_in_words(subset.used)}
+        facts = {"subset": subset.name, "recipe": dict(subset.recipe), **about, "samples": len(subset)}
         write_json(manifest, {"fingerprint": identity, **facts, "files": self.files(names)})
 
 

@@ -388,6 +388,11 @@ class Run:
         stored = [stem for stem in self.vectors if "-" not in stem]
         raise RunError(f"{unknown_message('score column', name, [*self.score_names(), *stored])} in {self.path}")
 
+    @property
+    def models(self) -> dict[str, list[str]]:
+        """The models that made each set of scores, by its label."""
+        return {label: list(group.facts.get("models") or ()) for label, group in self.scores.items()}
+
     def score_names(self) -> list[str]:
         """Returns the shortest name of every score column."""
         names: dict[tuple[str, str], str] = {}

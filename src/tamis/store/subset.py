@@ -75,6 +75,7 @@ class Subset:
         captions_from: the run's column with the other captions.
         verdict: why rows are dropped, and the thresholds on scores.
         partial: if shards were missing: how many (`missing`) of how many (`of`), and the names of the first (`shards`).
+        used: what made the columns that it was chosen by: signal, settings, models with their hashes, fingerprint.
     """
 
     run: Run
@@ -87,6 +88,7 @@ class Subset:
     captions_from: str = ""
     verdict: Verdict = field(default=Verdict(problem=NO_REASONS), repr=False)
     partial: Mapping[str, Any] = field(default_factory=dict)
+    used: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "funnel", Funnel(self.funnel))
@@ -240,6 +242,7 @@ class Subset:
             "recipe": dict(self.recipe),
             "funnel": [{**line, "cut": _open(line["cut"])} for line in self.funnel],
             "reads": list(self.reads),
+            "used": list(self.used),
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
         }
@@ -286,6 +289,7 @@ class Subset:
             **chosen,
             captions_from=facts.get("captions_from") or "",
             partial=facts.get("partial") or {},
+            used=facts.get("used") or (),
             verdict=file.verdict(ranges, keep.size),
         )
 
@@ -475,6 +479,7 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
         reads=sorted({*left.reads, *right.reads}),
         verdict=verdict,
         partial=left.partial or right.partial,
+        used=[*left.used, *(one for one in right.used if one not in left.used)],
     )
 
 

@@ -82,6 +82,7 @@ export class RecipePane {
     });
     this.yaml = h("pre", { tabindex: 0, "aria-label": "The recipe in YAML" });
     this.total = h("p", { class: "total" });
+    this.models = h("div");
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
     fill(
       this.place,
@@ -92,6 +93,7 @@ export class RecipePane {
       ),
       this.start,
       this.total,
+      this.models,
       this.problem,
       isSaved() ? h("p", { class: "quiet" }, "This is the saved subset. It was made from several subsets or runs, so it has no steps to change. If you add a step, it chooses from all pairs.") : null,
       h("ol", { class: "steps" }, cards),
@@ -334,6 +336,7 @@ export class RecipePane {
     fill(this.total, isEmpty() ? "No step yet, so every pair is kept. Choose a recipe, add a step, or drag over a histogram."
       : [h("strong", null, percent(found.kept, found.rows)), " kept", found.times === found.kept ? "" : `, ${count(found.times)} pairs with repeats`]);
     this.total.classList.toggle("quiet", isEmpty());
+    fill(this.models, found.models.map((sentence) => h("p", { class: "quiet" }, `${sentence}.`)));
     this.yaml.textContent = found.yaml;
     found.funnel.forEach((line, place) => {
       const shown = this.lines[place];

@@ -16,6 +16,7 @@ from tamis.data import flat
 from tamis.ids import format_uid, scramble
 from tamis.reporting.context import CAPTION, Context, Facts
 from tamis.reporting.pairs import first_of_each, scrambled
+from tamis.store.makers import drawn_world
 from tamis.store.run import INDEX_NUMBERS, ScoreSet
 from tamis.store.table import Table
 
@@ -77,6 +78,7 @@ def notes(context: Context) -> Facts:
             if verdict.problem and not keep.all()
         ],
         "no_images": no_images,
+        "drawn": drawn_world(run.models),
     }
 
 

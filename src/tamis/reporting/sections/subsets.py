@@ -17,6 +17,7 @@ from tamis.reporting.pairs import around, first_by
 from tamis.selectors.expression import parse
 from tamis.store.audit import Group, audit
 from tamis.store.captions import OtherCaptions, captions_of, other_captions
+from tamis.store.makers import models_in_words
 from tamis.store.reasons import Cut, bound_of
 from tamis.store.subset import Subset
 
@@ -34,6 +35,7 @@ def funnels(context: Context) -> Facts | None:
             "lines": [_step(context, name["place"], step, each) for step, each in enumerate(subset.funnel, start=1)],
             "shrinks": _shrinks(groups),
             "recipe": dict(subset.recipe),
+            "models": models_in_words(subset.used),
             "captions": _diversity(context, subset),
         }
         for name, subset, groups in zip(context.names, context.subsets, audit(context.run, context.keeps), strict=True)
