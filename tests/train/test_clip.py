@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from factories import WORDS, clip_folder, members_of, pair, tokenizer_folder, write_tar  # noqa: E402
+from pretended_gpu import on_gpu  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 import tamis  # noqa: E402
@@ -30,7 +31,7 @@ from tamis.store.claims import locked  # noqa: E402
 from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
-from tamis.train import step  # noqa: E402
+from tamis.train import step, watch  # noqa: E402
 from tamis.train.batches import Batches, split  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.loop import ProcessGroup  # noqa: E402
@@ -639,3 +640,18 @@ def test_other_requests_that_make_no_sense_are_refused(run: Run, tmp_path: Path,
         train_clip(
             Subset(run=other, keep=np.ones(18, bool)), pool=pool_of(run), out=tmp_path / "out", training=tiny, how=CPU
         )
+
+
+def test_a_gpu_trains_the_model_of_a_cpu_in_pieces_and_resumed(
+    run: Run, tiny: ClipTraining, tmp_path: Path, kill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(run, tmp_path / "cpu", tiny, replace(CPU, pieces=2))
+    gpu = replace(CPU, device=replace(CPU.device, kind="cuda:1"), pieces=2)
+    monkeypatch.setattr(watch, "peak_rate", lambda *device: 1e12)  # else a product as large as a GPU likes
+    with on_gpu() as gpus:
+        with kill(5):
+            trained(run, tmp_path / "gpu", tiny, gpu)
+        trained(run, tmp_path / "gpu", tiny, gpu)
+    assert gpus.calls > 1000
+    for name, one in weights(tmp_path / "cpu").items():
+        assert torch.allclose(one, weights(tmp_path / "gpu")[name], atol=1e-4), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pretended_gpu import on_gpu  # noqa: E402
 from torch_processes import on_processes  # noqa: E402
 
 from tamis.train.loop import ALONE, ProcessGroup, started  # noqa: E402
@@ -68,7 +70,7 @@ def computed(
         scale = net.logit_scale.exp()
         return loss_over_processes(images, texts, scale, usable=usable[share], local=local, processes=processes)
 
-    value = backward(net.embed, parts, loss)
+    value = backward(net.embed, parts, loss, device="cpu")
     processes.average_gradients(net.parameters())
     return processes.total(float(value)) / processes.count, gradients(net)
 
@@ -115,6 +117,23 @@ def test_dropout_draws_the_same_in_both_passes() -> None:
     net.zero_grad()
     torch.manual_seed(7)
     assert_same(computed(ALL, pieces=3, local=True, processes=ALONE, net=net), wanted)
+
+
+def test_dropout_draws_the_same_in_both_passes_on_the_second_gpu() -> None:
+    drawn: list[torch.Tensor] = []
+    with on_gpu():
+        net = TwoTowers(dropout=0.5).to("cuda:1")
+
+        def embed(piece: Any) -> Any:
+            made = net.embed(piece)
+            drawn.append(made[0].detach().cpu())
+            return made
+
+        parts = list(zip(*(one.to("cuda:1").chunk(3) for one in pairs()), strict=True))
+        backward(embed, parts, partial(contrastive_loss, scale=net.logit_scale.exp()), device="cuda:1")
+    assert len(drawn) == 6
+    for first, again in zip(drawn[:3], drawn[3:], strict=True):
+        assert torch.equal(first, again)
 
 
 def test_a_frozen_tower_gets_no_gradient_in_pieces() -> None:

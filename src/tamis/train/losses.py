@@ -109,12 +109,14 @@ def backward(
     pieces: Sequence[Any],
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    *,
+    device: torch.device | str,
 ) -> torch.Tensor:
     """Adds a batch's gradients to the parameters' gradients and returns its loss, detached.
 
     With several pieces, we embed each without a graph, compute the gradient of the loss by every embedding, then embed
     each piece again with a graph and pass these gradients on. Only one piece is in memory at a time. Dropout draws the
-    same numbers both times. Several pieces take a third more time than one.
+    same numbers both times, from the generator of `device`. Several pieces take a third more time than one.
 
     Source: Gao et al. 2021 (GradCache), section 3.2.
     """
@@ -125,10 +127,11 @@ def backward(
             value = loss(*embed(pieces[0]))
         value.backward()  # type: ignore[no-untyped-call]
         return value.detach()
+    on_gpu = torch.device(device).type == "cuda"
     states, embedded = [], []
     with torch.no_grad(), autocast():
         for piece in pieces:
-            states.append((torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None))
+            states.append((torch.get_rng_state(), torch.cuda.get_rng_state(device) if on_gpu else None))
             embedded.append(embed(piece))
     whole = [torch.cat(rows).requires_grad_() for rows in zip(*embedded, strict=True)]
     with autocast():
@@ -138,7 +141,7 @@ def backward(
     for piece, (cpu, gpu) in zip(pieces, states, strict=True):
         torch.set_rng_state(cpu)
         if gpu is not None:
-            torch.cuda.set_rng_state(gpu)
+            torch.cuda.set_rng_state(gpu, device)
         with autocast():
             again = embed(piece)
         stop = start + len(again[0])

@@ -182,7 +182,7 @@ class TrainingStep:
             )  # fmt: skip
 
         cast = partial(autocast, context.how.device.precision, towers.device.type)
-        value = backward(partial(embed, towers), batch.pieces, loss, cast)
+        value = backward(partial(embed, towers), batch.pieces, loss, cast, device=towers.device)
         context.processes.average_gradients(towers.model.parameters())
         return value
 
@@ -300,7 +300,7 @@ def _per_pair(context: TrainingContext, towers: Towers, states: Floats | None, r
         if states is not None:
             text = [torch.zeros(count, states.shape[1])]
         loss = partial(contrastive_loss, scale=model.logit_scale.exp())
-        backward(partial(embed, towers), [(pixels, *text)], loss, cast)
+        backward(partial(embed, towers), [(pixels, *text)], loss, cast, device=towers.device)
 
     model.train()
     step(2)  # batch normalisation needs two pairs; this also allocates the gradients
