@@ -292,11 +292,12 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         if column_name == "tagged":
             raise RecipeError(f"recipe {recipe.name!r} selects by tags: score, tag with `tamis explore`, then select")
-        maker = signal_making(column_name)
-        raise RecipeError(
-            f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}"
-            + (f"; the signal {maker.name} makes it: add it under 'signals'" if maker else "")
-        )
+        maker, hint = signal_making(column_name), ""
+        if maker:
+            hint = f"; the signal {maker.name} makes it: add it under 'signals'"
+        elif not nearest(column_name, known):
+            hint = f"; if the pool's json or table has it: --set 'pool.fields=[{column_name}]'"
+        raise RecipeError(f"recipe {recipe.name!r}: {unknown_message('score column', column_name, known)}{hint}")
 
 
 # ---- the commands that add what a run lacks, ready to paste

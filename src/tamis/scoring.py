@@ -375,6 +375,11 @@ def assembled(
     """
     manifest.check_folder(run, pool)
     manifest.check_pool(run, pool, grow=grow)
+    indexed, later = manifest.fields_of(run)
+    if indexed is not None and (new := set(pool.spec.fields) - {*indexed, *later}):
+        opened = Run(run)
+        for name in sorted(new & {*opened.scores, *opened.columns}):
+            raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
     return Plan(
         pool=pool,
         signals=tuple(with_labels(list(dict.fromkeys(recipe.signals)), manifest.labels_of(run), identities)),
@@ -382,18 +387,14 @@ def assembled(
         within=within,
         executor=executor,
         identities=identities,
-        fields=manifest.fields_of(run)[0],
+        fields=indexed,
     )
 
 
 def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
-    """Adds the json fields that a run already has to a pool's settings; a new one must not hide a score (RunError)."""
+    """Adds the json fields that a run already has to a pool's settings."""
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     indexed, later = manifest.fields_of(run)
-    if indexed is not None and (new := set(spec.fields) - {*indexed, *later}):
-        opened = Run(run)
-        for name in sorted(new & {*opened.scores, *opened.columns}):
-            raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
 

@@ -196,3 +196,32 @@ def test_a_recipe_reads_and_votes_on_what_was_made_elsewhere(run: Run, tmp_path:
     assert "scores_from.flyt" in tamis("derive", str(run.path), "--recipe", str(recipe)).err
     tamis("select", str(run.path), "--recipe", str(recipe), "--out", str(tmp_path / "out.parquet"))
     assert Subset.load(tmp_path / "out.parquet", run=Run(run.path)).rows().tolist() == [5, 6]
+
+
+def test_the_tables_that_img2dataset_writes_next_to_tars(run: Run, tmp_path: Path) -> None:
+    """A column that is null in the first file, or of several types and not asked for, does no harm."""
+    folder, keys = tmp_path / "pool", run.table().read(0, ["key"])["key"].to_pylist()
+    folder.mkdir()
+    own = [key for block in range(3) for key in run.table().read(block, ["key"])["key"].to_pylist()]
+    assert own[: len(keys)] == keys
+    for shard, some in enumerate((own[:3], own[3:])):
+        value: list[Any] = [None] * 3 if shard == 0 else [0.25, 0.5, 0.75, 1]
+        errors: list[Any] = [404] * 3 if shard == 0 else ["gone"] * 4
+        pq.write_table(
+            pa.table({"key": some, "similarity": value, "error_message": errors}), folder / f"{shard:05}.parquet"
+        )
+        (folder / f"{shard:05}_stats.json").write_text("{}")
+        (folder / f"{shard:05}.tar").write_bytes(b"")
+    done = tamis.derive(run, [{"scores_from": {"path": str(folder), "by": "key", "scores": ["similarity"]}}])
+    np.testing.assert_array_equal(done["similarity"], np.float32([np.nan] * 3 + [0.25, 0.5, 0.75, 1]))
+
+
+def test_numbers_written_as_text_are_numbers_but_ids_are_not(run: Run, tmp_path: Path) -> None:
+    answers = ["85", "90\nbecause it fits", "no idea", None, " 7 ", "1", "2"]
+    columns = {"answer": answers, "id": [f"{2**40 + row}" for row in range(7)], "text": list("abcdefg")}
+    path = written(tmp_path / "scores.parquet", {"uid": hexes(range(7)), **columns})
+    done = tamis.derive(run, [{"scores_from": {"path": path}}])
+    assert [column.name for column in done.scores["scores_from"].columns] == ["answer"]
+    np.testing.assert_array_equal(done["answer"], np.float32([85, 90, np.nan, np.nan, 7, 1, 2]))
+    done = tamis.derive(run, [{"scores_from": {"path": path, "scores": ["id"], "label": "ids"}}])
+    assert done["id"].tolist() == columns["id"]

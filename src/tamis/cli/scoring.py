@@ -48,7 +48,8 @@ def score(
         list[str] | None, Option(help="Features to store: embeddings, captions, texts; may be repeated.")
     ] = None,
     field: Annotated[
-        list[str] | None, Option(help="Extra json field to store; also works for an existing run; may be repeated.")
+        list[str] | None,
+        Option(help="Extra json field, or table column (*: all), to store; also later; may be repeated."),
     ] = None,
     reading: options.PoolSettings,
     compute: options.Compute,

@@ -20,7 +20,7 @@ from tamis.errors import RecipeError, first_line
 from tamis.math.normalise import Moments
 from tamis.selectors.clusters import BLOCK
 from tamis.selectors.outcome import check_kind
-from tamis.store.table import Table
+from tamis.store.table import Table, as_numbers
 
 _strict = pydantic.with_config(pydantic.ConfigDict(extra="forbid", allow_inf_nan=False))
 
@@ -129,7 +129,7 @@ class Mix(Derived):
 
         def add(place: slice, columns: dict[str, Any]) -> None:
             for name, term in weights.terms.items():
-                out[place] += (part := term.of(columns[name]))
+                out[place] += (part := term.of(as_numbers(columns[name])))
                 seen.update([name] if np.isfinite(part).any() else [])
 
         list(table.map(sorted(weights.terms), add))
@@ -141,5 +141,5 @@ class Mix(Derived):
 
 def _moments(table: Table, name: str) -> Moments:
     check_kind("mix", table, name, "number")
-    blocks = table.map([name], lambda _, columns: Moments.of(np.asarray(columns[name], np.float64)))
+    blocks = table.map([name], lambda _, columns: Moments.of(as_numbers(columns[name]).astype(np.float64)))
     return reduce(Moments.merged, blocks, Moments())

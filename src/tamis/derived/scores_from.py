@@ -18,9 +18,11 @@ from tamis.data import Column, FileRef
 from tamis.derived import Derived, Saved
 from tamis.errors import RecipeError, brief, first_line, unknown_message
 from tamis.pool.scores import scores_file, uid_texts
-from tamis.store.table import Table
+from tamis.store.table import Table, as_numbers
 
 log = logging.getLogger(__name__)
+
+_LOOK_AT = 1_000  # records whose text is looked at for numbers
 
 
 class _Columns:
@@ -39,7 +41,8 @@ class ScoresFrom(Derived):
     Attributes:
         path: a Parquet, CSV or TSV file, a folder of them, or a .npy array of records: the uid as two u8, then numbers.
         by: the column that identifies the row of a record: "uid" (32 hex digits) or "key".
-        scores: the columns to take, numbers or words; None: all with numbers.
+        scores: the columns to take, numbers or words; None: all with numbers. Text of which most is a number, alone or
+            on its first line, is numbers (MLM-Filter's answers "85" and "85\\nbecause ...").
 
     Cost: about 4 s and 250 MB per million rows, once. Rows without a record get no value; records of other pools are
         counted and skipped; two records of one row are an error.
@@ -48,6 +51,7 @@ class ScoresFrom(Derived):
     """
 
     name: ClassVar[str] = "scores_from"
+    version: ClassVar[int] = 2
     columns: ClassVar[tuple[Column, ...]] = _Columns()  # type: ignore[assignment]
     lacking: ClassVar[str] = "the file has no score of the row"
     path: FileRef
@@ -65,9 +69,13 @@ class ScoresFrom(Derived):
     def _refused(self, reason: str) -> RecipeError:
         return RecipeError(f"scores_from: {self.path}: {reason}")
 
-    def _file(self, *, empty: bool = False) -> Any:
+    def _read(self, columns: list[str] | None = None, rows: int | None = None) -> Any:
+        """Returns columns of the first rows, or of all, as Arrow's table; without columns what has the schema."""
         try:
-            return scores_file(Path(self.path).expanduser(), empty=empty)
+            file = scores_file(Path(self.path).expanduser(), empty=columns is None)
+            if columns is None or isinstance(file, pa.Table):
+                return file
+            return file.to_table(columns) if rows is None else file.head(rows, columns)
         except (OSError, pa.ArrowException) as error:
             raise self._refused(f"it cannot be read ({first_line(error)})") from error
         except ValueError as error:
@@ -76,13 +84,16 @@ class ScoresFrom(Derived):
     @cached_property
     def _wanted(self) -> list[tuple[str, Column]]:
         """Returns the columns to take: the name in the file, and the column of the run."""
-        schema = self._file(empty=True).schema
+        schema = self._read().schema
         if self.by not in schema.names:
             other = next((f"; it has {one!r}: set by: {one}" for one in ("uid", "key") if one in schema.names), "")
             raise self._refused(f"it has no column {self.by!r}{other or f' among {brief(schema.names)}'}")
         indices = ("", "__index_level_0__")  # pandas numbers the rows
         columns = [one for one in schema if one.name not in ("uid", "key", *indices)]
         kinds = {one.name: kind for one in columns if (kind := _kind(one.type)) is not None}
+        texts = [name for name in self.scores or kinds if kinds.get(name) == "word"]
+        head = self._read(texts, _LOOK_AT) if texts else {}
+        kinds |= {name: "number" for name in texts if _are_numbers(head[name])}
         names = self.scores or [name for name, kind in kinds.items() if kind == "number"]
         for name in names:
             if name not in kinds:
@@ -102,8 +113,7 @@ class ScoresFrom(Derived):
 
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
         try:
-            file = self._file()
-            file = file if isinstance(file, pa.Table) else file.to_table([self.by, *(name for name, _ in self._wanted)])
+            file = self._read([self.by, *(name for name, _ in self._wanted)])
             ids = file[self.by].cast(pa.large_string())  # more than 2 GB of them
         except (OSError, pa.ArrowException) as error:
             raise self._refused(f"it cannot be read ({first_line(error)})") from error
@@ -142,11 +152,19 @@ def _kind(held: pa.DataType) -> Literal["number", "word"] | None:
     return "word" if pa.types.is_string(held) or pa.types.is_large_string(held) else None
 
 
+def _are_numbers(texts: pa.ChunkedArray) -> bool:
+    """Whether most of some texts are numbers, with no more digits than float32 has: not ids."""
+    return bool(2 * np.count_nonzero(np.abs(as_numbers(texts)) < 2**24) > len(texts) - texts.null_count)
+
+
 def _values(column: pa.ChunkedArray, place: pa.Array, kind: str) -> Any:
     """Returns a column's values at some places, nothing where a place is null."""
     if kind == "word":
         return column.cast(pa.string()).take(place)
-    with np.errstate(over="ignore"):  # a number beyond float32's range has no score
-        stored = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float32)
+    if _kind(column.type) == "word":
+        stored = as_numbers(column)
+    else:
+        with np.errstate(over="ignore"):  # a number beyond float32's range has no score
+            stored = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float32)
     numbers = np.append(np.where(np.isinf(stored), np.float32(np.nan), stored), np.float32(np.nan))
     return numbers[place.fill_null(len(column)).to_numpy()]

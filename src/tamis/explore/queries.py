@@ -350,7 +350,7 @@ class Explorer:
             codes = np.minimum(np.argsort(order), SHADES).astype(np.uint8)[pattern[rows]]
             bits = range(len(compared))
             entries = [{"pattern": [code >> number & 1 for number in bits]} for code in order[:SHADES].tolist()]
-        elif self.run.table().kind(by) == "number":
+        elif by in self.numbers:
             values = whole_column(self.run.table(), by)[rows]
             some = values[:_RANKED][np.isfinite(values[:_RANKED])]  # points are in random order
             edges = np.quantile(some, np.linspace(0, 1, LEVELS + 1)) if some.size else np.zeros(LEVELS + 1)

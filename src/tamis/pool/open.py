@@ -103,6 +103,8 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
     stems = shard_names(urls, names)
     what = {"webdataset": "tars", "table": "tables"}.get(kind, "files of DataComp's metadata")
     about = f"{len(urls):,} {what}, the first {urls[0]}" if len(urls) > 1 else urls[0]
+    if kind != "table" and (pattern := next((name for name in spec.fields if "*" in name), None)):
+        raise PoolError(f"the field {pattern!r} is a pattern, which needs a table with columns: name the fields")
     if kind == "webdataset":
         about += f"; captions: {spec.caption or 'txt'}"
         shards = tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls)
@@ -117,7 +119,7 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
 
     rows = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
     about += f"; images: {rows[0].image or 'none'}; captions: {rows[0].caption}"
-    return Pool(spec=spec, kind=kind, shards=rows, has_images=rows[0].image is not None, about=about)
+    return Pool(spec=rows[0].spec, kind=kind, shards=rows, has_images=rows[0].image is not None, about=about)
 
 
 def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from tamis.arrays import U64, load_array
 from tamis.ids import format_uids
@@ -31,10 +34,14 @@ def scores_file(path: Path, *, empty: bool = False) -> Any:
     if path.suffix == ".npy":
         records = load_array(path, mapped=True)
         return _from_records(records[:0] if empty and records.ndim else records)
-    files = sorted(file for file in path.glob("[!.]*") if file.is_file()) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():  # img2dataset's has tars and statistics too
+        files = sorted(
+            one for one in path.glob("[!.]*") if one.suffix in (".parquet", ".csv", ".tsv") and one.is_file()
+        )
     endings = {file.suffix for file in files}
     if endings == {".parquet"}:
-        return ds.dataset(files, format="parquet")
+        return ds.dataset(files, schema=_common_schema(files), format="parquet")
     if endings not in ({".csv"}, {".tsv"}):
         raise ValueError(_FORMS)
     parsed = pa_csv.ParseOptions(delimiter="," if endings == {".csv"} else "\t")
@@ -44,6 +51,16 @@ def scores_file(path: Path, *, empty: bool = False) -> Any:
         found = ds.dataset(files, format=ds.CsvFileFormat(parsed, convert_options=converted))
         kinds |= {one.name: pa.float64() for one in found.schema if pa.types.is_integer(one.type)}
     return found
+
+
+def _common_schema(files: Sequence[Path]) -> pa.Schema:
+    """Returns the columns of Parquet files; a column may be null, or of whole numbers, in one of them."""
+    columns: dict[str, pa.Field] = {}
+    for field in (field for file in files for field in pq.read_schema(file)):
+        before = columns.setdefault(field.name, field)
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # of other types: as the first file has it
+            columns[field.name] = pa.unify_schemas(map(pa.schema, ([before], [field])), promote_options="permissive")[0]
+    return pa.schema(columns.values())
 
 
 def _from_records(records: Any) -> pa.Table:

@@ -72,7 +72,8 @@ class PoolSpec:
         image: tables only: the column of image paths or bytes. None: the first column of a usual name. "none": the
             table holds captions alone.
         image_extensions: tars and folders: the extensions of images; the first that a sample has is its image.
-        fields: fields of the sample's json (or columns of the table) to carry into the index, as text.
+        fields: fields of the sample's json, or columns of the table ("*": all), to carry into the index, as text; where
+            all values are numbers, recipes, report and explorer use them like scores.
         max_pixels: images with more pixels are not decoded, and reported as decompression bombs.
         transparency: "drop" ignores transparency, as trainers' loaders do, so that black drawings on a transparent
             background turn all black; "white" puts images on white.
@@ -464,7 +465,8 @@ def set_identity(
     for name in fields:
         value = meta.get(name)
         if value is not None:
-            sample.given[name] = utf8(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            known = isinstance(value, int | float | list | dict)  # not a table's dates and decimals
+            sample.given[name] = utf8(json.dumps(value, ensure_ascii=False, default=str) if known else str(value))
 
 
 def utf8(text: str) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import fnmatch
 import itertools
 import json
 import os
 import posixpath
+import re
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -34,6 +36,7 @@ from tamis.pool.rows import (
     unopened,
 )
 from tamis.pool.source import (
+    RESERVED,
     PoolSpec,
     Problem,
     SampleFiles,
@@ -64,6 +67,9 @@ _EXTENSIONS = frozenset(
 SHARD_ROWS, WHOLE_ROWS = 10_000, 50_000
 
 _IMAGE_STRUCT = "struct<bytes: binary, path: string>"  # how `datasets` writes an image, whatever the column's name
+
+#: Kinds of columns that are no field's: lists, structs, bytes.
+_COMPOUND = re.compile("<|binary|a list|an object")
 
 #: As the image column: the table holds captions alone.
 NO_IMAGES = "none"
@@ -323,6 +329,7 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     image = None if spec.image == NO_IMAGES else choose_column("image", spec.image, usual, present, url)
     caption = choose_column("caption", spec.caption, _CAPTION_COLUMNS, present, url)
     check_texts(caption, kinds, url)
+    spec = replace(spec, fields=_fields(spec.fields, kinds, (image, caption)))
     ranges = [RowRange()]
     if url.endswith((".parquet", ARROW, LANCE)):
         try:
@@ -333,6 +340,13 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
         TableShard(name=piece_name(stem, ranges, part), url=url, spec=spec, image=image, caption=caption, range=part)
         for part in ranges
     ]
+
+
+def _fields(asked: Sequence[str], kinds: Mapping[str, str], used: Sequence[str | None]) -> tuple[str, ...]:
+    """Returns the fields asked for, with the columns of numbers and texts that a pattern such as "*" names."""
+    free = [name for name, kind in kinds.items() if name not in (*used, *RESERVED) and not _COMPOUND.search(kind)]
+    matching = (fnmatch.filter(free, name) if "*" in name else [name] for name in asked)
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(matching)))
 
 
 def _group_rows(url: str) -> list[int]:

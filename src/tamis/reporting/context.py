@@ -66,17 +66,18 @@ def is_complete(run: Run, name: str) -> bool:
 
 
 def number_columns(run: Run) -> list[str]:
-    """Returns the shortest names of the number scores that every shard has."""
-    return [name for name in run.score_names() if run.columns[name][2].kind == "number" and is_complete(run, name)]
+    """Returns the shortest names of the number scores that every shard has, then the pool's fields of numbers."""
+    scores = [name for name in run.score_names() if run.columns[name][2].kind == "number"]
+    return [name for name in (*scores, *run.number_fields) if is_complete(run, name)]
 
 
 def word_columns(run: Run) -> list[str]:
-    """Returns the fields of the pool, then the word scores that every shard has, without hashes."""
+    """Returns the fields of the pool, then the word scores that every shard has, without hashes and numbers."""
     fields = [name for name in run.facts["pool"]["fields"] if name in run.columns]
     scores = [name for name in run.score_names() if is_complete(run, name)]
-    return fields + [
-        name for name in scores if run.columns[name][2].kind == "word" and run.columns[name][2].unit != "hex digits"
-    ]
+    words = [name for name in scores if run.columns[name][2].kind == "word"]
+    found = fields + [name for name in words if run.columns[name][2].unit != "hex digits"]
+    return [name for name in found if name not in run.number_fields]
 
 
 def drop_counts(verdict: Verdict) -> list[int]:
@@ -116,7 +117,7 @@ class Context:
 
     @cached_property
     def numbers(self) -> Sequence[str]:
-        """The shortest names of the number scores that every shard has."""
+        """The shortest names of the number scores that every shard has, then the pool's fields of numbers."""
         return number_columns(self.run)
 
     @cached_property

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Mask
 from tamis.store.reasons import blocks
-from tamis.store.table import Table
+from tamis.store.table import Table, as_numbers
 
 Counts = NDArray[np.int64]
 
@@ -62,7 +62,7 @@ def whole_column(table: Table, name: str) -> Float32s:
     values = np.empty(len(table), np.float32)
 
     def read(place: slice, columns: dict[str, Any]) -> None:
-        values[place] = columns[name]
+        values[place] = as_numbers(columns[name])
 
     list(table.map([name], read))
     return values

@@ -22,7 +22,7 @@ from tamis.pool import Pool
 from tamis.store import Run, parts
 from tamis.store.reasons import Cut, blocks
 from tamis.store.stream import samples_of
-from tamis.store.table import Table
+from tamis.store.table import Table, as_numbers
 
 K = TypeVar("K")
 
@@ -197,7 +197,7 @@ def read_pairs(
     for block, place in table.blocks_of(wanted):
         shard, here = run.shards[block], wanted[place] - table.starts[block]
         columns = table.read(block, [*numbers, *words])
-        scores = {name: columns[name][here].tolist() for name in numbers}
+        scores = {name: as_numbers(columns[name])[here].tolist() for name in numbers}
         texts = {name: columns[name].take(here).to_pylist() for name in words}
         entries = run.index(shard, _INDEX).take(here).to_pylist()
         found = [

@@ -19,7 +19,7 @@ import numpy as np
 from tamis.arrays import Float64s, Mask
 from tamis.errors import RecipeError, brief, nearest
 from tamis.math import normalise
-from tamis.store.table import Table
+from tamis.store.table import Table, as_numbers
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class Expression:
 def _value(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Any:
     name = _name(node)
     if name is not None:
-        return np.asarray(columns[name], np.float64)
+        return as_numbers(columns[name]).astype(np.float64)
     if isinstance(node, ast.Constant):
         return np.float64(node.value)  # type: ignore[arg-type]  # checked in `parse`
     parts = [_value(part, columns, fitted, rows) for part in _operands(node)]

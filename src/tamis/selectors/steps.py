@@ -35,7 +35,7 @@ from tamis.selectors.outcome import (
 )
 from tamis.store.reasons import Codes, Cut, Reason
 from tamis.store.repeats import joined
-from tamis.store.table import Table
+from tamis.store.table import Table, as_numbers
 from tamis.store.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
 
 Missing = Literal["error", "drop"]
@@ -199,7 +199,7 @@ class _Threshold(Blockwise):
             ends = low, high
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            score = values(columns, candidates.size) if column is None else columns[column]
+            score = values(columns, candidates.size) if column is None else as_numbers(columns[column])
             low, high = (None if end is None else score.dtype.type(end) for end in ends)
             keep: Any = True if low is None else score >= low
             return _coded(keep if high is None else keep & (score <= high), np.isnan(score))
@@ -469,14 +469,16 @@ class Equals(Blockwise):
 
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
-        is_word = table.kind(self.score) == "word"
+        is_word = table.kind(self.score) == "word" and any(isinstance(value, str) for value in self._values)
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            column = columns[self.score]
             if is_word:
+                column = columns[self.score]
                 words = column if column.type == pa.string() else column.cast(pa.string())
-                keep = pc.is_in(words, value_set=pa.array(self._values, pa.string())).to_numpy(zero_copy_only=False)
+                values = pa.array(map(str, self._values), pa.string())
+                keep = pc.is_in(words, value_set=values).to_numpy(zero_copy_only=False)
                 return _coded(keep, pc.is_null(words).to_numpy(zero_copy_only=False))
+            column = as_numbers(columns[self.score])
             with np.errstate(over="ignore"):  # a value beyond float32's range is infinite
                 return _coded(np.isin(column, np.asarray(self._values, column.dtype)), np.isnan(column))
 

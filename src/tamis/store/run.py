@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column
-from tamis.errors import RunError, unknown_message
+from tamis.errors import RunError, nearest, unknown_message
 from tamis.pool.source import POOL_OPTIONS, RESERVED, PoolSpec
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
@@ -38,7 +38,7 @@ from tamis.store.manifest import (
     score_folders,
 )
 from tamis.store.parts import IndexFacts
-from tamis.store.table import Table
+from tamis.store.table import Table, as_numbers, first_words
 
 if TYPE_CHECKING:
     import pandas
@@ -125,6 +125,7 @@ class Run:
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
         self._asked: dict[str, Mask] = {}  # by label of a score
+        self._first_words: dict[tuple[str, str], str | None] = {}  # by field, and where it is
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -386,7 +387,10 @@ class Run:
                 "`tamis score ... --keep embeddings`, or 'keep: [embeddings]' in the recipe"
             )
         stored = [stem for stem in self.vectors if "-" not in stem]
-        raise RunError(f"{unknown_message('score column', name, [*self.score_names(), *stored])} in {self.path}")
+        known = [*self.score_names(), *self.facts["pool"]["fields"], *stored]
+        unknown = f"{unknown_message('score column', name, known)} in {self.path}"
+        add = f"{self.score_command()} --field {shlex.quote(name)}"
+        raise RunError(unknown if nearest(name, known) else f"{unknown}. If the pool's json or table has it: {add}")
 
     @property
     def models(self) -> dict[str, list[str]]:
@@ -425,6 +429,33 @@ class Run:
                         found[self.row_ranges[shard]] |= parts.numbers(part.column("on_list")) == 1
         return found
 
+    @cached_property
+    def number_fields(self) -> tuple[str, ...]:
+        """The pool's fields that hold numbers (those of every row that has one)."""
+        fields = {name: one for name, one in self.columns.items() if name == one[0] and self._is_field(*one[:2])}
+        return tuple(name for name, (inner, group, _) in fields.items() if self.first_word(inner, group) is None)
+
+    def _is_field(self, inner: str, group: ScoreSet | None) -> bool:
+        return group.facts["name"] == "carried_field" if group else inner in self.facts["pool"]["fields"]
+
+    def first_word(self, inner: str, group: ScoreSet | None) -> str | None:
+        """Returns the first value of a field that is not a number, "" for what is no field; None if all are numbers.
+
+        A field is stored as text, so that no digit of an id is lost.
+        """
+        if not self._is_field(inner, group):
+            return ""
+        where = inner, group.folder.name if group else ""
+        if where not in self._first_words:
+            table, some, word = self.table(), False, None
+            for block in range(len(self.shards)):
+                values = table.read(block, [inner])[inner]
+                if word := next(iter(first_words(values)), None):
+                    break
+                some = some or not np.isnan(as_numbers(values)).all()
+            self._first_words[where] = word if word or some else ""
+        return self._first_words[where]
+
     # ---- rows ----
 
     def table(self, aliases: Mapping[str, str] | None = None) -> Table:
@@ -462,7 +493,7 @@ class Run:
         kind = lambda name: locate(name)[2].kind  # noqa: E731
         return Table(
             self.sizes, read, read_uids, kind, about=about, side_file=side_file,
-            asked=lambda name: self.asked(locate(name)[1]),
+            asked=lambda name: self.asked(locate(name)[1]), first_word=lambda name: self.first_word(*locate(name)[:2]),
             again=partial(_again, uuid4().hex, str(self.path.absolute()), self.partial, (*names.items(),), len(self)),
         )  # fmt: skip
 

@@ -12,9 +12,11 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Mask
+from tamis.arrays import U64, Float32s, Mask
 from tamis.errors import RunError
 from tamis.processes import in_order
 
@@ -28,6 +30,33 @@ _CHUNK = 1 << 16
 
 #: Calls a function with each tuple of arguments and yields the results in order.
 Spread = Callable[[Callable[..., list[Any]], Iterable[tuple[Any, ...]]], Iterator[list[Any]]]
+
+
+#: A number, alone or on the first line of a text, as models answer that are asked for a score and why.
+_NUMBER = r"^\s*\+?(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?:\n|$)"
+
+#: Texts that stand for no value.
+_NO_VALUE = pa.array([*pa_csv.ConvertOptions().null_values, "None", *("inf", "-inf", "Infinity", "-Infinity")])
+
+
+def as_numbers(values: Any) -> Float32s:
+    """Returns a column's values as numbers, (n,) float32: of words those that are numbers, NaN for the others."""
+    if isinstance(values, np.ndarray):
+        return values
+    texts = values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
+    try:
+        numbers = texts.cast(pa.float64())
+    except pa.ArrowInvalid:
+        numbers = pc.struct_field(pc.extract_regex(texts, _NUMBER), "number").cast(pa.float64())
+    with np.errstate(over="ignore"):
+        found = np.asarray(numbers.to_numpy(zero_copy_only=False), np.float32)
+    return np.where(np.isfinite(found), found, np.float32(np.nan))
+
+
+def first_words(values: Any) -> list[str]:
+    """Returns the first of some words that is neither a number nor a sign of no value, in a list; [] if none is."""
+    texts = pc.utf8_trim_whitespace(values.cast(pa.string()).filter(pa.array(np.isnan(as_numbers(values)))).drop_null())
+    return texts.filter(pc.invert(pc.is_in(texts, value_set=_NO_VALUE)))[:1].to_pylist()  # type: ignore[no-any-return]
 
 
 class Masks(Protocol):
@@ -50,6 +79,7 @@ class Table:
         kind: returns "number", "word" or "vector": what a column holds.
         about: returns the description of a column's signal or embeddings, with its settings and models.
         side_file: returns a side file of a column's signal, by column and file name; None if there is none.
+        first_word: returns the first value of a column of words that is not a number; None if all are numbers.
         asked: returns the rows that a column's signal was asked to judge, (rows,) bool; None: all.
         spread: does `scan`'s work on a cluster; None: threads do it.
         again: opens the same table in another process, where all rows are candidates.
@@ -64,6 +94,7 @@ class Table:
     only: Mask | Masks | None = None
     about: Callable[[str], Mapping[str, Any]] = lambda name: {}
     side_file: Callable[[str, str], Any] = lambda name, file: None
+    first_word: Callable[[str], str | None] = lambda name: ""
     asked: Callable[[str], Mask | None] = lambda name: None
     spread: Spread | None = None
     again: Callable[[], Table] | None = None
@@ -212,17 +243,17 @@ class Table:
             rows: (n,) row numbers, in any order. Each block is read once.
         """
         if not rows.size:
-            first = self.read(0, [name])[name] if self.sizes else np.empty((0, 0), np.float16)
+            first = as_numbers(self.read(0, [name])[name]) if self.sizes else np.empty((0, 0), np.float16)
             return cast(NDArray[np.floating[Any]], first[:0])
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
         start, _ = next(self.blocks_of(ascending))
-        first = self.read(start, [name])[name]
+        first = as_numbers(self.read(start, [name])[name])
         out: NDArray[np.floating[Any]] = np.empty((rows.size, *first.shape[1:]), first.dtype)
 
         def fill(some: tuple[int, slice]) -> None:
             block, part = some
-            found = first if block == start else self.read(block, [name])[name]
+            found = first if block == start else as_numbers(self.read(block, [name])[name])
             out[order[part]] = found[ascending[part] - self.starts[block]]
 
         with ThreadPoolExecutor(_THREADS) as pool:

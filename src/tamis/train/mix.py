@@ -111,7 +111,7 @@ def train_mix(
         place = slice(stop, stop := stop + values.shape[1])
         named = {"weight": whole[place], "mean": mean[place], "deviation": deviation[place]}
         terms[name] = {key: [float(f"{one:.7g}") for one in each] for key, each in named.items()}
-        if tables[1].kind(name) == "number":
+        if tables[1].kind(name) != "vector":
             terms[name] = {key: each[0] for key, each in terms[name].items()}
             coefficients[name] = replace(mean_interval(pseudo[:, place.start].tolist()), value=terms[name]["weight"])
         elif model:

@@ -184,7 +184,8 @@ TRAITS: Mapping[str, Trait] = {
 
 def found(context: Context) -> Facts | None:
     """Returns the findings, the most frequent first, and groups of `repeated` images; None if there are none."""
-    columns = {context.run.columns[name][0]: name for name in reversed([*context.numbers, *context.words])}
+    scores = [name for name in [*context.numbers, *context.words] if name not in context.run.number_fields]
+    columns = {context.run.columns[name][0]: name for name in reversed(scores)}
     asked = {ident: trait for ident, trait in TRAITS.items() if trait.holds and set(trait.columns) <= set(columns)}
     medians = {
         ident: [context.histograms[columns[trait.columns[0]]].quantiles[0.5]]

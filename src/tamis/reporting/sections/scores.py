@@ -15,7 +15,7 @@ from tamis.reporting.context import Context, Facts, Marks
 from tamis.reporting.distributions import Histogram, histogram, whole_column
 from tamis.reporting.pairs import first_of_each
 from tamis.store.run import INDEX_NUMBERS
-from tamis.store.table import Table
+from tamis.store.table import Table, as_numbers
 
 #: The quantiles at which a pair is shown.
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -79,7 +79,9 @@ def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> N
             levels[name].setdefault(each["histogram"].quantiles[level], []).append(level)
 
     def masks(columns: Mapping[str, Any]) -> dict[tuple[str, float], Mask]:
-        return {(name, value): columns[name] == np.float32(value) for name in columns for value in levels[name]}
+        return {
+            (name, value): as_numbers(columns[name]) == np.float32(value) for name in columns for value in levels[name]
+        }
 
     names = [name for name, values in levels.items() if values]
     rows = first_of_each(table, names, masks, context.order, 1) if names else {}
