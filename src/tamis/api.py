@@ -20,7 +20,7 @@ from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
 from tamis.scoring import Planned, SignalLike, derive, planned, score
 from tamis.storage import check_path, location, output_path
 from tamis.store import Run, open_run
-from tamis.store.targets import are_outputs, check_ending, check_own, check_target, note_outputs
+from tamis.store.targets import are_outputs, check_ending, check_own, check_target, noted_outputs
 
 if TYPE_CHECKING:
     from tamis.explore.server import Server
@@ -309,15 +309,14 @@ def run_recipe(
         report_result(subset)
         for exporter, out in chosen.exports:
             again = overwrite or are_outputs(run.path, [out])
-            pairs = _write_export(exporter, subset, out, overwrite=again, clear=overwrite)
+            with noted_outputs(run.path, [out]):
+                pairs = _write_export(exporter, subset, out, overwrite=again, clear=overwrite)
             exports.append(Exported(exporter.name, out, pairs))
-            note_outputs(run.path, [out])
             report_result(exports[-1])
     pages = _pages(chosen.report) if chosen.report else [run.path / "report.html"]
     again = overwrite or are_outputs(run.path, pages)
-    page = report(run, [] if subset is None else [subset], out=pages[0], partial=partial, overwrite=again)
-    if chosen.report:
-        note_outputs(run.path, pages)
+    with noted_outputs(run.path, pages):
+        page = report(run, [] if subset is None else [subset], out=pages[0], partial=partial, overwrite=again)
     report_result(page)
     return RecipeDone(run, subset, tuple(exports), page)
 

@@ -342,6 +342,10 @@ def read_json(path: Path) -> Any:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
+#: Called with each local path that `writing` has written, and the temporary file that is about to get this name.
+watchers: list[Callable[[Path, Path], None]] = []
+
+
 @contextmanager
 def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yields a temporary file to write to. After the block it becomes `path`, or is uploaded as that object.
@@ -361,6 +365,8 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
             return
         if durable:
             to_disk(temporary)
+        for watcher in watchers:
+            watcher(path, temporary)
         os.replace(temporary, path)
         if durable:
             to_disk(path.parent)

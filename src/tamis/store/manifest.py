@@ -236,8 +236,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     if spec["captions"] is None:  # left out, so that fingerprints of older runs stay
         del spec["captions"]
     shards = {shard.name: shard.url for shard in pool.shards}
-    sweep(run, ("run.json", "recipe.yaml", "status", SHARDS))  # not all: a report may be being written
-    sweep(run / "failures")
+    for folder in (run, run / "failures", run / "subsets"):
+        sweep(folder)
     before, listed = read_manifest(run), None
     facts: dict[str, Any] = before or {"format": FORMAT, "tamis": __version__, "created": time.time()}
     if before is not None:

@@ -20,7 +20,7 @@ from tamis.data import KEEPS
 from tamis.errors import RunError
 from tamis.pool.files import is_remote, literal_end, stamp
 from tamis.processes import TEMPORARY, in_work, temporary_name
-from tamis.storage import check_path, check_writable, explained_errors
+from tamis.storage import check_path, check_writable, explained_errors, sweep, watchers
 from tamis.store.checked import read_record, write_record
 
 #: The files that `tamis run` wrote outside of the run.
@@ -91,24 +91,41 @@ def lists(pool: str, file: str) -> bool:
     return fnmatch(file, whole) if "**" in whole else re.match(glob_translate(whole), file) is not None
 
 
-def note_outputs(run: Path, paths: Iterable[Path]) -> None:
-    """Records the files that `tamis run` wrote outside the run, so that it may replace them."""
-    known = _outputs(run)
-    new = {os.path.realpath(path): stamp(os.fspath(path)) for path in paths if path.is_file()}
-    if not new.items() <= known.items():
-        write_record(run / OUTPUTS, {"format": 1, "files": {**known, **new}})
+@contextmanager
+def noted_outputs(run: Path, paths: Iterable[Path]) -> Iterator[None]:
+    """Records the files that `tamis run` writes outside the run in this block, so that it may replace them.
+
+    A file is recorded before it gets its name: after a kill, it or the one before it is there.
+    """
+    outside = [path for path in paths if run not in path.parents]
+    places = set(map(os.path.realpath, outside))
+    for path in outside:
+        sweep(path.parent, [path.name])  # what killed processes left of the same file
+
+    def note(path: Path, written: Path) -> None:
+        if (place := os.path.realpath(path)) in places:
+            known, now = _outputs(run), stamp(place) if os.path.isfile(place) else ""
+            stamps = [*(one for one in known.get(place, []) if one == now), stamp(os.fspath(written))]
+            write_record(run / OUTPUTS, {"format": 2, "files": {**known, place: stamps}})
+
+    watchers.append(note)
+    try:
+        yield
+    finally:
+        watchers.remove(note)
 
 
 def are_outputs(run: Path, paths: Iterable[Path]) -> bool:
     """Whether `tamis run` wrote all existing files among these paths for this run, and none has changed since."""
     known = _outputs(run)
     outside = [path for path in paths if run not in path.parents and path.is_file()]
-    return all(known.get(os.path.realpath(path)) == stamp(os.fspath(path)) for path in outside)
+    return all(stamp(os.fspath(path)) in known.get(os.path.realpath(path), []) for path in outside)
 
 
-def _outputs(run: Path) -> dict[str, str]:
-    path = run / OUTPUTS
-    return dict(read_record(path)["files"]) if path.is_file() else {}
+def _outputs(run: Path) -> dict[str, list[str]]:
+    """Returns the stamps that each file may have."""
+    files = read_record(run / OUTPUTS)["files"] if (run / OUTPUTS).is_file() else {}
+    return {place: [stamps] if isinstance(stamps, str) else stamps for place, stamps in files.items()}
 
 
 def check_new_folder(folder: Path) -> None:
