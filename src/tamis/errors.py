@@ -11,6 +11,7 @@ TamisError
 │   ├── DependencyError    an optional package is not installed
 │   └── DiskFullError      the disk of the run folder is full
 ├── ShardError         this shard failed and is reported; the others go on; exit code 1
+│   ├── ScatteredError     files of its samples are not neighbours; it gets no rows
 │   └── UnreachedError     its store or disk did not answer; the next command tries it again
 └── SampleError        this sample becomes a row with a status and a reason; the shard goes on
 """
@@ -76,6 +77,10 @@ class DiskFullError(StopError):
 
 class ShardError(TamisError):
     """One shard failed. The others go on, and the exit code is 1."""
+
+
+class ScatteredError(ShardError):
+    """The files of a sample are not neighbours in a tar that can only be read from the front."""
 
 
 class UnreachedError(ShardError):

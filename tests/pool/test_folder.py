@@ -124,6 +124,40 @@ def test_every_odd_file_is_a_row_with_a_reason_or_no_row(tmp_path: Path) -> None
     assert (texts["huge"].files or {}).keys() == {"jpg"}
 
 
+def test_links_into_the_store_of_git_annex_or_dvc_are_followed(tmp_path: Path) -> None:
+    """Links to other files outside are not, and the message names them."""
+    for inner in (".git/annex/objects/a1", ".dvc/cache/files"):
+        store, root = tmp_path / "project" / inner, tmp_path / "project" / "photos" / inner[1:4]
+        write(store, {"1": image_bytes(1), "2": b"a cat"})
+        root.mkdir(parents=True)
+        (root / "a.jpg").symlink_to(store / "1")
+        (root / "a.txt").symlink_to(f"../../{inner}/2")
+        assert rows_of(root)["a"].caption == "a cat"
+        elsewhere = tmp_path / f"other-{inner[1:4]}"
+        shutil.copytree(root, elsewhere, symlinks=True)
+        (elsewhere / "a.txt").unlink()
+        (elsewhere / "a.txt").symlink_to(store / "2")
+        with pytest.raises(
+            PoolError, match=r"the \.txt file is a link to a file outside the folder: copy it with 'cp -rL'"
+        ):
+            tamis.score(elsewhere, run=tmp_path / "run", signals=["caption_length"], quiet=True)
+        os.rename(elsewhere / "a.txt", elsewhere / "a.json")
+        with pytest.raises(PoolError, match=r"1 image without captions; a \.json is a link to a file outside"):
+            score(elsewhere, tmp_path / "run")
+
+
+def test_what_is_left_out_of_a_folder_is_counted(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", range(2))
+    write(root, {"._0.jpg": b"", ".DS_Store": b"", "@eaDir/0.jpg/thumb.jpg": image_bytes(0), "__MACOSX/._0.jpg": b""})
+    (root / "more").symlink_to(photos(tmp_path / "more", range(2)))
+    pool = open_pool(root)
+    assert pool.about.endswith("a folder of 2 images; captions: txt; left out: 2 hidden files, 1 linked folder")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "more").symlink_to(root)
+    with pytest.raises(PoolError, match="no image, tar or table; left out: 1 linked folder"):
+        open_pool(tmp_path / "links")
+
+
 def test_captions_in_json_are_found_by_the_usual_names_or_the_one_that_is_asked_for(tmp_path: Path) -> None:
     files = {}
     for number in range(3):

@@ -385,3 +385,111 @@ def test_member_names_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> Non
             tar.addfile(info, io.BytesIO(data))
     assert statuses(read(tmp_path / "0.tar", out.getvalue())[0]) == {"caf\\xe9": "ok"}
     assert statuses(read(tmp_path / "0.tar", out.getvalue()[:900])[0]) == {"caf\\xe9": "shard_cut"}
+
+
+# ---- tars as people make them ----------------------------------------------------------------------------------------
+
+
+def test_what_a_mac_and_file_servers_add_is_left_out_and_counted_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    side = b"\0\5\26\7\0\2\0\0Mac OS X        "
+    (tmp_path / "pool").mkdir()
+    for number in range(2):
+        data = member("./._.DS_Store", side) + member("./.DS_Store", b"Bud1") + header("./", 0, tarfile.DIRTYPE)
+        for seed in range(2):
+            key = f"./{number}{seed}"
+            data += b"".join(
+                member(f"./._{number}{seed}.{ext}", side) + member(f"{key}.{ext}", one)
+                for ext, one in pair(seed).items()
+            )
+            data += member(f"__MACOSX/._{seed}.jpg", side) + member(f"@eaDir/{seed}.jpg/thumb.jpg", image_bytes(seed))
+        (tmp_path / "pool" / f"{number}.tar").write_bytes(data + member("Thumbs.db", b"x") + END)
+    run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=SCORES)
+    assert [row["key"] for row in index_rows(run)] == ["./00", "./01", "./10", "./11"]
+    assert set(run.statuses) == {"ok"}
+    assert capsys.readouterr().err.count("left out: 26 hidden files") == 1
+    below_hidden = member("home/.cache/a.jpg", image_bytes(0)) + member("home/.cache/a.txt", b"a cat")
+    assert statuses(read(tmp_path / "0.tar", below_hidden + END)[0]) == {"home/.cache/a": "ok"}
+
+
+def test_a_link_in_a_tar_is_a_reason_that_names_it(tmp_path: Path) -> None:
+    def link(name: str, target: str, kind: bytes) -> bytes:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, target
+        return info.tobuf(tarfile.GNU_FORMAT)
+
+    text = member("b.txt", b"a cat")
+    tar = good("a") + link("b.jpg", "a.jpg", tarfile.LNKTYPE) + text + good("c") + link("latest", "a", tarfile.SYMTYPE)
+    tar += member("d.jpg", image_bytes(0)) + link("d.txt", "/data/d.txt", tarfile.SYMTYPE)
+    found, _ = read(tmp_path / "0.tar", tar + END)
+    assert statuses(found) == {"a": "ok", "b": "image_missing", "c": "ok", "d": "caption_missing"}
+    reasons = {sample.key: sample.reason or "" for sample in found}
+    assert "the .jpg member is a link to 'a.jpg'" in reasons["b"]
+    assert "the .txt member is a link to '/data/d.txt'" in reasons["d"]
+    assert found[3].no_caption == reasons["d"]
+    assert [one.ext for one in found[1].members] == ["txt"]
+
+
+def scattered(order: list[str]) -> bytes:
+    files = {f"{key}.{ext}": data for seed, key in enumerate("abc") for ext, data in pair(seed, n=seed).items()}
+    return b"".join(member(name, files[name]) for name in order) + END
+
+
+ALL = [f"{key}.{ext}" for ext in ("jpg", "txt", "json") for key in "abc"]
+SORTED = sorted(ALL, key=lambda name: name[0])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ALL,  # all images, then all texts
+        ALL[::-1],
+        [*SORTED[:3], "b.jpg", "c.jpg", "b.txt", "c.json", "c.txt", "b.json"],  # after a whole sample
+        ["a.json", *ALL[:6], *ALL[7:]],
+    ],
+)
+def test_samples_whose_files_are_not_neighbours_are_read_whole(order: list[str], tmp_path: Path) -> None:
+    usual = {sample.key: sample for sample in read(tmp_path / "sorted.tar", scattered(SORTED))[0]}
+    found, problem = read(tmp_path / "0.tar", scattered(order), fields=("n",))
+    assert problem == ""
+    assert [sample.key for sample in found] == list(dict.fromkeys(name[0] for name in order))
+    for sample in found:
+        same = usual[sample.key]
+        assert (sample.status, sample.uid, sample.caption, sample.image) == ("ok", same.uid, same.caption, same.image)
+        assert sample.given == {"n": str("abc".index(sample.key))}
+    write = tmp_path / "pool" / "0.tar"
+    write.parent.mkdir()
+    write.write_bytes(scattered(order))
+    run = score(write.parent, tmp_path / "run")
+    files = tamis.samples_of(run, fields=("key", "files"))
+    assert {one.key: set(one.files or ()) for one in files} == {key: {"jpg", "txt", "json"} for key in "abc"}
+
+
+def test_scattered_samples_that_cannot_be_read_whole_end_the_shard_without_rows(tmp_path: Path) -> None:
+    """In a compressed tar; and where what is appended belongs to samples that were whole so far."""
+    plain, later = scattered(ALL), scattered([*(name for name in SORTED if "json" not in name), "a.json"])
+    (tmp_path / "pool").mkdir()
+    for name, data in {"0.tar.gz": gzip.compress(plain), "1.tar": later, "2.tar": scattered(SORTED)}.items():
+        (tmp_path / "pool" / name).write_bytes(data)
+    run = score(tmp_path / "pool", tmp_path / "run")
+    assert (run.shards, len(run)) == (("2",), 3)
+    for name, exts in {"0": ".jpg, and later .txt", "1": ".jpg, .txt, and later .json"}.items():
+        assert f"files of a sample must be neighbours: 'a' has {exts}" in run.failures[name]
+        assert "tar --sort=name -cf sorted.tar -C sorted ." in run.failures[name]
+
+
+def test_repeated_keys_are_no_scattered_samples(tmp_path: Path) -> None:
+    jpg, txt = member("a.jpg", image_bytes(0)), member("a.txt", b"a cat")
+    found, problem = read(tmp_path / "0.tar", jpg + txt + member("b.txt", b"") + jpg + txt + good("a") + END)
+    assert problem == ""
+    assert [(one.key, one.status) for one in found] == [
+        *(("a", "ok"), ("b", "image_missing"), ("a", "duplicate_key"), ("a", "duplicate_key"))
+    ]
+
+
+def test_a_scattered_tar_that_is_cut_gives_its_whole_samples_and_the_reason(tmp_path: Path) -> None:
+    data = scattered(ALL)
+    found, problem = read(tmp_path / "0.tar", data[: data.rindex(b"c.txt")])
+    assert [(one.key, one.caption is None) for one in found] == [("a", False), ("b", False), ("c", True)]
+    assert "end marker" in problem

@@ -106,12 +106,28 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
     return found
 
 
+# What file managers and file servers add to folders, and so to tars.
+_SIDE_FILES = re.compile(r"(?:^|/)(?:(?:\.[^/]*|Thumbs\.db|desktop\.ini)\Z|(?:__MACOSX|@eaDir)(?:/|\Z))")
+
+
+#: What side files are called where they are counted.
+HIDDEN = "hidden file"
+
+
+def is_side_file(path: str) -> bool:
+    """Whether a file is none of a pool's: a hidden one such as macOS's `._a.jpg` and `.DS_Store`, or a file server's.
+
+    webdataset skips hidden files too. It reads those below hidden folders: a tar may be made of "home/me/.cache/pool".
+    """
+    return _SIDE_FILES.search(path) is not None
+
+
 def is_pool_file(path: str, endings: Sequence[str]) -> bool:
-    """Whether a file in a folder belongs to its pool: not what is hidden, nor what `datasets` keeps as a cache."""
+    """Whether a file in a folder belongs to its pool: no side file, nor what `datasets` keeps as a cache."""
     name = os.path.basename(path)
     if name.endswith(ARROW) and name.startswith("cache-"):
         return False
-    return name.endswith(tuple(endings)) and not name.startswith(("_", "."))
+    return name.endswith(tuple(endings)) and not name.startswith("_") and not is_side_file(name)
 
 
 def _local(path: str, endings: Sequence[str]) -> list[str]:

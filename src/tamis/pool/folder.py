@@ -19,9 +19,10 @@ import xxhash
 
 from tamis.data import Member, Sample
 from tamis.errors import PoolError, SampleError, UnreachedError
+from tamis.pool.files import HIDDEN, is_side_file
 from tamis.pool.images import is_image
 from tamis.pool.rows import CAPTION_COLUMNS
-from tamis.pool.source import Pool, PoolSpec, Problem, SampleFiles, SampleReader, read_json, utf8
+from tamis.pool.source import Pool, PoolSpec, Problem, SampleFiles, SampleReader, left_out_words, read_json, utf8
 from tamis.pool.table import read_file
 from tamis.pool.tar import File, TarShard, caption_ext
 from tamis.remote import unreached
@@ -31,23 +32,32 @@ SHARD_PAIRS = 5_000
 _TRIED = 20  # json files that are read to find the field with captions
 
 
-def files_in(root: str) -> list[str]:
-    """Returns the relative paths of the files in a folder and below. Hidden files and links to folders are left out."""
+def files_in(root: str) -> tuple[list[str], Counter[str]]:
+    """Returns the relative paths of the files in a folder and below, and how many others are left out.
+
+    Those are side files (`is_side_file`), and links to folders, which may lead anywhere or back here.
+    """
 
     def stop(error: OSError) -> None:
         raise PoolError(f"cannot list {root!r}: {error}") from error
 
     found: list[str] = []
+    left_out = Counter[str]()
     for folder, below, names in os.walk(root, onerror=stop):
-        below[:] = [name for name in below if not name.startswith(".")]
+        below[:] = [name for name in below if not is_side_file(name)]
         inner = folder[len(root) :].lstrip("/")
-        found += [os.path.join(inner, name) for name in names if not name.startswith(".")]
-    return found
+        own = [os.path.join(inner, name) for name in names if not is_side_file(name)]
+        found += own
+        left_out[HIDDEN] += len(names) - len(own)
+        left_out["linked folder"] += sum(os.path.islink(os.path.join(folder, name)) for name in below)
+    return found, +left_out
 
 
-def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[str, str]) -> Pool:
+def folder_pool(
+    spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[str, str], left_out: Mapping[str, int]
+) -> Pool:
     """Returns the pool of a folder's files. `stem`: the first shard's name; `names`: the shards of a run."""
-    root, images = spec.paths[0], {ext.lower() for ext in spec.image_extensions}
+    root, images, problem = spec.paths[0], {ext.lower() for ext in spec.image_extensions}, ""
     endings = {*images, "txt", "json", caption_ext(spec)}
     files = sorted((name for name in found if _ending(name) in endings), key=lambda name: name.rpartition(".")[::2])
     groups = [list(group) for _, group in itertools.groupby(files, _stem)]
@@ -59,7 +69,9 @@ def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[
     if spec.caption is None and not count("txt"):
         whole, blank = FolderShard(name=stem, url=root, spec=spec, listing="", pairs=0), Sample(uid=(0, 0), key="")
         some = (name for group in groups if len(group) > 1 for name in group if _ending(name) == "json")
-        facts = [read_json(blank, whole.file(name).data) for name in itertools.islice(some, _TRIED)]
+        tried = list(map(whole.file, itertools.islice(some, _TRIED)))
+        facts = [read_json(blank, file.data) for file in tried]
+        problem = next((f"; a .json {file.problem}" for file in tried if file.problem), "")
         usual = (field for field in CAPTION_COLUMNS if any(isinstance(one.get(field), str | list) for one in facts))
         spec = replace(spec, caption=next((f"json:{field}" for field in usual), None))
     caption = caption_ext(spec)
@@ -67,7 +79,8 @@ def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[
     pictured = sum(number for has, number in having.items() if not images.isdisjoint(has))
     if not count(ending):
         what = f"{pictured:,} image{'s' * (pictured != 1)} without captions" if pictured else "no image, tar or table"
-        raise PoolError(f"no pool at {root!r}: it holds {what}")
+        words = left_out_words(left_out)
+        raise PoolError(f"no pool at {root!r}: it holds {what}{problem}{words and f'; {words}'}")
     kept = [group for group in groups if not {*images, ending}.isdisjoint(map(_ending, group))]
     known = {name.rpartition("-")[2]: name for name in names if name.startswith(f"{stem}-rows")}
     cuts = {0: stem}
@@ -85,6 +98,7 @@ def folder_pool(spec: PoolSpec, found: Sequence[str], stem: str, names: Mapping[
     lacks = {"a caption": pictured - count(ending), "an image": len(kept) - pictured}
     about = f"{root}: a folder of {pictured:,} images; captions: {caption}"
     about += "".join(f"; without {what}: {number:,}" for what, number in lacks.items() if number)
+    about += f"; {words}" if (words := left_out_words(left_out)) else ""
     return Pool(spec=spec, kind="folder", shards=tuple(shards), about=about)
 
 
@@ -96,6 +110,19 @@ def _ending(name: str) -> str:
     return name.rpartition(".")[2].lower()
 
 
+# Where git-annex and DVC keep the files of a project; they may put links in their places.
+_KEPT_IN = ("/.git/annex/objects/", "/.dvc/cache/")
+
+
+def _keeps(link: str, root: str) -> bool:
+    """Whether a link leads into the folder `root`, or where a tool keeps the files of the project with this folder."""
+    target, root = os.path.realpath(link), os.path.realpath(root)
+    # In the cache of Hugging Face, all files are links into a folder next to `snapshots`.
+    projects = [target.partition(inner)[0] for inner in _KEPT_IN if inner in target]
+    inside = target.startswith(f"{root.partition('/snapshots/')[0]}/")
+    return inside or any(f"{root}/".startswith(f"{project}/") for project in projects)
+
+
 def _place(name: str) -> int:
     """Returns the offset of a file's member in the index: a hash of its path, which stays when files are added."""
     return xxhash.xxh3_64_intdigest(os.fsencode(name)) >> 1
@@ -103,7 +130,7 @@ def _place(name: str) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _places(root: str) -> dict[int, str]:
-    return {_place(name): name for name in files_in(root)}
+    return {_place(name): name for name in files_in(root)[0]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +172,9 @@ class FolderShard(TarShard):
             file.size = os.stat(path).st_size
             if reads:
                 data = read_file(path, self.limit(file.ext))
-                # In the cache of Hugging Face, all files are links into a folder next to `snapshots`.
-                if os.path.islink(path) and not is_image(data):
-                    root = os.path.realpath(self.url).partition("/snapshots/")[0]
-                    if not os.path.realpath(path).startswith(f"{root}/"):
-                        raise SampleError("image_missing", "is a link to a file outside the folder")
+                # A link may name any file of this machine, and a caption is shown and exported.
+                if os.path.islink(path) and not is_image(data) and not _keeps(path, self.url):
+                    raise SampleError("image_missing", "is a link to a file outside the folder: copy it with 'cp -rL'")
                 file.data, file.size = data, len(data)
         except SampleError as error:
             file.status, file.problem = error.status, error.reason

@@ -78,14 +78,14 @@ def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str]
         return replace(pools[0], spec=replace(pools[0].spec, path=spec.path), shards=shards, about=about)
     from tamis.pool.folder import files_in, folder_pool
 
-    inside = files_in(root)
+    inside, left_out = files_in(root)
     below = sorted(name for name in inside if is_pool_file(name, endings))
     refused = any("/" not in name for name in below)
     # Tables called metadata describe the images next to them.
     described = [name for name in below if os.path.basename(name).startswith("metadata.")]
     if spec.format in ("auto", "folder") and spec.image is None and not (spec.caption if refused else described):
         try:
-            return folder_pool(spec, inside, shard_names([root], names)[root], names)
+            return folder_pool(spec, inside, shard_names([root], names)[root], names, left_out)
         except PoolError as no_folder:
             error = error if refused else PoolError(f"{no_folder}. {_FORMS}")
     if refused or not below:

@@ -9,12 +9,13 @@ import logging
 import re
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from tamis.data import Member, Node, Sample, Signal
-from tamis.errors import SampleError, ShardError, check_words, unknown_message
+from tamis.errors import SampleError, ShardError, check_words, plural, unknown_message
 from tamis.ids import content_uid, format_uid, parse_uid
 from tamis.pool.files import stamp
 from tamis.pool.images import Transparency
@@ -114,6 +115,11 @@ class PoolSpec:
         return (self.path,) if isinstance(self.path, str) else self.path
 
 
+def left_out_words(counts: Mapping[str, int]) -> str:
+    """Returns a sentence about the files that a pool leaves out, by kind; "" for none."""
+    return "left out: " + ", ".join(plural(count, kind) for kind, count in counts.items()) if counts else ""
+
+
 def too_many_bytes(size: int, limit: int) -> str:
     """Returns the reason why a file is too large to read."""
     return f"{size:,} bytes, more than the limit of {limit:,}"
@@ -168,6 +174,7 @@ class Shard(ABC):
     Attributes:
         name: unique in the pool; parts of a run are named after it.
         url: path or URL of the file.
+        left_out: how many files the last reading left out, by kind ("hidden file").
     """
 
     marks_keys: ClassVar[bool] = True  # whether samples of one key are marked
@@ -175,6 +182,7 @@ class Shard(ABC):
     name: str
     url: str
     spec: PoolSpec
+    left_out: Counter[str] = field(default_factory=Counter, init=False, compare=False, repr=False)
 
     def stamp(self) -> str:
         """Returns size and time of the file (or a store's version tag), which change with its content."""

@@ -12,18 +12,20 @@ import io
 import itertools
 import lzma
 import re
+import shlex
 import sys
 import tarfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, ClassVar, cast
 from zlib import adler32
 
 from tamis.data import Member, Sample
-from tamis.errors import ShardError, UnreachedError, nearest
-from tamis.pool.files import is_remote, open_file, read_head, read_ranges
+from tamis.errors import ScatteredError, ShardError, UnreachedError, nearest
+from tamis.pool.files import HIDDEN, is_remote, is_side_file, open_file, read_head, read_ranges
 from tamis.pool.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
@@ -42,6 +44,7 @@ from tamis.remote import unreached
 MAX_HEADER = 64 << 10
 
 _HELD_BYTES, _MOST_MEMBERS = 256 << 20, 10_000  # limits for one sample
+_MOST_SORTED = 200_000  # samples of a tar that are sorted: their headers take about 1 KB each
 
 # A compressed tar may unpack to this many bytes, plus this many per compressed byte. Tars of captions unpack to about
 # twenty times their size, a gzip bomb to 1,000 times.
@@ -86,12 +89,80 @@ class TarShard(Shard):
                     sample.status, sample.reason = "shard_cut", _CUT
                 yield sample
 
-    def _groups(self) -> Iterator[tuple[str, dict[str, File], bool]]:
-        """Yields the key and the members of each sample, and whether the tar ends inside it."""
-        key, group, held = "", cast(dict[str, File], {}), 0
-        exts = {*map(str.lower, self.spec.image_extensions), "txt", "json", caption_ext(self.spec)}
+    def _groups(self) -> Iterator[_Group]:
+        """Yields the samples of the tar.
+
+        A sample's files should be neighbours. Of the first sample without image or caption the rest may come later: if
+        the tar is local and not compressed, we look through all headers, and sort if it is so.
+
+        Raises:
+            ScatteredError: files of a sample that was already yielded come later.
+        """
+        images, caption = [*map(str.lower, self.spec.image_extensions)], caption_ext(self.spec).partition(":")[0]
+        limits = {ext: self.limit(ext) for ext in (*images, "txt", "json", caption)}
+        self.left_out.clear()
+        before: dict[str, tuple[str, ...]] = {}  # the extensions of each key
+        same: dict[tuple[str, ...], tuple[str, ...]] = {}  # few different ones: each is held once
+        looked = False
+        for number, (key, group, cut) in enumerate(self._grouped(walk(self.url, limits, left_out=self.left_out))):
+            if not looked and (caption not in group or group.keys().isdisjoint(images)):
+                looked = True
+                if not is_remote(self.url) and not self.is_compressed() and (rest := self._sorted(limits, number)):
+                    yield from self._grouped(rest)
+                    return
+            exts = tuple(group)
+            if group.keys().isdisjoint(earlier := before.setdefault(key, same.setdefault(exts, exts))):
+                raise self._scattered(key, earlier, exts)
+            yield key, group, cut
+
+    def _sorted(self, limits: Mapping[str, int], done: int) -> Iterator[File] | None:
+        """Returns the files of a local tar sample by sample, without the first `done`; None if they are in order."""
+        groups: list[dict[str, File]] = []
+        places: dict[str, list[int]] = {}
+        ending: ShardError | None = None
         try:
-            for file in walk(self.url, {ext: self.limit(ext) for ext in exts}):
+            for number, (key, group, _) in enumerate(self._grouped(walk(self.url, limits, reads=False))):
+                if number == _MOST_SORTED:
+                    return None
+                groups.append(group)
+                some = places.setdefault(key, [])
+                first = next((place for place in some if groups[place].keys().isdisjoint(group)), None)
+                if first is None:
+                    some.append(number)
+                elif first < done:
+                    raise self._scattered(key, groups[first], group)
+                else:
+                    groups[first] |= group
+                    groups[number] = {}
+        except _CutError as error:
+            ending = error
+
+        def files() -> Iterator[File]:
+            with open(self.url, "rb") as raw:
+                for file in itertools.chain.from_iterable(group.values() for group in groups[done:]):
+                    data = None
+                    if file.ext in limits and not (file.problem or file.cut):
+                        raw.seek(file.offset)
+                        data = raw.read(file.size)
+                    yield replace(file, data=data)  # a copy: `groups` would keep all data
+            if ending is not None:
+                raise ending
+
+        return files() if not all(groups) else None
+
+    def _scattered(self, key: str, *exts: Iterable[str]) -> ScatteredError:
+        found = ", and later ".join(", ".join(f".{ext[:20]}" for ext in itertools.islice(some, 5)) for some in exts)
+        remedy = f"mkdir sorted; tar -xf {shlex.quote(self.url.rpartition('/')[2])} -C sorted; "
+        remedy += "tar --sort=name -cf sorted.tar -C sorted ."
+        return ScatteredError(
+            f"{self.url}: files of a sample must be neighbours: {key[:200]!r} has {found}. Sort the tar: {remedy}"
+        )
+
+    def _grouped(self, files: Iterator[File]) -> Iterator[_Group]:
+        """Joins neighbours of one key."""
+        key, group, held = "", cast(dict[str, File], {}), 0
+        try:
+            for file in files:
                 if group and (file.key != key or file.ext in group):
                     yield key, group, False
                     group, held = {}, 0
@@ -113,7 +184,9 @@ class TarShard(Shard):
 
     def _rows(self, key: str, files: dict[str, File], only: Sequence[str | None] = ()) -> Iterator[Sample]:
         sample = Sample(
-            uid=(0, 0), key=key, members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items())
+            uid=(0, 0),
+            key=key,
+            members=tuple(Member(ext, file.offset, file.size) for ext, file in files.items() if file.offset >= 0),
         )
         if any(file.cut for file in files.values()):
             sample.mark("shard_cut", _CUT)
@@ -136,7 +209,11 @@ class TarShard(Shard):
             raw, where = meta.get(caption.removeprefix("json:")), f"json field {caption.removeprefix('json:')!r}"
         else:
             raw, where = (files[caption].data if caption in files else None), f".{caption} {self.part}"
-        absent = _absent(caption, self.part, _names(files), _names(meta)) if raw is None else None
+        absent = None
+        if raw is None and caption in files:
+            absent = f"the .{caption} {self.part} {files[caption].problem}"
+        elif raw is None:
+            absent = _absent(caption, self.part, _names(files), _names(meta))
         return rows_of(sample, raw, where, meta, self.spec, image=image, absent=absent, only=only)
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
@@ -183,8 +260,6 @@ def _absent(caption: str, part: str, members: tuple[str, ...], fields: tuple[str
     name = caption.removeprefix("json:")
     what = f"no .{caption} {part}" if name == caption else f"no text in the json field {name!r}"
     present = [*(member for member in members if member != "json"), *(f"json:{field}" for field in fields)]
-    if caption in present:
-        return f"there is {what}"
     return f"there is {what}{nearest(caption, present)}; the sample has: {', '.join(present[:_MOST_LISTED])}"
 
 
@@ -204,7 +279,7 @@ class File:
     """One regular member, its name split at the first dot of the file name as webdataset does.
 
     `data` is None if it is not wanted, is cut off, or has a problem ("has 9 bytes, more than ..."). `status` is the
-    sample's if this is its image and has a problem.
+    sample's if this is its image and has a problem. `offset` is -1 for a link, which has no bytes in the tar.
     """
 
     key: str
@@ -215,6 +290,10 @@ class File:
     cut: bool = False
     problem: str = ""
     status: str = "image_too_large"
+
+
+#: The key and the files of a sample, and whether the tar ends inside it.
+_Group = tuple[str, dict[str, File], bool]
 
 
 class _Info(tarfile.TarInfo):
@@ -279,10 +358,18 @@ class _Unpacked:
             pass
 
 
-def walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = None) -> Generator[File, None, None]:
+def walk(
+    url: str,
+    limits: Mapping[str, int] | None,
+    only: set[int] | None = None,
+    *,
+    reads: bool = True,
+    left_out: Counter[str] | None = None,
+) -> Generator[File, None, None]:
     """Yields the regular members of a tar, or `only` the ones at these offsets; raises a `ShardError` if it ends early.
 
     `limits`: the most bytes to read of a member, by extension; others are not read. None: read every member whole.
+    `reads`: False reads headers alone. `left_out` counts what is no file of the pool.
     """
     member: File | None = None
     problem = ""
@@ -294,10 +381,20 @@ def walk(url: str, limits: Mapping[str, int] | None, only: set[int] | None = Non
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header in memory
                 if tar.offset < info.offset_data:
                     raise tarfile.ReadError("a member's size is below zero")
-                if not info.isreg() or (only is not None and info.offset_data not in only):
+                links = info.islnk() or info.issym()
+                if not (info.isreg() or links) or (only is not None and info.offset_data not in only):
+                    continue
+                if limits is not None and is_side_file(info.name):
+                    if left_out is not None:
+                        left_out[HIDDEN] += 1
+                    continue
+                if links:
+                    link = _link(info)
+                    if limits is not None and link.ext in limits:
+                        yield link
                     continue
                 member = _member(info, limits)
-                if not member.problem and (limits is None or member.ext in limits):
+                if reads and not member.problem and (limits is None or member.ext in limits):
                     member.data = stream.read(info.size)
                     found = len(member.data)
                 elif end is None:
@@ -349,6 +446,15 @@ def _member(info: tarfile.TarInfo, limits: Mapping[str, int] | None) -> File:
     if limits is not None and info.size > (limit := limits.get(member.ext, info.size)):
         member.problem = f"has {too_many_bytes(info.size, limit)}"
     return member
+
+
+def _link(info: tarfile.TarInfo) -> File:
+    """Returns a link, whose problem names it: webdataset does not follow links, nor do we."""
+    link = _member(info, None)
+    link.offset, link.size, link.status = -1, 0, "image_missing"
+    link.problem = f"is a link to {info.linkname[:200]!r}, without bytes of its own; "
+    link.problem += "make the tar with 'tar --dereference --hard-dereference'"
+    return link
 
 
 def _after_the_end(stream: Any) -> str:

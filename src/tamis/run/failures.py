@@ -38,6 +38,7 @@ class ShardReport:
     elsewhere: bool = False  # another process has the shard, or finished it
     unreached: bool = False  # the store did not answer; do not ask it for the version
     took: dict[str, float] = field(default_factory=dict)  # seconds by node name, and `READING`
+    left_out: Counter[str] = field(default_factory=Counter)  # files that are none of the pool's, by kind
 
     def event(self) -> str:
         """Returns the report as a line of events.jsonl."""

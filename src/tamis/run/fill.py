@@ -25,7 +25,7 @@ from tamis.graph import Executor, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.open import known_pairs
-from tamis.pool.source import Absence, FirstRows
+from tamis.pool.source import Absence, FirstRows, left_out_words
 from tamis.run.failures import READING, ShardReport, cut_before, failure_path, has_changed, still_lacking
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter, Tally, announcement
@@ -155,6 +155,7 @@ def fill(
             if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
                 lost = f"{len(tally.failed):,} of {tally.shards:,} shards failed, the last {report.shard}"
                 raise StopError(f"{lost}: {report.error}; --max-error-rate is {max_error_rate:g}")
+        reporter.say(left_out_words(tally.left_out))
     return Run(path) if tasks else before  # `before` already has its footers cached
 
 

@@ -60,6 +60,7 @@ class Tally:
         self.statuses: Counter[str] = Counter()
         self.took: Counter[str] = Counter()  # seconds by node name
         self.judged: Counter[str] = Counter()  # pairs by node name
+        self.left_out: Counter[str] = Counter()  # files that are none of the pool's, by kind
         self.started = time.time()
         self._pairs_done = pairs_done
         self._expected = dict(expected)  # unfinished shards only
@@ -80,6 +81,7 @@ class Tally:
     def finish(self, report: ShardReport) -> None:
         """Counts a finished or failed shard."""
         self.statuses += report.statuses
+        self.left_out += report.left_out
         self.took.update(report.took)
         self.judged.update(dict.fromkeys(report.took, report.rows))
         if report.error is None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from tamis.arrays import Mask, Rows
 from tamis.data import Member, Node, Sample, Samples, Signal
-from tamis.errors import DamageError, ShardError, SignalError, StopError, UnreachedError, first_line
+from tamis.errors import DamageError, ScatteredError, ShardError, SignalError, StopError, UnreachedError, first_line
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.ids import image_xxh3, json_digest
@@ -170,8 +170,9 @@ class ShardWorker:
             raise
         ending = reader.ending
         again = making_index and self._index(task).is_file()
-        if ending is not None and (report.rows == before or again or isinstance(ending, UnreachedError)):
-            raise ending  # write no parts, so that the next run tries again: the file may be fine
+        no_parts = report.rows == before or again or isinstance(ending, UnreachedError | ScatteredError)
+        if ending is not None and no_parts:
+            raise ending  # so that the next run tries again: the file may be fine, or the rows are halves of samples
         if report.rows == before and not nobody:
             self.executor.compute(nodes, empty, faults)
             _add(writers, empty, [])
@@ -183,6 +184,8 @@ class ShardWorker:
         if ending is not None:
             raise ending
         report.read = reads_file
+        if making_index:
+            report.left_out = task.shard.left_out
         return _report_faults(faults, report)
 
     def _unfinished(self, task: Task, stamp: str, stored: dict[Node, Any], writers: Writers) -> Unfinished:
