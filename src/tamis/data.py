@@ -171,6 +171,7 @@ _OF_NODES: Mapping[str, type | None] = {
     "columns": tuple,
     "host": bool,
     "in_index": bool,
+    "reads_texts": bool,
     "stored_as": None,
 }
 
@@ -183,6 +184,7 @@ class Node(ABC):
         version: raise it when the same settings give other numbers.
         host: whether it runs in the reading threads, alongside the model. It must then not use torch.
         in_index: whether it uses only the index, so that no shard is read again.
+        reads_texts: False if its models get no texts: then how these clean texts is not part of its fingerprint.
         stored_as: how a run can store its value (see `KEEPS`); None: it cannot.
     """
 
@@ -190,6 +192,7 @@ class Node(ABC):
     version: ClassVar[int]
     host: ClassVar[bool] = False
     in_index: ClassVar[bool] = False
+    reads_texts: ClassVar[bool] = True
     stored_as: ClassVar[str | None] = None
 
     def __init_subclass__(cls) -> None:

@@ -188,6 +188,8 @@ def check_words(record: Any) -> None:
     hints = hints_of(type(record))
     for setting in dataclasses.fields(record):
         hint, value = hints[setting.name], getattr(record, setting.name)
+        if type(None) in get_args(hint):  # a Literal or None
+            hint = get_args(hint)[0] if value is not None else None
         if get_origin(hint) is Literal and value not in get_args(hint):
             raise ValueError(unknown_message(setting.name, str(value), get_args(hint)))
 

@@ -70,12 +70,17 @@ class Identities:
 
     def _find(self, node: Node) -> dict[str, Any]:
         # Models count by their weights and files by their content, not by path or name.
-        models = {setting: model_digest(name) for setting, name in references(node, "model").items()}
+        named = references(node, "model")
+        models = {setting: model_digest(name) for setting, name in named.items()}
+        cleaned = {setting: _cleaning(name) for setting, name in named.items() if node.reads_texts}
         named = references(node, "file")
         files = {setting: setting_digest(path, f"{node.name}: {setting}") for setting, path in named.items()}
         parsers = {setting: _parser_digest(name) for setting, name in references(node, "parser").items()}
         facts: dict[str, Any] = {"name": node.name, "version": node.version, "models": models}
-        facts |= {kind: digests for kind, digests in (("files", files), ("parsers", parsers)) if digests}
+        # Texts are named only where they are cleaned: fingerprints of all other models stay as they were.
+        cleaned = {setting: kind for setting, kind in cleaned.items() if kind != "hf"}
+        found = {"files": files, "parsers": parsers, "texts cleaned": cleaned}
+        facts |= {kind: values for kind, values in found.items() if values}
         facts["settings"] = {
             name: value
             for name, value in settings(node, recorded=True).items()
@@ -339,6 +344,12 @@ def model_digest(reference: str) -> str:
     from tamis.models.reference import resolve
 
     return resolve(reference).digest
+
+
+def _cleaning(reference: str) -> str:
+    from tamis.models.reference import cleaning_of
+
+    return cleaning_of(reference)
 
 
 def _parser_digest(reference: str) -> str:

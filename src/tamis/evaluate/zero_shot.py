@@ -28,7 +28,7 @@ from tamis.math.similarity import cosines, unit_rows
 from tamis.math.statistics import group_means, recall_at, top_classes
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
-from tamis.models.reference import resolve
+from tamis.models.reference import cleaning_of, resolve
 from tamis.pool.images import decode
 from tamis.processes import prefetched
 from tamis.store.checked import read_record, write_record
@@ -179,12 +179,13 @@ def evaluate_zero_shot(
             raise RecipeError("the lab's tasks are drawn into a folder: name it with out, or use make_tasks")
         tasks = make_tasks(Path(out) / f"lab-tasks-{size}", size=size, again=False)
     chosen, others = find_tasks(tasks, split=split, only=only)
-    digest = resolve(model).digest
+    digest, cleaning = resolve(model).digest, cleaning_of(model)
     runner: _Runner | None = None
     results: list[TaskResult] = []
     failed: dict[str, str] = {}
     for task in chosen:
         what = {"version": VERSION, "model": digest, "task": task.digest, "precision": device.precision}
+        what |= {} if cleaning == "hf" else {"texts cleaned": cleaning}
         path = None if out is None else Path(out) / f"{task.name}-{fingerprint(what)}.json"
         if path is not None and path.is_file():
             results.append(_read(path))

@@ -6,19 +6,20 @@ Scores are computed from the float16 numbers, so stored embeddings give exactly 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from tamis.arrays import Floats
-from tamis.data import Device, FileRef, ModelRef, Node, Samples
+from tamis.data import LATER, Device, FileRef, ModelRef, Node, Samples
 from tamis.errors import ModelError, check_words
 from tamis.features.sources import Captions, DecodedImages, each_present, of_present
 from tamis.math.similarity import unit_rows
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
+from tamis.models.reference import Cleaning
 from tamis.pool.vectors import Side, load_vectors
 
 #: How images are made to fit a model; see `ModelPixels`.
@@ -42,6 +43,7 @@ class ModelPixels(Node):
     name: ClassVar[str] = "model_pixels"
     version: ClassVar[int] = 1
     host: ClassVar[bool] = True
+    reads_texts: ClassVar[bool] = False
     model: ModelRef
     of: Node = DecodedImages()
     fit: Fit = "model"
@@ -68,18 +70,19 @@ class ModelPixels(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(Node):
-    """Captions as token ids of a model's tokenizer: n lists, None without a caption."""
+    """Captions as token ids of a model's tokenizer: n lists, None without a caption. `text`: see `TextEmbedding`."""
 
     name: ClassVar[str] = "tokens"
     version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     model: ModelRef
+    text: Cleaning | None = field(default=None, metadata=LATER)
 
     def needs(self) -> Mapping[str, Node]:
         return {"captions": Captions()}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        tokenize = load_tokenizer(self.model)
+        tokenize = load_tokenizer(self.model, self.text)
 
         return lambda *, captions: each_present(captions, tokenize)
 
@@ -102,6 +105,7 @@ class ImageEmbedding(_Embedding):
     """
 
     name: ClassVar[str] = "image_embedding"
+    reads_texts: ClassVar[bool] = False
 
     def needs(self) -> Mapping[str, Node]:
         return {"pixels": ModelPixels(model=self.model)}
@@ -140,12 +144,14 @@ class TextEmbedding(_Embedding):
 
     Attributes:
         model: a CLIP or SigLIP checkpoint.
+        text: how captions are cleaned first; None: as the checkpoint's were (docs/models.md).
     """
 
     name: ClassVar[str] = "text_embedding"
+    text: Cleaning | None = field(default=None, metadata=LATER)
 
     def needs(self) -> Mapping[str, Node]:
-        return {"tokens": Tokens(model=self.model)}
+        return {"tokens": Tokens(model=self.model, text=self.text)}
 
     def load(self, device: Device) -> Callable[..., Any]:
         clip = load_clip(self.model, device)

@@ -285,6 +285,7 @@ class MaskedEmbedding(Node):
 
     name: ClassVar[str] = "masked_embedding"
     version: ClassVar[int] = 1
+    reads_texts: ClassVar[bool] = False
     stored_as: ClassVar[str] = "embeddings"
     model: ModelRef
     masked: MaskedImages = MaskedImages()

@@ -18,10 +18,10 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of
-from tamis.models.loading import SHIFTED, by_length, load_tokenizer_in, loaded_once, model_type, padded
+from tamis.models.loading import SHIFTED, by_length, cleaner, load_tokenizer_in, loaded_once, model_type, padded
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
-from tamis.models.reference import object_in, resolve
+from tamis.models.reference import Cleaning, cleaning_of, object_in, resolve
 
 #: `model_type` of an image tower with a separate text encoder, which `tamis train clip` can save.
 DUAL = "vision-text-dual-encoder"
@@ -176,16 +176,19 @@ def context_length(model: str) -> int:
     return min(most, kind.longest or most)
 
 
-def load_tokenizer(model: str) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Returns a function of n texts to n lists of token ids, special tokens included, cut at the context length."""
-    tokenizer = load_tokenizer_in(resolve(model).path)
+def load_tokenizer(model: str, text: Cleaning | None = None) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Returns a function of n texts to n lists of token ids, special tokens included, cut at the context length.
+
+    `text`: how texts are cleaned first; None: as the checkpoint's were (`cleaning_of`).
+    """
+    tokenizer, clean = load_tokenizer_in(resolve(model).path), cleaner(text or cleaning_of(model))
     # A text tower from another model may take more tokens than it was trained on together with the image tower.
     length = min(context_length(model), tokenizer.model_max_length)
 
     def tokenize(texts: Sequence[str]) -> list[list[int]]:
         if not texts:
             return []
-        ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=length)["input_ids"]
+        ids: list[list[int]] = tokenizer([clean(one) for one in texts], truncation=True, max_length=length)["input_ids"]
         return ids
 
     return tokenize

@@ -6,9 +6,11 @@ Errors of libraries become one sentence that names the model: see `one_sentence`
 from __future__ import annotations
 
 import functools
+import html
 import inspect
 import logging
 import re
+import string
 import sys
 import threading
 import warnings
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_type_hints
 
 from tamis.data import ModelRef, OptionalModelRef
 from tamis.errors import DependencyError, ModelError, TamisError, first_line, require
-from tamis.models.reference import modules_in, needs_lower_case, object_in, resolve
+from tamis.models.reference import Cleaning, modules_in, needs_lower_case, object_in, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -245,6 +247,32 @@ def is_pooler(name: str) -> bool:
 
 #: The first token's position in these models is the id of the padding token plus 1.
 SHIFTED = ("roberta", "xlm-roberta", "camembert", "altclip_text_model")
+
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def cleaner(kind: Cleaning) -> Callable[[str], str]:
+    """Returns the function that cleans a text before it is tokenized; "hf" leaves texts as they are.
+
+    "openai": repairs encodings (ftfy), unescapes HTML twice, joins white space and lower-cases, as OpenAI's and
+    open_clip's code does; "whitespace" keeps capitals, "canonicalize" drops punctuation (open_clip's `clean`).
+
+    Source: github.com/openai/CLIP, simple_tokenizer.py; open_clip 3.3, tokenizer.py; big_vision for `canonicalize`.
+    """
+    if kind == "hf":
+        return str  # a str stays as it is
+    require("ftfy", extra="clip")
+    from ftfy import fix_text
+
+    def clean(text: str) -> str:
+        text = html.unescape(html.unescape(fix_text(text)))
+        if kind == "canonicalize":
+            text = text.replace("_", " ").translate(_PUNCTUATION)
+        text = " ".join(text.split())
+        return text if kind == "whitespace" else text.lower()
+
+    return clean
 
 
 def by_length(texts: Sequence[tuple[int, ...]], batch: int) -> Iterator[list[tuple[int, ...]]]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import xxhash
@@ -355,13 +355,18 @@ def _advice(reference: str, cache: str) -> str:
 #: The folder in which `tamis train` keeps its records next to the model; not part of the model.
 TRAINING = "training"
 
+#: The number of tokens of OpenAI's vocabulary, start and end included.
+OPENAI_WORDS = 49_408
+
+_TOKENIZER = "tokenizer_config.json"
+
 #: Names that transformers and diffusers give the weights.
 _WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 
 #: Files that must hold a JSON object. We check them because libraries silently ignore some damaged ones.
 _OBJECTS = (
     *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
-    *("tokenizer_config.json", "scheduler_config.json", "sentence_bert_config.json"),
+    *(_TOKENIZER, "scheduler_config.json", "sentence_bert_config.json"),
 )
 
 
@@ -416,7 +421,7 @@ def needs_lower_case(folder: Path) -> bool:
     """
     config, tokenizer, sentences = (
         object_in(folder / name) if (folder / name).is_file() else {}
-        for name in ("config.json", "tokenizer_config.json", "sentence_bert_config.json")
+        for name in ("config.json", _TOKENIZER, "sentence_bert_config.json")
     )
     if config.get("model_type") == "siglip":
         return tokenizer.get("tokenizer_class") in ("GemmaTokenizer", "GemmaTokenizerFast")
@@ -424,6 +429,32 @@ def needs_lower_case(folder: Path) -> bool:
         return False
     normalizer = json.dumps(object_in(folder / "tokenizer.json").get("normalizer"))
     return '"Lowercase"' not in normalizer and '"lowercase": true' not in normalizer
+
+
+#: How texts are cleaned before a tokenizer; see `loading.cleaner`.
+Cleaning = Literal["openai", "whitespace", "canonicalize", "hf"]
+
+
+def cleaning_of(model: str) -> Cleaning:
+    """Returns how a checkpoint's texts are cleaned: `text` in its tokenizer_config.json, else by its vocabulary."""
+    files = [resolve(model).path / name for name in ("config.json", _TOKENIZER)]
+    config, tokenizer = (object_in(file) if file.is_file() else {} for file in files)
+    return default_cleaning(config, tokenizer.get("text"))
+
+
+def default_cleaning(config: Mapping[str, Any], named: Any = None) -> Cleaning:
+    """Returns `named`, else "openai" for a CLIP with OpenAI's vocabulary, else "hf".
+
+    OpenAI, and open_clip for LAION, DataComp, DFN and MetaCLIP, cleaned the texts of their training. A tokenizer that
+    `tamis train clip` learned may have as many words, but its end token is not the last.
+    """
+    if named is not None and named not in get_args(Cleaning):
+        raise ModelError(f"{_TOKENIZER}: {unknown_message('text', str(named), get_args(Cleaning))}")
+    text = config.get("text_config") or {}
+    words, end = text.get("vocab_size", OPENAI_WORDS), text.get("eos_token_id", OPENAI_WORDS - 1)
+    # 2 is how OpenAI's own folders, and all before transformers 4.31, say "the last".
+    openai = config.get("model_type") in ("clip", "clipseg") and words == OPENAI_WORDS and end in (2, OPENAI_WORDS - 1)
+    return named or ("openai" if openai else "hf")
 
 
 def loaded_files(folder: Path) -> dict[str, Path]:

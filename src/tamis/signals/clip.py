@@ -13,7 +13,7 @@ import numpy as np
 
 from tamis.arrays import Floats, Pixels
 from tamis.data import LATER, Column, Device, FileRef, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
-from tamis.errors import ModelError, at_least_one
+from tamis.errors import ModelError, at_least_one, check_words
 from tamis.features.embeddings import (
     AlikeImageEmbedding,
     Fit,
@@ -29,6 +29,7 @@ from tamis.features.sources import Captions, of_present
 from tamis.math.similarity import rowwise_dot
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.nucleus import Sampling
+from tamis.models.reference import Cleaning
 from tamis.models.server import Server
 from tamis.pool.vectors import SIDES
 
@@ -51,6 +52,8 @@ class ClipScore(Signal):
         model: a CLIP or SigLIP checkpoint: Hugging Face id, local folder or built-in name.
         embeddings_from: embeddings made elsewhere, instead of a model: Parquet or a folder of arrays. With
             `--keep embeddings` the run stores them, for every step that reads embeddings. See `GivenVectors`.
+        text: how captions are cleaned before the tokenizer: "openai", or "hf", as transformers does; None: as the
+            checkpoint's were, see docs/models.md.
 
     Emits:
         clip: cosine, in [-1, 1]; between 0.1 and 0.4 in practice for OpenAI's models. NaN if the image does not decode
@@ -65,14 +68,16 @@ class ClipScore(Signal):
     ONE_OF: ClassVar[tuple[str, ...]] = ("model", "embeddings_from")
     model: OptionalModelRef = None
     embeddings_from: OptionalFileRef = field(default=None, metadata=LATER)
+    text: Cleaning | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
+        check_words(self)
         if (self.model is None) == (self.embeddings_from is None):
             raise ValueError("set model, a checkpoint, or embeddings_from, a file of embeddings: one of the two")
 
     def needs(self) -> Mapping[str, Node]:
         if self.model is not None:
-            return {"image": ImageEmbedding(model=self.model), "text": TextEmbedding(model=self.model)}
+            return {"image": ImageEmbedding(model=self.model), "text": TextEmbedding(model=self.model, text=self.text)}
         assert self.embeddings_from is not None
         return {side: GivenVectors(file=self.embeddings_from, side=side) for side in SIDES}
 

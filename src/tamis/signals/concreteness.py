@@ -78,7 +78,7 @@ class Sba(CaptionSignal):
     """
 
     name = "sba"
-    version = 1
+    version = 2
     columns = (
         Column(
             "sba",

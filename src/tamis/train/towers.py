@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tamis.errors import ModelError, unknown_message
 from tamis.models.clip import DUAL, pooled
 from tamis.models.loading import (
+    cleaner,
     is_pooler,
     load_tokenizer_in,
     load_whole,
@@ -28,7 +29,7 @@ from tamis.models.loading import (
     transformer_folder,
 )
 from tamis.models.preprocess import Preprocess, image_processor, load_preprocess, preprocess_of
-from tamis.models.reference import object_in, resolve
+from tamis.models.reference import OPENAI_WORDS, default_cleaning, object_in, resolve
 from tamis.storage import explained_errors, to_disk, write_json
 from tamis.store.targets import readable_as_usual
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 _LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert")
 
 _MEAN_OVER_OWN = 1000.0  # see `take_mean`: large enough that a token's own state no longer counts
-
-_WORDS = 49_408  # size of CLIP's vocabulary, with start and end tokens
 
 _PREPROCESSING = "preprocessor_config.json"
 
@@ -80,7 +79,8 @@ class Towers:
 
     def tokens(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and mask, (b, longest) each, on the CPU."""
-        rows = self.tokenizer(list(captions), truncation=True, max_length=self.length)["input_ids"]
+        clean = cleaner(default_cleaning(self.model.config.to_dict(), self.tokenizer.init_kwargs.get("text")))
+        rows = self.tokenizer([clean(one) for one in captions], truncation=True, max_length=self.length)["input_ids"]
         return padded(rows, self.tokenizer.pad_token_id, "cpu")
 
     def texts(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ def learn_tokenizer(captions: Iterable[str], training: ClipTraining, folder: Pat
     text = ARCHITECTURES[training.model].text
     assert text is not None, "`pretrained` refuses it"
     with explained_errors(folder):
-        clip_tokenizer(captions, text["max_position_embeddings"], words=_WORDS).save_pretrained(temporary)
+        clip_tokenizer(captions, text["max_position_embeddings"], words=OPENAI_WORDS).save_pretrained(temporary)
         os.replace(temporary, folder)
 
 
