@@ -8,7 +8,7 @@ what only a GPU has (its kernels, TF32, its memory) is not pretended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -139,16 +139,22 @@ def _marking(make: Callable[..., Any], place: int) -> Callable[..., Any]:
 
 
 @contextmanager
-def on_gpu(*, count: int = 2, bf16: bool = True, free: int = 8 << 30) -> Iterator[_Watch]:
-    """Pretends `count` GPUs while the block runs; the value's `calls` counts what computed on them."""
-    watch = _Watch()
-    capability = (8, 0) if bf16 else (7, 5)
+def on_gpu(*, bf16: Sequence[bool] = (True, True), free: int = 8 << 30) -> Iterator[_Watch]:
+    """Pretends GPUs with and without bf16 while the block runs; the value's `calls` counts what computed on them."""
+    watch, current = _Watch(), [0]
+
+    @contextmanager
+    def used(device: Any) -> Iterator[None]:
+        current.append(_indexed(device).index)
+        yield
+        current.pop()
+
     facts: dict[str, Any] = {
         "is_available": lambda: True,
-        "device_count": lambda: count,
-        "current_device": lambda: 0,
-        "is_bf16_supported": lambda including_emulation=True: bf16 or including_emulation,
-        "get_device_capability": lambda device=None: capability,
+        "device": used,
+        "device_count": lambda: len(bf16),
+        "current_device": lambda: current[-1],
+        "is_bf16_supported": lambda including_emulation=True: including_emulation or bf16[current[-1]],
         "get_device_name": lambda device=None: "a pretended GPU",
         "mem_get_info": lambda device=None: (free, free),
         "memory_reserved": lambda device=None: 0,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.errors import PoolError, RecipeError, RunError, ShardError
-from tamis.models.device import device_for
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
 from tamis.scoring import Planned, SignalLike, derive, planned, score
@@ -72,8 +71,7 @@ def plan(
         pool, path = _checked_recipe(chosen, recipe, overwrite)
     else:
         path = location(run)
-    device = device_for(**compute)
-    found = planned(pool, path, device=device, signals=signals, recipe=chosen, within=within, keep=keep, grow=grow)
+    found = planned(pool, path, signals=signals, recipe=chosen, within=within, keep=keep, grow=grow, **compute)
     if lazy:
         from tamis.lazy import planned_lazily
 

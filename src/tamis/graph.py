@@ -35,6 +35,11 @@ def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Nod
     return list(ordered)
 
 
+def run_on_device(signals: Iterable[Signal]) -> bool:
+    """Whether signals, or what they need, run on the device: all but what a reading thread computes (`Node.host`)."""
+    return not all(node.host for node in topological([*signals]))
+
+
 class Identities:
     """Everything that decides each node's results, and the fingerprints of that."""
 

@@ -23,7 +23,7 @@ from tamis.choosing import columns_read
 from tamis.compute import Compute
 from tamis.data import Signal, settings
 from tamis.errors import RecipeError, RunError
-from tamis.graph import Executor, Identities, topological
+from tamis.graph import Executor, Identities, run_on_device, topological
 from tamis.math.order import round_half_up
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
@@ -110,7 +110,9 @@ def planned_lazily(
     """Returns the plan of a lazy run; if the pool is large enough, it scores a sample into a temporary folder."""
     from tamis.run.fill import timed
 
-    opened, identities = open_pool(spec, manifest.shards_of(path)), Identities(device_for(**compute))
+    networks = run_on_device(signal for _, signal in recipe.signals)
+    opened = open_pool(spec, manifest.shards_of(path))
+    identities = Identities(device_for(**compute, networks=networks))
     # the label of an adaptive signal is that of the column made for its cut
     signals = tuple(("" if recipe.within.get(entry) == NEAR_CUT else entry[0], entry[1]) for entry in recipe.signals)
     plan = assembled(opened, path, recipe=replace(recipe, signals=signals), identities=identities, grow=grow)
@@ -125,7 +127,7 @@ def planned_lazily(
                 return _measured(recipe, run, took, pairs)
         except Exception as error:  # whatever it is, the worker of a shard will report it
             log.debug("the cost cannot be measured: %s", error)
-    waiting = tuple(one for one in _may_wait(recipe) if not all(node.host for node in topological([one[1]])))
+    waiting = tuple(one for one in _may_wait(recipe) if run_on_device([one[1]]))
     order = _arranged(recipe, lambda step: float(any(_reads(step, one, recipe) for one in waiting)))
     return LazyPlan(recipe=recipe, waiting=waiting, order=tuple(order), pairs=pairs)
 

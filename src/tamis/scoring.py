@@ -19,7 +19,7 @@ from tamis.compute import Compute
 from tamis.data import Device, Samples, Signal, references
 from tamis.derived import Derived
 from tamis.errors import DependencyError, RecipeError, RunError, check_fraction
-from tamis.graph import Executor, Identities, topological
+from tamis.graph import Executor, Identities, run_on_device, topological
 from tamis.models.device import device_for
 from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
@@ -105,7 +105,8 @@ class Scoring:
 
         self.recipe, self.path, self.engine, self.grow = recipe, location(run), engine or Local(workers), grow
         self.pool = open_pool(_with_fields_of_run(pool, self.path), manifest.shards_of(self.path))
-        self.identities = Identities(device_for(**compute, away=self.engine.away))
+        networks = run_on_device(signal for _, signal in recipe.signals)
+        self.identities = Identities(device_for(**compute, away=self.engine.away, networks=networks))
         self.executor = Executor(self.identities.device)  # passes in this process share models
         self.limits = _limits(recipe, within)
         self.spent = Counter[str](), Counter[str]()  # seconds and pairs by node
@@ -250,7 +251,8 @@ def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:
 
     Yields what this machine lacks and may still get: models of the hub, packages, files. Such signals are not loaded.
     """
-    executor = Executor(device_for())
+    signals = list(signals)
+    executor = Executor(device_for(networks=run_on_device(signals)))
     for signal in signals:
         nodes = topological([signal])
         try:
@@ -309,16 +311,17 @@ def planned(
     pool: PathLike | PoolSpec,
     run: Path,
     *,
-    device: Device,
     signals: Sequence[SignalLike] = (),
     recipe: Recipe | None = None,
     within: PathLike | Subset | None = None,
     keep: Sequence[str] = (),
     grow: bool = False,
+    **compute: Unpack[Compute],
 ) -> Planned:
     """Returns what `score` would do; reads the run's files, writes none and loads no model."""
     opened = open_pool(_with_fields_of_run(pool, run), manifest.shards_of(run))
     chosen = _with_signals(recipe or Recipe(), signals, keep)
+    device = device_for(**compute, networks=run_on_device(signal for _, signal in chosen.signals))
     limits, found = _limits(chosen, within), dict[str, Missing]()
     new = not (run / "run.json").is_file()
     for limit, part in _passes(chosen, limits):

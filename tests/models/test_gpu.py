@@ -19,7 +19,9 @@ torch = pytest.importorskip("torch")
 from pretended_gpu import on_gpu  # noqa: E402
 
 from tamis.data import Device, Node  # noqa: E402
+from tamis.errors import StopError  # noqa: E402
 from tamis.graph import execute  # noqa: E402
+from tamis.models.device import device_for, visible_devices  # noqa: E402
 from tamis.models.nucleus import Sampling  # noqa: E402
 from tamis.signals import SIGNALS  # noqa: E402
 from tamis.testing import pairs  # noqa: E402
@@ -84,6 +86,25 @@ def test_the_pretended_gpu_refuses_what_a_real_one_refuses() -> None:
         assert {one.device.type for one in (here, there.cpu(), net(there).to("cpu"), torch.ones(2))} == {"cpu"}
         assert np.asarray(there.cpu()).tolist() == [[1.0] * 3] * 4
     assert not torch.cuda.is_available()
+
+
+def test_torch_decides_whether_there_is_a_gpu_and_each_gpu_whether_it_has_bf16() -> None:
+    assert device_for().kind == "cpu"
+    with pytest.raises(StopError, match="'cuda' is not available: torch sees 0 GPUs; use --device cpu"):
+        device_for("cuda")
+    assert device_for("cuda", away=True) == Device(kind="cuda", precision="bf16", batch_size=256)
+    with on_gpu(bf16=(True, True)):
+        found = device_for()
+        assert found == Device(kind="cuda", precision="bf16", batch_size=256)
+        assert visible_devices(found) == ["cuda:0", "cuda:1"]
+        assert device_for(networks=False).kind == "cpu"
+        with pytest.raises(StopError, match="'cuda:2' is not available: torch sees 2 GPUs"):
+            device_for("cuda:2")
+    with on_gpu(bf16=(True, False)):  # a T4 next to an A100
+        kinds = ("cuda", "cuda:0", "cuda:1")
+        assert [device_for(kind).precision for kind in kinds] == ["float32", "bf16", "float32"]
+        assert [device_for(kind, away=True).precision for kind in kinds] == ["float32", "bf16", "float32"]
+        assert device_for("cuda:1", "bf16").precision == "bf16"  # emulated, for who asks
 
 
 NETWORKS = [

@@ -251,7 +251,8 @@ def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
     from tamis.scoring import hidden_contents
 
     # Availability was checked before scoring, here or on the cluster.
-    device = device_for(**compute, away=True)
+    networks = any("precision" in group.facts for group in run.scores.values())
+    device = device_for(**compute, away=True, networks=networks)
     scored = f"{plural(len(run), 'pair')} in {plural(len(run.shards), 'shard')}"
     say(f"{scored}, {device.precision} on {device.kind}: {counted(run.statuses)}")
     if hidden := hidden_contents(run):

@@ -305,11 +305,10 @@ def _scored(
     for recipe in recipes:
         check_reads(recipe, path, pool)
         check_files(recipe.steps)
-    device = device_for(**compute)
     steps: list[dict[str, Any]] = read_record(notes)["steps"] if notes.is_file() else []
     parts: dict[str, set[str]] = {}
     for recipe in recipes:
-        missing = planned(spec, path, recipe=recipe, device=device).missing
+        missing = planned(spec, path, recipe=recipe, **compute).missing
         parts[recipe.name] = {part.folder for part in missing if part.kind != "index"}
         if any(part.shards for part in missing):
             before = _seconds_of_events(path)

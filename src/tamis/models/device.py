@@ -6,12 +6,13 @@ import importlib.util
 import math
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tamis.compute import Precision
 from tamis.data import Device
-from tamis.errors import StopError, nearest
+from tamis.errors import StopError, nearest, plural
 
 if TYPE_CHECKING:
     import torch
@@ -27,19 +28,24 @@ def device_for(
     *,
     away: bool = False,
     training: bool = False,
+    networks: bool = True,
 ) -> Device:
     """Chooses where networks run: on a GPU if torch sees one, and in bf16 if the hardware has it.
 
-    `away`: on other machines, whose devices we cannot check. Raises StopError for an unknown or unavailable device, or
-    settings that contradict each other.
+    `away`: on other machines, whose devices we cannot check. `networks` False: nothing runs on a device, so we spare
+    the seconds that importing torch takes. Raises StopError for an unknown or unavailable device, or settings that
+    contradict each other.
     """
-    kind = device or ("cuda" if _cuda() else "cpu")
+    kind = device or ("cuda" if networks and _gpus() else "cpu")
     if not _DEVICE.fullmatch(kind):
         raise StopError(f"unknown device {kind!r}{nearest(kind, ['cpu', 'cuda'])}; known: cpu, cuda, cuda:0, ...")
-    elif kind != "cpu" and not away and not _cuda(int(kind.partition(":")[2] or 0)):
-        raise StopError(f"the device {kind!r} is not available: torch sees no such GPU; use --device cpu")
+    gpus = 0 if kind == "cpu" else _gpus()
+    here = kind == "cpu" or int(kind.partition(":")[2] or 0) < gpus
+    if not here and not away:
+        raise StopError(f"the device {kind!r} is not available: torch sees {plural(gpus, 'GPU')}; use --device cpu")
     if precision is None:
-        precision = "bf16" if kind != "cpu" or fast_bf16() else "float32"
+        fast = fast_bf16() if kind == "cpu" else not here or _have_bf16(visible_devices(Device(kind=kind)))
+        precision = "bf16" if fast else "float32"
     if precision not in get_args(Precision):
         raise StopError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
     if precision == "int8" and training:
@@ -68,22 +74,30 @@ def use_threads(device: Device) -> None:
         torch.set_num_threads(device.threads)
 
 
-def _cuda(number: int = 0) -> bool:
-    # torch takes seconds to import, so we look for a driver first.
-    if not os.path.exists("/dev/nvidiactl") or importlib.util.find_spec("torch") is None:
-        return False
+def _gpus() -> int:
+    """Returns how many GPUs torch sees: NVIDIA's, also in WSL2, or AMD's with a ROCm build of torch."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
     import torch
 
-    return bool(torch.cuda.is_available()) and number < torch.cuda.device_count()
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _have_bf16(kinds: Iterable[str]) -> bool:
+    """Whether each GPU has bf16 instructions. NVIDIA's before Ampere (T4, V100) only emulate them."""
+    import torch
+
+    for kind in kinds:
+        with torch.cuda.device(kind):
+            if not torch.cuda.is_bf16_supported(including_emulation=False):
+                return False
+    return True
 
 
 def visible_devices(device: Device) -> list[str]:
     """Returns every visible GPU for "cuda", else the device itself."""
-    if device.kind != "cuda" or not _cuda():
-        return [device.kind]
-    import torch
-
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    gpus = _gpus() if device.kind == "cuda" else 0
+    return [f"cuda:{number}" for number in range(gpus)] or [device.kind]
 
 
 def fast_bf16() -> bool:
