@@ -85,6 +85,21 @@ def test_bf16_gives_the_same_norms_up_to_its_rounding(with_torch: bool, monkeypa
         assert (other >= np.einsum("nd,nd->n", images, texts, dtype=np.float64)).all()
 
 
+@pytest.mark.parametrize(("dimensions", "off"), [(512, 1e-3), (3, 1e-2)])
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_bf16_stays_as_near_to_float32_as_the_signal_says(
+    dimensions: int, off: float, with_torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors of few large numbers are rounded most."""
+    if not with_torch:
+        monkeypatch.setattr(contrastive, "_torch", lambda: None)
+    random = np.random.default_rng(0)
+    images = random.standard_normal((300, dimensions))
+    vectors = [unit_rows(one.astype(np.float32)) for one in (images, images + random.standard_normal(images.shape))]
+    exact, rounded = (contrastive_norms(*vectors, 0.01, precision) for precision in ("float32", "bf16"))
+    assert np.abs(np.subtract(exact, rounded)).max() < off
+
+
 def test_bf16_rounds_to_the_nearest_and_ties_to_even() -> None:
     step = 2.0**-7  # between bf16 numbers from 1 to 2
     rows = np.float32([[1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, -1 - 0.49 * step, 0]])
