@@ -22,6 +22,7 @@ from tamis.explore.columns import HeldRun, View
 from tamis.explore.images import Images, NoImage
 from tamis.explore.pages import copies, pair_facts
 from tamis.explore.queries import Explorer, as_yaml
+from tamis.reporting.pairs import random_order, scrambled
 from tamis.store import Run, parts
 from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
@@ -146,6 +147,19 @@ def test_what_another_step_drops_is_not_next_to_the_cut(explorer: Explorer) -> N
     sides = explorer.sides(rows, recipe)
     assert sides == {"counts": [rows.size - late.size, late.size], "cut": ["words", 5.0, None]}
     assert explorer.sides(rows, RECIPES[0]) == {"counts": [60, 0], "cut": None}
+
+
+def test_pairs_of_one_uid_are_not_neighbours_in_the_random_order() -> None:
+    low = np.arange(300, dtype=np.uint64)
+    low[150:] = low[150]  # half of the rows have one uid
+    table = Table.of({"x": np.zeros(300)}, uids=(np.zeros(300, np.uint64), low), block=70)
+    one, plain = random_order(table), scrambled(table)
+    assert (one[:150] == plain[:150]).all()  # the others stay where they were
+    assert np.unique(one).size == 300
+    beside = np.diff(np.argsort(one) >= 150)
+    assert 90 < beside.sum() < 210
+    again = random_order(Table.of({"x": np.zeros(300)}, uids=(np.zeros(300, np.uint64), low)))
+    np.testing.assert_array_equal(one, again)
 
 
 def test_filters_narrow_a_view(explorer: Explorer) -> None:

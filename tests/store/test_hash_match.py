@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import image_bytes
+from factories import image_bytes, write_tar
 
 import tamis
 from tamis.derived.hash_match import HashMatch
@@ -42,6 +42,38 @@ def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path
     shown = subset.show(dropped=True)
     assert "caption 2" not in str(shown)
     assert "on a list of hashes" in str(shown)
+
+
+def test_a_hidden_pair_is_found_by_no_search_and_counted_in_no_list(tmp_path: Path) -> None:
+    from tamis.explore.columns import HeldRun, View
+    from tamis.explore.queries import Explorer
+
+    files = [image_bytes(seed=seed) for seed in range(4)]
+    samples = [
+        (f"key{n}", {"jpg": file, "txt": f"secret{n} words".encode(), "json": b"{}"}) for n, file in enumerate(files)
+    ]
+    write_tar(tmp_path / "pool.tar", samples)
+    (tmp_path / "list.txt").write_text(hashlib.sha256(files[2]).hexdigest())
+    run = tamis.score(tmp_path / "pool.tar", run=tmp_path / "run", signals=["file_hash", "image_hash"])
+    run = tamis.derive(run, [{"hash_match": {"sha256": str(tmp_path / "list.txt")}}])
+    (row,) = np.flatnonzero(run.hidden)
+    explorer, every = Explorer(HeldRun(run.path), (), tamis.select), {"name": "every", "select": []}
+    for column in ("caption", "key", "image_sha256", "image_md5", "image_hash"):
+        secret = run[column][row]
+        assert secret
+        assert not explorer.word_counts(column, str(secret), every)["words"], column
+        assert explorer.word_counts(column, "", every)["different"] == 3
+        assert explorer.view(View(words=((column, str(secret)),)), every)[1] == 0
+    assert explorer.view(View(caption="secret2"), every)[1] == 0
+    assert explorer.view(View(caption="secret"), every)[1] == 3
+    assert explorer.word_counts("status", "", every)["words"][0]["pool"] == 4
+    choice = {
+        "name": "hashes",
+        "select": [{"equals": {"score": "image_sha256", "value": str(run["image_sha256"][row])}}],
+    }
+    assert explorer.choose(choice).keep.tolist() == tamis.select(run, choice).keep.tolist() == run.hidden.tolist()
+    page = tamis.report(run, [tamis.select(run, every)], out=tmp_path / "report.html")
+    assert "secret2" not in page.read_text() + page.with_suffix(".json").read_text()
 
 
 def test_a_list_without_a_hash_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,7 @@ from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.data import Column
 from tamis.errors import RecipeError, check_words
 from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
-from tamis.reporting.pairs import scrambled, smallest
+from tamis.reporting.pairs import random_order, smallest
 from tamis.selectors.expression import parse
 from tamis.store import parts
 from tamis.store.reasons import blocks
@@ -49,8 +49,8 @@ class HeldRun(Run):
 
     @cached_property
     def order(self) -> U64:
-        """The random order: (rows,) scrambled uids."""
-        return scrambled(self.table())
+        """The random order: (rows,) numbers."""
+        return random_order(self.table())
 
     def table(self, aliases: Mapping[str, str] | None = None) -> Table:
         return dataclasses.replace(super().table(aliases), read_uids=self._read_uids)
@@ -214,7 +214,7 @@ def rows_of(
 ) -> tuple[Rows, int]:
     """Returns the first `LISTED` rows of a view in its order, or `most` in the order "row", and the number of all.
 
-    `having` returns the rows with a tag. `order`: (rows,) scrambled uids, the random order, which also breaks ties. The
+    `having` returns the rows with a tag. `order`: (rows,) numbers, the random order, which also breaks ties. The
     view is limited to the mask `among` and to the rows `chosen`, which keep their order if the view's order is "row".
     """
     table = run.table()
@@ -226,7 +226,7 @@ def rows_of(
     for column, low, high in view.ranges:
         _keep_range(table, mask, column, low, high)
     for column, word in view.words:
-        _keep_word(table, mask, column, word)
+        _keep_word(run.shown, mask, column, word)
     if view.caption:
         _keep_caption(run, mask, view.caption)
     rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
@@ -300,4 +300,4 @@ def _keep_caption(run: Run, mask: Mask, text: str) -> None:
         if mask[place].any():
             captions = run.index(shard, ["caption"]).column("caption").combine_chunks()
             found = pc.match_substring(captions, text, ignore_case=True).fill_null(False)
-            mask[place] &= found.to_numpy(zero_copy_only=False)
+            mask[place] &= found.to_numpy(zero_copy_only=False) & ~run.hidden[place]

@@ -121,7 +121,7 @@ class Near:
         """Returns the rows whose images are nearest to the image of a row, itself first, and their cosines."""
         name = self._name()
         vector = np.asarray(self._run.table().vectors(name, np.array([row]))[0], np.float32)
-        if np.isnan(vector).any():
+        if np.isnan(vector).any() or self._run.hidden[row]:
             return np.array([row], np.int64), np.ones(1, np.float32)
         return self._nearest(name, vector, most)
 
@@ -138,7 +138,7 @@ class Near:
                 cosines[here] = np.nan_to_num(product, nan=-np.inf)
 
         list(table.map([name], work))
-        there = np.flatnonzero(np.isfinite(cosines))
+        there = np.flatnonzero(np.isfinite(cosines) & ~self._run.hidden)
         order = smallest(there, -cosines[there], lambda tied: scramble(*table.uids(tied)), most)
         return order, cosines[order]
 

@@ -175,7 +175,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
                 "lines": [line[:500] for line in lines[:_LINES]],
                 "nearest": lines.index(nearest) if nearest in lines else None,
             }
-            for name, folder in run.texts.items()
+            for name, folder in (run.texts.items() if not run.hidden[row] else ())
             if (folder / f"{pair.shard}.parquet").is_file()
             if (lines := run.texts_of(name, pair.shard)[inside])
         ],

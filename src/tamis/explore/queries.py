@@ -96,7 +96,7 @@ class Explorer:
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
         self.map_names = lru_cache(_ORDERS)(self._name_regions)
-        self._words = lru_cache(_COUNTED)(lambda column: counted(run.table(), column))
+        self._words = lru_cache(_COUNTED)(lambda column: counted(run.shown, column))
 
     @property
     def numbers(self) -> list[str]:
@@ -362,7 +362,7 @@ class Explorer:
             check_kind(self.run.table(), by, "word")
             counts = self._words(by)
             top = counts.take(pc.select_k_unstable(counts, SHADES, [("n", "descending"), ("word", "ascending")]))
-            codes = places_of(self.run.table(), by, top.column("word"), other=SHADES)[rows]
+            codes = places_of(self.run.shown, by, top.column("word"), other=SHADES)[rows]
             entries = [{"text": word[:_WORD]} for word in top.column("word").to_pylist()]
         shown = np.bincount(codes, minlength=256)
         facts["legend"] = [{**entry, "rows": int(n)} for entry, n in zip(entries, shown, strict=False)]
@@ -378,7 +378,8 @@ class Explorer:
             raise needs_extra("scikit-learn", "map") from error
         layout = self.near.layout(name)
         order = np.argsort(layout.rows[:_NAMED])  # points are in random order
-        rows, points = layout.rows[:_NAMED][order], layout.points[:_NAMED][order]
+        order = order[~self.run.hidden[layout.rows[order]]]
+        rows, points = layout.rows[order], layout.points[order]
         texts: list[str | None] = []
         for shard, place in self.run.row_ranges.items():
             here = rows[slice(*np.searchsorted(rows, [place.start, place.stop]))] - place.start
@@ -424,7 +425,7 @@ class Explorer:
             pool: pa.Table = self._words(column)
             matches = containing(pool, part)
             top = matches.take(pc.select_k_unstable(matches, WORDS, [("n", "descending"), ("word", "ascending")]))
-        kept = counted_among(self.run.table(), column, top.column("word"), keep)
+        kept = counted_among(self.run.shown, column, top.column("word"), keep)
         return {
             "different": pool.num_rows,
             "found": matches.num_rows,

@@ -20,7 +20,7 @@ from tamis.data import Column
 from tamis.pool import Pool
 from tamis.reporting.distributions import Histogram, Tally, histograms, tallies
 from tamis.reporting.formats import clip, names_of
-from tamis.reporting.pairs import SIDES, Group, Painter, Pair, first_by, read_pairs, scrambled, shown_groups
+from tamis.reporting.pairs import SIDES, Group, Painter, Pair, first_by, random_order, read_pairs, shown_groups
 from tamis.selectors.expression import parse
 from tamis.store import Run
 from tamis.store.reasons import Cut, Verdict, blocks
@@ -141,8 +141,8 @@ class Context:
 
     @cached_property
     def order(self) -> U64:
-        """(rows,) scrambled uids: the order in which random pairs are drawn."""
-        return scrambled(self.table, _SEED)
+        """(rows,) numbers, in whose order random pairs are drawn."""
+        return random_order(self.table, _SEED)
 
     @cached_property
     def sample(self) -> Rows:
@@ -180,7 +180,7 @@ class Context:
     @cached_property
     def tallies(self) -> Mapping[str, Tally]:
         """The counts of each value of the status and of the word columns, read in one pass."""
-        return tallies(self.table, ["status", *self.words], self.keeps)
+        return tallies(self.run.shown, ["status", *self.words], self.keeps)
 
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:

@@ -44,6 +44,15 @@ def scrambled(table: Table, seed: int = 0) -> U64:
     return out
 
 
+def random_order(table: Table, seed: int = 0) -> U64:
+    """Returns the scrambled uids, with the row mixed into those that several rows have: these are not neighbours."""
+    order = scrambled(table, seed)
+    ordered = np.sort(order)
+    rows = np.flatnonzero(np.isin(order, ordered[1:][ordered[1:] == ordered[:-1]]))
+    order[rows] = scramble(order[rows], rows.astype(np.uint64))
+    return order
+
+
 def first_by(order: NDArray[Any], n: int, among: Mask) -> Rows:
     """Returns the n rows (or fewer) of a mask with the lowest `order`, in that order."""
     best = np.empty(0, np.int64)

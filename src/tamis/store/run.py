@@ -458,6 +458,20 @@ class Run:
 
     # ---- rows ----
 
+    @property
+    def shown(self) -> Table:
+        """The rows as pages may show, count and search them: words of `hidden` rows are null, except the status."""
+        table, starts = self.table(), self.row_ranges
+
+        def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
+            found, hidden = dict(table.read(block, wanted)), self.hidden[starts[self.shards[block]]]
+            for name in wanted if hidden.any() else ():
+                if name != "status" and table.kind(name) == "word":
+                    found[name] = found[name].take(pa.array(np.arange(hidden.size), mask=hidden))
+            return found
+
+        return replace(table, read=read)
+
     def table(self, aliases: Mapping[str, str] | None = None) -> Table:
         """Returns the run's rows as selectors read them: columns by name, block by block.
 

@@ -64,7 +64,7 @@ def _captions(context: Context) -> Facts | None:
     for block, place in context.table.blocks_of(sample):
         here = sample[place] - context.table.starts[block]
         index = run.index(run.shards[block], ["caption", "caption_judged"]).take(here)
-        judged = np.array(index.column("caption_judged").to_pylist(), bool)
+        judged = np.array(index.column("caption_judged").to_pylist(), bool) & ~run.hidden[sample[place]]
         captions += index.column("caption").filter(pa.array(judged)).to_pylist()
         rows += sample[place][judged].tolist()
     keeps = [keep[np.array(rows, np.int64)] for keep in context.keeps]
