@@ -24,7 +24,7 @@ STATUSES: Mapping[str, str] = {
     "image_missing": "the sample has no image file",
     "image_broken": "the image bytes cannot be decoded (truncated, no image, or a format that no trainer reads)",
     "image_too_large": "the image has more pixels or bytes than the pool's limit (a decompression bomb)",
-    "image_refused": "not decoded: a progressive JPEG of so many scans that it would take minutes",
+    "image_refused": "not decoded: a JPEG of so many scans that it takes minutes, or 32-bit pixels of unknown range",
     "caption_missing": "there is no caption, or it is too large or not text",
     "caption_empty": "the caption contains only white space",
     "caption_not_utf8": "the caption is not valid UTF-8",

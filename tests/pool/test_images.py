@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from factories import image_bytes, index_rows, pair, write_tar
 from hostile import many_scans, png, saved
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageCms, ImageOps
 
 import tamis
 from tamis.data import Sample
@@ -30,6 +32,8 @@ def pillow(data: bytes) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with Image.open(io.BytesIO(data)) as image:
+            if image.mode == "I;16":
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
 
 
@@ -88,6 +92,68 @@ def test_transparent_images_lie_on_white_where_that_is_asked_for(name: str) -> N
     if (share == 1).all():
         expected = pillow(ODD[name]).astype(np.float64)  # 16-bit and CMYK images too: as without it
     assert np.abs(found - expected).max() <= 1
+
+
+def tiff(pixels: bytes, bits: int, **tags: int) -> bytes:
+    """Returns a grey TIFF of 8 x 6 pixels, as some cameras and scanners write it and Pillow does not."""
+    facts = {"ImageWidth": 8, "ImageLength": 6, "BitsPerSample": bits, "Compression": 1, "PhotometricInterpretation": 1}
+    facts |= {"StripOffsets": 200, "SamplesPerPixel": 1, "RowsPerStrip": 6, "StripByteCounts": len(pixels), **tags}
+    entries = [struct.pack("<HHII", ExifTags.Base[name], 4, 1, value) for name, value in facts.items()]
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(sorted(entries)) + bytes(4)
+    return head.ljust(200, b"\0") + pixels
+
+
+GREY = np.random.default_rng(0).integers(0, 256, (6, 8), dtype=np.uint8)
+DEEP = GREY.astype(np.uint16) << 8 | 77
+BIG_ENDIAN = Image.frombytes("I;16B", (8, 6), DEEP.astype(">u2").tobytes())
+TWELVE = b"".join(bytes((a, 9 << 4 | b >> 4, b << 4 & 255 | 9)) for a, b in GREY.reshape(-1, 2).tolist())
+COLOUR = Image.fromarray(np.random.default_rng(1).integers(0, 256, (6, 8, 3), dtype=np.uint8))
+LAB = ImageCms.profileToProfile(COLOUR, ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), outputMode="LAB")
+
+# The rows of the table in docs/what-tamis-reads.md: a file, and the grey or colour image that it equals.
+MODES: dict[str, tuple[bytes, Any]] = {
+    "16-bit PNG": (saved(Image.fromarray(DEEP), "PNG"), GREY),
+    "16-bit PNG with a transparent value": (saved(Image.fromarray(DEEP), "PNG", transparency=3), GREY),
+    "16-bit TIFF": (saved(Image.fromarray(DEEP), "TIFF"), GREY),
+    "16-bit TIFF, big-endian": (saved(BIG_ENDIAN, "TIFF"), GREY),
+    "16-bit TIFF, 0 is white": (tiff(DEEP.tobytes(), 16, PhotometricInterpretation=0), 255 - GREY),
+    "12-bit TIFF": (tiff(TWELVE, 12), GREY),
+    "16-bit JPEG 2000": (saved(Image.fromarray(DEEP), "JPEG2000", irreversible=False), GREY),
+    "16-bit PGM": (saved(Image.fromarray(DEEP.astype(np.int32)), "PPM"), GREY),
+    "8-bit PNG": (saved(Image.fromarray(GREY), "PNG"), GREY),
+    "1-bit PNG": (saved(Image.fromarray(GREY > 99), "PNG"), (GREY > 99) * np.uint8(255)),
+    "16-bit colour PNG": (png(8, 6, pixels=b"".join(b"\0" + row.tobytes() for row in (
+        np.asarray(COLOUR).astype(">u2") << 8 | 77).astype(">u2")), depth=16, colour=2), COLOUR),
+    "CMYK TIFF": (saved(COLOUR.convert("CMYK"), "TIFF"), COLOUR.convert("CMYK").convert("RGB")),
+    "YCbCr TIFF": (saved(COLOUR.convert("YCbCr"), "TIFF"), COLOUR.convert("YCbCr").convert("RGB")),
+    "Lab TIFF": (saved(LAB, "TIFF"), LAB.convert("RGB")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_pixels_of_every_kind_are_those_of_the_image_of_eight_bits(name: str) -> None:
+    data, twin = MODES[name]
+    expected = np.asarray(Image.fromarray(twin).convert("RGB") if isinstance(twin, np.ndarray) else twin)
+    for how in TRANSPARENCY:
+        np.testing.assert_array_equal(decode(data, max_pixels=LIMIT, transparency=how), expected)
+    assert decoded_size(data, max_pixels=LIMIT) == (8, 6)
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        (Image.fromarray(GREY.astype(np.float32)), "its pixels are 32-bit floats, of unknown range"),
+        (Image.fromarray(GREY.astype(np.int32)), "its pixels are signed or 32-bit numbers, of unknown range"),
+        (Image.fromarray(GREY.astype(np.uint16)), "its values of 16 bits, 4 to 248, are one colour in 8 bits"),
+    ],
+)
+def test_pixels_of_unknown_range_are_refused(image: Image.Image, reason: str) -> None:
+    for read in (decode, decoded_size):
+        with pytest.raises(SampleError, match=reason) as error:
+            read(saved(image, "TIFF"), max_pixels=LIMIT)
+        assert error.value.status == "image_refused"
+    same = Image.new("I;16", (8, 6), 700)
+    assert (decode(saved(same, "PNG"), max_pixels=LIMIT) == 2).all()
 
 
 def test_images_of_one_colour_without_their_transparency_are_known() -> None:

@@ -72,9 +72,9 @@ def undisturbed(max_pixels: int) -> Iterator[None]:
 def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> Pixels:
     """Decodes one image.
 
-    Transparency is dropped, unless asked otherwise, and 16-bit values are clipped, as `Image.convert("RGB")` and
-    trainers' loaders do. An animation gives its first frame. Decoding takes about 10 bytes of memory per
-    pixel.
+    Transparency is dropped, unless asked otherwise, as `Image.convert("RGB")` and trainers' loaders do. They clip
+    16-bit grey to white; here it has the upper eight bits (`_eight_bits`). An animation gives its first frame. Decoding
+    takes about 10 bytes of memory per pixel.
 
     Args:
         max_pixels: larger images are not decoded. The limit is lower for formats whose decoders take more memory
@@ -92,10 +92,9 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
 
 def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> tuple[int, int]:
     """Decodes one image to know whether it can be; returns its width and height, upright. Args and raises: `decode`."""
-    with _loaded(data, max_pixels) as image:
+    with _loaded(data, max_pixels) as (image, turn):
         if not _is_plain(image):
             _rgb(image, transparency)  # what cannot be converted is broken
-        turn = _TURNS.get(_orientation(image))
         width, height = image.size
     if turn is not None:
         height, width = turn(np.empty((height, width, 0), np.uint8)).shape[:2]
@@ -111,10 +110,10 @@ class _Decoded(NamedTuple):
 
 
 def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> _Decoded:
-    with _loaded(data, max_pixels) as image:
+    with _loaded(data, max_pixels) as (image, turn):
         hidden, transparent = _alpha(image)
         hidden = hidden if transparency == "drop" else None
-        pixels, turn = _rgb(image, transparency), _TURNS.get(_orientation(image))
+        pixels = _rgb(image, transparency)
     if turn is not None:
         pixels = np.ascontiguousarray(turn(pixels))
         hidden = None if hidden is None else np.ascontiguousarray(turn(hidden))
@@ -122,8 +121,11 @@ def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> _Decod
 
 
 @contextmanager
-def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """Provides the image as Pillow decodes it. Any error, also inside the with-block, becomes `SampleError`."""
+def _loaded(data: bytes, max_pixels: int) -> Iterator[tuple[Image.Image, _Turn | None]]:
+    """Provides the image as Pillow decodes it, in eight bits, and how to turn it upright.
+
+    Any error, also inside the with-block, becomes `SampleError`.
+    """
     if not data:
         raise SampleError("image_broken", "the image file has no bytes")
     with undisturbed(max_pixels):
@@ -133,7 +135,8 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
                 _check_scans(image, data)
                 image.load()
                 _check_size(image, max_pixels)  # .ico: the size is known only after load()
-                yield image
+                turn = _TURNS.get(_orientation(image))
+                yield _eight_bits(image), turn
         except SampleError:
             raise
         except Image.DecompressionBombError as error:
@@ -169,6 +172,27 @@ def _check_scans(image: Image.Image, data: bytes) -> None:
         raise SampleError("image_refused", f"a JPEG of {scans:,} scans over {size} pixels would take minutes to decode")
 
 
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Returns 16-bit grey with its upper eight bits, as Pillow reads 16-bit colour, and any other image as it is.
+
+    Refuses other numbers than 8 and 16 bits: nothing says which of them are black and white.
+    """
+    if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):  # Pillow scales PGM to 16 bits
+        what = "32-bit floats" if image.mode == "F" else "signed or 32-bit numbers"
+        raise SampleError("image_refused", f"its pixels are {what}, of unknown range: save it with 8 or 16 bits")
+    if not image.mode.startswith("I"):
+        return image
+    values = np.asarray(image)
+    tags = getattr(image, "tag_v2", {})  # of a TIFF, which Pillow inverts in 8 bits only
+    bits = 12 if tags.get(ExifTags.Base.BitsPerSample) == (12,) else 16
+    grey = (values >> (bits - 8)).astype(np.uint8)
+    grey = 255 - grey if tags.get(ExifTags.Base.PhotometricInterpretation) == 0 else grey
+    low, high = values.min(), values.max()
+    if low < high and grey.min() == grey.max():
+        raise SampleError("image_refused", f"its values of {bits} bits, {low} to {high}, are one colour in 8 bits")
+    return Image.fromarray(grey)
+
+
 def _rgb(image: Image.Image, transparency: Transparency) -> Pixels:
     """Returns the pixels of a loaded image, converted band by band if it is large: no whole copy is made."""
     width, height = image.size
@@ -194,8 +218,10 @@ def _orientation(image: Image.Image) -> object:
     return image.getexif().get(ExifTags.Base.Orientation, 1)
 
 
+_Turn = Callable[[Pixels], Pixels]
+
 # How to turn an image upright, by its orientation in EXIF.
-_TURNS: Mapping[object, Callable[[Pixels], Pixels]] = {
+_TURNS: Mapping[object, _Turn] = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
     4: lambda pixels: pixels[::-1],
