@@ -210,14 +210,14 @@ class PlainOpenClip(nn.Module):
             x = block(x)
         return tower.ln_post(x[:, 0]) @ tower.proj
 
-    def texts(self, tokens: Any) -> Any:
-        """Tokens are padded with zeros to the whole length, as open_clip's tokenizer does."""
+    def texts(self, tokens: Any, at: Any = None) -> Any:
+        """Tokens are padded with zeros to the whole length, as open_clip's tokenizer does. `at`: else the largest."""
         length = tokens.shape[1]
         x = self.token_embedding(tokens) + self.positional_embedding[:length]
         for block in self.transformer.resblocks:
             x = block(x, torch.ones(length, length).tril().bool())
         x = self.ln_final(x)
-        return x[torch.arange(len(x)), tokens.argmax(-1)] @ self.text_projection
+        return x[torch.arange(len(x)), tokens.argmax(-1) if at is None else at] @ self.text_projection
 
     def forward(self, pixels: Any, tokens: Any) -> Any:
         images, texts = self.images(pixels), self.texts(tokens)

@@ -18,6 +18,7 @@ from command_line import Tamis
 from factories import clip_folder, plain_image, tokenizer_folder
 from plain_layouts import PlainBlip, PlainOpenClip, gelu, quick_gelu
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from tamis.data import Device
 from tamis.errors import ModelError, TamisError
@@ -25,7 +26,7 @@ from tamis.models.captioner import load_beam_captioner
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.convert import blip_tokenizer, clip_tokenizer, convert
 from tamis.models.preprocess import load_preprocess
-from tamis.models.reference import resolve
+from tamis.models.reference import cleaning_of, resolve
 
 WORDS = ["a", "red", "dog", "cat", "boat", "on", "grass", "two", "house", "old"]
 SIGNS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -179,9 +180,8 @@ def test_a_converted_open_clip_has_the_logits_of_its_own_layout(
 ) -> None:
     plain = PlainOpenClip(CLIP_WORDS, activation={"gelu": gelu, "quick_gelu": quick_gelu}[activation]).eval()
     torch.save(wrap(plain.state_dict()), tmp_path / "epoch_1.pt")
-    made = convert(
-        str(tmp_path / "epoch_1.pt"), tmp_path / "out", tokenizer=merges, activation=activation, head_width=8
-    )
+    own: dict[str, Any] = {"tokenizer": merges, "activation": activation, "head_width": 8, "resize_mode": "shortest"}
+    made = convert(str(tmp_path / "epoch_1.pt"), tmp_path / "out", **own)
     assert made.kind == "open_clip"
     assert any("logit_bias" in note for note in made.notes) == (wrap is custom_text)
     check_clip(plain, tmp_path / "out")
@@ -207,7 +207,8 @@ def open_clip_folder(folder: Path, plain: PlainOpenClip, merges: str, **changes:
         {name: one.contiguous() for name, one in plain.state_dict().items()}, folder / "open_clip_model.safetensors"
     )
     (folder / "open_clip_config.json").write_text(json.dumps(settings(**changes)))
-    clip_tokenizer(merges, folder, own=False).save_pretrained(folder)
+    if merges:
+        clip_tokenizer(merges, folder, own=False).save_pretrained(folder)
     return folder
 
 
@@ -220,8 +221,62 @@ def test_a_folder_of_open_clip_is_converted_by_what_its_configuration_says(merge
     assert (preprocess.mean, preprocess.std) == ((0.5, 0.4, 0.3), (0.2, 0.3, 0.25))
     # The comparison is made with CLIP's own mean and deviation.
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": settings(quick_gelu=True)["model_cfg"]}))
-    convert(str(folder), tmp_path / "again")
+    convert(str(folder), tmp_path / "again", resize_mode="shortest")
     check_clip(plain, tmp_path / "again")
+
+
+def test_what_an_architecture_file_does_not_say_of_images_is_asked_for(merges: str, tmp_path: Path) -> None:
+    """The pretrained tag decides how images are resized: the architecture ViT-H-14-378 is squashed for DFN5B alone."""
+    folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges)
+    config, whole = folder / "open_clip_config.json", settings()
+    config.write_text(json.dumps(whole["model_cfg"]))
+    said = refused(folder, tmp_path / "out")
+    assert "how it resizes images is unknown: --resize-mode shortest (OpenAI, LAION, MetaCLIP) or squash (DFN5B" in said
+    made = convert(str(folder), tmp_path / "squash", resize_mode="squash")
+    assert "images squashed to 32 x 32" in made.notes
+    preprocess = load_preprocess(str(tmp_path / "squash"))
+    assert (preprocess.size, preprocess.crop, preprocess.mean[0]) == ((32, 32), None, 0.48145466)
+    config.write_text(
+        json.dumps(whole["model_cfg"] | {"preprocess_cfg": {"std": [1, 1, 1], "interpolation": "random"}})
+    )
+    made = convert(str(folder), tmp_path / "shortest")
+    assert "images cropped to 32 x 32" in made.notes  # as open_clip reads it
+    preprocess = load_preprocess(str(tmp_path / "shortest"))
+    assert (preprocess.crop, preprocess.std, int(preprocess.resample)) == ((32, 32), (1, 1, 1), 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "as_if"),
+    [
+        ({}, "openai", "cat_dog, &"),
+        ({"text__tokenizer_kwargs": {"clean": "canonicalize"}}, "canonicalize", "cat dog"),
+        ({"text__tokenizer_kwargs": {"clean": "lower", "strip_sep_token": False}}, "openai", "cat_dog, &"),
+        ({"text__hf_tokenizer_name": "owner/name"}, "whitespace", "cat_dog, &"),
+    ],
+)
+def test_how_open_clip_cleans_texts_is_kept_and_done(
+    changes: dict[str, Any], text: str, as_if: str, merges: str, tmp_path: Path
+) -> None:
+    convert(str(open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges, **changes)), tmp_path / "out")
+    assert cleaning_of(str(tmp_path / "out")) == text
+    tokenize = load_tokenizer(str(tmp_path / "out"))
+    assert tokenize(["Cat_dog, &amp;amp;"]) == load_tokenizer(str(tmp_path / "out"), "hf")([as_if])
+
+
+def test_a_text_that_ends_with_token_2_is_pooled_there(tmp_path: Path) -> None:
+    """MetaCLIP 2. A `CLIPModel` would pool at the largest token, because OpenAI's folders call their last token 2."""
+    tokenizer_folder(tmp_path / "words")
+    words = AutoTokenizer.from_pretrained(tmp_path / "words")
+    assert words.eos_token_id == 2 < max(words.get_vocab().values())
+    plain = PlainOpenClip(len(words)).eval()
+    own = {"text__vocab_size": len(words), "text__pool_type": "eos", "text__eos_id": 2}
+    folder = open_clip_folder(tmp_path / "source", plain, "", **own, text__hf_tokenizer_name="facebook/xlm-v-base")
+    convert(str(folder), tmp_path / "out", tokenizer=str(tmp_path / "words"))
+    rows = load_tokenizer(str(tmp_path / "out"))(["a dog", "red cat"])
+    ids = torch.tensor(rows)
+    with torch.inference_mode():
+        expected = plain.texts(ids, at=(ids == 2).int().argmax(-1)).numpy()
+    np.testing.assert_allclose(load_clip(str(tmp_path / "out"), CPU).texts(rows), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_settings_that_transformers_can_express_are_kept(merges: str, tmp_path: Path) -> None:
@@ -359,6 +414,8 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
         ("blip", {"head_width": None}, "a tower is 24 wide, which head_width = 64 does not divide"),
         ("blip", {"tokenizer": None}, "it knows 16 tokens, the tokenizer 30,524"),
         ("blip", {"activation": "gelu"}, "has BLIP's layout, for which --activation has no effect"),
+        ("blip", {"resize_mode": "squash"}, "has BLIP's layout, for which --resize-mode has no effect"),
+        ("clip", {"resize_mode": None}, "how it resizes images is unknown"),
         ("clip", {"activation": None}, "its activation is unknown: --config, or"),
         ("clip", {"tokenizer": None}, "it comes without a tokenizer"),
         ("clip", {"tokenizer": "other"}, "--tokenizer ends with 2"),
@@ -374,7 +431,8 @@ def test_settings_that_a_layout_needs_or_does_not_have_are_named(
     plain: Any = blip if kind == "blip" else PlainOpenClip(CLIP_WORDS)
     more = {"visual.trunk.norm.weight": torch.ones(40)} if kind == "trunk" else {}
     file = saved(plain.state_dict() | more, tmp_path / "c.safetensors")
-    own = {"tokenizer": bert} if kind == "blip" else {"tokenizer": merges, "activation": "gelu"}
+    clip = {"tokenizer": merges, "activation": "gelu", "resize_mode": "squash"}
+    own = {"tokenizer": bert} if kind == "blip" else clip
     assert says in refused(file, tmp_path / "out", **(own | {"head_width": 8} | settings))
 
 
@@ -410,7 +468,45 @@ def test_weights_of_blip_that_are_missing_foreign_or_of_another_size_are_named(
         ({"vision__image_size": [32, 48]}, "image_size = [32, 48]"),
         ({"vision__new_trick": 2}, "new_trick = 2"),
         ({"embed_dim": 12}, "embed_dim = 16, and the configuration says 12"),
-        ({"preprocess__resize_mode": "longest"}, "'longest'"),
+        ({"preprocess__resize_mode": "longest"}, "resize_mode = 'longest'"),
+        ({"preprocess__interpolation": "lanczos"}, "interpolation = 'lanczos'"),
+        ({"preprocess__mode": "L"}, "mode = 'L'"),
+        ({"text__tokenizer_mode": "clips"}, "tokenizer_mode = 'clips'"),
+        *(
+            ({"text__tokenizer_kwargs": {name: value}}, f"{name} = {value!r}")
+            for name, value in (
+                ("strip_sep_token", True),
+                ("reduction_mask", "simple"),
+                ("language", "deu_Latn"),
+                ("clean", "whitespace"),
+                ("clean", "none"),
+                ("additional_special_tokens", ["<x>"]),
+            )
+        ),
+        *(
+            ({f"vision__{name}": value}, f"{name} = {value!r}")
+            for name, value in (
+                ("ls_init_value", 1e-4),
+                ("attentional_pool", True),
+                ("no_ln_pre", True),
+                ("qk_norm", True),
+                ("scale_fc", True),
+                ("timm_model_name", "resnet50"),
+                ("block_type", "custom"),
+            )
+        ),
+        *(
+            ({f"text__{name}": value}, f"{name} = {value!r}")
+            for name, value in (
+                ("embed_cls", True),
+                ("no_causal_mask", True),
+                ("proj_bias", True),
+                ("proj_type", "none"),
+                ("hf_model_name", "roberta-base"),
+                ("pool_type", "last"),
+            )
+        ),
+        ({"multimodal_cfg": {"width": 8}}, "multimodal_cfg"),
     ],
 )
 def test_what_transformers_clip_cannot_express_is_an_error_that_names_it(
@@ -418,6 +514,12 @@ def test_what_transformers_clip_cannot_express_is_an_error_that_names_it(
 ) -> None:
     folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges, **changes)
     assert names in refused(folder, tmp_path / "out")
+
+
+def test_a_refusal_says_what_to_do_instead(merges: str, tmp_path: Path) -> None:
+    change = {"text__tokenizer_kwargs": {"strip_sep_token": True}}
+    folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges, **change)
+    assert "embed with open_clip, and score by clip: {embeddings_from: FILE}" in refused(folder, tmp_path / "out")
 
 
 # ---- the folder, and the command

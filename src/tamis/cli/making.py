@@ -25,6 +25,10 @@ def convert(
     activation: Annotated[
         str | None, Option(help="gelu or quick_gelu, for an open_clip checkpoint without configuration.")
     ] = None,
+    resize_mode: Annotated[
+        str | None,
+        Option(help="shortest (then cropped) or squash, for an open_clip checkpoint without preprocess_cfg."),
+    ] = None,
     head_width: Annotated[
         int | None, Option(min=1, help="Width of an attention head, if the checkpoint does not say it.")
     ] = None,
@@ -36,12 +40,13 @@ def convert(
     Example: tamis convert model_base_14M.pth blip-14m
     """
     from tamis.models.convert import convert as make
-    from tamis.models.layouts import Activation
+    from tamis.models.layouts import Activation, ResizeMode
 
-    if activation is not None and activation not in get_args(Activation):
-        raise StopError(unknown_message("activation", activation, get_args(Activation)))
-    chosen: Any = activation
-    made = make(source, out, config=config, tokenizer=tokenizer, activation=chosen, head_width=head_width)
+    chosen: dict[str, Any] = {"activation": activation, "resize_mode": resize_mode}
+    for (name, word), words in zip(chosen.items(), (Activation, ResizeMode), strict=True):
+        if word is not None and word not in get_args(words):
+            raise StopError(unknown_message(name.replace("_", "-"), word, get_args(words)))
+    made = make(source, out, config=config, tokenizer=tokenizer, head_width=head_width, **chosen)
     more = f" ({'; '.join(made.notes)})" if made.notes else ""
     say(f"wrote {out}: {made.parameters:,} parameters, from {made.kind}'s layout{more}. Name {out} as the model")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tamis.errors import ModelError, require
 from tamis.models.heads import linear_layers
-from tamis.models.layouts import Activation, Conversion, Tensors, from_blip, from_open_clip, layout_of
+from tamis.models.layouts import Activation, Conversion, ResizeMode, Tensors, from_blip, from_open_clip, layout_of
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
 from tamis.models.reference import PATTERNS, PICKLES, cached, complete, is_hub_id, object_in, resolve, with_pickles
 from tamis.storage import write_json
@@ -27,7 +27,10 @@ from tamis.store.targets import check_new_folder, new_folder
 _STATES = ("state_dict", "model", "model_state_dict")
 
 #: Layout -> the settings that it uses.
-_SETTINGS = {"BLIP": ("head_width", "tokenizer"), "open_clip": ("config", "tokenizer", "activation", "head_width")}
+_SETTINGS = {
+    "BLIP": ("head_width", "tokenizer"),
+    "open_clip": ("config", "tokenizer", "activation", "resize_mode", "head_width"),
+}
 
 #: CLIP's list of merges as OpenAI published it. The packages `open_clip` and `clip` carry it.
 _MERGES = "bpe_simple_vocab_16e6.txt.gz"
@@ -55,6 +58,7 @@ def convert(
     config: Path | None = None,
     tokenizer: str | None = None,
     activation: Activation | None = None,
+    resize_mode: ResizeMode | None = None,
     head_width: int | None = None,
 ) -> Converted:
     """Writes a checkpoint (a file, a folder or a Hugging Face id) as a new folder that transformers can load.
@@ -70,7 +74,8 @@ def convert(
     if not files[0].name.startswith("pytorch_model") or not (folder / "config.json").is_file():
         tensors = _tensors_in(files[0])
         kind = layout_of(tensors, files[0].name)
-    settings = {"config": config, "tokenizer": tokenizer, "activation": activation, "head_width": head_width}
+    settings: dict[str, Any] = {"config": config, "tokenizer": tokenizer, "activation": activation}
+    settings |= {"resize_mode": resize_mode, "head_width": head_width}
     for name, value in settings.items():
         if value is not None and name not in _SETTINGS.get(kind, ()):
             option = f"--{name.replace('_', '-')}"
@@ -91,8 +96,10 @@ def convert(
                     conversion = from_blip(tensors, words, head_width)
                 else:
                     text = facts.get("model_cfg", facts).get("text_cfg") or {}
-                    own = bool(text.get("hf_tokenizer_name") or text.get("tokenizer_kwargs"))
-                    words = clip_tokenizer(tokenizer, folder, own=own)
+                    words = clip_tokenizer(tokenizer, folder, own=bool(text.get("hf_tokenizer_name")))
+                    if resize_mode is not None:
+                        cfg = {**(facts.get("preprocess_cfg") or {}), "resize_mode": resize_mode}
+                        facts = {"model_cfg": facts.get("model_cfg", facts), "preprocess_cfg": cfg}
                     conversion = from_open_clip(tensors, words, facts, activation, head_width)
                 _save(conversion, words, temporary)
             except (AttributeError, ModelError, TypeError, ValueError) as error:
@@ -167,6 +174,7 @@ def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
         if names:
             raise ModelError(f"as {conversion.cls.__name__} it {what} {', '.join(names[:3])}")
     tokenizer.model_max_length = conversion.length
+    tokenizer.init_kwargs["text"] = conversion.text  # see `reference.cleaning_of`
     with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

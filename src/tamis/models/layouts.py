@@ -10,20 +10,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from tamis.errors import ModelError
 from tamis.models.preprocess import CLIP_MEAN, CLIP_STD, image_processor
+from tamis.models.reference import Cleaning
 
 Activation = Literal["gelu", "quick_gelu"]
+
+#: open_clip's modes that transformers' CLIP has: the shorter side, then a crop of the centre; or a square of the whole.
+ResizeMode = Literal["shortest", "squash"]
 
 #: The width of a head in nearly every published transformer, and by a tower's width in open_clip's wide image towers
 #: (ViT-H, ViT-g, ViT-bigG, ViT-e).
 _HEAD_WIDTH = 64
 _WIDE_HEADS = {1280: 80, 1408: 88, 1664: 104, 1792: 112}
 
-#: Pillow's numbers of its filters.
-_FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+#: Pillow's numbers of open_clip's filters; it draws one at random in training only.
+_FILTERS = {"bilinear": 2, "bicubic": 3, "random": 3}
 
 _VISION, _TEXT = "vision_model.encoder.layers", "text_model.encoder.layers"
 _WORDS, _PREDICTIONS = "text_decoder.bert.embeddings.word_embeddings.weight", "text_decoder.cls.predictions"
@@ -70,7 +74,7 @@ _KNOWN = (
     *("nonscalar_logit_scale", "cast_dtype", "width", "mlp_ratio", "act_kwargs", "norm_kwargs", "output_tokens"),
     *("head_width", "patch_size", "image_size", "patch_dropout", "attn_pooler_queries", "attn_pooler_heads"),
     *("final_ln_after_pool", "pos_embed_type", "heads", "context_length", "vocab_size", "hf_tokenizer_name"),
-    *("tokenizer_mode", "tokenizer_kwargs", "pad_id", "eos_id"),
+    *("tokenizer_kwargs", "pad_id", "eos_id", "preprocess_cfg"),
 )
 
 #: More settings, with the values that `CLIPModel` can express. All other settings must be off.
@@ -78,6 +82,7 @@ _EXPRESSIBLE: Mapping[str, tuple[Any, ...]] = {
     "block_type": (None, "default"),
     "pool_type": ("tok", "argmax", "eos"),
     "proj_type": ("linear",),
+    "clean": ("lower", "whitespace", "canonicalize"),  # of tokenizer_kwargs
 }
 
 
@@ -89,7 +94,7 @@ class Tensors(dict[str, Any]):
 
 
 class Conversion(NamedTuple):
-    """A checkpoint in transformers' layout; `length` is the longest text in tokens."""
+    """A checkpoint in transformers' layout; `length` is the longest text in tokens, `text` how texts are cleaned."""
 
     cls: Any
     config: Any
@@ -97,6 +102,7 @@ class Conversion(NamedTuple):
     preprocessing: Mapping[str, Any]
     length: int
     notes: tuple[str, ...] = ()
+    text: Cleaning = "hf"
 
 
 def layout_of(tensors: Mapping[str, Any], file: str) -> str:
@@ -114,13 +120,13 @@ def layout_of(tensors: Mapping[str, Any], file: str) -> str:
 def from_open_clip(
     tensors: Tensors, tokenizer: Any, config: Mapping[str, Any], activation: Activation | None, head_width: int | None
 ) -> Conversion:
-    """Returns a `CLIPModel`; `config` is open_clip_config.json, or open_clip's own entry for the model, or {}."""
-    from transformers import CLIPConfig, CLIPModel
+    """Returns a `CLIPModel` or `MetaClip2Model`; `config` is open_clip_config.json, open_clip's model_config, or {}."""
+    from transformers import CLIPConfig, CLIPModel, MetaClip2Config, MetaClip2Model
 
     model = config.get("model_cfg", config)
     vision, text = model.get("vision_cfg") or {}, model.get("text_cfg") or {}
-    _check_settings(model, vision, text)
-    act = _activation(model, vision, text, activation)
+    _check_settings(model, vision, text, text.get("tokenizer_kwargs") or {})
+    act, clean = _activation(model, vision, text, activation), _cleaning(text)
     weights = _renamed(tensors)
     for name in [name for name in weights if ".in_proj_" in name]:
         for one, part in zip("qkv", weights.pop(name).chunk(3), strict=True):
@@ -146,7 +152,9 @@ def from_open_clip(
         _agree(part, width=sizes["hidden_size"], layers=sizes["num_hidden_layers"])
         sizes["layer_norm_eps"] = float((part.get("norm_kwargs") or {}).get("eps", 1e-5))
     _agree(model | vision | text, embed_dim=embed, patch_size=patch, context_length=length, vocab_size=vocabulary)
-    clip = CLIPConfig(
+    # A `CLIPModel` with the end token 2 would take the largest token of a text to be its end.
+    cls, config_of = (MetaClip2Model, MetaClip2Config) if tokenizer.eos_token_id == 2 else (CLIPModel, CLIPConfig)
+    clip = config_of(
         vision_config=vision_sizes | {"image_size": image, "patch_size": patch},
         text_config=text_sizes
         | {"vocab_size": vocabulary, "max_position_embeddings": length}
@@ -154,11 +162,16 @@ def from_open_clip(
         projection_dim=embed,
         logit_scale_init_value=float(weights["logit_scale"]),
     )
-    notes: tuple[str, ...] = (f"activation {act}",)
+    if not config.get("preprocess_cfg"):
+        option = "--resize-mode shortest (OpenAI, LAION, MetaCLIP) or squash (DFN5B, MetaCLIP 2 at 378)"
+        more = "preprocess_cfg in --config, for another mean, std or interpolation than OpenAI's"
+        raise ModelError(f"how it resizes images is unknown: {option}, or {more}")
+    images = _images("CLIPImageProcessor", image, config["preprocess_cfg"])
+    how = "cropped" if images["do_center_crop"] else "squashed"
+    notes: tuple[str, ...] = (f"activation {act}", f"images {how} to {image} x {image}", f"texts cleaned by {clean}")
     if "logit_bias" in tensors:
         notes += ("logit_bias was left out: it shifts all logits equally and changes no cosine",)
-    images = _images("CLIPImageProcessor", image, config.get("preprocess_cfg") or {})
-    return Conversion(CLIPModel, clip, weights, images, length, notes)
+    return Conversion(cls, clip, weights, images, length, notes, clean)
 
 
 def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conversion:
@@ -243,7 +256,21 @@ def _check_settings(*parts: Mapping[str, Any]) -> None:
     for name, value in (item for part in parts for item in part.items()):
         off = not value or name in _KNOWN or (name == "layers" and type(value) is int)  # a list is a ResNet's
         if value not in _EXPRESSIBLE[name] if name in _EXPRESSIBLE else not off:
-            raise ModelError(f"the configuration has {name} = {value!r}, which transformers' CLIP cannot express")
+            raise _inexpressible(name, value)
+
+
+def _inexpressible(name: str, value: Any) -> ModelError:
+    found = f"the configuration has {name} = {value!r}, which transformers' CLIP cannot express"
+    return ModelError(f"{found}: embed with open_clip, and score by clip: {{embeddings_from: FILE}}")
+
+
+def _cleaning(text: Mapping[str, Any]) -> Cleaning:
+    """Returns how open_clip's tokenizer cleans texts."""
+    other = bool(text.get("hf_tokenizer_name"))
+    clean: Any = (text.get("tokenizer_kwargs") or {}).get("clean", "whitespace" if other else "lower")
+    if clean == "whitespace" and not other:  # it would keep capitals, and CLIP's tokenizer does not
+        raise _inexpressible("clean", clean)
+    return "openai" if clean == "lower" else clean
 
 
 def _activation(
@@ -270,9 +297,10 @@ def _check_tokenizer(tokenizer: Any, vocabulary: int, text: Mapping[str, Any]) -
 
 def _images(kind: str, image: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of preprocessor_config.json, from open_clip's preprocess_cfg."""
-    mode, resample = settings.get("resize_mode") or "shortest", settings.get("interpolation") or "bicubic"
-    if mode not in ("shortest", "squash") or resample not in _FILTERS:
-        raise ModelError(f"images are resized by {mode!r} with {resample!r}, which is unknown here")
-    mean, std = settings.get("mean") or CLIP_MEAN, settings.get("std") or CLIP_STD
-    crop, number = mode == "shortest", _FILTERS[resample]
-    return image_processor(kind, image, crop=crop, mean=mean, std=std, resample=number)
+    default = {"resize_mode": "shortest", "interpolation": "bicubic", "mode": "RGB", "mean": CLIP_MEAN, "std": CLIP_STD}
+    settings = default | {name: value for name, value in settings.items() if value is not None}
+    for name, known in (("resize_mode", get_args(ResizeMode)), ("interpolation", _FILTERS), ("mode", ("RGB",))):
+        if settings[name] not in known:
+            raise _inexpressible(name, settings[name])
+    crop, resample = settings["resize_mode"] == "shortest", _FILTERS[settings["interpolation"]]
+    return image_processor(kind, image, crop=crop, mean=settings["mean"], std=settings["std"], resample=resample)
