@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from command_line import Tamis
-from factories import pair, parts_of, write_pool, write_tar
+from factories import caption, image_bytes, pair, parts_of, write_pool, write_tar
 
 import tamis as package
 from tamis.errors import RecipeError, RunError
@@ -70,8 +75,8 @@ def test_another_pool_is_added_when_that_is_asked_for(tamis: Tamis, tmp_path: Pa
 
 
 def test_a_recipes_pool_is_the_runs_too(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_pool(tmp_path / name, shards=1, rows=2)
+    for rows, name in enumerate(("one", "two"), 2):
+        write_pool(tmp_path / name, shards=1, rows=rows)
     recipe = {"pool": str(tmp_path / "one"), "run": str(tmp_path / "run"), "signals": ["caption_length"], "select": []}
     package.run_recipe(recipe, quiet=True)
     other = {**recipe, "pool": str(tmp_path / "two")}
@@ -79,7 +84,7 @@ def test_a_recipes_pool_is_the_runs_too(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=r"lacks 1 of these.*--grow"):
             call(recipe=other)  # type: ignore[operator]
     assert package.plan(recipe=other, grow=True).missing[0].shards == 1
-    assert len(package.run_recipe(other, grow=True, quiet=True).run) == 4
+    assert len(package.run_recipe(other, grow=True, quiet=True).run) == 5
 
 
 # ---- where a run may be
@@ -165,3 +170,99 @@ def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:
             with_fields(pool, tmp_path / "run", name)
     with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added: image_size has a column of"):
         with_fields(pool, tmp_path / "run", "shorter_side", signals=("image_size",))
+
+
+# ---- the same pool by another path
+
+
+def mount_of(folder: Path, at: Path) -> Iterator[Path]:
+    at.mkdir()
+    if subprocess.run(["mount", "--bind", folder, at], capture_output=True, check=False).returncode:
+        pytest.skip("folders cannot be mounted here")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+@pytest.fixture
+def other_path(request: pytest.FixtureRequest, pool_there: Path, tmp_path: Path) -> Iterator[str]:
+    """Another path of `tmp_path`/pool, by a link, a mount, ..., as one types it."""
+    pool, other = pool_there, tmp_path / "other"
+    if request.param == "mount":
+        for mount in mount_of(pool, other):
+            yield str(mount)
+        return
+    if request.param == "above":
+        (tmp_path / "linked").symlink_to(tmp_path)
+        other = tmp_path / "linked" / "pool"
+    elif request.param == "copy":
+        shutil.copytree(pool, other, copy_function=shutil.copyfile)
+    elif request.param == "links":
+        other.mkdir()
+        for path in pool.iterdir():
+            (other / path.name).symlink_to(path)
+    else:
+        other.symlink_to("pool")
+    ending = max(path.suffix for path in pool.iterdir())
+    yield f"{other}/*{ending}" if request.param == "glob" else str(other)
+
+
+def kind_of_pool(kind: str, folder: Path) -> Path:
+    if kind == "tars":
+        return write_pool(folder, shards=2, rows=2)
+    folder.mkdir()
+    if kind == "table":
+        for name in ("a", "b"):
+            rows = [{"image": image_bytes(row), "caption": f"{name} {row}"} for row in range(3)]
+            pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+    else:
+        for row in range(3):
+            for ending, data in pair(row).items():
+                (folder / f"{row}.{ending}").write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def pool_there(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return kind_of_pool(request.param, tmp_path / "pool")
+
+
+@pytest.mark.parametrize(
+    ("pool_there", "other_path"),
+    [
+        *((kind, how) for kind in ("tars", "table") for how in ("link", "mount", "above", "copy", "links", "glob")),
+        *(("folder", how) for how in ("link", "mount", "above")),
+    ],
+    indirect=True,
+)
+def test_the_same_files_by_another_path_are_the_same_pool(
+    pool_there: Path, other_path: str, tamis: Tamis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert tamis("score", str(pool_there), *SIGNALS).code == 0
+    before, urls = parts_of(tmp_path / "run"), Run("run").urls
+    for more in (("--signals", "image_size"), ("--grow",)):
+        done = tamis("score", other_path, *SIGNALS, *more)
+        assert done.code == 0, done.err
+        assert "the same files by another path" in caplog.text
+        assert {name: parts_of(tmp_path / "run")[name] for name in before} == before
+        assert (Run("run").urls, pool_of()) == (urls, [str(pool_there)])
+    done = tamis("score", str(pool_there), other_path, "--run", "both", "--signals", "caption_length", "-q")
+    if Path(other_path).is_symlink() or "linked" in other_path:
+        assert (done.code, Run("both").shards) == (0, Run("run").shards)
+
+
+def test_another_pool_of_the_same_sizes_is_another(tamis: Tamis, tmp_path: Path) -> None:
+    one = write_pool(tmp_path / "one", shards=2, rows=2)
+    shutil.copytree(one, tmp_path / "two")
+    path = tmp_path / "two" / "00000.tar"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(word := caption(0).encode(), word.swapcase()))
+    assert tamis("score", str(one), *SIGNALS).code == 0
+    assert tamis("score", "two", *SIGNALS).code == 2
+    assert tamis("score", "two", *SIGNALS, "--grow").code == 0
+    assert len(Run("run")) == 8
+    write_pool(tmp_path / "one", shards=1, rows=3, first=2)  # of a pool by another path, new files are new
+    (tmp_path / "linked").symlink_to("one")
+    assert tamis("score", "linked", *SIGNALS).code == 0
+    assert len(Run("run")) == 11

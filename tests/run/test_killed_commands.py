@@ -1,4 +1,4 @@
-"""Commands that are killed at any moment, and repeated until they are done: the same files as if nothing had happened."""
+"""Commands that are killed and repeated until they are done make the same files as if nothing had happened."""
 
 from __future__ import annotations
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
+import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import xxhash
@@ -17,6 +20,8 @@ from tamis.pool.files import ARROW, LANCE, absolute, expand_braces, find, is_lan
 from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.pool.tar import TarShard
 
+log = logging.getLogger(__name__)
+
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 _TABLES = (*TABLES, ARROW, LANCE)
@@ -25,6 +30,10 @@ _FORMS = (
     "A pool is one of three: tars as img2dataset writes them; a table with image and caption columns "
     f"({', '.join(_TABLES)}); a folder of images with a .txt or .json next to each"
 )
+
+_SAME = "%s: the same files by another path, %s, which is read"
+
+_HEAD = 64 << 10  # bytes at the start of two files that are compared
 
 _LONGEST_FIRST = sorted(TARS + _TABLES, key=len, reverse=True)
 
@@ -46,7 +55,12 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     far = {path for path in spec.paths if is_remote(path)}
     if len({absolute(path) for path in far}) < len(far):
         raise PoolError("two of the pool's URLs are the same apart from user, password or query")
-    spec = replace(spec, path=tuple(absolute(path) for path in spec.paths))
+    typed, known = tuple(absolute(path) for path in spec.paths), dict.fromkeys((names or {}).values())
+    spelled = _spelling(known)
+    spec = replace(spec, path=tuple(dict.fromkeys(map(spelled, typed))))
+    for pair in zip(typed, map(spelled, typed), strict=True):
+        if pair[0] != pair[1]:
+            log.warning(_SAME, *pair)
     for path in spec.paths:
         if os.path.isfile(f"{path}/run.json") and os.path.isfile(f"{path}/shards.parquet"):
             raise PoolError(f"{path!r} is a run folder: name the pool that it scored")
@@ -55,11 +69,70 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
             raise PoolError(f"the field {field!r} would hide a column of the index: leave it out of 'fields'")
     endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",), "folder": ()}
     try:
-        found = list(dict.fromkeys(url for path in spec.paths for url in find(path, endings[spec.format])))
-        opened = _pool_of(found, spec, names or {})
+        found = [spelled(url) for path in spec.paths for url in find(path, endings[spec.format])]
+        copies = _copies(found, known)
+        for pair in list(copies.items())[:1]:
+            log.warning(_SAME, *pair)
+        opened = _pool_of(list(dict.fromkeys(copies.get(url, url) for url in found)), spec, names or {})
     except PoolError as error:
         opened = _pool_below(spec, endings[spec.format], names or {}, error)
     return replace(opened, shards=tuple(sorted(opened.shards, key=lambda shard: shard.name)))
+
+
+def _spelling(known: Iterable[str]) -> Callable[[str], str]:
+    """Returns a function that writes a local path as the run does, or as the command did first.
+
+    A folder may also be there by a link or another mount.
+    """
+    folders: dict[tuple[int, int], str] = {}
+
+    @cache
+    def folder(path: str) -> str:
+        try:
+            facts = os.stat(path)
+        except OSError:  # gone, or a pattern
+            return path
+        return folders.setdefault((facts.st_dev, facts.st_ino), path)
+
+    def spelled(path: str) -> str:
+        if is_remote(path):
+            return path
+        plain = path.endswith(TARS + TABLES + (ARROW,))  # a million shards: do not ask what they are
+        if not plain and os.path.isdir(path):
+            return folder(path)
+        return os.path.join(folder(os.path.dirname(path)), os.path.basename(path))
+
+    for url in known:
+        spelled(url)
+    return spelled
+
+
+def _copies(found: Iterable[str], known: Collection[str]) -> dict[str, str]:
+    """Returns {file: file that the run has} of the files in a pool that are the same by another path.
+
+    These are links, file by file; or copies, if all the others are. Copies have one name, one size and the same start;
+    of the first all bytes are compared.
+    """
+    by_stem: dict[str, list[str]] = {}
+    for url in known:
+        if not is_remote(url):
+            by_stem.setdefault(_stem(url), []).append(url)
+    links: dict[str, str] = {}
+    copies: dict[str, str | None] = {}
+    for url in (one for one in dict.fromkeys(found) if one not in known):
+        near = by_stem.get(_stem(url), []) if os.path.exists(url) else []
+        same = next((one for one in near if os.path.exists(one) and os.path.samefile(one, url)), None)
+        if same is not None:
+            links[url] = same
+        elif None not in copies.values():
+            copies[url] = next((one for one in near if _is_copy(one, url, whole=not copies)), None)
+    return {**links, **({url: one for url, one in copies.items() if one} if None not in copies.values() else {})}
+
+
+def _is_copy(one: str, other: str, *, whole: bool) -> bool:
+    if not (os.path.isfile(one) and os.path.isfile(other) and os.path.getsize(one) == os.path.getsize(other)):
+        return False
+    return filecmp.cmp(one, other) if whole else read_head(one, _HEAD) == read_head(other, _HEAD)
 
 
 def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str], error: PoolError) -> Pool:
