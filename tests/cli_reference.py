@@ -57,6 +57,7 @@ def parameters(typed: str) -> Iterator[Parameter]:
 def _shown(default: Any) -> str:
     if default is inspect.Parameter.empty:
         return "required"
+    default = ",".join(default) if isinstance(default, list) else default
     return "" if default is None or default is False else str(default)
 
 

@@ -138,6 +138,17 @@ def test_a_pool_of_broken_shards_has_a_page_that_lists_them_and_exit_code_1(tmp_
     assert (done.code, "next: tamis run pool --recipe basic" in done.err) == (1, True), done.err
 
 
+def test_the_endings_of_images_are_named_with_commas(tmp_path: Path, tamis: Tamis) -> None:
+    write_tar(
+        tmp_path / "pool" / "0.tar",
+        [(f"{n}", {"bmp": image_bytes(n), "pic": image_bytes(n + 1), "txt": b"a"}) for n in range(2)],
+    )
+    done = tamis("look", "pool", "--image-extensions", "pic,bmp", "--quiet")
+    assert (done.code, "tamis run pool --image-extensions pic,bmp --recipe" in done.err) == (0, True), done.err
+    assert tamis("run", "pool", "--image-extensions", "pic,bmp", "--recipe", "basic", "-q", "--run", "run").code == 0
+    assert package.open_run("run").facts["pool"]["image_extensions"] == ["pic", "bmp"]
+
+
 def test_a_table_is_read_by_the_columns_that_are_named(tmp_path: Path, tamis: Tamis) -> None:
     """The error names `--image`: look must have it, and its commands must read the pool as it was looked at."""
     Path("t.csv").write_text("words,pic\na dog,x.jpg\na cat,y.jpg\n", encoding="utf-8")

@@ -24,7 +24,7 @@ from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.files import run_name
-from tamis.pool.source import POOL_OPTIONS, SAMPLE_UID, FirstRows, PoolSpec
+from tamis.pool.source import SAMPLE_UID, FirstRows, PoolSpec, pool_options
 from tamis.recipe import PathLike, load
 from tamis.reporting.formats import in_words, share, status_words
 from tamis.run.fill import fill
@@ -201,8 +201,5 @@ def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
 
 def _pool_options(pool: PoolSpec) -> list[str]:
     """Returns the command-line options that read a pool with the same settings."""
-    values = [(name, getattr(pool, name)) for name in POOL_OPTIONS]
-    usual = PoolSpec(path=pool.path)
-    options = [(name, str(value)) for name, value in values if value != getattr(usual, name)]
-    options += [("field", name) for name in pool.fields if name != SAMPLE_UID or pool.captions != "each"]
-    return [word for name, value in options for word in (f"--{name.replace('_', '-')}", value)]
+    fields = [name for name in pool.fields if name != SAMPLE_UID or pool.captions != "each"]
+    return [*pool_options(vars(pool)), *(word for name in fields for word in ("--field", name))]

@@ -23,6 +23,7 @@ from tamis.graph import Executor, Identities, run_on_device, topological
 from tamis.models.device import device_for
 from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
+from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.recipe import NEAR_CUT, PathLike, Recipe, RecipeLike, by_kind, load, shipped_name, signal_from
 from tamis.run.plan import Plan, Within, with_labels
 from tamis.storage import location
@@ -104,7 +105,7 @@ class Scoring:
         from tamis.run.local import Local
 
         self.recipe, self.path, self.engine, self.grow = recipe, location(run), engine or Local(workers), grow
-        self.pool = open_pool(_with_fields_of_run(pool, self.path), manifest.shards_of(self.path))
+        self.pool = open_pool(_with_settings_of_run(pool, self.path), manifest.shards_of(self.path))
         networks = run_on_device(signal for _, signal in recipe.signals)
         self.identities = Identities(device_for(**compute, away=self.engine.away, networks=networks))
         self.executor = Executor(self.identities.device)  # passes in this process share models
@@ -319,7 +320,7 @@ def planned(
     **compute: Unpack[Compute],
 ) -> Planned:
     """Returns what `score` would do; reads the run's files, writes none and loads no model."""
-    opened = open_pool(_with_fields_of_run(pool, run), manifest.shards_of(run))
+    opened = open_pool(_with_settings_of_run(pool, run), manifest.shards_of(run))
     chosen = _with_signals(recipe or Recipe(), signals, keep)
     device = device_for(**compute, networks=run_on_device(signal for _, signal in chosen.signals))
     limits, found = _limits(chosen, within), dict[str, Missing]()
@@ -394,10 +395,13 @@ def assembled(
     )
 
 
-def _with_fields_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
-    """Adds the json fields that a run already has to a pool's settings."""
+def _with_settings_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
+    """Adds the json fields that a run already has to a pool's settings, and its extensions unless others are named."""
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     indexed, later = manifest.fields_of(run)
+    if (facts := manifest.read_manifest(run)) and spec.image_extensions == IMAGE_EXTENSIONS:
+        extensions = facts["pool"].get("image_extensions", IMAGE_EXTENSIONS)  # older runs have fewer by default
+        spec = dataclasses.replace(spec, image_extensions=tuple(extensions))
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 
 

@@ -146,6 +146,26 @@ def test_links_into_the_store_of_git_annex_or_dvc_are_followed(tmp_path: Path) -
             score(elsewhere, tmp_path / "run")
 
 
+def test_images_of_every_usual_ending_are_read_in_folders_and_tars(tmp_path: Path) -> None:
+    kinds = {"jfif": "JPEG", "jpe": "JPEG", "BMP": "BMP", "tif": "TIFF", "tiff": "TIFF", "avif": "AVIF", "gif": "GIF"}
+    files = {f"{n}.{ending}": image_bytes(n, format=kind) for n, (ending, kind) in enumerate(kinds.items())}
+    texts = {f"{n}.txt": b"a cat" for n in range(len(kinds))}
+    root = write(tmp_path / "photos", {**files, **texts})  # type: ignore[arg-type]
+    (tmp_path / "tars").mkdir()
+    with tarfile.open(tmp_path / "tars" / "0.tar", "w") as tar:
+        for name in sorted({**files, **texts}):
+            tar.add(root / name, name)
+    for pool in (root, tmp_path / "tars"):
+        run = score(pool, tmp_path / f"run-{pool.name}")
+        assert [(row["key"], row["status"]) for row in index_rows(run)] == [(f"{n}", "ok") for n in range(len(kinds))]
+    # A run keeps the endings that it was made with.
+    old = score(root, tmp_path / "run", image_extensions=("gif", "bmp"))
+    assert old.statuses == {"ok": 2, "image_missing": 5}
+    assert tamis.score(root, run=tmp_path / "run", signals=["image_hash"], quiet=True).statuses == old.statuses
+    with pytest.raises(RunError, match="image_extensions"):
+        score(root, tmp_path / "run", image_extensions=("gif",))
+
+
 def test_what_is_left_out_of_a_folder_is_counted(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos", range(2))
     write(root, {"._0.jpg": b"", ".DS_Store": b"", "@eaDir/0.jpg/thumb.jpg": image_bytes(0), "__MACOSX/._0.jpg": b""})

@@ -55,7 +55,7 @@ def test_a_pool_without_captions_or_images_goes_on_where_nothing_looks_at_them(t
     ("signals", "settings", "reason"),
     [
         (IMAGES, {"caption": "text"}, r"\.text .*'txt'"),
-        (CAPTIONS, {"image_extensions": ("tiff",)}, "'image_extensions'"),
+        (CAPTIONS, {"image_extensions": ("tiff",)}, "--image-extensions"),
     ],
 )
 def test_what_was_named_must_be_there_whatever_looks_at_it(

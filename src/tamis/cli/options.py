@@ -98,8 +98,9 @@ class Fields:
             yield inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
     def values(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Takes the fields' values out of a command's options."""
-        return {field: options.pop(option) for field, option in self._names()}
+        """Takes the fields' values out of a command's options; lists may have commas."""
+        taken = {field: options.pop(option) for field, option in self._names()}
+        return {field: split(value) if isinstance(value, list) else value for field, value in taken.items()}
 
 
 class Reading:
@@ -111,6 +112,9 @@ class Reading:
     image: Annotated[
         str | None, "Tables: the column of image paths or bytes, or none if the table has only captions."
     ] = None
+    image_extensions: Annotated[
+        list[str], "Tars and folders: endings of images, with commas; the first that a sample has is its image."
+    ] = ["jpg", "jpeg", "png", "webp", "gif", "jfif", "jpe", "bmp", "tif", "tiff", "avif"]  # noqa: RUF012
     max_pixels: Annotated[int, "Images of more pixels are reported, not decoded."] = 100_000_000
     transparency: Annotated[str, "drop: ignore transparency, as training loaders do; white: put images on white."] = (
         "drop"
@@ -120,7 +124,8 @@ class Reading:
 TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
 Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
 PoolSettings = Annotated[
-    dict[str, Any], Fields("tamis.cli.options:Reading", "format caption captions image max_pixels transparency")
+    dict[str, Any],
+    Fields("tamis.cli.options:Reading", "format caption captions image image_extensions max_pixels transparency"),
 ]
 
 

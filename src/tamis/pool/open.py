@@ -200,7 +200,7 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
     tars = [url for url in urls if url.endswith(TARS)]
     if spec.format in ("auto", "webdataset") and tars:
         if spec.image is not None:
-            raise PoolError(f"{spec.image!r} names a table's column, {tars[0]!r} is a tar: use 'image_extensions'")
+            raise PoolError(f"{spec.image!r} names a table's column, {tars[0]!r} is a tar: use --image-extensions")
         return tars, "webdataset"
     tables = [url for url in urls if url.endswith(_TABLES)]
     if not tables or spec.format == "folder":

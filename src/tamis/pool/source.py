@@ -22,7 +22,7 @@ from tamis.pool.images import Transparency
 
 log = logging.getLogger(__name__)
 
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif")
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "jfif", "jpe", "bmp", "tif", "tiff", "avif")
 
 #: Most bytes of a caption or json; guards against decompression bombs.
 MAX_TEXT_BYTES = 16 << 20
@@ -52,8 +52,7 @@ RESERVED = (
 )
 
 
-#: Settings of a pool that are options of `tamis score`.
-POOL_OPTIONS = ("format", "caption", "captions", "image", "max_pixels", "transparency")
+_OPTIONS = ("format", "caption", "captions", "image", "image_extensions", "max_pixels", "transparency")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +117,18 @@ class PoolSpec:
 def left_out_words(counts: Mapping[str, int]) -> str:
     """Returns a sentence about the files that a pool leaves out, by kind; "" for none."""
     return "left out: " + ", ".join(plural(count, kind) for kind, count in counts.items()) if counts else ""
+
+
+def pool_options(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the options of `tamis score` for settings of a `PoolSpec` that are not the default."""
+    usual, words = vars(PoolSpec(path="")), []
+    for name in _OPTIONS:
+        value, default = (
+            ",".join(one) if isinstance(one, list | tuple) else one for one in (settings.get(name), usual[name])
+        )
+        if value not in (None, default):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
 
 
 def too_many_bytes(size: int, limit: int) -> str:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column
 from tamis.errors import RunError, nearest, unknown_message
-from tamis.pool.source import POOL_OPTIONS, RESERVED, PoolSpec
+from tamis.pool.source import RESERVED, pool_options
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
 from tamis.store.checked import damaged, read_record
@@ -216,12 +216,8 @@ class Run:
 
     def score_command(self) -> str:
         """Returns the start of a command to score the pool with the same settings: `tamis score POOL --run RUN`."""
-        pool, default = self.facts["pool"], PoolSpec(path="")
         words = ["tamis", "score", *(pool_paths(self.facts) or ["POOL"]), "--run", str(self.path)]
-        for name in POOL_OPTIONS:
-            if (value := pool.get(name)) not in (None, getattr(default, name)):
-                words += [f"--{name.replace('_', '-')}", str(value)]
-        return shlex.join(words)
+        return shlex.join([*words, *pool_options(self.facts["pool"])])
 
     # ---- the index ----
 
