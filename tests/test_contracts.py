@@ -76,7 +76,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "file_hash": [{}],
     "image_hash": [{}],
     "image_quality": [{}],
-    "language": [{}],
+    "language": [{}, {"model": "cld3"}],
     "class_mentions": [{}],
     "class_similarity": [{"encoder": "clip_model"}],
     "zero_shot_class": [

@@ -37,11 +37,20 @@ def matched(captions: list[str | None], entries: str, folder: Path, **table: int
     return words
 
 
+def as_metaclip(caption: str, entries: str) -> list[str]:
+    """MetaCLIP's substr_matching, entry by entry: the caption is spaced, the entries are only padded."""
+    spaced = re.sub("[\t\n\r]", " ", re.sub("([,.;:?!`])", r" \1 ", f" {caption} "))
+    return [entry for entry in entries.split("\n") if entry == entry.strip() != "" and f" {entry} " in spaced]
+
+
 def test_entries_match_whole_words_between_spaces_and_punctuation(tmp_path: Path) -> None:
     """MetaCLIP's rules: padded text, spaces around , . ; : ? ! `, its own case, a set of entries per text."""
     captions = ["dog,cat and dog", "hotdog dogs", "Dog\tin New York!", None, "", "St. Louis: the U.S.", "New\nYork dog"]
-    found = matched(captions, "dog\ncat\nNew York\nYork\nSt. Louis\nU.S.\n\n dog \n", tmp_path)
-    assert found == ["dog\tcat", "", "New York\tYork", None, "", "St. Louis\tU.S.", "New York\tYork\tdog"]
+    entries = "dog\ncat\nNew York\nYork\nSt. Louis\nU.S.\n!\nU . S\n\n dog \n"
+    found = matched(captions, entries, tmp_path)
+    assert found == ["dog\tcat", "", "New York\tYork\t!", None, "", "U . S", "New York\tYork\tdog"]
+    for caption, theirs in zip(captions, found, strict=True):
+        assert theirs is None or set(theirs.split("\t")) - {""} == set(as_metaclip(caption or "", entries))
     assert matched(captions, json.dumps(["dog", "New York"]), tmp_path, block=2)[2] == "New York"
 
 

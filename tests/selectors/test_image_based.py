@@ -44,6 +44,41 @@ def test_rows_stay_whose_cluster_holds_a_reference(tmp_path: Path, monkeypatch: 
     assert found.facts == {"clusters": 6, "clusters_with_reference": len(held)}
 
 
+def test_given_centroids_are_taken_by_inner_product_as_datacomp_takes_them(tmp_path: Path) -> None:
+    vectors, _ = heaps(300, (0, 1, 2, 3, 4, 5), 1)
+    reference, _ = heaps(40, (1, 4), 2)
+    given = (np.random.default_rng(3).normal(size=(40, 6)) * np.linspace(0.1, 3, 40)[:, None]).astype(np.float32)
+    for name, values in {
+        "r": reference,
+        "c": given,
+        "flat": given[0],
+        "nan": given * np.nan,
+        "narrow": given[:, :5],
+    }.items():
+        np.save(tmp_path / f"{name}.npy", values)
+
+    def step(centroids: str, **settings: Any) -> ImageBased:
+        return ImageBased(reference=str(tmp_path / "r.npy"), centroids=str(tmp_path / centroids), **settings)
+
+    table = Table.of({"image_embedding": vectors}, block=70)
+    found = step("c.npy").select(table)
+    held = {max(range(40), key=lambda k: float(row @ given[k])) for row in reference.astype(np.float64)}
+    plain = [max(range(40), key=lambda k: float(row @ given[k])) in held for row in vectors.astype(np.float64)]
+    assert found.keep.tolist() == plain
+    assert 0 < sum(plain) < 300
+    assert found.facts == {"clusters": 40, "clusters_with_reference": len(held)}
+    for name, said in {
+        "flat.npy": "expected a .npy file of finite floats",
+        "nan.npy": "expected a .npy file of finite floats",
+        "narrow.npy": "number of dimensions differs",
+        "none.npy": "is no file",
+    }.items():
+        with pytest.raises(RecipeError, match=said):
+            step(name).select(table)
+    with pytest.raises(ValueError, match="centroids are given: leave out clusters=6"):
+        step("c.npy", clusters=6)
+
+
 def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,18 @@ def test_languages_equal_fast_langdetects_and_need_no_python_package_fasttext(mo
         load_language("lid176")
 
 
+def test_cld3_is_asked_as_datacomp_asks_it() -> None:
+    gcld3 = pytest.importorskip("gcld3")
+    texts = ["A small red boat", "Das Boot am See mit Garten", "red shoes", "IMG_1234", "a\nb", "", "\0", "日" * 2000]
+    columns = score_batch(Language(model="cld3"), [sample(text) for text in texts])
+    detector = gcld3.NNetLanguageIdentifier(min_num_bytes=0, max_num_bytes=1000)
+    theirs = [detector.FindLanguage(text=text.replace("\n", " ")) for text in texts]
+    assert columns["top_language"] == [one.language for one in theirs]
+    english = [one.probability if one.language == "en" else 0 for one in theirs]
+    np.testing.assert_allclose(columns["english"], english, atol=1e-6)
+    assert columns["other_language"][1] > 0.9
+
+
 def areas(*images: Any, **settings: Any) -> Any:
     return score_batch(TextArea(boxes=TextBoxes(**settings)), [sample(pixels=image) for image in images])["text_area"]
 

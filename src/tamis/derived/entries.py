@@ -38,8 +38,9 @@ _PAIRS = 1 << 24  # pairs of words that are sorted at once
 class Entries(Derived):
     """Finds the entries of a list (words, names, titles) that each caption contains: MetaCLIP's matching.
 
-    Entries match whole words, in their own case. Punctuation counts as a word. Entries in scripts without spaces
-    (Chinese, Japanese, Thai) match anywhere.
+    Entries match whole words, in their own case. Punctuation counts as a word of the caption. As MetaCLIP does, we do
+    not split entries: "St. Louis" matches nothing, "St . Louis" does. Entries in scripts without spaces (Chinese,
+    Japanese, Thai) match anywhere.
 
     Attributes:
         entries_from: a file with one entry per line, or a JSON list of entries. None: the words that occur at
@@ -58,6 +59,7 @@ class Entries(Derived):
     """
 
     name = "entries"
+    version = 2
     columns = (
         Column(
             "n_entries", "entries", "neither", beside="entries", about="entries of a list that the caption contains"
@@ -150,8 +152,7 @@ def _captions(table: Table, block: int) -> list[str | None]:
 
 
 def _as_pattern(entry: str) -> str:
-    spaced = entry.translate(_SPACED)
-    return f"{'' if _unspaced(spaced[0]) else ' '}{spaced}{'' if _unspaced(spaced[-1]) else ' '}"
+    return f"{'' if _unspaced(entry[0]) else ' '}{entry}{'' if _unspaced(entry[-1]) else ' '}"
 
 
 def _unspaced(character: str) -> bool:

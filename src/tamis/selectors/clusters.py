@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows, load_array
-from tamis.errors import RecipeError, RunError, at_least_one, check_words, first_line, needs_extra
+from tamis.errors import RecipeError, RunError, at_least_one, check_words, first_line, needs_extra, without_effect
 from tamis.ids import scramble
 from tamis.math.similarity import unit_rows
 from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
@@ -143,7 +143,11 @@ class ClusterStep:
         if not rows:
             return None, missing
         count = min(self.clusters or usual_count(rows), rows)
-        return assign(table, self.embedding, there, fit(table, self.embedding, there, count, seed=self.seed)), missing
+        return assign(table, self.embedding, there, self.fitted(table, there, count)), missing
+
+    def fitted(self, table: Table, there: Mask, count: int) -> Float32s:
+        """Returns the centroids."""
+        return fit(table, self.embedding, there, count, seed=self.seed)
 
 
 def usual_count(rows: int) -> int:
@@ -214,6 +218,8 @@ class ImageBased(ClusterStep):
             of images with --keep embeddings), or a .npy file (m, d).
         embedding: a column of stored embeddings (DataComp: l14_img).
         clusters: how many for the pool, at most one per row; None: one per thousand rows. DataComp takes 100,000.
+        centroids: instead, a .npy file (k, d) of centroids, such as those that DataComp published for its pools. Rows
+            and references go to the centroid of largest inner product, as there.
         seed: another seed gives other clusters.
         missing: what to do with rows without the embedding.
 
@@ -228,16 +234,37 @@ class ImageBased(ClusterStep):
     reference: str
     embedding: str = "image_embedding"
     clusters: int | None = None
+    centroids: str | None = None
     seed: int = 0
     missing: Literal["error", "drop"] = "error"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.centroids is not None:
+            without_effect(self, "clusters", "seed", because="centroids are given")
+
+    def fitted(self, table: Table, there: Mask, count: int) -> Float32s:
+        return super().fitted(table, there, count) if self.centroids is None else self._given(self.centroids)
+
+    def _given(self, file: str) -> Float32s:
+        path = Path(file).expanduser()
+        try:
+            found = load_array(path, mapped=True) if path.is_file() else None
+        except (OSError, ValueError) as error:
+            raise RecipeError(f"image_based: centroids: {file} is no .npy file ({first_line(error)})") from error
+        if found is None or found.ndim != 2 or found.dtype.kind != "f" or not np.isfinite(found).all():
+            held = "is no file" if found is None else f"holds an array of {found.shape} {found.dtype}"
+            raise RecipeError(f"image_based: centroids: {file} {held}, expected a .npy file of finite floats (k, d)")
+        return found.astype(np.float32)
 
     @property
     def described(self) -> str:
         return f"clusters of {self.embedding} that hold an image of {Path(self.reference).name}"
 
     def check_files(self) -> None:
-        """Raises RecipeError if the references are missing or hold no embedding."""
+        """Raises RecipeError if the references or the centroids are missing or hold no embedding."""
         next(reference_vectors(self.reference, self.embedding))
+        _ = self._given(self.centroids) if self.centroids is not None else None
 
     def select(self, table: Table) -> Selection:
         blocks = reference_vectors(self.reference, self.embedding, table.about(self.embedding).get("models"))

