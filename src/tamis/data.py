@@ -34,6 +34,11 @@ STATUSES: Mapping[str, str] = {
 }
 
 
+def short_reason(reason: str) -> str:
+    """Returns a reason as runs store it: 200 characters. It may quote a cell of megabytes."""
+    return reason if len(reason) <= 200 else f"{reason[:197]}..."
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One file of a sample: its extension, and its byte range in the (uncompressed) tar."""
@@ -89,7 +94,7 @@ class Sample:
         if status not in STATUSES:
             raise ValueError(f"{status!r} is not a status; known: {', '.join(STATUSES)}")
         if self.status == "ok":
-            self.status, self.reason = status, reason
+            self.status, self.reason = status, short_reason(reason)
 
 
 @dataclass(frozen=True, slots=True)

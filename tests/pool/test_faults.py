@@ -262,7 +262,12 @@ def test_secrets_of_urls_are_in_no_file_and_no_message(
         assert "c0ffee" not in done.stderr + done.stdout
         caplog.set_level("DEBUG", "tamis")
         assert len(score(f"http://user:c0ffee@{host}/pool/00001.tar", tmp_path / "run1")) == 2
-        assert len(score(f"{server.url}/t/0.csv?sig=c0ffee", tmp_path / "run2")) == 1
+        with pytest.raises(PoolError, match=r"127\.0\.0\.1:1/a\.jpg' cannot be read"):
+            score(f"{server.url}/t/0.csv?sig=c0ffee", tmp_path / "run2")
+        table = tamis.score(
+            f"{server.url}/t/0.csv?sig=c0ffee", run=tmp_path / "run2", signals=["caption_length"], quiet=True
+        )
+        assert len(table) == 1
         assert Run(tmp_path / "run0").urls["00001"] == f"{server.url}/pool/00001.tar"
         # A URL that was signed again is the same shard.
         again = PoolSpec(path=f"{server.url}/pool/{{00000..00001}}.tar?more=1&sig=c0ffee")

@@ -395,3 +395,24 @@ def test_metadata_and_its_embeddings_are_cut_alike(
     short = tamis.score(tmp_path / "aa.parquet", run=tmp_path / "short", quiet=True)
     assert list(short.failures) == ["aa-rows000000007", "aa-rows000000014", "aa-rows000000021"]
     assert "aa.npz: b32_img has 10 rows" in short.failures["aa-rows000000021"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.uint8()), [[1, 2]]),
+        (pa.list_(pa.list_(pa.list_(pa.uint8()))), [[[[1], [2]]]]),
+        (pa.list_(pa.struct({"bytes": pa.binary(), "path": pa.string()})), [[{"bytes": b"x", "path": "x"}]]),
+        (pa.list_(pa.string()), [["a.jpg", "b.jpg"]]),
+        (pa.int64(), [3]),
+    ],
+)
+def test_a_column_that_cannot_hold_images_is_refused_or_passed_over(kind: Any, values: Any, tmp_path: Path) -> None:
+    columns = {"image": pa.array(values, kind), "text": ["a dog"]}
+    pq.write_table(pa.table(columns), tmp_path / "pool.parquet")
+    for settings in ({}, {"image": "image"}):
+        with pytest.raises(PoolError, match=r"the image column 'image' holds .*, expected the bytes of an image file"):
+            shard_of(tmp_path / "pool.parquet", **settings)
+    (name,) = write_images(tmp_path, 1)
+    pq.write_table(pa.table({**columns, "image_path": [name]}), tmp_path / "other.parquet")
+    assert samples_of(tmp_path / "other.parquet")[0].image == image_bytes(0)

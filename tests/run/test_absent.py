@@ -100,3 +100,25 @@ def test_a_later_shard_without_captions_fails_until_its_file_is_another_and_keep
     shard(pool / "1.tar", rows=20)
     mended = score(pool, CAPTIONS)
     assert (mended.failures, mended.statuses["ok"]) == ({}, 28)
+
+
+@pytest.mark.parametrize("signal", ["image_size", "file_hash", {"image_size": {"of": "stored"}}])
+def test_whatever_looks_at_images_needs_one(signal: Any, tmp_path: Path) -> None:
+    shard(tmp_path / "pool" / "0.tar", lacks=["jpg"], original_width=None)
+    with pytest.raises(PoolError, match=r"none of its 3 samples has an image: .* txt, json.*'image_extensions'"):
+        score(tmp_path / "pool", [signal])
+
+
+def test_sizes_in_the_json_need_no_image(tmp_path: Path) -> None:
+    shard(tmp_path / "pool" / "0.tar", lacks=["jpg"], original_width=640, original_height=480)
+    with pytest.raises(PoolError, match="has an image"):
+        score(tmp_path / "pool", [{"image_size": {"of": "stored"}}])
+    run = score(tmp_path / "pool", ["image_size"])
+    assert run["shorter_side"].tolist() == [480] * 3
+
+
+def test_a_reason_has_at_most_200_characters(tmp_path: Path) -> None:
+    (tmp_path / "pool.csv").write_text(f"image,caption\n{'x' * 5000}.jpg,a dog\n")
+    run = score(tmp_path / "pool.csv", CAPTIONS)
+    reason = run.index("pool", ["reason"])["reason"][0].as_py()
+    assert (len(reason), reason[:12], reason[-3:]) == (200, "the image 'x", "...")

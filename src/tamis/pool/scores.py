@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,10 @@ def scores_file(path: Path, *, empty: bool = False) -> Any:
         )
     endings = {file.suffix for file in files}
     if endings == {".parquet"}:
-        return ds.dataset(files, schema=_common_schema(files), format="parquet")
+        schema = None
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # a column may be null in the first file
+            schema = pa.unify_schemas(map(pq.read_schema, files), promote_options="permissive")
+        return ds.dataset(files, schema=schema, format="parquet")
     if endings not in ({".csv"}, {".tsv"}):
         raise ValueError(_FORMS)
     parsed = pa_csv.ParseOptions(delimiter="," if endings == {".csv"} else "\t")
@@ -51,16 +53,6 @@ def scores_file(path: Path, *, empty: bool = False) -> Any:
         found = ds.dataset(files, format=ds.CsvFileFormat(parsed, convert_options=converted))
         kinds |= {one.name: pa.float64() for one in found.schema if pa.types.is_integer(one.type)}
     return found
-
-
-def _common_schema(files: Sequence[Path]) -> pa.Schema:
-    """Returns the columns of Parquet files; a column may be null, or of whole numbers, in one of them."""
-    columns: dict[str, pa.Field] = {}
-    for field in (field for file in files for field in pq.read_schema(file)):
-        before = columns.setdefault(field.name, field)
-        with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # of other types: as the first file has it
-            columns[field.name] = pa.unify_schemas(map(pa.schema, ([before], [field])), promote_options="permissive")[0]
-    return pa.schema(columns.values())
 
 
 def _from_records(records: Any) -> pa.Table:

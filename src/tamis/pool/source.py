@@ -286,13 +286,14 @@ class Pool:
 class Absence:
     """Tracks which required part (image, caption) no sample has had yet: a pool setting may name the wrong one."""
 
-    needed: Sequence[str]  # "image", "caption"
+    needed: Sequence[str]  # "image", "size" (of an image, or in the json), "caption"
     rows: int = 0
     reasons: dict[str, str] = field(default_factory=dict)  # why the first sample lacks it
 
     def add(self, sample: Sample) -> bool:
         """Takes the next sample; returns whether anything is still missing. A damaged image counts as present."""
-        lacks = {"image": sample.reason or ""} if sample.status == "image_missing" else {}
+        gone = ("image", *(["size"] if not sample.original_width else []))
+        lacks = dict.fromkeys(gone, sample.reason or "") if sample.status == "image_missing" else {}
         if sample.no_caption is not None and sample.status != "shard_cut":
             lacks["caption"] = sample.no_caption
         found = lacks if self.rows == 0 else self.reasons
@@ -301,10 +302,9 @@ class Absence:
         return bool(self.reasons)
 
     def __str__(self) -> str:
-        what = {"image": "an image", "caption": "a caption"}
-        return "; ".join(
-            f"none of its {self.rows:,} samples has {what[one]}: {why}" for one, why in self.reasons.items()
-        )
+        what = {"caption": "a caption"}
+        found = {what.get(one, "an image"): why for one, why in self.reasons.items()}
+        return "; ".join(f"none of its {self.rows:,} samples has {one}: {why}" for one, why in found.items())
 
 
 def read_json(sample: Sample, raw: bytes | None) -> dict[str, Any]:

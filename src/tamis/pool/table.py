@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.data import Member, Sample
-from tamis.errors import SampleError, ShardError, UnreachedError, first_line
+from tamis.errors import PoolError, SampleError, ShardError, UnreachedError, first_line
 from tamis.pool.files import ARROW, LANCE, is_lance, is_remote, open_file, read_head
 from tamis.pool.images import is_image
 from tamis.pool.lance import fragment_rows
@@ -70,6 +70,9 @@ _IMAGE_STRUCT = "struct<bytes: binary, path: string>"  # how `datasets` writes a
 
 #: Kinds of columns that are no field's: lists, structs, bytes.
 _COMPOUND = re.compile("<|binary|a list|an object")
+
+#: Kinds of columns that hold no image: numbers, and lists, of bytes, of pixels or of several images.
+_NO_IMAGE = re.compile("(large_|fixed_size_)?list|map|u?int|float|double|bool|a ")
 
 #: As the image column: the table holds captions alone.
 NO_IMAGES = "none"
@@ -326,7 +329,15 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     present = list(kinds)
     structs = [name for name, kind in kinds.items() if kind.startswith(_IMAGE_STRUCT)]
     usual = (*IMAGE_COLUMNS, *structs[: len(structs) == 1])
-    image = None if spec.image == NO_IMAGES else choose_column("image", spec.image, usual, present, url)
+    image = None
+    if spec.image != NO_IMAGES:
+        fitting = [name for name in usual if not _NO_IMAGE.match(kinds.get(name, "a "))]
+        image = choose_column("image", spec.image, [*fitting, *usual], present, url)
+        if _NO_IMAGE.match(kinds[image]):
+            what = "expected the bytes of an image file, its path, base64, or a struct of bytes and path"
+            raise PoolError(
+                f"{url}: the image column {image!r} holds {kinds[image]}, {what}: convert it, or name another"
+            )
     caption = choose_column("caption", spec.caption, _CAPTION_COLUMNS, present, url)
     check_texts(caption, kinds, url)
     spec = replace(spec, fields=_fields(spec.fields, kinds, (image, caption)))

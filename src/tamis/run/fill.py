@@ -225,7 +225,7 @@ def _check_first_shard(plan: Plan) -> None:
             return
         if absence.rows:
             remedy = "'caption: WHERE' under 'pool', or --caption"
-            if "image" in absence.reasons:
+            if {"image", "size"} & {*absence.reasons}:
                 table = plan.pool.kind == "table"
                 remedy = "'image: COLUMN' under 'pool', or --image" if table else "--image-extensions"
             raise PoolError(f"{shard.url}: {absence}. Nothing was scored; name the right one with {remedy}")

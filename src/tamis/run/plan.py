@@ -12,10 +12,11 @@ from tamis import __version__
 from tamis.arrays import Mask
 from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, references, settings
 from tamis.errors import DamageError, RecipeError, unknown_message
-from tamis.features.sources import Captions, DecodedImages
+from tamis.features.sources import Captions, DecodedImages, Dimensions, HiddenContents, Transparencies
 from tamis.graph import Executor, Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
+from tamis.signals.file_hash import FileHash
 from tamis.storage import files
 from tamis.store.manifest import description_of, read_description
 from tamis.store.parts import asked_of, covered, lacks_side_files
@@ -158,11 +159,13 @@ class Plan:
 
     @cached_property
     def required(self) -> tuple[str, ...]:
-        """Returns "image" and/or "caption": needed because a signal uses it or the user named its column."""
-        spec = self.pool.spec
-        images = spec.image is not None or spec.image_extensions != IMAGE_EXTENSIONS or DecodedImages() in self.nodes
-        captions = spec.caption is not None or Captions() in self.nodes
-        wanted = {"image": self.pool.has_images and images, "caption": captions}
+        """Returns "image", "size" or "caption": needed because a signal uses it or the user named its column."""
+        spec, readers = self.pool.spec, (DecodedImages, HiddenContents, Transparencies, FileHash)
+        images = spec.image is not None or spec.image_extensions != IMAGE_EXTENSIONS
+        images = images or any(isinstance(node, readers) or node == Dimensions(of="stored") for node in self.nodes)
+        sizes, captions = Dimensions() in self.nodes, spec.caption is not None or Captions() in self.nodes
+        images, sizes = self.pool.has_images and images, self.pool.has_images and sizes
+        wanted = {"image": images, "size": sizes, "caption": captions}
         return tuple(name for name, needed in wanted.items() if needed)
 
     @cached_property

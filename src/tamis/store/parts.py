@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Floats, Mask
-from tamis.data import Column, Device, Node, Sample, Signal
+from tamis.data import Column, Device, Node, Sample, Signal, short_reason
 from tamis.errors import DamageError
 from tamis.ids import json_digest
 from tamis.storage import read_json, write_json
@@ -163,7 +163,7 @@ def write_scores(
         else:
             numbers = np.asarray(values[column.name], np.float32)
             arrays[column.name] = pa.array(numbers, pa.float32(), mask=np.isnan(numbers))
-    arrays["reason"] = pa.array(reasons, pa.string()).dictionary_encode()
+    arrays["reason"] = pa.array([one and short_reason(one) for one in reasons], pa.string()).dictionary_encode()
     words = sorted(column.name for column in columns if column.kind == "word")
     # Scores hardly compress, and plain columns are read several times as fast: selection reads every row.
     write_parquet(
