@@ -94,9 +94,21 @@ def clip(folder: Path) -> Path:
 
 
 def siglip(folder: Path) -> Path:
+    """SigLIP 1, with its tokenizer: pieces of words by SentencePiece, <pad> 0, </s> 1, <unk> 2."""
+    from sentencepiece import SentencePieceTrainer
+    from transformers import SiglipTokenizer
+
     siglip_folder(folder)
-    config = folder / "tokenizer_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_input_names": ["input_ids"]}))
+    for left in folder.glob("*token*"):
+        left.unlink()
+    texts = ["a red dog", "two cat one boat"] * 20
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(folder / "spiece"), vocab_size=20, hard_vocab_limit=False,
+        unk_id=2, eos_id=1, pad_id=0, bos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    (folder / "spiece.vocab").unlink()
+    tokenizer = SiglipTokenizer(str(folder / "spiece.model"), model_max_length=16, model_input_names=["input_ids"])
+    tokenizer.save_pretrained(folder)
     return with_processor(folder, "SiglipProcessor")
 
 

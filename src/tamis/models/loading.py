@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_type_hints
 
 from tamis.data import ModelRef, OptionalModelRef
-from tamis.errors import DependencyError, ModelError, TamisError, first_line, require
+from tamis.errors import DependencyError, ModelError, TamisError, first_line, install, require
 from tamis.models.reference import Cleaning, modules_in, needs_lower_case, object_in, resolve
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def one_sentence(what: str, model: str | Path) -> Iterator[None]:
     except (MemoryError, TamisError):
         raise
     except ImportError as error:
-        raise DependencyError(f"{what} in {model} needs a package that is missing: {first_line(error)}") from error
+        missing = f"{what} in {model} needs a package that is missing: {first_line(error)}"
+        raise DependencyError(f"{missing}; run: {install('clip')}") from error
     except BaseException as error:
         # The Rust tokenizers panic with an exception that is not an `Exception`.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
