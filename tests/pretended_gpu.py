@@ -37,6 +37,7 @@ class _Watch(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0  # that computed on a GPU
+        self.full = 0  # how often memory runs out, at the next layers with several rows
         self.random = {number: torch.Generator().manual_seed(number).get_state() for number in range(2)}
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,6 +72,9 @@ class _Watch(TorchFunctionMode):
         if where == CPU and not devices - {CPU}:
             return function(*args, **kwargs)
         self.calls += 1
+        if self.full and name in ("conv2d", "embedding") and len(args[0]) > 1:
+            self.full -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         if name == "histc":  # of integers, which the CPU does not count
             args = (args[0].float(), *args[1:])
         with self._randomness(name, where):
@@ -155,6 +159,7 @@ def on_gpu(*, bf16: Sequence[bool] = (True, True), free: int = 8 << 30) -> Itera
         "device_count": lambda: len(bf16),
         "current_device": lambda: current[-1],
         "is_bf16_supported": lambda including_emulation=True: including_emulation or bf16[current[-1]],
+        "get_device_capability": lambda device=None: (8, 0) if bf16[current[-1]] else (7, 5),
         "get_device_name": lambda device=None: "a pretended GPU",
         "mem_get_info": lambda device=None: (free, free),
         "memory_reserved": lambda device=None: 0,

@@ -17,6 +17,7 @@ class Device:
     precision: Precision = "float32"
     threads: int | None = None
     batch_size: int = 64
+    halved: bool = False  # the batch size was halved, because memory ran out
 
 
 class Compute(TypedDict, total=False):

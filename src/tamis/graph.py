@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pickle
 import threading
@@ -9,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from tamis.data import Device, Node, Sample, Samples, Signal, references, settings
 from tamis.errors import SignalError, StopError, TamisError, brief, unknown_message
 from tamis.ids import fingerprint, setting_digest
+from tamis.models.device import halved, memory_ran_out
+
+T = TypeVar("T")
 
 
 def topological(nodes: Sequence[Node], given: Collection[Node] = ()) -> list[Node]:
@@ -202,7 +206,8 @@ class Executor:
         """Returns the function of a node; the first call loads it."""
         with self._loading:  # reader and compute thread may load the same node at once
             if node not in self._functions:
-                self._functions[node] = self._load(node)
+                rows = self.device.batch_size  # of some, classes are embedded here
+                self._functions[node] = self.with_memory(lambda: self._load(node), node.name, rows)
             return self._functions[node]
 
     def _load(self, node: Node) -> Callable[..., Any]:
@@ -211,6 +216,8 @@ class Executor:
         except TamisError:
             raise
         except (Exception, SystemExit, GeneratorExit) as error:  # the last two would exit silently
+            if isinstance(error, Exception) and memory_ran_out(error):
+                raise
             raise SignalError(f"{title(node)} cannot be loaded ({type(error).__name__}: {error})") from error
         if not callable(function):
             raise SignalError(f"{title(node)}: load() must return a function of a batch, it returned {function!r}")
@@ -228,9 +235,8 @@ class Executor:
 
     def _value(self, node: Node, values: Mapping[Node, Any]) -> Any:
         inputs = {argument: values[needed] for argument, needed in node.needs().items()}
-        function = self.load(node)
         try:
-            value = function(**inputs)
+            value = self.with_memory(lambda: self.load(node)(**inputs), node.name, _count(values))
         except (SystemExit, GeneratorExit) as error:
             raise RuntimeError(f"it raised {error!r}, which would have ended the command") from error
         if isinstance(node, Signal):
@@ -240,6 +246,26 @@ class Executor:
         elif node.stored_as is not None:
             _check_texts(node, value, _count(values))
         return value
+
+    def with_memory(self, work: Callable[[], T], what: str, rows: int) -> T:
+        """Does the work on a batch of `rows`. If memory runs out, halves the batch size and does it again.
+
+        All models are loaded again, since each knows its batch size. A second time memory runs out is a StopError.
+        """
+        try:
+            return work()
+        except Exception as error:
+            if not memory_ran_out(error):
+                raise
+            with self._loading:
+                self.device = halved(self.device, rows, what)
+                self._functions.clear()
+            traceback.clear_frames(error.__traceback__)  # they hold tensors
+        from tamis.models.loading import forget_loaded
+
+        forget_loaded()
+        gc.collect()
+        return self.with_memory(work, what, rows)
 
 
 def execute(nodes: Sequence[Node], samples: Sequence[Sample], device: Device) -> Values:

@@ -219,6 +219,19 @@ def test_neither_the_batch_size_nor_the_order_matters(
     assert only_result(evaluate_zero_shot(clip_model, other, device)).metrics == expected.metrics
 
 
+def test_a_gpu_whose_memory_runs_out_once_gives_the_result_of_a_cpu(
+    tmp_path: Path, write_task: WriteTask, labelled: Labelled, clip_model: str
+) -> None:
+    from pretended_gpu import on_gpu
+
+    folder = write_task(tmp_path / "wds_mine", labelled(20))
+    with on_gpu() as gpus:
+        gpus.full = 1
+        found = only_result(evaluate_zero_shot(clip_model, folder, Device(kind="cuda:1", threads=2, batch_size=8)))
+    assert gpus.full == 0
+    assert found == only_result(evaluate_zero_shot(clip_model, folder, CPU))
+
+
 def test_broken_images_are_counted_and_told(
     tmp_path: Path, write_task: WriteTask, labelled: Labelled, clip_model: str, caplog: pytest.LogCaptureFixture
 ) -> None:

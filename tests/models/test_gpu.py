@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pretended_gpu import on_gpu  # noqa: E402
 from tamis.data import Device, Node  # noqa: E402
 from tamis.errors import StopError  # noqa: E402
 from tamis.graph import execute  # noqa: E402
-from tamis.models.device import device_for, visible_devices  # noqa: E402
+from tamis.models.device import device_for, halved, memory_ran_out, visible_devices  # noqa: E402
 from tamis.models.nucleus import Sampling  # noqa: E402
 from tamis.signals import SIGNALS  # noqa: E402
 from tamis.testing import pairs  # noqa: E402
@@ -41,11 +42,13 @@ WITHOUT_TORCH = {"caption_length", "image_size", "file_hash", "image_hash", "ima
 WITHOUT_TORCH |= {"class_mentions", "text_area", "text_match", "complexity_action"}
 
 
-def on_both(work: Callable[[Device], Any]) -> tuple[Any, Any]:
-    """What the GPU makes, which computes all of it, and what the CPU makes."""
+def on_both(work: Callable[[Device], Any], full: int = 0) -> tuple[Any, Any]:
+    """What the GPU makes, which computes all of it, and what the CPU makes; the GPU's memory runs out `full` times."""
     with on_gpu() as watch:
+        watch.full = full
         made = work(GPU)
     assert watch.calls > 9
+    assert watch.full == 0
     return made, work(CPU)
 
 
@@ -116,12 +119,31 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize(("name", "number"), NETWORKS)
-def test_a_signal_has_the_scores_of_the_cpu(name: str, number: int, request: pytest.FixtureRequest) -> None:
+def test_a_signal_has_the_scores_of_the_cpu_also_after_its_memory_ran_out(
+    name: str, number: int, request: pytest.FixtureRequest
+) -> None:
     options = {
         setting: request.getfixturevalue(one) if isinstance(one, str) and one.endswith("_model") else one
         for setting, one in SIGNAL_EXAMPLES[name][number].items()
     }
-    assert_same(*on_both(value(SIGNALS[name](**options))))
+    assert_same(*on_both(value(SIGNALS[name](**options)), full=1))
+
+
+def test_memory_that_runs_out_halves_the_batch_once_and_says_so(clip_model: str, caplog: Any) -> None:
+    work = value(SIGNALS["clip"](model=clip_model))
+    assert_same(*on_both(work, full=1))
+    assert caplog.messages == [
+        "image_embedding: cuda:1 has no memory for a batch of 4, so we go on with 2",
+    ]
+    with on_gpu() as watch:
+        watch.full = 2
+        with pytest.raises(StopError, match="has no memory for a batch of 2: use a --batch-size below 2, or a smaller"):
+            work(replace(GPU, batch_size=8))
+    one = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    assert memory_ran_out(one)
+    assert not memory_ran_out(RuntimeError("a size differs"))
+    with pytest.raises(StopError, match="has no memory for a batch of 1: use a smaller model"):
+        halved(replace(GPU, batch_size=1), 5, "clip")
 
 
 @pytest.mark.parametrize("checkpoint", [*TOWERS, *MATCHERS])

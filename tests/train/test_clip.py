@@ -31,7 +31,7 @@ from tamis.store.claims import locked  # noqa: E402
 from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
-from tamis.train import step, watch  # noqa: E402
+from tamis.train import clip, step, watch  # noqa: E402
 from tamis.train.batches import Batches, split  # noqa: E402
 from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
 from tamis.train.loop import ProcessGroup  # noqa: E402
@@ -652,6 +652,10 @@ def test_a_gpu_trains_the_model_of_a_cpu_in_pieces_and_resumed(
         with kill(5):
             trained(run, tmp_path / "gpu", tiny, gpu)
         trained(run, tmp_path / "gpu", tiny, gpu)
+        monkeypatch.setattr(clip, "flops_per_pair", lambda *given: 1.0)  # so that the first step is what needs memory
+        gpus.full = 1
+        with pytest.raises(StopError, match="no memory for a step of the training: use a smaller --train-batch, or"):
+            trained(run, tmp_path / "full", tiny, gpu)
     assert gpus.calls > 1000
     for name, one in weights(tmp_path / "cpu").items():
         assert torch.allclose(one, weights(tmp_path / "gpu")[name], atol=1e-4), name

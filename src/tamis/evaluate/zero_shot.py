@@ -22,11 +22,12 @@ from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, require
 from tamis.evaluate.tasks import Average, TaskImage, ZeroShotTask, averages, entry_of, find_tasks
+from tamis.graph import Executor
 from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.similarity import cosines, unit_rows
 from tamis.math.statistics import group_means, recall_at, top_classes
-from tamis.models.clip import load_clip, load_tokenizer
+from tamis.models.clip import Clip, load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import cleaning_of, resolve
 from tamis.pool.images import decode
@@ -226,14 +227,21 @@ class _Runner:
     """A loaded model, and how to measure it on each kind of task."""
 
     def __init__(self, model: str, device: Device) -> None:
-        self._clip = load_clip(model, device)
+        self._model, self._executor = model, Executor(device)
         self._preprocess = load_preprocess(model)
         self._tokenize = load_tokenizer(model)
         self._batch = device.batch_size
         self._threads = device.threads or min(8, os.cpu_count() or 1)
 
     def run(self, task: ZeroShotTask) -> TaskResult:
-        """Measures the model on a task."""
+        """Measures the model on a task; see `Executor.with_memory`."""
+        return self._executor.with_memory(lambda: self._run(task), task.name, self._batch)
+
+    @property
+    def _clip(self) -> Clip:
+        return load_clip(self._model, self._executor.device)
+
+    def _run(self, task: ZeroShotTask) -> TaskResult:
         measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
         if absent := sorted({*task.worst.values()} - {*task.fields}):
             raise PoolError(f"{task.folder}: {task.metric} needs .npy members with {', '.join(absent)} in its tars")

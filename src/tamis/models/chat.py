@@ -268,7 +268,7 @@ class ChatModel:
                 inputs = self._inputs([images[row] for row in rows], [prompts[row] for row in rows])
                 if self._length(inputs, new) > self._positions:
                     raise ValueError(f"more than {self._positions} tokens")
-            except (MemoryError, TamisError):
+            except (MemoryError, TamisError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # of a processor: many kinds, most of them ValueError
                 if len(rows) == 1:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import math
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tamis.compute import Precision
 from tamis.data import Device
-from tamis.errors import StopError, nearest, plural
+from tamis.errors import StopError, TamisError, nearest, plural
 
 if TYPE_CHECKING:
     import torch
+
+log = logging.getLogger(__name__)
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -92,6 +96,29 @@ def _have_bf16(kinds: Iterable[str]) -> bool:
             if not torch.cuda.is_bf16_supported(including_emulation=False):
                 return False
     return True
+
+
+#: How cuBLAS, ONNX Runtime and torch's allocator on a CPU say that memory ran out.
+_MEMORY_RAN_OUT = re.compile(r"out of memory|ALLOC_FAILED|allocate memory")
+
+
+def memory_ran_out(error: Exception) -> bool:
+    """Whether a network failed because its batch did not fit into the device's memory."""
+    named = type(error).__name__ == "OutOfMemoryError" or _MEMORY_RAN_OUT.search(str(error))
+    return bool(named) and not isinstance(error, TamisError)
+
+
+def halved(device: Device, rows: int, what: str) -> Device:
+    """Returns the device with half the batch size, after `what` ran out of memory with a batch of `rows`.
+
+    Raises StopError if the batch was halved before, or cannot be.
+    """
+    size = min(rows, device.batch_size)
+    if device.halved or size < 2:
+        smaller = f"a --batch-size below {size}, or a smaller model" if size > 1 else "a smaller model"
+        raise StopError(f"{what}: {device.kind} has no memory for a batch of {size}: use {smaller}")
+    log.warning("%s: %s has no memory for a batch of %d, so we go on with %d", what, device.kind, size, size // 2)
+    return replace(device, batch_size=size // 2, halved=True)
 
 
 def visible_devices(device: Device) -> list[str]:
