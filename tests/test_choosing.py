@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,21 @@ def test_embeddings_and_columns_worked_out_from_them_have_a_model_too(scored: Ru
         with pytest.raises(RunError, match=r"names some/other, and (clip_loss|image_embedding) of") as error:
             tamis.select(scored, named("some/other", step))
         assert "signals.clip.model=some/other" in str(error.value)
+
+
+def test_a_derived_signal_that_reads_a_column_of_its_own_name_has_the_models_of_entries_before_it(
+    scored: Run, tmp_path: Path
+) -> None:
+    mixes: list[Any] = [{"mix": {"terms": {"clip": 1}}}, {"mix": {"terms": {"mix": 1, "clip": 1}, "label": "twice"}}]
+    run = tamis.derive(shutil.copytree(scored.path, tmp_path / "run"), mixes)
+    steps = [{"at_least": {"score": "twice.mix", "value": -99, "missing": "drop"}}]
+    for model, length in (("lab/clip", 12), ("some/other", None)):
+        chosen = {"name": "mine", "signals": [{"clip": {"model": model}}, *mixes], "select": steps}
+        if length is None:
+            with pytest.raises(RunError, match="names some/other, and"):
+                tamis.select(run, chosen)
+        else:
+            assert len(tamis.select(run, chosen)) == length
 
 
 def test_any_model_is_said_wherever_the_choice_is_read(scored: Run, tmp_path: Path) -> None:

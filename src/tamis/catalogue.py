@@ -71,7 +71,7 @@ def _models() -> Rows:
     for name, model in BUILT_IN.items():
         path = model.find()
         rows.append(row(
-            name, "built-in", model.job, _megabytes(path) if path else None, model.licence,
+            name, "built-in", model.job, (_megabytes(path) or None) if path else None, model.licence,
             download=path is None and model.extra is not None, command=None if path else model.remedy,
             about=model.about, version=model.version,
         ))  # fmt: skip

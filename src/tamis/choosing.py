@@ -117,18 +117,18 @@ def makers_of(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> dict[str,
     found = {}
     for name in recipe.reads:
         if maker := maker_of(run, columns.get(name, name)):
-            others = sorted(_named_models(recipe, name) - {*maker["models"]})
+            others = sorted(_named_models([*recipe.named.items()], name) - {*maker["models"]})
             found[name] = {**maker, **({"named": others} if others else {})}
     return found
 
 
-def _named_models(recipe: Recipe, column: str) -> set[str]:
-    """Returns the models that a recipe names for a column or for stored embeddings."""
+def _named_models(named: Sequence[tuple[Any, frozenset[str]]], column: str) -> set[str]:
+    """Returns the models that entries of a recipe name for a column or for stored embeddings."""
     models: set[str] = set()
-    for (label, signal), words in recipe.named.items():
+    for place, ((label, signal), words) in enumerate(named):
         makes = column in names_of_columns(label, signal)
-        if isinstance(signal, Derived):
-            models |= {model for name in signal.reads if makes for model in _named_models(recipe, name)}
+        if isinstance(signal, Derived):  # it reads the columns of entries before it
+            models |= {model for name in signal.reads if makes for model in _named_models(named[:place], name)}
         elif words:
             with suppress(StopError):  # its own folder of models is not here: it names none of them
                 nodes = [node for node in topological([signal]) if makes or node.name == column]
