@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis.choosing import check_reads, select
 from tamis.compute import Compute
-from tamis.errors import PoolError, RecipeError, RunError, ShardError
+from tamis.errors import PoolError, RecipeError, RunError, ShardError, naming_faults
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
 from tamis.scoring import Planned, SignalLike, derive, planned, score
@@ -108,9 +109,10 @@ def _write_export(exporter: Exporter, subset: Subset, out: Path, *, overwrite: b
     _check_export(exporter, out, subset.run, subset.run.pool_files, overwrite)
     open_run(subset.run)  # raises if the run is incomplete and was not opened as partial
     pool = (pool_of(subset.run),) if exporter.needs_pool else ()
-    if clear:
-        exporter.clear(out, subset)
-    pairs = exporter.write(subset, out, *pool)
+    with naming_faults("export format", exporter):
+        if clear:
+            exporter.clear(out, subset)
+        pairs = operator.index(exporter.write(subset, out, *pool))
     if exporter.croissant:
         from tamis.exporters.croissant import write_croissant
 
@@ -129,7 +131,8 @@ def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable
         check_ending(out, exporter.ending, hint=hint)
 
     def ours(path: Path) -> bool:  # a subset is not an export, even if another package's exporter claims it
-        return not is_subset(path) and exporter.wrote(path, run)
+        with naming_faults("export format", exporter):
+            return not is_subset(path) and exporter.wrote(path, run)
 
     if not exporter.ending and out.is_dir():
         check_own(out, what=what, marks=["*"] if exporter.wrote(out, run) else [], option="OUT")

@@ -8,6 +8,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.errors import check_file
+
 Floats = NDArray[np.floating[Any]]
 Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
@@ -36,6 +38,8 @@ def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]
         OSError: it cannot be read.
         ValueError: it is not one array.
     """
+    if isinstance(source, Path):
+        check_file(source)
     try:
         found = np.load(source, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError):

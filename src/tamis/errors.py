@@ -22,9 +22,12 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import os
 import reprlib
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import UnionType
@@ -126,6 +129,7 @@ def first_line(error: BaseException) -> str:
 
 
 _MOST_BRIEF = 1_000  # characters
+_MOST_TEXT = 1 << 30  # bytes of a list
 _SHORT_LIST, _LONG_LIST = 12, 100  # names
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 200
@@ -153,6 +157,39 @@ def check_fraction(fraction: float, name: str = "a fraction") -> None:
     if not 0 <= fraction <= 1:
         meant = f"; did you mean {fraction / 100:g}?" if 1 < fraction <= 100 else ""
         raise ValueError(f"{name} must be between 0 and 1, got {fraction:g}{meant}")
+
+
+@contextmanager
+def naming_faults(kind: str, *things: Any) -> Iterator[None]:
+    """Turns errors of other packages' classes, such as selectors, into RecipeErrors that name the package."""
+    others = [one for one in things if not type(one).__module__.startswith("tamis.")]
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, TamisError | OSError) or not others:
+            raise
+        named = " or ".join(f"{one.name!r} ({type(one).__module__})" for one in others)
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise RecipeError(f"the {kind} {named} failed: {what}. Repair or uninstall its package") from error
+
+
+def check_file(path: str | os.PathLike[str], most: int | None = None) -> None:
+    """Raises ValueError unless a path is a regular file of at most so many bytes, OSError if there is none.
+
+    A device or a pipe may never end: call this before anything that a setting names is read.
+    """
+    facts = os.stat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError(f"{os.fspath(path)} is not a regular file")
+    if most is not None and facts.st_size > most:
+        raise ValueError(f"{os.fspath(path)} has {facts.st_size:,} bytes, more than the limit of {most:,}")
+
+
+def read_text(path: str | os.PathLike[str], errors: str = "strict") -> str:
+    """Returns the UTF-8 text of a file that a setting names; raises OSError, or ValueError as `check_file`."""
+    file = Path(path).expanduser()
+    check_file(file, _MOST_TEXT)
+    return file.read_text("utf-8-sig", errors)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

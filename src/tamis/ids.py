@@ -23,7 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.arrays import U64
-from tamis.errors import RecipeError, first_line
+from tamis.errors import RecipeError, check_file, first_line
 
 #: DataComp's subset files: one record per pair, the high and the low half of its uid.
 SUBSET_DTYPE = np.dtype([("f0", "<u8"), ("f1", "<u8")])
@@ -146,6 +146,7 @@ def file_digest(path: Path) -> str:
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
         listed = "".join(f"{file.name}\0{file_digest(file)}\n" for file in files)
         return xxhash.xxh3_128_hexdigest(listed.encode())
+    check_file(path)
     facts = path.stat()
     return _digest(path, facts.st_size, facts.st_mtime_ns)
 

@@ -7,21 +7,26 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from factories import parts_of
 from processes import family
+from xxhash import xxh3_64_hexdigest
 
 import tamis
-from tamis import processes
+from tamis import processes, storage
 from tamis.processes import NUMBERED_IN
 from tamis.remote import setting
 from tamis.storage import sweep
-from tamis.store.claims import being_done, claimed, free_claims, sweep_claims
+from tamis.store import claims
+from tamis.store.claims import being_done, claimed, free_claims, locked, sweep_claims
 from tamis.store.targets import new_folder
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], signals=['caption_length'], quiet=True)"
@@ -190,3 +195,47 @@ def test_what_a_killed_process_left_of_a_folder_goes_and_nothing_else_does(tmp_p
     sweep(tmp_path)  # of files: it stumbles over no folder
     assert not file.exists()
     assert all(path.exists() for path in (living, *others))
+
+
+def test_of_many_that_find_a_stale_claim_one_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the one that took it over died half-way."""
+    path = tmp_path / "claims" / "a"
+    real = claims._is_free
+    for round_ in range(20):
+        gone = json.dumps({"process": 1 << 30, "started": "", "numbers": NUMBERED_IN, "id": str(round_)}).encode()
+        storage.put(path, gone)
+        if round_ % 2:
+            storage.put(path.with_name(f".a.{xxh3_64_hexdigest(gone)}"), gone)
+        ready = threading.Barrier(4)
+
+        def together(one: Path, now: Any, ready: threading.Barrier = ready) -> bool:
+            free = real(one, now)
+            if free and one == path:
+                with suppress(threading.BrokenBarrierError):
+                    ready.wait(0.3)  # all have seen that it is free
+            return free
+
+        monkeypatch.setattr(claims, "_is_free", together)
+        with ThreadPoolExecutor(4) as threads:
+            taken = list(threads.map(lambda _: claims._take(path, ""), range(4)))
+        assert sum(one is not None for one in taken) == 1
+        assert path.read_bytes() in taken
+        assert [one.name for one in path.parent.iterdir()] == ["a"]
+        path.unlink()
+
+
+def test_a_claim_that_is_released_between_two_looks_is_no_reason_to_give_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with many ranks, one of which prepares after the other."""
+    left = 3
+    take = claims._take
+
+    def taken(path: Path, doing: str) -> bytes | None:
+        nonlocal left
+        left -= 1
+        return None if left >= 0 else take(path, doing)  # another had it, and has released it
+
+    monkeypatch.setattr(claims, "_take", taken)
+    with locked(tmp_path, patience=0.0):
+        assert (tmp_path / "lock").exists()

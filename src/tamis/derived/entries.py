@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tamis.arrays import Rows
 from tamis.data import Column, OptionalFileRef
 from tamis.derived import Derived, Saved
-from tamis.errors import RecipeError, at_least_one, first_line, require
+from tamis.errors import RecipeError, at_least_one, first_line, read_text, require
 from tamis.store.table import Table
 
 #: MetaCLIP's spaces: around punctuation, and instead of tabs and line ends.
@@ -106,7 +106,7 @@ class Entries(Derived):
 
     def _from_file(self, path: str) -> Iterable[str]:
         try:
-            text = Path(path).expanduser().read_text(encoding="utf-8-sig")
+            text = read_text(path)
             names = json.loads(text) if text.lstrip().startswith(("[", "{")) else text.splitlines()
             if isinstance(names, dict):
                 raise ValueError("it is a JSON object")
@@ -181,7 +181,7 @@ def _numbered(table: Table, numbers: Mapping[str, int]) -> Rows:
 def _wordnet_words(path: Path) -> Iterator[str]:
     """Yields the words in WordNet's index files, in a folder or a zip file."""
     if path.is_dir():
-        texts = [file.read_text("utf-8") for file in sorted(path.glob("index.*"))]
+        texts = [read_text(file) for file in sorted(path.glob("index.*"))]
     else:
         try:
             with zipfile.ZipFile(path) as archive:

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 from tamis.arrays import Float32s
 from tamis.data import Column, OptionalFileRef
 from tamis.derived import Derived, Saved
-from tamis.errors import RecipeError
+from tamis.errors import RecipeError, read_text
 from tamis.math.copies import NearTo
 from tamis.selectors.distinct import decode
 from tamis.store.table import Table
@@ -89,7 +88,7 @@ class HashMatch(Derived):
 def listed_hashes(path: str, digits: int, what: str) -> set[str]:
     """Returns the hashes of a list, in lower case; RecipeError names the line that has none."""
     found = set()
-    for number, line in enumerate(Path(path).expanduser().read_text("utf-8-sig", "replace").splitlines(), 1):
+    for number, line in enumerate(read_text(path, "replace").splitlines(), 1):
         word = line.split()[0] if line.strip() else "#"
         if not word.startswith("#") and not re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", word):
             raise RecipeError(f"{what}: {path}, line {number}: {word[:70]!r} is not a hash of {digits} hex digits")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from tamis.arrays import Float64s
 from tamis.data import Column, OptionalFileRef
 from tamis.derived import Derived, Saved
-from tamis.errors import RecipeError, first_line
+from tamis.errors import RecipeError, first_line, read_text
 from tamis.math.normalise import Moments
 from tamis.selectors.clusters import BLOCK
 from tamis.selectors.outcome import check_kind
@@ -99,7 +98,7 @@ class Mix(Derived):
     def given(self) -> Weights:
         """The content of the file; RecipeError if it is not a weights file."""
         try:
-            content = yaml.safe_load(Path(str(self.weights)).expanduser().read_text("utf-8"))
+            content = yaml.safe_load(read_text(str(self.weights)))
             weights: Weights = pydantic.TypeAdapter(Weights).validate_python(content)
         except (OSError, ValueError, yaml.YAMLError) as error:
             what, _, _ = first_line(error).partition(" For further information")  # pydantic's link

@@ -17,7 +17,7 @@ import numpy as np
 
 from tamis.arrays import Float32s
 from tamis.data import Device
-from tamis.errors import ModelError, brief, first_line, unknown_message
+from tamis.errors import ModelError, brief, check_file, first_line, unknown_message
 from tamis.models.loading import one_sentence
 from tamis.models.ocr import load_network
 from tamis.models.reference import resolve, shapes_in
@@ -31,6 +31,8 @@ _PARTS |= {"bias": "bias", "intercept_": "bias", "bias:0": "bias"}
 
 #: The improved aesthetic predictor has dropout between its layers, and no activation (Schuhmann's code, 2022).
 _AESTHETIC = {"layers.0": 1024, "layers.2": 128, "layers.4": 64, "layers.6": 16, "layers.7": 1}
+
+_MOST_BYTES = 1 << 30  # of a head: they have some millions of numbers
 
 #: A function of (n, d) rows to (n, k); ModelError if it takes another d.
 Network = Callable[[Float32s], Float32s]
@@ -81,8 +83,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if path.suffix not in (".safetensors", ".npz"):
         raise ModelError(f"{path} is no safetensors, npz or ONNX file: `tamis convert` reads .pth; export others")
     with one_sentence("the head", path):
+        check_file(path, _MOST_BYTES)
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
+                size = sum(entry.file_size for entry in file.zip.infolist())
+                if size > _MOST_BYTES:
+                    raise ModelError(f"{path}: its arrays take {size:,} bytes, more than the limit of {_MOST_BYTES:,}")
                 return {name: file[name] for name in file.files}, {}
         from safetensors import safe_open
 

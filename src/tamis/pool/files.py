@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from fsspec.utils import glob_translate
 
-from tamis.errors import PoolError, brief, nearest
+from tamis.errors import PoolError, brief, check_file, nearest
 from tamis.remote import RemoteError, ask, fetch, keep_secrets, open_remote, public, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
@@ -227,7 +227,10 @@ _BUFFER = 1 << 20  # bytes per read of a local file: a tar has many small member
 
 def open_file(path: str) -> BinaryIO:
     """Opens a local path or an fsspec URL for reading in order."""
-    return open_remote(path) if is_remote(path) else open(path, "rb", buffering=_BUFFER)
+    if is_remote(path):
+        return open_remote(path)
+    check_file(path)
+    return open(path, "rb", buffering=_BUFFER)
 
 
 def stamp(path: str) -> str:

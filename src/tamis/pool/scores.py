@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tamis.arrays import U64, load_array
+from tamis.errors import check_file
 from tamis.ids import format_uids
 
 _FORMS = (
@@ -33,6 +34,8 @@ def scores_file(path: Path, *, empty: bool = False) -> Any:
     if path.suffix == ".npy":
         records = load_array(path, mapped=True)
         return _from_records(records[:0] if empty and records.ndim else records)
+    if not path.is_dir():
+        check_file(path)
     files = [path]
     if path.is_dir():  # img2dataset's has tars and statistics too
         files = sorted(

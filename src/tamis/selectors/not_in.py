@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float32s, Mask, Rows, load_array
-from tamis.errors import RecipeError, check_words, first_line
+from tamis.errors import RecipeError, check_words, first_line, read_text
 from tamis.ids import format_uids
 from tamis.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, alike
 from tamis.math.similarity import unit_rows
@@ -299,7 +299,7 @@ def plain(caption: str | None) -> str | None:
 
 def _listed(path: Path) -> U64:
     """Reads hashes of 16 hex digits, one a line; empty lines and those that begin with # are left out."""
-    lines = [(n, line.strip()) for n, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1)]
+    lines = [(n, line.strip()) for n, line in enumerate(read_text(path).splitlines(), 1)]
     wanted = [(n, line) for n, line in lines if line and not line.startswith("#")]
     for number, line in wanted:
         if not re.fullmatch("[0-9a-fA-F]{16}", line):

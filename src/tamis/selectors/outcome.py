@@ -7,7 +7,7 @@ dropped pairs read these codes and never apply a recipe again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Captions, Mask, Times
-from tamis.errors import RecipeError, brief
+from tamis.errors import RecipeError, brief, naming_faults
 from tamis.store.reasons import Codes, Cut, Reason, StoredCodes, blocks, widened
 from tamis.store.table import Table
 
@@ -91,10 +91,17 @@ def check_columns(steps: Iterable[Step], table: Table) -> None:
 
 def _check(steps: Iterable[Step], method: str, *arguments: Table) -> None:
     """Calls an optional method of steps, also of steps inside groups."""
+    for step in _with_parts(steps):
+        with naming_faults("step", step):
+            getattr(step, method, lambda *_: None)(*arguments)
+
+
+def _with_parts(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yields steps, and those inside groups."""
     for step in steps:
-        getattr(step, method, lambda *_: None)(*arguments)
+        yield step
         for part in getattr(step, "parts", ()):
-            _check(part, method, *arguments)
+            yield from _with_parts(part)
 
 
 #: What to do about a column of the wrong kind, by the kind that was expected.
@@ -376,6 +383,8 @@ class _Dropped:
 
     def add(self, found: Selection) -> Selection:
         """Drops what a step dropped that decides about all rows at once."""
+        if len(found.dropped_by) != len(self.table):
+            raise ValueError(f"it decided about {len(found.dropped_by):,} rows, not about {len(self.table):,}")
         self._widen(len(found.reasons))
         for place in blocks(len(self.table)):
             codes = found.dropped_by[place].astype(self.codes.dtype)
@@ -417,20 +426,21 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     chosen: dict[str, Any] = {"times": None, "caption": None}
     for number, step in enumerate(steps, start=1):
         first, view = len(dropped.reasons), table.among(dropped)
-        _check_asked(step, view)
-        if isinstance(step, Blockwise):
-            found = dropped.apply(step, step.fit(view))
-        else:
-            found = dropped.add(step.select(table.among(dropped[:])))
-        dropped.reasons[first:] = [replace(reason, step=number) for reason in dropped.reasons[first:]]
-        chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
-        lost = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
-        line: dict[str, Any] = {"step": describe(step), "before": sum(found.counts.values())}
-        line |= {"kept": found.counts["kept"], "dropped": lost, "cut": found.cut}
-        line |= {"facts": dict(found.facts)} if found.facts else {}
-        if chosen["times"] is not None:
-            line["times"] = int(np.sum(chosen["times"], where=dropped[:], dtype=np.int64))
-        funnel.append(line)
+        with naming_faults("step", *_with_parts([step])):
+            _check_asked(step, view)
+            if isinstance(step, Blockwise):
+                found = dropped.apply(step, step.fit(view))
+            else:
+                found = dropped.add(step.select(table.among(dropped[:])))
+            dropped.reasons[first:] = [replace(reason, step=number) for reason in dropped.reasons[first:]]
+            chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
+            lost = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
+            line: dict[str, Any] = {"step": describe(step), "before": sum(found.counts.values())}
+            line |= {"kept": found.counts["kept"], "dropped": lost, "cut": found.cut}
+            line |= {"facts": dict(found.facts)} if found.facts else {}
+            if chosen["times"] is not None:
+                line["times"] = int(np.sum(chosen["times"], where=dropped[:], dtype=np.int64))
+            funnel.append(line)
     keep: Any = dropped[:] if len(table) <= _IN_MEMORY else dropped
     left = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
     return Outcome(keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), **left)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Floats
 from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, Signal
-from tamis.errors import RecipeError, check_words, nearest, unknown_message, without_effect
+from tamis.errors import RecipeError, check_words, nearest, read_text, unknown_message, without_effect
 from tamis.features.embeddings import GivenVectors, ImageEmbedding
 from tamis.math.similarity import nearest_of, unit_rows
 from tamis.pool.datacomp import PUBLISHED, GivenEmbedding
@@ -377,7 +377,7 @@ def _list_of(classes: str) -> str:
     if not path.is_file():
         raise RecipeError(f"{unknown_message('list of classes', classes, BUILT_IN)}; a file has one class per line")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", "the file is not UTF-8 text")
         raise RecipeError(f"the class names {classes!r} cannot be read: {reason}") from error

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ import yaml
 
 from tamis.arrays import Pixels
 from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
-from tamis.errors import RecipeError, at_least_one, brief, check_words, unknown_message, without_effect
+from tamis.errors import RecipeError, at_least_one, brief, check_words, read_text, unknown_message, without_effect
 from tamis.features.sources import Captions, DecodedImages
 from tamis.models.nucleus import Sampling
 from tamis.models.server import Answer, ChatClient, Question, Server
@@ -38,7 +37,7 @@ def read_aspects(path: str | None) -> dict[str, str]:
     """
     shipped = yaml.safe_load((files("tamis.signals") / "judge.yaml").read_text(encoding="utf-8"))
     try:
-        found = shipped if path is None else yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+        found = shipped if path is None else yaml.safe_load(read_text(path))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise RecipeError(f"the aspects {path!r} cannot be read ({type(error).__name__})") from error
     aspects = found.get("aspects") if isinstance(found, dict) else None

@@ -21,6 +21,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import xxhash
+
 from tamis import storage
 from tamis.errors import RunError
 from tamis.processes import NUMBERED_IN, alive, started
@@ -117,6 +119,8 @@ def _wait_for(path: Path, doing: str, patience: float) -> bytes | None:
     """Returns the content of a new claim; None if another process still holds it."""
     start, warned = time.monotonic(), False
     while (content := _take(path, doing)) is None:
+        if _read(path) is None:  # released between two looks
+            continue
         longest = max(patience, PREPARING_SECONDS) if _holder(path).get("doing") == PREPARES else patience
         waited = time.monotonic() - start
         if waited >= longest:
@@ -133,10 +137,18 @@ def _take(path: Path, doing: str) -> bytes | None:
     content = json.dumps({**me, "doing": doing, "id": uuid.uuid4().hex}).encode()
     if storage.put(path, content, if_absent=True):
         return content
-    if not _is_free(path, partial(_now, path.parent)):
+    stale = _read(path)
+    if stale is None or not _is_free(path, partial(_now, path.parent)):
         return None
-    path.unlink(missing_ok=True)
-    return content if storage.put(path, content, if_absent=True) else None
+    # Of those that see one stale claim, the one with this further claim replaces it, if it is still there.
+    turn = path.with_name(f".{path.name}.{xxhash.xxh3_64_hexdigest(stale)}")
+    if (mine := _take(turn, doing)) is None:
+        return None
+    try:
+        return content if _read(path) == stale and storage.put(path, content) else None
+    finally:
+        if _read(turn) == mine:
+            turn.unlink(missing_ok=True)
 
 
 def _renew(path: Path, content: bytes, released: threading.Event) -> None:
@@ -175,16 +187,16 @@ def sweep_claims(run: Path) -> None:
         (run / CLAIMS / name).unlink(missing_ok=True)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        return b""
+        return None
 
 
 def _holder(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(_read(path)))
+        return dict(json.loads(_read(path) or b""))
     except (ValueError, TypeError):  # gone or damaged
         return {}
 
