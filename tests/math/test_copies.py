@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from tamis.arrays import Mask, Rows
 from tamis.math import copies
 from tamis.math.copies import Thumbnails, _place, alike, image_hash, leaders
+from tamis.signals.image_hash import colours_of, lightness_of
 
 Array = np.ndarray[Any, Any]
 
@@ -187,17 +189,91 @@ def test_a_cropped_copy_is_aligned_and_found() -> None:
 
 
 def test_two_fields_have_to_differ_by_more_than_the_levels_and_more_than_their_surroundings() -> None:
-    ground = np.full((32, 32), 200, np.uint8)
-    ground[:, :4] = 20  # so that it can be aligned
-    found = []
-    for fields, levels in ((20, 3), (1, 9), (2, 9), (20, 9)):
-        other = ground.copy()
-        other[6 : 6 + fields, 20] -= levels
-        found += same(thumbnails(ground), thumbnails(other))
-    assert found == [True, True, False, False]
+    for slope, wanted in ((1, [True, True, False, False]), (0, [True, False, False, False])):  # 0: a drawing
+        ground = np.tile(200 - slope * np.arange(32), (32, 1)).T.astype(np.uint8)
+        ground[:, :4] = 20  # so that it can be aligned
+        found = []
+        for fields, levels in ((20, 3), (1, 9), (2, 9), (20, 9)):
+            other = ground.copy()
+            other[6 : 6 + fields, 20] -= levels
+            found += same(thumbnails(ground), thumbnails(other))
+        assert found == wanted
     edge = ground.copy()
     edge[:, 4] -= 9  # next to a step of 180 levels
     assert same(thumbnails(ground), thumbnails(edge)) == [True]
+
+
+def chart(size: tuple[int, int] = (480, 360), **other: Any) -> Image.Image:
+    """Draws a line chart; `other` replaces its title, label, legend or seed, or adds a ribbon."""
+    given = {
+        "title": "loss of each model",
+        "label": "time in hours",
+        "legend": "proposed",
+        "seed": 0,
+        "ribbon": 0,
+    } | other
+    image = Image.new("RGB", size, "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(13)
+    draw.rectangle((50, 30, 460, 315), outline="black")
+    for tick in range(5):
+        draw.text((22, 300 - 62 * tick), f"0.{tick}", "black", font)
+        draw.text((60 + 90 * tick, 320), str(tick), "black", font)
+    draw.text((180, 10), given["title"], "black", font)
+    draw.text((200, 338), given["label"], "black", font)
+    draw.text((360, 45), given["legend"], "black", font)
+    heights = 170 + np.random.default_rng(given["seed"]).normal(0, 22, 41).cumsum().clip(-120, 120)
+    points = [(50 + 10 * step, float(height)) for step, height in enumerate(heights)]
+    if given["ribbon"]:
+        outline = [(x, y - 14) for x, y in points] + [(x, y + 14) for x, y in reversed(points)]
+        draw.polygon(outline, fill=(190, 210, 235))
+    draw.line(points, (30, 90, 180), 2)
+    return image
+
+
+def of_image(image: Image.Image) -> Thumbnails:
+    colours = np.frombuffer(bytes.fromhex(colours_of(np.asarray(image))), np.uint8)[None]
+    light = np.frombuffer(bytes.fromhex(lightness_of(np.asarray(image))), np.uint8)[None]
+    return Thumbnails(light, colours, np.array([min(image.size)], np.float32))
+
+
+def saved(image: Image.Image, quality: int) -> Image.Image:
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=quality)
+    return Image.open(out).convert("RGB")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"title": "error by size"},
+        {"label": "year of data"},
+        {"legend": "baseline"},
+        {"seed": 1},
+        {"ribbon": True},
+    ],
+    ids=str,
+)
+def test_charts_on_the_same_axes_that_show_something_else_are_no_copies(other: dict[str, Any]) -> None:
+    first = of_image(chart())
+    for changed in (chart(**other), saved(chart(**other), 75)):
+        assert same(first, of_image(changed)) == [False]
+        assert same(of_image(changed), first) == [False]
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda image: saved(image, 40),
+        lambda image: image.resize((240, 180), Image.Resampling.LANCZOS),
+        lambda image: saved(image.resize((700, 525), Image.Resampling.BICUBIC), 80),
+        lambda image: image.crop((4, 3, 476, 357)),
+        lambda image: saved(image.point(lambda level: int(level * 0.95)), 90),
+    ],
+    ids=["recompressed", "half", "larger", "cropped", "darker"],
+)
+def test_copies_of_a_chart_are_found(copy: Callable[[Image.Image], Image.Image]) -> None:
+    for options in ({}, {"ribbon": True, "seed": 3}):
+        assert same(of_image(chart(**options)), of_image(copy(chart(**options)))) == [True]
 
 
 def test_colours_alone_tell_images_apart() -> None:

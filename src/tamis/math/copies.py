@@ -6,7 +6,7 @@ images that only have near hashes, also after cropping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import combinations, pairwise
@@ -337,6 +337,14 @@ _MOST_PLAIN, _MOST, _PLAIN, _LEAST = 0.14, 0.25, 0.3, 0.02
 
 _GAIN = (0.87, 1.15)  # lowest and highest brightness of a copy
 
+#: Drawings (charts, screenshots) have one lightness in more than this share of their fields. Two of them may differ
+#: in a few words, and copies differ a little at all edges. So the allowed share is at most `_TIMES` the pair's mean
+#: over fields with more contrast than `_EDGE` (but `_SHARE_DRAWN`), without an outlier.
+_DRAWN, _EDGE, _TIMES, _SHARE_DRAWN = 0.2, 8, 8, 0.02
+
+#: A shift below this, an eighth of a field, leaves the edges of a drawing visible: charts have their labels there.
+_STILL = 0.008
+
 #: Passes of the alignment: (fields along a side, times smoothed, steps).
 _PASSES = ((16, 3, 5), (16, 0, 4), (32, 0, 3))
 
@@ -370,17 +378,19 @@ def alike(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -
         one, two = _planes(left.of(rows)), _planes(right.of(rows))
         coarse = np.maximum(_LARGE / np.maximum(np.minimum(left.side[rows], right.side[rows]), 1), 1)
         limits = coarse[:, None] * np.array([levels, tolerance, tolerance][: len(one)])
-        share = np.zeros(rows.size)
+        share, drawn = np.zeros(rows.size), np.zeros(rows.size, bool)
         for agree in (_equal, _agree, _moved):
-            same = agree(one, two, share, limits)
+            same = agree(one, two, share, limits, drawn)
             copies[rows[same]] = True
             rows, share, coarse, limits = rows[~same], share[~same], coarse[~same], limits[~same]
+            drawn = drawn[~same]
             one, two = ([plane[~same] for plane in planes] for planes in (one, two))
             if not rows.size:
                 break
             if agree is _equal:
                 busy = np.minimum(_busy(one[0]), _busy(two[0]))
                 share = np.clip(np.maximum(_SHARE * coarse, busy / _BUSY), 0, _SHARE_MOST)
+                drawn = np.minimum(_uniform(one[0]), _uniform(two[0])) > _DRAWN
     return copies
 
 
@@ -398,27 +408,47 @@ def _busy(light: Float32s) -> Floats:
     return np.asarray(np.median(_contrast(light).reshape(len(light), -1), axis=1), np.float64)
 
 
-def _equal(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats) -> Mask:
+def _uniform(light: Float32s) -> Floats:
+    """Returns the share of each image's fields that have its most common lightness, within one level."""
+    levels = light.reshape(len(light), -1).astype(np.int64) + 258 * np.arange(len(light))[:, None]
+    counts = np.bincount(levels.reshape(-1), minlength=258 * len(light)).reshape(-1, 258)
+    return np.asarray((counts[:, :-2] + counts[:, 1:-1] + counts[:, 2:]).max(axis=1) / LIGHT**2, np.float64)
+
+
+def _equal(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats, drawn: Mask) -> Mask:
     """Returns which pairs differ nowhere by more than the limits. Fast, and true of most copies."""
     differences = [np.abs(a - b).max(axis=(1, 2)) for a, b in zip(one, two, strict=True)]
     return np.asarray((np.stack(differences, axis=1) <= limits).all(axis=1))
 
 
 def _agree(
-    one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats, visible: list[Mask] | None = None
+    one: list[Float32s],
+    two: list[Float32s],
+    share: Floats,
+    limits: Floats,
+    drawn: Mask,
+    visible: Sequence[Mask] | None = None,
 ) -> Mask:
-    """Returns which pairs have fewer than two fields of each plane that differ by more than the limits."""
+    """Returns which pairs have fewer than two fields of each plane (drawings: of lightness none) beyond the limits."""
     agree = np.ones(len(share), bool)
     for place, (a, b) in enumerate(zip(one, two, strict=True)):
-        contrast = np.maximum(_contrast(a), _contrast(b))
-        beyond = np.abs(a - b) - np.maximum(share, _SHARE_COLOUR if place else 0)[:, None, None] * contrast
-        beyond = np.where(visible[place], beyond, 0) if visible is not None else beyond
+        contrast, difference = np.maximum(_contrast(a), _contrast(b)), np.abs(a - b)
+        if visible is not None:
+            difference *= visible[place]
+        allowed = np.maximum(share, _SHARE_COLOUR if place else 0)
+        if not place and drawn.any():
+            shares = difference[drawn] / np.maximum(contrast[drawn], _EDGE)
+            edges = contrast[drawn] > _EDGE if visible is None else (contrast[drawn] > _EDGE) & visible[place][drawn]
+            mean = (shares * edges).sum(axis=(1, 2)) / np.maximum(edges.sum(axis=(1, 2)), 1)
+            allowed[drawn] = np.clip(_TIMES * mean, _SHARE_DRAWN, allowed[drawn])
+        beyond = difference - allowed[:, None, None] * contrast
         flat = beyond.reshape(len(beyond), -1)
-        agree &= np.partition(flat, flat.shape[1] - _STRAY, axis=1)[:, -_STRAY] <= limits[:, place]
+        most = np.partition(flat, flat.shape[1] - _STRAY, axis=1)[:, -_STRAY:]
+        agree &= np.where(drawn & (place == 0), most.max(axis=1), most[:, 0]) <= limits[:, place]
     return agree
 
 
-def _moved(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats) -> Mask:
+def _moved(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats, drawn: Mask) -> Mask:
     """Returns which pairs agree after one image is aligned with the other."""
     place = _place(one[0], two[0])
     shift, scale, gain = place[:, (0, 2)], place[:, (1, 3)], place[:, 4, None, None]
@@ -426,24 +456,22 @@ def _moved(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floa
     most = np.where(share > _PLAIN, _MOST, _MOST_PLAIN)
     inside = (np.abs(shift) <= -scale + _LEAST).all(axis=1) | (np.abs(shift) <= scale + _LEAST).all(axis=1)
     warped, visible = zip(*(_warped(plane, place, smooth=True) for plane in two), strict=True)
+    still = drawn & (far < _STILL)
+    seen = [each | still[:, None, None] for each in visible]
     share = np.maximum(share, np.clip(far / _LEAST * _SHARE_MOVED, 0, _SHARE_MOVED))
-    agree: Mask = inside & (far < most) & _agree(one, [warped[0] * gain, *warped[1:]], share, limits, list(visible))
+    agree: Mask = inside & (far < most) & _agree(one, [warped[0] * gain, *warped[1:]], share, limits, drawn, seen)
     return agree
 
 
 def _contrast(plane: Float32s) -> Float32s:
     """Returns the range of each field and its eight neighbours: (m, n, n)."""
-    low, high = plane, plane
-    for axis in (1, 2):
-        low = np.minimum(np.minimum(*_neighbours(low, axis)), low)
-        high = np.maximum(np.maximum(*_neighbours(high, axis)), high)
+    low, high = plane.copy(), plane.copy()
+    for of, found in ((np.minimum, low), (np.maximum, high)):
+        for axis in (1, 2):
+            fields, each = found.swapaxes(1, axis), found.copy().swapaxes(1, axis)
+            of(fields[:, 1:], each[:, :-1], out=fields[:, 1:])
+            of(fields[:, :-1], each[:, 1:], out=fields[:, :-1])
     return high - low
-
-
-def _neighbours(plane: Float32s, axis: int) -> tuple[Float32s, Float32s]:
-    """Returns the fields before and after each field along an axis; a field at the edge is its own neighbour."""
-    wide = np.pad(plane, [(0, 0), (axis == 1,) * 2, (axis == 2,) * 2], mode="edge")
-    return (wide[:, :-2], wide[:, 2:]) if axis == 1 else (wide[:, :, :-2], wide[:, :, 2:])
 
 
 def _place(one: Float32s, two: Float32s) -> Float32s:
@@ -519,6 +547,8 @@ def _shrunk(plane: Float32s, side: int) -> Float32s:
 def _smoothed(plane: Float32s, times: int) -> Float32s:
     for _ in range(times):
         for axis in (1, 2):
-            low, high = _neighbours(plane, axis)
-            plane = np.asarray((low + 2 * plane + high) / 4, np.float32)
+            each = plane.swapaxes(1, axis)
+            low = np.concatenate([each[:, :1], each[:, :-1]], axis=1)  # a field at the edge is its own neighbour
+            high = np.concatenate([each[:, 1:], each[:, -1:]], axis=1)
+            plane = np.asarray((low + 2 * each + high) / 4, np.float32).swapaxes(1, axis)
     return plane

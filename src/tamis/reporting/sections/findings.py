@@ -38,8 +38,8 @@ ENGLISH, OTHER, ENOUGH_WORDS = 0.02, 0.6, 5
 UNSPACED, ENGLISH_UNSPACED, ENOUGH_CHARACTERS = ("zh", "ja", "th", "yue", "wuu", "lo", "km", "my", "bo"), 0.05, 8
 
 #: Limits on images, the last in medians of the pool. With CleanVision's, dark and bright images of real pools were
-#: drawings, and blurred ones had a shallow depth of field.
-DARK, DARK_PARTS, BRIGHT, ONE_COLOUR, SHARPEST, ENTROPY, OPAQUE, ODD_SIZE = 0.15, 0.7, 0.95, 0.95, 0.35, 3, 0.1, 5
+#: drawings. There is none on sharpness: half of what it finds has a shallow depth of field, a gradient or glow.
+DARK, DARK_PARTS, BRIGHT, ONE_COLOUR, ENTROPY, OPAQUE, ODD_SIZE = 0.15, 0.7, 0.95, 0.95, 3, 0.1, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,8 @@ class Trait:
 
     The sentence counts the `noun` and ends with what it `says` of one or of several. Cards show the first of `columns`.
     `holds` gets `columns`, `optional` ones (None in a run without them), and if `relative` the median of the first.
-    `judged`: how many flagged pairs were right, of how many checked by eye; None for a plain measure.
+    `judged`: how many flagged pairs were right, of how many checked by eye; None for a plain measure. `among`: of which
+    kinds of images, if others are worse.
     """
 
     noun: str
@@ -59,6 +60,7 @@ class Trait:
     optional: tuple[str, ...] = ()
     relative: bool = False
     judged: tuple[int, int] | None = None
+    among: str = ""
 
 
 def _unspaced(top: Any, other: Any, characters: Any) -> Mask:
@@ -116,7 +118,7 @@ TRAITS: Mapping[str, Trait] = {
     ),
     "dark": Trait(
         noun="image",
-        says=("is dark", "are dark"),
+        says=("is dark, often as a screenshot in a dark theme", "are dark, often screenshots in a dark theme"),
         rule=f"brightness below {DARK:.0%} on average, below {DARK_PARTS:.0%} in the brightest parts; no drawing",
         columns=("brightness", "brightest", "entropy", "transparent"),
         holds=lambda mean, parts, entropy, transparent: (
@@ -139,16 +141,6 @@ TRAITS: Mapping[str, Trait] = {
         columns=("one_colour", "transparent"),
         holds=lambda colour, transparent: (colour > ONE_COLOUR) & (transparent < OPAQUE),
         judged=(120, 120),
-    ),
-    "blurred": Trait(
-        noun="image",
-        says=("may be blurred", "may be blurred"),
-        rule="no edge is sharp at 512 pixels; no drawing",
-        columns=("sharpest", "entropy", "transparent"),
-        holds=lambda sharpest, entropy, transparent: (
-            (sharpest < SHARPEST) & (entropy > ENTROPY) & (transparent < OPAQUE)
-        ),
-        judged=(4, 9),
     ),
     "elongated": Trait(
         noun="image",
@@ -178,6 +170,7 @@ TRAITS: Mapping[str, Trait] = {
         says=("is a near-copy of another", "are near-copies of another"),
         rule="nearly equal; the copy to keep is not counted",
         judged=(139, 139),
+        among=" among photographs, products and logos",
     ),
 }
 
@@ -231,7 +224,8 @@ def _finding(ident: str, rows: int, of: int, columns: Mapping[str, str], pairs: 
         "share": rows / of,
         "column": columns[trait.columns[0]] if trait.columns else None,
         "pairs": pairs,
-        "precision": trait.judged and "Of {1} that we checked by eye, {0} were right.".format(*trait.judged),
+        "precision": trait.judged
+        and "Of {1} that we checked by eye{2}, {0} were right.".format(*trait.judged, trait.among),
     }
 
 
