@@ -150,6 +150,13 @@ def test_shipped_thresholds_on_a_models_scores_need_that_model() -> None:
         assert bool(words) == bool(on_model), name
 
 
-def test_settings_that_were_used_are_recorded(tmp_path: Path) -> None:
+def test_settings_that_were_used_are_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pool, prompts = write_pool(tmp_path / "pool", shards=1, rows=2), ["a [*]", "the [*]"]
+    signals = [{"clip_stroop": {"model": "lab/clip", "prompts": prompts}}]
+    own = tamis.score(pool, run=tmp_path / "own", signals=signals, quiet=True, device="cpu")
+    steps = [{"at_least": {"score": "clip_stroop", "value": -9}}]
+    chosen = {"name": "stroop", "signals": [{"clip_stroop": {"model": "lab/clip"}}], "select": steps}
+    assert tamis.select(own, chosen).recipe["signals"] == signals
+    assert "asks for clip_stroop with prompts=" in caplog.text
     run = write_run(tmp_path / "run", {"sieve": [0.1, 0.2, 0.3]}, shards=1)
     assert tamis.select(run, {"select": [{"at_least": {"score": "sieve", "value": 0}}]}).used[0]["models"] == {}

@@ -23,7 +23,18 @@ from tamis.graph import topological
 from tamis.ids import json_ready
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
-from tamis.recipe import NEAR_CUT, PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
+from tamis.recipe import (
+    NEAR_CUT,
+    PathLike,
+    Recipe,
+    RecipeLike,
+    load,
+    names_of_columns,
+    put,
+    shipped_name,
+    signal_from,
+    usual,
+)
 from tamis.signals import maker_of as signal_making
 from tamis.storage import location
 from tamis.store import Run, open_run
@@ -141,7 +152,8 @@ def _as_used(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> Iterator[A
     groups = [group for name in recipe.reads if (group := run.locate(columns.get(name, name))[1]) is not None]
     for entry in recipe.text.get("signals") or ():
         name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
-        made = [group.facts["settings"] for group in [*groups, *run.scores.values()] if group.facts["name"] == name]
+        alike = [group for group in [*groups, *run.scores.values()] if group.facts["name"] == name]
+        made = [group.facts.get("settings") or {} for group in alike]
         with suppress(RecipeError):  # a signal of Python code that recipes cannot name
             wanted = json_ready(settings(signal_from(entry)[1], recorded=True))
             if wanted not in made:
@@ -210,11 +222,12 @@ def columns_read(recipe: Recipe, run: Run, *, any_model: bool = False) -> dict[s
         if maker.get("named") and maker["models"] and name not in recipe.columns and not any_model:
             makes = [entry for entry, words in recipe.named.items() if words & {*maker["named"]}]
             other, models = (" and ".join(some) for some in (maker["named"], maker["models"]))
+            named = recipe.name if shipped_name(recipe.name) else f"{recipe.name}.yaml"
             raise RunError(
                 f"the recipe {recipe.name!r} names {other}, and {name} of {run.path} was made by {models}. "
                 f"To score with the model that it names:\n{_score_commands(run, makes, recipe.keep)[0]}\n"
                 "To choose by the scores of the run (in Python any_model=True, in a recipe any_model: true):\n"
-                f"tamis select {shlex.quote(str(run.path))} --recipe {shlex.quote(recipe.name)} --any-model --out "
+                f"tamis select {shlex.quote(str(run.path))} --recipe {shlex.quote(named)} --any-model --out "
                 f"{shlex.quote(recipe.name)}.parquet"
             )
     return columns
@@ -259,7 +272,7 @@ def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[s
     """Returns the settings that differ from a description's, without models, on each side: ("side=1", "side=2")."""
     one, other = flat(asked), flat(stored.get("settings") or {})
     names = [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
-    names = [name for name in names if other.get(name) not in (stored.get("models") or {})]
+    names = [name for name in names if other.get(name) not in [*(stored.get("models") or {})]]
 
     def in_words(values: Mapping[str, Any]) -> str:
         return ", ".join(f"{name}={brief(values[name])}" if name in values else f"{name} not set" for name in names)
