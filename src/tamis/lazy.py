@@ -110,8 +110,7 @@ def planned_lazily(
     """Returns the plan of a lazy run; if the pool is large enough, it scores a sample into a temporary folder."""
     from tamis.run.fill import timed
 
-    networks = run_on_device(signal for _, signal in recipe.signals)
-    opened = open_pool(spec, manifest.shards_of(path))
+    opened, networks = open_pool(spec, manifest.shards_of(path)), run_on_device(one for _, one in recipe.signals)
     identities = Identities(device_for(**compute, networks=networks))
     # the label of an adaptive signal is that of the column made for its cut
     signals = tuple(("" if recipe.within.get(entry) == NEAR_CUT else entry[0], entry[1]) for entry in recipe.signals)

@@ -654,7 +654,7 @@ def test_a_gpu_trains_the_model_of_a_cpu_in_pieces_and_resumed(
         trained(run, tmp_path / "gpu", tiny, gpu)
         monkeypatch.setattr(clip, "flops_per_pair", lambda *given: 1.0)  # so that the first step is what needs memory
         gpus.full = 1
-        with pytest.raises(StopError, match="no memory for a step of the training: use a smaller --train-batch, or"):
+        with pytest.raises(StopError, match="no memory for a step: use --pieces 4, or a smaller --train-batch; the"):
             trained(run, tmp_path / "full", tiny, gpu)
     assert gpus.calls > 1000
     for name, one in weights(tmp_path / "cpu").items():

@@ -27,7 +27,7 @@ from tamis.ids import LENGTH, fingerprint
 from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.similarity import cosines, unit_rows
 from tamis.math.statistics import group_means, recall_at, top_classes
-from tamis.models.clip import Clip, load_clip, load_tokenizer
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import cleaning_of, resolve
 from tamis.pool.images import decode
@@ -237,11 +237,8 @@ class _Runner:
         """Measures the model on a task; see `Executor.with_memory`."""
         return self._executor.with_memory(lambda: self._run(task), task.name, self._batch)
 
-    @property
-    def _clip(self) -> Clip:
-        return load_clip(self._model, self._executor.device)
-
     def _run(self, task: ZeroShotTask) -> TaskResult:
+        self._clip = load_clip(self._model, self._executor.device)
         measure = {"classification": self._classify, "retrieval": self._retrieve, "association": self._associate}
         if absent := sorted({*task.worst.values()} - {*task.fields}):
             raise PoolError(f"{task.folder}: {task.metric} needs .npy members with {', '.join(absent)} in its tars")

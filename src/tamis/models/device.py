@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -48,7 +47,7 @@ def device_for(
     if not here and not away:
         raise StopError(f"the device {kind!r} is not available: torch sees {plural(gpus, 'GPU')}; use --device cpu")
     if precision is None:
-        fast = fast_bf16() if kind == "cpu" else not here or _have_bf16(visible_devices(Device(kind=kind)))
+        fast = fast_bf16() if kind == "cpu" else not here or all(map(_has_bf16, visible_devices(Device(kind=kind))))
         precision = "bf16" if fast else "float32"
     if precision not in get_args(Precision):
         raise StopError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
@@ -87,15 +86,12 @@ def _gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _have_bf16(kinds: Iterable[str]) -> bool:
-    """Whether each GPU has bf16 instructions. NVIDIA's before Ampere (T4, V100) only emulate them."""
+def _has_bf16(kind: str) -> bool:
+    """Whether a GPU has bf16 instructions. NVIDIA's before Ampere (T4, V100) only emulate them."""
     import torch
 
-    for kind in kinds:
-        with torch.cuda.device(kind):
-            if not torch.cuda.is_bf16_supported(including_emulation=False):
-                return False
-    return True
+    with torch.cuda.device(kind):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 #: How cuBLAS, ONNX Runtime and torch's allocator on a CPU say that memory ran out.
@@ -105,7 +101,7 @@ _MEMORY_RAN_OUT = re.compile(r"out of memory|ALLOC_FAILED|allocate memory")
 def memory_ran_out(error: Exception) -> bool:
     """Whether a network failed because its batch did not fit into the device's memory."""
     named = type(error).__name__ == "OutOfMemoryError" or _MEMORY_RAN_OUT.search(str(error))
-    return bool(named) and not isinstance(error, TamisError)
+    return bool(named) and not isinstance(error, TamisError | OSError)
 
 
 def halved(device: Device, rows: int, what: str) -> Device:

@@ -322,6 +322,8 @@ def _check_epochs(context: TrainingContext, step: int) -> None:
 
 def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     """Trains from the last checkpoint to the end and writes the model."""
+    import torch
+
     training, how, processes = context.training, context.how, context.processes
     use_threads(how.device)
     towers = _initial_model(context, tokenizer)
@@ -355,6 +357,9 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
         losses = fit(towers.model, step, reader, training.loop, optimisers=[optimiser], after_step=watch, first=first)
     except FloatingPointError as error:
         raise StopError(f"{error}; the last checkpoint was saved after step {watch.saved}") from error
+    except torch.OutOfMemoryError as error:
+        smaller = f"--pieces {2 * (context.how.pieces or 1)}, or a smaller --train-batch"
+        raise StopError(f"no memory for a step: use {smaller}; the last checkpoint is of step {watch.saved}") from error
     finally:
         reader.close()
     result = watch.result()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tamis.compute import Precision
 from tamis.errors import StopError, check_words
-from tamis.models.device import memory_ran_out
 
 if TYPE_CHECKING:
     import torch
@@ -53,19 +52,6 @@ class Settings:
         return rising * (self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-@contextmanager
-def explained_memory() -> Iterator[None]:
-    """Turns a lack of memory into a StopError."""
-    try:
-        yield
-    except Exception as error:
-        if not memory_ran_out(error):
-            raise
-        pieces = "with train clip or c_ssft more --pieces, which give the same model"
-        raise StopError(f"no memory for a step of the training: use a smaller --train-batch, or {pieces}") from error
-
-
-@explained_memory()
 def fit(
     model: torch.nn.Module,
     loss: Callable[[BatchT], torch.Tensor],
