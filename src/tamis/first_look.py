@@ -120,8 +120,8 @@ def look(
         run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)
         if not len(run) and not run.failures:  # with failures, the page lists them
             raise RunError(f"{', '.join(spec.paths)} has no pairs")
-        if hidden := hidden_contents(run):
-            log.warning("%s", hidden)
+        for words in filter(None, (whole.mixed, hidden_contents(run))):
+            log.warning("%s", words)
         tried = MEASURED if len(run) else ()
         subsets = [select(run, name) for name in tried if not set(load(name).reads) - set(run.columns)]
         result = Look(

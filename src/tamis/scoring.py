@@ -106,6 +106,8 @@ class Scoring:
 
         self.recipe, self.path, self.engine, self.grow = recipe, location(run), engine or Local(workers), grow
         self.pool = open_pool(_with_settings_of_run(pool, self.path), manifest.shards_of(self.path))
+        if self.pool.mixed:
+            log.warning("%s", self.pool.mixed)
         networks = run_on_device(signal for _, signal in recipe.signals)
         self.identities = Identities(device_for(**compute, away=self.engine.away, networks=networks))
         self.executor = Executor(self.identities.device)  # passes in this process share models
@@ -396,11 +398,13 @@ def assembled(
 
 
 def _with_settings_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
-    """Adds the json fields that a run already has to a pool's settings, and its extensions unless others are named."""
+    """Adds a run's json fields to a pool's settings, and its extensions and split unless others are named."""
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     indexed, later = manifest.fields_of(run)
-    if (facts := manifest.read_manifest(run)) and spec.image_extensions == IMAGE_EXTENSIONS:
-        extensions = facts["pool"].get("image_extensions", IMAGE_EXTENSIONS)  # older runs have fewer by default
+    was = (manifest.read_manifest(run) or {"pool": {}})["pool"]
+    spec = dataclasses.replace(spec, split=spec.split or was.get("split"))
+    if spec.image_extensions == IMAGE_EXTENSIONS:
+        extensions = was.get("image_extensions", IMAGE_EXTENSIONS)  # older runs have fewer by default
         spec = dataclasses.replace(spec, image_extensions=tuple(extensions))
     return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
 

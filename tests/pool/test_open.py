@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
-from factories import write_pool, write_tar
+from factories import image_bytes, write_pool, write_tar
 
 import tamis
 from tamis.errors import PoolError
@@ -106,3 +108,30 @@ def test_names_given_in_a_run_stay_when_stems_meet_later(tmp_path: Path) -> None
 
 def test_the_reserved_names_are_the_columns_of_the_index() -> None:
     assert {field.name for field in INDEX_FIELDS} | {"uid", "shard"} == set(RESERVED)
+
+
+def imagefolder(root: Path, *folders: str) -> None:
+    """Writes an image and its metadata into each folder, as the Hub's imagefolders have them."""
+    for seed, folder in enumerate(folders):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder / f"{seed}.jpg").write_bytes(image_bytes(seed))
+        (root / folder / "metadata.csv").write_text(f"file_name,text\n{seed}.jpg,caption {seed}\n")
+
+
+@pytest.mark.parametrize("folders", [(".", "cats", "dogs/old"), ("cats", "dogs/old")])
+def test_every_folder_of_an_imagefolder_may_have_its_metadata(folders: Sequence[str], tmp_path: Path) -> None:
+    imagefolder(tmp_path, *folders)
+    found = [sample for shard in open_pool(str(tmp_path)).shards for sample in shard.samples()]
+    assert sorted((sample.caption, sample.status) for sample in found) == [
+        (f"caption {seed}", "ok") for seed in range(len(folders))
+    ]
+    theirs = datasets.load_dataset("imagefolder", data_dir=str(tmp_path), cache_dir=str(tmp_path / "cache"))
+    assert sorted(theirs["train"]["text"]) == [f"caption {seed}" for seed in range(len(folders))]
+
+
+def test_two_tables_of_one_name_say_what_to_type(tmp_path: Path) -> None:
+    imagefolder(tmp_path, ".")
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "0.jpg", "text": "caption 0"}\n')
+    with pytest.raises(PoolError, match=r"metadata\.csv and .*metadata\.jsonl\. If .* name one as the pool"):
+        open_pool(str(tmp_path))
+    assert len(open_pool(str(tmp_path / "metadata.csv")).shards) == 1

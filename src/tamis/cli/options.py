@@ -115,6 +115,7 @@ class Reading:
     image_extensions: Annotated[
         list[str], "Tars and folders: endings of images, with commas; the first that a sample has is its image."
     ] = ["jpg", "jpeg", "png", "webp", "gif", "jfif", "jpe", "bmp", "tif", "tiff", "avif"]  # noqa: RUF012
+    split: Annotated[str | None, "Only files that names say are of this split: train, validation or test."] = None
     max_pixels: Annotated[int, "Images of more pixels are reported, not decoded."] = 100_000_000
     transparency: Annotated[str, "drop: ignore transparency, as training loaders do; white: put images on white."] = (
         "drop"
@@ -125,7 +126,7 @@ TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "dev
 Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
 PoolSettings = Annotated[
     dict[str, Any],
-    Fields("tamis.cli.options:Reading", "format caption captions image image_extensions max_pixels transparency"),
+    Fields("tamis.cli.options:Reading", "format caption captions image image_extensions split max_pixels transparency"),
 ]
 
 

@@ -6,6 +6,7 @@ import filecmp
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any
 
 import xxhash
 
-from tamis.errors import PoolError
+from tamis.errors import PoolError, plural, unknown_message
 from tamis.pool.files import ARROW, LANCE, absolute, expand_braces, find, is_lance, is_pool_file, is_remote, read_head
 from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.pool.tar import TarShard
@@ -30,6 +31,12 @@ _FORMS = (
     "A pool is one of three: tars as img2dataset writes them; a table with image and caption columns "
     f"({', '.join(_TABLES)}); a folder of images with a .txt or .json next to each"
 )
+
+_SPLITS = {"train": "train training", "validation": "validation valid val dev", "test": "test testing eval evaluation"}
+_SPLIT_OF = {word: split for split, words in _SPLITS.items() for word in words.split()}
+
+#: A split in the name of a file or folder, as `datasets` looks for it.
+_SPLIT = re.compile(rf"(?:^|[-._ 0-9/])({'|'.join(_SPLIT_OF)})(?=[-._ 0-9/]|$)", re.IGNORECASE)
 
 _SAME = "%s: the same files by another path, %s, which is read"
 
@@ -69,7 +76,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
             raise PoolError(f"the field {field!r} would hide a column of the index: leave it out of 'fields'")
     endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",), "folder": ()}
     try:
-        found = [spelled(url) for path in spec.paths for url in find(path, endings[spec.format])]
+        found = [spelled(url) for path in spec.paths for url in _found(path, endings[spec.format])]
         copies = _copies(found, known)
         for pair in list(copies.items())[:1]:
             log.warning(_SAME, *pair)
@@ -135,6 +142,36 @@ def _is_copy(one: str, other: str, *, whole: bool) -> bool:
     return filecmp.cmp(one, other) if whole else read_head(one, _HEAD) == read_head(other, _HEAD)
 
 
+def _found(path: str, endings: Sequence[str]) -> list[str]:
+    """Returns the files of a path; of a folder that has metadata of images, also those in folders below."""
+    found = find(path, endings)
+    if os.path.isdir(path) and any(map(_is_metadata, found)):
+        from tamis.pool.folder import files_in
+
+        found += sorted(f"{path}/{name}" for name in files_in(path)[0] if "/" in name and _is_metadata(name))
+    return found
+
+
+def _is_metadata(path: str) -> bool:
+    """Whether a table describes the images in its folder and below, by its name."""
+    return os.path.basename(path).startswith("metadata.") and path.endswith(_TABLES)
+
+
+def _of_split(files: list[str], split: str | None, *, by_folder: bool = False) -> tuple[list[str], str]:
+    """Returns the files of a split, or all; and a sentence if there are several splits, by the names below the root."""
+    root = len(os.path.commonprefix(files).rpartition("/")[0])  # noqa: RUF071 - commonpath refuses URLs
+    splits: dict[str, list[str]] = {}
+    for file in files:
+        match = _SPLIT.search(file.rpartition("/")[0][root:] if by_folder else file[root:])
+        splits.setdefault(_SPLIT_OF[match[1].lower()] if match else "no split", []).append(file)
+    if split is not None:
+        if (wanted := _SPLIT_OF.get(split, split)) not in splits:
+            raise PoolError(unknown_message("split", split, {*splits} - {"no split"}))
+        return splits[wanted], ""
+    counts = ", ".join(f"{plural(len(some), 'file')} of {name}" for name, some in sorted(splits.items()))
+    return files, f"the pool mixes splits: {counts}; to take one: --split NAME" if len(splits) > 1 else ""
+
+
 def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str], error: PoolError) -> Pool:
     """Returns the pool of images, or of files below, in a folder whose own files are none; `error` says why."""
     root = spec.paths[0]
@@ -154,11 +191,12 @@ def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str]
     inside, left_out = files_in(root)
     below = sorted(name for name in inside if is_pool_file(name, endings))
     refused = any("/" not in name for name in below)
-    # Tables called metadata describe the images next to them.
-    described = [name for name in below if os.path.basename(name).startswith("metadata.")]
+    described = [name for name in below if _is_metadata(name)]
     if spec.format in ("auto", "folder") and spec.image is None and not (spec.caption if refused else described):
         try:
-            return folder_pool(spec, inside, shard_names([root], names)[root], names, left_out)
+            inside, mixed = _of_split(sorted(inside), spec.split, by_folder=True)
+            opened = folder_pool(spec, inside, shard_names([root], names)[root], names, left_out)
+            return replace(opened, mixed=mixed)
         except PoolError as no_folder:
             error = error if refused else PoolError(f"{no_folder}. {_FORMS}")
     if refused or not below:
@@ -173,6 +211,7 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
     for url in found:
         if url in named and url not in urls:  # other files in a folder or glob are ignored
             raise PoolError(f"{url!r} cannot be read together with the {kind} pool at {urls[0]!r}: score it by itself")
+    urls, mixed = _of_split(urls, spec.split)
     stems = shard_names(urls, names)
     what = {"webdataset": "tars", "table": "tables"}.get(kind, "files of DataComp's metadata")
     about = f"{len(urls):,} {what}, the first {urls[0]}" if len(urls) > 1 else urls[0]
@@ -181,18 +220,19 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
     if kind == "webdataset":
         about += f"; captions: {spec.caption or 'txt'}"
         shards = tuple(TarShard(name=stems[url], url=url, spec=spec) for url in urls)
-        return Pool(spec=spec, kind=kind, shards=shards, about=about)
+        return Pool(spec=spec, kind=kind, shards=shards, about=about, mixed=mixed)
     if kind == "datacomp":
         if spec.captions is not None:
             raise PoolError(f"{urls[0]} is DataComp's metadata, with one caption for each image: leave out 'captions'")
         from tamis.pool.datacomp import metadata_pool
 
-        return replace(metadata_pool(spec, {url: stems[url] for url in urls}), about=about)
+        return replace(metadata_pool(spec, {url: stems[url] for url in urls}), about=about, mixed=mixed)
     from tamis.pool.table import table_shards
 
     rows = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
     about += f"; images: {rows[0].image or 'none'}; captions: {rows[0].caption}"
-    return Pool(spec=rows[0].spec, kind=kind, shards=rows, has_images=rows[0].image is not None, about=about)
+    has_images = rows[0].image is not None
+    return Pool(spec=rows[0].spec, kind=kind, shards=rows, has_images=has_images, about=about, mixed=mixed)
 
 
 def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
@@ -238,7 +278,8 @@ def shard_names(urls: Sequence[str], known: Mapping[str, str]) -> dict[str, str]
         if counts[name] > 1 or taken.get(name, url) != url:
             name = f"{name}-{xxhash.xxh3_64_hexdigest(url.rpartition('/')[0].encode())[:8]}"
         if taken.get(name, url) != url:
-            raise PoolError(f"two shards would be called {name!r}: {taken[name]} and {url}")
+            both = f"two shards would be called {name!r}: {taken[name]} and {url}"
+            raise PoolError(f"{both}. If they hold the same pairs, name one as the pool, else rename one")
         names[url] = name
         taken[name] = url
     return names

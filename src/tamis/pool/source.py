@@ -52,7 +52,7 @@ RESERVED = (
 )
 
 
-_OPTIONS = ("format", "caption", "captions", "image", "image_extensions", "max_pixels", "transparency")
+_OPTIONS = ("format", "caption", "captions", "image", "image_extensions", "split", "max_pixels", "transparency")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,7 @@ class PoolSpec:
         image: tables only: the column of image paths or bytes. None: the first column of a usual name. "none": the
             table holds captions alone.
         image_extensions: tars and folders: the extensions of images; the first that a sample has is its image.
+        split: take only the files of a split, which their names say: "train", "validation" or "test".
         fields: fields of the sample's json, or columns of the table ("*": all), to carry into the index, as text; where
             all values are numbers, recipes, report and explorer use them like scores.
         max_pixels: images with more pixels are not decoded, and reported as decompression bombs.
@@ -90,6 +91,7 @@ class PoolSpec:
     captions: str | None = None  # one of `CAPTIONS`; no Literal, so that `best` gets its own message
     image: str | None = None
     image_extensions: tuple[str, ...] = IMAGE_EXTENSIONS
+    split: str | None = None
     fields: tuple[str, ...] = ()
     max_pixels: int = 100_000_000
     max_bytes: int = 256 << 20
@@ -266,6 +268,7 @@ class Pool:
         signals: scores that came with the pool (DataComp's CLIP similarities).
         features: embeddings that came with the pool.
         about: one sentence: what was found at the path, and where its images and captions are.
+        mixed: a sentence if the files are of several splits.
     """
 
     spec: PoolSpec
@@ -275,6 +278,7 @@ class Pool:
     signals: tuple[Signal, ...] = ()
     features: tuple[Node, ...] = ()
     about: str = ""
+    mixed: str = ""
 
     @property
     def files(self) -> list[str]:

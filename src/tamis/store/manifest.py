@@ -43,7 +43,7 @@ SIGNAL, FEATURE = "signal.json", "feature.json"
 
 #: Pool settings that decide which rows there are: they cannot change in a run.
 _DECISIVE = (
-    *("kind", "caption", "captions", "image", "image_extensions"),
+    *("kind", "caption", "captions", "image", "image_extensions", "split"),
     *("fields", "max_pixels", "max_bytes", "transparency"),
 )
 
@@ -233,8 +233,9 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     """
     spec = asdict(pool.spec) | {"kind": pool.kind} | ({} if fields is None else {"fields": tuple(fields)})
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
-    if spec["captions"] is None:  # left out, so that fingerprints of older runs stay
-        del spec["captions"]
+    for name in ("captions", "split"):
+        if spec[name] is None:  # left out, so that fingerprints of older runs stay
+            del spec[name]
     shards = {shard.name: shard.url for shard in pool.shards}
     for folder in (run, run / "failures", run / "subsets"):
         sweep(folder)

@@ -78,6 +78,7 @@ def notes(context: Context) -> Facts:
             if verdict.problem and not keep.all()
         ],
         "no_images": no_images,
+        "mixed": context.pool.mixed if context.pool else "",
         "drawn": drawn_world(run.models),
     }
 
