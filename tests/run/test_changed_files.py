@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from factories import image_bytes, pair, parts_of, score, write_pool, write_tar
 import tamis
 from tamis.explore.columns import HeldRun
 from tamis.explore.tags import Tags
-from tamis.store import Run, tags
+from tamis.ids import format_uid
+from tamis.pool.files import stamp
+from tamis.store import Run, parts, tags
 from tamis.store.checked import uids_digest, write_parquet
 
 FIRST = ("caption_length", "image_hash")
@@ -41,8 +44,17 @@ def tag(run: Path, *rows: int, words: str = "good") -> None:
 
 
 def tags_by_uid(run: Path) -> dict[str, str]:
-    table = Run(run, partial=True).to_arrow(["tagged"])
-    return {uid: text for uid, text in zip(table["uid"].to_pylist(), table["tagged"].to_pylist(), strict=True) if text}
+    """The tags of all rows, also while other shards have no tags yet."""
+    opened, found = Run(run, partial=True), {}
+    for shard in opened.shards:
+        part = run / "scores" / tags.FOLDER / f"{shard}.parquet"
+        if part.is_file():
+            words = parts.read_columns(part, ["tagged"], opened.owner(shard))["tagged"].to_pylist()
+            uids = zip(
+                *(half.tolist() for half in parts.uids_of(opened.index(shard, ["uid_hi", "uid_lo"]))), strict=True
+            )
+            found |= {format_uid(*uid): text for uid, text in zip(uids, words, strict=True) if text}
+    return found
 
 
 def cut(path: Path) -> None:
@@ -157,6 +169,19 @@ def test_tags_follow_their_pairs_when_a_shard_is_read_again_and_wait_for_those_t
     assert part.read_bytes() == content
 
 
+def test_a_renamed_file_is_the_shard_that_it_was(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool")
+    run = score(pool, tmp_path / "run", *FIRST).path
+    tag(run, 0, 8)
+    before = parts_of(run)
+    (pool / "00001.tar").rename(pool / "renamed.tar")
+    renamed = score(pool, run, *FIRST, "image_quality")
+    assert (renamed.shards, renamed.failures) == (("00000", "00001", "00002"), {})
+    assert renamed.urls["00001"] == str(pool / "renamed.tar")
+    assert {name: data for name, data in parts_of(run).items() if name in before} == before
+    assert tamis.check(run).exit_code == 0
+
+
 def test_check_deletes_no_tags(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool")
     run = score(pool, tmp_path / "run", "caption_length").path
@@ -178,3 +203,74 @@ def test_check_deletes_no_tags(tmp_path: Path) -> None:
     score(pool, run, "caption_length")
     assert tags.absent_of(other) == {}
     assert pq.read_table(other)["tagged"].to_pylist()[0] == "good"
+
+
+def rounds_of_changes(seed: int, rounds: int, folder: Path) -> None:
+    """Cuts, restores, changes, renames, grows and shrinks shards in turn, tags pairs between, and looks at the tags."""
+    draw, pool, run = random.Random(seed), folder / "pool", folder / "run"
+    names = [f"{shard:05}" for shard in range(3)]
+    samples = {name: [(f"{name}-{row}", pair(100 * int(name) + row)) for row in range(6)] for name in names}
+    files = {name: write_tar(pool / f"{name}.tar", some) for name, some in samples.items()}
+    given: dict[str, set[str]] = {}
+    lacking = set[str]()  # shards whose file is cut or gone
+    score(pool, run, "caption_length")
+
+    def look() -> None:
+        """Scores, has shards with other rows read again as the message advises, and compares the tags of all rows."""
+        for _ in range(2):
+            done = score(pool, run, "caption_length", draw.choice(FIRST))
+            for name in names:
+                index = run / "index" / f"{name}.parquet"
+                keys = pq.read_table(index)["key"].to_pylist() if index.is_file() else []
+                if name not in lacking and keys != [key for key, _ in samples[name]]:
+                    assert name not in done.failures or "to read it again" in done.failures[name]
+                    index.unlink(missing_ok=True)
+        assert set(score(pool, run, "caption_length").shards) <= set(names)
+        there = set(Run(run, partial=True).to_arrow([])["uid"].to_pylist())
+        assert tags_by_uid(run) == {uid: ",".join(sorted(some)) for uid, some in given.items() if uid in there}
+
+    for round_ in range(rounds):
+        name = draw.choice(names)
+        how = draw.choice(["cut", "restored", "renamed", "grown", "shrunk", "mixed", "gone"])
+        index = run / "index" / f"{name}.parquet"
+        if how == "renamed" and name not in lacking and parts.index_facts(index).stamp == stamp(str(files[name])):
+            files[name] = files[name].rename(pool / f"{how}-{round_}.tar")
+            look()
+        samples[name] += [(f"{how}-{round_}", pair(1000 + round_))] * (how == "grown")
+        draw.shuffle(samples[name]) if how == "mixed" else None
+        dropped = samples[name].pop(0) if how == "shrunk" else None
+        if how != "renamed":
+            write_tar(files[name], samples[name])
+            lacking.discard(name)
+        if how == "cut":
+            cut(files[name])
+        elif how == "gone":
+            files[name].unlink()
+        lacking |= {name} if how in ("cut", "gone") else set()
+        look()
+        opened = HeldRun(run, partial=True)
+        row = draw.randrange(len(opened))
+        word = draw.choice(["good", "red car", "blurry"])
+        Tags(opened).change(np.array([row]), add=[word])
+        given.setdefault(opened.to_arrow([])["uid"][row].as_py(), set()).add(word)
+        if dropped:  # its tags come back with it
+            samples[name].append(dropped)
+            write_tar(files[name], samples[name])
+            look()
+    for name in names:
+        write_tar(files[name], samples[name])
+    lacking.clear()
+    look()
+    assert tags_by_uid(run) == {uid: ",".join(sorted(some)) for uid, some in given.items()}
+    assert len(given) > rounds // 3
+    assert tamis.check(run).exit_code == 0
+
+
+def test_tags_outlive_some_rounds_of_changes(tmp_path: Path) -> None:
+    rounds_of_changes(0, 8, tmp_path)
+
+
+@pytest.mark.attack
+@pytest.mark.timeout(3600)
+def test_tags_outlive_many_rounds_of_changes(tmp_path: Path) -> None:
+    rounds_of_changes(1, 50, tmp_path)

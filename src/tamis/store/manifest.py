@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from tamis import __version__
 from tamis.data import KEEPS
 from tamis.errors import DamageError, RunError, brief
 from tamis.ids import fingerprint
-from tamis.pool.files import is_remote
+from tamis.pool.files import is_remote, stamp
 from tamis.storage import drop_cached, explained_errors, files, folders, read_json, sweep, write_json, writing
 from tamis.store.checked import TYPED, CheckedParquet, damaged, read_record, with_hash, write_parquet
 from tamis.store.targets import check_own, lists
@@ -68,9 +69,25 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
 
 
 def shards_of(run: Path) -> dict[str, str]:
-    """Returns the shards that a run lists, as {name: url}; {} for a new run."""
+    """Returns the shards that a run lists, as {name: url}; {} for a new run. A renamed file has its new url."""
     facts = read_manifest(run)
-    return read_shards(run, facts, just_begun=True) if facts else {}
+    listed = read_shards(run, facts, just_begun=True) if facts else {}
+    return listed | _renamed(run, listed)
+
+
+def _renamed(run: Path, listed: Mapping[str, str]) -> dict[str, str]:
+    """Returns {name: url} of the shards whose file has another name in its folder now, with its size and time."""
+    there: set[str] = set()
+    for folder in {os.path.dirname(url) for url in listed.values() if not is_remote(url)}:
+        with suppress(OSError):  # the pool was moved
+            there.update(f"{folder}/{name}" for name in os.listdir(folder))
+    gone, new = [name for name, url in listed.items() if url not in there], there.difference(listed.values())
+    stamps: dict[str, list[str]] = {}
+    for name in gone if new else ():
+        index = run / "index" / f"{name}.parquet"
+        if not is_remote(listed[name]) and index.is_file():
+            stamps.setdefault(CheckedParquet(index).facts.get("tamis.stamp", ""), []).append(name)
+    return {name: url for url in sorted(new) if stamps and os.path.isfile(url) for name in stamps.get(stamp(url), ())}
 
 
 def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False) -> dict[str, str]:
