@@ -26,8 +26,8 @@ _MOST = 3_000_000  # files that a path with braces may expand to
 _ASKED_AT_ONCE = 16  # requests to a store
 
 
-#: How the name of a Lance dataset, a folder, ends; and of a file of Arrow, as `save_to_disk` of Hugging Face writes it.
-LANCE, ARROW = ".lance", ".arrow"
+#: How the name of a Lance dataset, a folder, ends; and those of files of Arrow: `save_to_disk` of Hugging Face, polars.
+LANCE, ARROW = ".lance", (".arrow", ".feather", ".ipc")
 
 
 def is_remote(path: str) -> bool:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
-_TABLES = (*TABLES, ARROW, LANCE)
+_TABLES = (*TABLES, *ARROW, LANCE)
 
 _FORMS = (
     "A pool is one of three: tars as img2dataset writes them; a table with image and caption columns "
@@ -104,7 +104,7 @@ def _spelling(known: Iterable[str]) -> Callable[[str], str]:
     def spelled(path: str) -> str:
         if is_remote(path):
             return path
-        plain = path.endswith(TARS + TABLES + (ARROW,))  # a million shards: do not ask what they are
+        plain = path.endswith(TARS + TABLES + ARROW)  # a million shards: do not ask what they are
         if not plain and os.path.isdir(path):
             return folder(path)
         return os.path.join(folder(os.path.dirname(path)), os.path.basename(path))

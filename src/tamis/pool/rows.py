@@ -53,14 +53,15 @@ def table_rows(
         yield from itertools.islice(_arrow_rows(url, columns, first, batch), rows)
         return
     with open_file(url) as raw:
-        yield from _json_rows(raw) if url.endswith(".jsonl") else _csv_rows(raw, _delimiter(url))
+        yield from _json_rows(raw) if url.endswith(".jsonl") else _csv_rows(raw, tabs=url.endswith(".tsv"))
 
 
-def _delimiter(url: str) -> str:
-    return "," if url.endswith(".csv") else "\t"
+def _separator(header: str) -> str:
+    """Returns the separator of a CSV file: open_clip's default is a tab, Flickr30k has bars, Excel semicolons."""
+    return max(",\t;|", key=header.count)
 
 
-def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
+def _csv_rows(raw: Any, *, tabs: bool) -> Iterator[Mapping[str, Any]]:
     csv.field_size_limit(MAX_TEXT_BYTES)
     # surrogateescape keeps bytes that are not UTF-8, so that the error names their row.
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -76,9 +77,12 @@ def _csv_rows(raw: Any, delimiter: str) -> Iterator[Mapping[str, Any]]:
 
     # A caption may begin with a quote that is never closed, which would swallow the rows up to the next quote. A TSV
     # needs no quotes, so each line is a row; a CSV is read as its quotes say.
-    tabs = delimiter == "\t"
-    reader = csv.reader(lines(), delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
+    found = lines()
     try:
+        first = next(found, "")
+        every, mark = itertools.chain([first], found), "\t" if tabs else _separator(first)
+        quoting: Any = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
+        reader = csv.reader(every, delimiter=mark, quoting=quoting, skipinitialspace=mark == "|")
         header: list[str] | None = None
         for cells in reader:
             held = 0
@@ -132,13 +136,14 @@ def column_kinds(url: str) -> dict[str, str]:
         if is_lance(url):
             return {column.name: _arrow_kind(column.type) for column in lance_schema(url)}
         with pa.memory_map(url) if url.endswith(ARROW) else open_file(url) as raw:
-            if url.endswith((".parquet", ARROW)):
-                schema = pq.ParquetFile(raw).schema_arrow if url.endswith(".parquet") else pa.ipc.read_schema(raw)
+            if url.endswith((".parquet", *ARROW)):
+                schema = pq.ParquetFile(raw).schema_arrow if url.endswith(".parquet") else _open_arrow(raw).schema
                 return {column.name: _arrow_kind(column.type) for column in schema}
             if url.endswith(".jsonl"):
                 return _json_kinds(itertools.islice(_json_rows(raw), _LOOK_AT))
             first = raw.readline(LONGEST_LINE).decode("utf-8-sig", "replace")
-            names = next(csv.reader([first], delimiter=_delimiter(url)), [])
+            mark = "\t" if url.endswith(".tsv") else _separator(first)
+            names = next(csv.reader([first], delimiter=mark, skipinitialspace=mark == "|"), [])
             return dict.fromkeys(names, TEXT)
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
         raise unopened(url, "a table", error) from error
@@ -193,10 +198,12 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
     for name in usual:
         if name in present:
             return name
-    urls = any("url" in name.lower() for name in present)
+    headless = any("://" in name or len(name) > 1_000 for name in present)
+    urls = any("url" in name.lower() or "://" in name for name in present)
     raise PoolError(
         f"{url} has no column that looks like the {kind} (looked for {', '.join(usual)}); its columns: "
         f"{listed_columns(present)}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
+        + ("; its first line seems to be no header: sed -i '1i caption\\turl' FILE adds one" if headless else "")
         + ("; captions alone are a pool with image: none" if kind == "image" else "")
         + ("; images at URLs are not downloaded: img2dataset does, into tars" if kind == "image" and urls else "")
     )
@@ -267,9 +274,17 @@ def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Gene
 
 
 def arrow_batches(url: str) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of an Arrow stream on a disk, as `datasets` saves it; their bytes are read when looked at."""
-    with pa.memory_map(url) as raw, pa.ipc.open_stream(raw) as reader:
-        yield from reader
+    """Yields the batches of an Arrow file on a disk; their bytes are read when looked at."""
+    with pa.memory_map(url) as raw, _open_arrow(raw) as reader:
+        many = getattr(reader, "num_record_batches", None)
+        yield from reader if many is None else map(reader.get_batch, range(many))
+
+
+def _open_arrow(raw: Any) -> Any:
+    """Opens Arrow's stream form, as `datasets` saves it, or its file form (Feather 2), as polars does."""
+    is_file = raw.read(6) == b"ARROW1"
+    raw.seek(0)
+    return pa.ipc.open_file(raw) if is_file else pa.ipc.open_stream(raw)
 
 
 def _arrow_rows(url: str, columns: Sequence[str], first: int, batch: int) -> Iterator[Mapping[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import csv
 import fnmatch
 import itertools
@@ -52,7 +54,19 @@ from tamis.remote import is_transient, redacted, unreached
 
 #: Usual names of the image column, the likeliest first.
 IMAGE_COLUMNS = (
-    *("image", "image_path", "jpg", "path", "file_name", "filename", "filepath", "file", "image_bytes", "bytes"),
+    *(
+        "image",
+        "image_path",
+        "jpg",
+        "path",
+        "file_name",
+        "filename",
+        "filepath",
+        "file",
+        "image_name",
+        "image_bytes",
+        "bytes",
+    ),
 )
 
 _CAPTION_COLUMNS = (*CAPTION_COLUMNS, "captions", "sentences")  # the latter hold lists
@@ -67,6 +81,9 @@ _EXTENSIONS = frozenset(
 SHARD_ROWS, WHOLE_ROWS = 10_000, 50_000
 
 _IMAGE_STRUCT = "struct<bytes: binary, path: string>"  # how `datasets` writes an image, whatever the column's name
+
+#: How text begins that is an image file in base64 (JPEG, PNG, GIF or WebP), perhaps as a data URL.
+_BASE64 = re.compile(r"(?:data:image/[\w.+-]+;base64,)?((?:/9j/|iVBORw0KGgo|R0lGOD|UklGR)[A-Za-z0-9+/]{50})")
 
 #: Kinds of columns that are no field's: lists, structs, bytes.
 _COMPOUND = re.compile("<|binary|a list|an object")
@@ -106,7 +123,7 @@ class TableShard(Shard):
 
     def rows(self, first: int = 0, most: int | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields rows of this shard with their numbers: of Parquet and Lance `most` from `first` on, of others all."""
-        first = first if self.url.endswith((".parquet", ARROW, LANCE)) else 0
+        first = first if self.url.endswith((".parquet", *ARROW, LANCE)) else 0
         left = None if self.range.rows is None else self.range.rows - first
         left = most if left is None or (most is not None and most < left) else left
         try:
@@ -142,6 +159,11 @@ class TableShard(Shard):
         cell = value if isinstance(value, Mapping) else {"path": value, "bytes": value}
         path, data = cell.get("path"), cell.get("bytes")
         path, data = path if isinstance(path, str) else None, data if isinstance(data, bytes) else None
+        if data is None and path and (found := _BASE64.match(path)):
+            try:
+                data = base64.b64decode(path[found.start(1) :] + "==")
+            except binascii.Error:
+                data = b""  # which no decoder reads
         if data is None and path:
             data = self._file(sample, path)
         elif data is None:
@@ -174,7 +196,10 @@ class TableShard(Shard):
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         if is_lance(self.url):
             return _ByRun(self, whole)
-        if whole or (self.url.endswith((".parquet", ARROW)) and column_kinds(self.url)[self.image or ""] != TEXT):
+        if whole or (self.url.endswith((".parquet", *ARROW)) and column_kinds(self.url)[self.image or ""] != TEXT):
+            return _ByRow(self, whole)
+        first = next(self.rows(0, 1), (0, {}))[1].get(self.image or "")
+        if isinstance(first, str) and _BASE64.match(first):
             return _ByRow(self, whole)
         return _ByPath(self)  # the images are files beside the table
 
@@ -342,7 +367,7 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     check_texts(caption, kinds, url)
     spec = replace(spec, fields=_fields(spec.fields, kinds, (image, caption)))
     ranges = [RowRange()]
-    if url.endswith((".parquet", ARROW, LANCE)):
+    if url.endswith((".parquet", *ARROW, LANCE)):
         try:
             ranges = row_ranges(fragment_rows(url) if is_lance(url) else _group_rows(url))
         except (OSError, pa.ArrowException) as error:

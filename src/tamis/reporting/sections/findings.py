@@ -93,6 +93,15 @@ TRAITS: Mapping[str, Trait] = {
         holds=_another_language,
         judged=(131, 147),
     ),
+    "bytes": Trait(
+        noun="caption",
+        says=("is Python's text of bytes, b'...'", "are Python's text of bytes, b'...'"),
+        rule="str() instead of decode() in whatever wrote the pool: write it again",
+        holds=lambda texts: (
+            pc.match_substring_regex(texts, r"(?s)^\s*b('.*'|\".*\")\s*$").fill_null(False).to_numpy(False)
+        ),
+        optional=("caption",),
+    ),
     "tiny": Trait(
         noun="image",
         says=("is tiny", "are tiny"),
@@ -178,7 +187,7 @@ TRAITS: Mapping[str, Trait] = {
 def found(context: Context) -> Facts | None:
     """Returns the findings, the most frequent first, and groups of `repeated` images; None if there are none."""
     scores = [name for name in [*context.numbers, *context.words] if name not in context.run.number_fields]
-    columns = {context.run.columns[name][0]: name for name in reversed(scores)}
+    columns = {context.run.columns[name][0]: name for name in reversed(scores)} | {"caption": "caption"}
     asked = {ident: trait for ident, trait in TRAITS.items() if trait.holds and set(trait.columns) <= set(columns)}
     medians = {
         ident: [context.histograms[columns[trait.columns[0]]].quantiles[0.5]]
