@@ -24,6 +24,8 @@ from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.files import run_name
+from tamis.pool.images import ORIENTATION
+from tamis.pool.open import with_orientation
 from tamis.pool.source import SAMPLE_UID, FirstRows, PoolSpec, pool_options
 from tamis.recipe import PathLike, load
 from tamis.reporting.formats import in_words, share, status_words
@@ -107,7 +109,7 @@ def look(
     from tamis.reporting import check_page, write_report
 
     page, spec = output_path(out), pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
-    whole = open_pool(spec)
+    whole = with_orientation(open_pool(spec))
     check_page(page, overwrite=overwrite, read=whole.files)
     sample = sampled(whole, pairs=pairs, shards=shards, seed=seed)
     start = time.perf_counter()
@@ -201,5 +203,6 @@ def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
 
 def _pool_options(pool: PoolSpec) -> list[str]:
     """Returns the command-line options that read a pool with the same settings."""
-    fields = [name for name in pool.fields if name != SAMPLE_UID or pool.captions != "each"]
+    own = {SAMPLE_UID: pool.captions == "each", ORIENTATION: pool.orientation == "json"}  # by settings
+    fields = [name for name in pool.fields if not own.get(name)]
     return [*pool_options(vars(pool)), *(word for name in fields for word in ("--field", name))]

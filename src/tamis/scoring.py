@@ -23,6 +23,7 @@ from tamis.graph import Executor, Identities, run_on_device, topological
 from tamis.models.device import device_for
 from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
+from tamis.pool.open import with_orientation
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.recipe import NEAR_CUT, PathLike, Recipe, RecipeLike, by_kind, load, shipped_name, signal_from
 from tamis.run.plan import Plan, Within, with_labels
@@ -105,7 +106,7 @@ class Scoring:
         from tamis.run.local import Local
 
         self.recipe, self.path, self.engine, self.grow = recipe, location(run), engine or Local(workers), grow
-        self.pool = open_pool(_with_settings_of_run(pool, self.path), manifest.shards_of(self.path))
+        self.pool = _opened(pool, self.path)
         if self.pool.mixed:
             log.warning("%s", self.pool.mixed)
         networks = run_on_device(signal for _, signal in recipe.signals)
@@ -322,7 +323,7 @@ def planned(
     **compute: Unpack[Compute],
 ) -> Planned:
     """Returns what `score` would do; reads the run's files, writes none and loads no model."""
-    opened = open_pool(_with_settings_of_run(pool, run), manifest.shards_of(run))
+    opened = _opened(pool, run)
     chosen = _with_signals(recipe or Recipe(), signals, keep)
     device = device_for(**compute, networks=run_on_device(signal for _, signal in chosen.signals))
     limits, found = _limits(chosen, within), dict[str, Missing]()
@@ -395,6 +396,12 @@ def assembled(
         identities=identities,
         fields=indexed,
     )
+
+
+def _opened(pool: PathLike | PoolSpec, run: Path) -> Pool:
+    """Opens a pool to score it into a run, which decides what the pool's settings leave open."""
+    found = open_pool(_with_settings_of_run(pool, run), manifest.shards_of(run))
+    return found if manifest.read_manifest(run) else with_orientation(found)
 
 
 def _with_settings_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:

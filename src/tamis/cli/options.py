@@ -120,13 +120,19 @@ class Reading:
     transparency: Annotated[str, "drop: ignore transparency, as training loaders do; white: put images on white."] = (
         "drop"
     )
+    orientation: Annotated[
+        str | None, "json: turn images that img2dataset stored without their EXIF; none: not. Default: json if known."
+    ] = None
 
 
 TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
 Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
 PoolSettings = Annotated[
     dict[str, Any],
-    Fields("tamis.cli.options:Reading", "format caption captions image image_extensions split max_pixels transparency"),
+    Fields(
+        "tamis.cli.options:Reading",
+        "format caption captions image image_extensions split max_pixels transparency orientation",
+    ),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from xxhash import xxh3_128_hexdigest
 
+from tamis.errors import SampleError
 from tamis.exporters.lists import pair_columns
 from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts
 from tamis.pool import Pool
+from tamis.pool.images import turned_file
 from tamis.store.stream import KeptSample
 from tamis.store.subset import Subset
 from tamis.store.tags import TAGS
@@ -34,8 +37,8 @@ _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1_000
 class HuggingFaceExport(ShardsExport):
     """Writes Parquet files with image, uid, shard, key, caption and all scores, for `datasets.load_dataset(FOLDER)`.
 
-    With chosen captions there is a column alt_text too. Image files are stored byte for byte. A pair without an image
-    file has null. A pair that is kept k times has k rows.
+    With chosen captions there is a column alt_text too. Image files are stored byte for byte, unless the pool's
+    setting `orientation` turns them. A pair without an image file has null. A pair that is kept k times has k rows.
     A file appears when it is complete, so the same command again writes the missing ones.
 
     Attributes:
@@ -96,4 +99,8 @@ def _image(sample: KeptSample, pool: Pool) -> dict[str, bytes | str] | None:
         return None
     # A key can be any text. A program that unpacks the images by their paths must not leave its folder.
     name = (sample.key or "").replace("\\", "/").rpartition("/")[2]
-    return {"bytes": sample.files[ext], "path": f"{name}.{ext}"}
+    data = sample.files[ext]
+    if sample.orientation is not None:
+        with suppress(SampleError):  # what cannot be decoded stays
+            data, ext = turned_file(data, sample.orientation, max_pixels=pool.spec.max_pixels)
+    return {"bytes": data, "path": f"{name}.{ext}"}

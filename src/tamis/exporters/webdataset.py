@@ -23,7 +23,7 @@ from tamis.arrays import Rows
 from tamis.errors import SampleError, check_words
 from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts, with_fields
 from tamis.pool import Pool
-from tamis.pool.images import decode
+from tamis.pool.images import decode, upright_exif
 from tamis.pool.tar import walk
 from tamis.storage import write_json, writing
 from tamis.store.stream import KeptSample
@@ -151,11 +151,12 @@ def _as_jpeg(sample: KeptSample, pool: Pool) -> KeptSample:
     if ext in OPEN_CLIP:
         return sample
     try:
-        pixels = decode(files[ext], max_pixels=pool.spec.max_pixels, transparency=pool.spec.transparency)
+        how: dict[str, Any] = {"transparency": pool.spec.transparency, "orientation": sample.orientation}
+        pixels = decode(files[ext], max_pixels=pool.spec.max_pixels, **how)
     except SampleError:
         return sample
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=95)
+    Image.fromarray(pixels).save(out, "JPEG", quality=95, exif=upright_exif())
     others = {name: data for name, data in files.items() if name != ext}
     return replace(sample, files={"jpg": out.getvalue()} | others)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from tamis.arrays import Pixels
 from tamis.data import Sample
@@ -24,6 +25,9 @@ FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000"
 #: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (most programs write
 #: black there); "white" puts the image on white, as a page shows it.
 Transparency = Literal["drop", "white"]
+
+#: The field of the index with the orientation by which an image was turned, because its file has lost it.
+ORIENTATION = "exif_orientation"
 
 # The most memory that decoding takes, in bytes per pixel (measured): 4 for Pillow's own image, 3 for our pixels, the
 # rest for the decoder's buffers.
@@ -69,7 +73,9 @@ def undisturbed(max_pixels: int) -> Iterator[None]:
                 _before[0].__exit__(None, None, None)
 
 
-def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> Pixels:
+def decode(
+    data: bytes, *, max_pixels: int, transparency: Transparency = "drop", orientation: str | None = None
+) -> Pixels:
     """Decodes one image.
 
     Transparency is dropped, unless asked otherwise, as `Image.convert("RGB")` and trainers' loaders do. They clip
@@ -80,6 +86,7 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
         max_pixels: larger images are not decoded. The limit is lower for formats whose decoders take more memory
             per pixel (`_PIXEL_BYTES`).
         transparency: "drop" or "white", see `Transparency`.
+        orientation: the original's, in `EXIF_WORDS`; turns an image that was encoded again without its EXIF.
 
     Returns:
         (height, width, 3) uint8 RGB, upright.
@@ -87,12 +94,14 @@ def decode(data: bytes, *, max_pixels: int, transparency: Transparency = "drop")
     Raises:
         SampleError: with status image_broken, image_too_large or image_refused, and a reason.
     """
-    return _upright(data, max_pixels, transparency).pixels
+    return _upright(data, max_pixels, transparency, orientation).pixels
 
 
-def decoded_size(data: bytes, *, max_pixels: int, transparency: Transparency = "drop") -> tuple[int, int]:
+def decoded_size(
+    data: bytes, *, max_pixels: int, transparency: Transparency = "drop", orientation: str | None = None
+) -> tuple[int, int]:
     """Decodes one image to know whether it can be; returns its width and height, upright. Args and raises: `decode`."""
-    with _loaded(data, max_pixels) as (image, turn):
+    with _loaded(data, max_pixels, orientation) as (image, turn):
         if not _is_plain(image):
             _rgb(image, transparency)  # what cannot be converted is broken
         width, height = image.size
@@ -109,8 +118,8 @@ class _Decoded(NamedTuple):
     transparent: float
 
 
-def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> _Decoded:
-    with _loaded(data, max_pixels) as (image, turn):
+def _upright(data: bytes, max_pixels: int, transparency: Transparency, orientation: str | None) -> _Decoded:
+    with _loaded(data, max_pixels, orientation) as (image, turn):
         hidden, transparent = _alpha(image)
         hidden = hidden if transparency == "drop" else None
         pixels = _rgb(image, transparency)
@@ -121,7 +130,7 @@ def _upright(data: bytes, max_pixels: int, transparency: Transparency) -> _Decod
 
 
 @contextmanager
-def _loaded(data: bytes, max_pixels: int) -> Iterator[tuple[Image.Image, _Turn | None]]:
+def _loaded(data: bytes, max_pixels: int, orientation: str | None) -> Iterator[tuple[Image.Image, _Turn | None]]:
     """Provides the image as Pillow decodes it, in eight bits, and how to turn it upright.
 
     Any error, also inside the with-block, becomes `SampleError`.
@@ -135,7 +144,8 @@ def _loaded(data: bytes, max_pixels: int) -> Iterator[tuple[Image.Image, _Turn |
                 _check_scans(image, data)
                 image.load()
                 _check_size(image, max_pixels)  # .ico: the size is known only after load()
-                turn = _TURNS.get(_orientation(image))
+                own = _orientation(image)
+                turn = _TURNS.get(EXIF_WORDS.get(orientation or "") if own is None else own)
                 yield _eight_bits(image), turn
         except SampleError:
             raise
@@ -212,11 +222,58 @@ _ORIENTED = frozenset(("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xm
 
 
 def _orientation(image: Image.Image) -> object:
-    """Returns the orientation in EXIF, or in XMP if EXIF has none, as `ImageOps.exif_transpose` does."""
+    """Returns the orientation in EXIF, or in XMP if EXIF has none, as `ImageOps.exif_transpose` does; None without."""
     if image.format == "JPEG" and _ORIENTED.isdisjoint(image.info):
-        return 1
-    return image.getexif().get(ExifTags.Base.Orientation, 1)
+        return None
+    return image.getexif().get(ExifTags.Base.Orientation)
 
+
+def orientation_left(exif: Any, image: bytes | None) -> str | None:
+    """Returns how an image that has lost its EXIF must be turned, in `EXIF_WORDS`; None if it is upright.
+
+    `exif`: EXIF as img2dataset's field of that name has it. If the file has an orientation of its own, that counts.
+    """
+    if image is None or not isinstance(exif, str) or "Image Orientation" not in exif:
+        return None
+    with suppress(Exception):  # what is no JSON, or no image
+        words = json.loads(exif)["Image Orientation"]
+        if EXIF_WORDS.get(words, 1) != 1:
+            with undisturbed(1), _opened(image) as opened:
+                return words if _orientation(opened) is None else None
+    return None
+
+
+def turned_file(data: bytes, orientation: str, *, max_pixels: int) -> tuple[bytes, str]:
+    """Returns an image file encoded again upright, and its extension: JPEG stays JPEG (quality 95), others become PNG.
+
+    Args and raises: `decode`.
+    """
+    out, ext = io.BytesIO(), "jpg" if data.startswith(b"\xff\xd8") else "png"
+    with _loaded(data, max_pixels, None) as (image, _):
+        image.getexif()[ExifTags.Base.Orientation] = EXIF_WORDS[orientation]
+        turned = ImageOps.exif_transpose(image)
+        turned.save(out, "JPEG" if ext == "jpg" else "PNG", quality=95, exif=upright_exif())
+    return out.getvalue(), ext
+
+
+def upright_exif() -> Image.Exif:
+    """Returns EXIF for an image that was turned: without it, the sample's json would turn it once more."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 1
+    return exif
+
+
+#: EXIF's orientations in the words of exifread, and so of img2dataset.
+EXIF_WORDS: Mapping[str, int] = {
+    "Horizontal (normal)": 1,
+    "Mirrored horizontal": 2,
+    "Rotated 180": 3,
+    "Mirrored vertical": 4,
+    "Mirrored horizontal then rotated 90 CCW": 5,
+    "Rotated 90 CW": 6,
+    "Mirrored horizontal then rotated 90 CW": 7,
+    "Rotated 90 CCW": 8,
+}
 
 _Turn = Callable[[Pixels], Pixels]
 
@@ -308,11 +365,14 @@ def fill_pixels(
     """Decodes the image of a sample into it, or marks the sample with what is wrong."""
     if sample.image is None:
         return  # the reader has marked it: there is no image member
+    turn = sample.given.get(ORIENTATION)
     try:
         if keeps_pixels:
-            sample.pixels, sample.hidden, sample.transparent = _upright(sample.image, max_pixels, transparency)
-            sample.height, sample.width = sample.pixels.shape[:2]
+            decoded = _upright(sample.image, max_pixels, transparency, turn)
+            sample.pixels, sample.hidden, sample.transparent = decoded
+            sample.height, sample.width = decoded.pixels.shape[:2]
         else:
-            sample.width, sample.height = decoded_size(sample.image, max_pixels=max_pixels, transparency=transparency)
+            how: dict[str, Any] = {"transparency": transparency, "orientation": turn}
+            sample.width, sample.height = decoded_size(sample.image, max_pixels=max_pixels, **how)
     except SampleError as error:
         sample.mark(error.status, error.reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import itertools
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,7 +20,7 @@ import xxhash
 
 from tamis.errors import PoolError, plural, unknown_message
 from tamis.pool.files import ARROW, LANCE, absolute, expand_braces, find, is_lance, is_pool_file, is_remote, read_head
-from tamis.pool.source import RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
+from tamis.pool.source import EXIF, RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.pool.tar import TarShard
 
 log = logging.getLogger(__name__)
@@ -289,6 +291,32 @@ def _stem(url: str) -> str:
     base = url.rpartition("/")[2]
     base = next((base.removesuffix(ending) for ending in _LONGEST_FIRST if base.endswith(ending)), base)
     return base.lstrip(".") or "shard"
+
+
+# Where img2dataset's field of EXIF is looked for: in this many samples of this many shards.
+_TRIED, _TRIED_SHARDS = 20, 3
+
+
+def with_orientation(pool: Pool) -> Pool:
+    """Returns the pool with its setting `orientation` decided: "json" if its first samples have the field."""
+    if pool.spec.orientation is None and pool.has_images and _has_exif(pool):
+        shards = tuple(replace(shard, spec=replace(shard.spec, orientation="json")) for shard in pool.shards)
+        about = f"{pool.about}; images that lost their EXIF are turned by the field {EXIF!r} (--orientation none: not)"
+        return replace(pool, spec=replace(pool.spec, orientation="json"), shards=shards, about=about)
+    return pool
+
+
+def _has_exif(pool: Pool) -> bool:
+    if pool.kind == "table":
+        from tamis.pool.rows import column_kinds
+
+        return EXIF in column_kinds(pool.shards[0].url)
+    for shard in pool.shards[:_TRIED_SHARDS]:
+        probe = replace(shard, spec=replace(shard.spec, fields=(EXIF,), captions=None))
+        with suppress(Exception):  # the shard's worker will report it
+            if any(EXIF in sample.given for sample in itertools.islice(probe.samples(), _TRIED)):
+                return True
+    return False
 
 
 # Read at most this many of img2dataset's statistics files, evenly spread; assume their mean for the other shards.

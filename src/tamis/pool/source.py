@@ -18,7 +18,7 @@ from tamis.data import Member, Node, Sample, Signal
 from tamis.errors import SampleError, ShardError, check_words, plural, unknown_message
 from tamis.ids import content_uid, format_uid, parse_uid
 from tamis.pool.files import stamp
-from tamis.pool.images import Transparency
+from tamis.pool.images import EXIF_WORDS, ORIENTATION, Transparency, orientation_left
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,9 @@ MAX_TEXT_BYTES = 16 << 20
 
 #: Ways to take several captions of one image, and most captions of an image that `each` makes rows of.
 CAPTIONS, MOST_CAPTIONS = ("first", "longest", "each"), 1_000
+
+#: The field of the sample's json in which img2dataset keeps the EXIF of the original, as JSON.
+EXIF = "exif"
 
 #: The field that holds a sample's own uid under `captions: each`, where each row has another.
 SAMPLE_UID = "sample_uid"
@@ -52,7 +55,10 @@ RESERVED = (
 )
 
 
-_OPTIONS = ("format", "caption", "captions", "image", "image_extensions", "split", "max_pixels", "transparency")
+_OPTIONS = (
+    *("format", "caption", "captions", "image", "image_extensions", "split"),
+    *("max_pixels", "transparency", "orientation"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +84,9 @@ class PoolSpec:
         max_pixels: images with more pixels are not decoded, and reported as decompression bombs.
         transparency: "drop" ignores transparency, as trainers' loaders do, so that black drawings on a transparent
             background turn all black; "white" puts images on white.
+        orientation: "json" turns images upright that img2dataset stored without their EXIF, by the field `exif` of the
+            sample's json; "none" leaves them. None: "json" if the first samples have that field. Files with an
+            orientation of their own are turned by that.
         max_bytes: larger tar members and table images are reported, not read. Captions and json are never read beyond
             16 MiB.
 
@@ -96,6 +105,7 @@ class PoolSpec:
     max_pixels: int = 100_000_000
     max_bytes: int = 256 << 20
     transparency: Transparency = "drop"
+    orientation: Literal["json", "none"] | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("max_pixels", self.max_pixels), ("max_bytes", self.max_bytes)):
@@ -107,8 +117,11 @@ class PoolSpec:
             raise ValueError(f"captions: best needs scores: set 'captions: each', and under 'select' {step}")
         if self.captions not in (None, *CAPTIONS):
             raise ValueError(unknown_message("captions", str(self.captions), CAPTIONS))
-        if self.captions == "each" and SAMPLE_UID not in self.fields:
-            object.__setattr__(self, "fields", (*self.fields, SAMPLE_UID))
+        own = {SAMPLE_UID: self.captions == "each", ORIENTATION: self.orientation == "json"}
+        fields = dict.fromkeys([*self.fields, *(name for name, needed in own.items() if needed)])
+        object.__setattr__(self, "fields", tuple(fields))
+        if self.orientation is None and ORIENTATION in fields:  # a run's
+            object.__setattr__(self, "orientation", "json")
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -486,10 +499,12 @@ def set_identity(
     sample.original_width = whole_number(meta.get("original_width"))
     sample.original_height = whole_number(meta.get("original_height"))
     for name in fields:
-        value = meta.get(name)
+        value = meta.get(name) if name != ORIENTATION else orientation_left(meta.get(EXIF), image)
         if value is not None:
             known = isinstance(value, int | float | list | dict)  # not a table's dates and decimals
             sample.given[name] = utf8(json.dumps(value, ensure_ascii=False, default=str) if known else str(value))
+    if EXIF_WORDS.get(sample.given.get(ORIENTATION, ""), 1) >= 5:  # by a quarter
+        sample.original_width, sample.original_height = sample.original_height, sample.original_width
 
 
 def utf8(text: str) -> str:

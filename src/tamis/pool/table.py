@@ -38,6 +38,7 @@ from tamis.pool.rows import (
     unopened,
 )
 from tamis.pool.source import (
+    EXIF,
     RESERVED,
     PoolSpec,
     Problem,
@@ -137,7 +138,7 @@ class TableShard(Shard):
     def columns(self) -> list[str]:
         """Returns the columns to read from Parquet or Lance."""
         images = [] if self.image is None else [self.image]
-        return [*images, self.caption, "key", "uid", "original_width", "original_height", *self.spec.fields]
+        return [*images, self.caption, "key", "uid", "original_width", "original_height", EXIF, *self.spec.fields]
 
     def samples_in(self, number: int, row: Mapping[str, Any], only: Sequence[str | None] = ()) -> Iterator[Sample]:
         """Reads the image of a row and yields its samples: one for each caption to use, or `only` those."""

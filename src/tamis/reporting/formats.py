@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tamis.pool.images import EXIF_WORDS
 from tamis.recipe import load, shipped
 from tamis.store.subset import Subset
 
@@ -184,3 +185,20 @@ def _settings(recipe: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
 
 def _written(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+# How to draw an upright image as it is stored, by its orientation in EXIF.
+_AS_STORED = {
+    2: "scaleX(-1)",
+    3: "rotate(180deg)",
+    4: "scaleY(-1)",
+    5: "matrix(0, 1, 1, 0, 0, 0)",
+    6: "rotate(-90deg)",
+    7: "matrix(0, -1, -1, 0, 0, 0)",
+    8: "rotate(90deg)",
+}
+
+
+def as_stored(orientation: str | None) -> str:
+    """Returns the CSS transformation that undoes the turning of an image by its orientation, in `EXIF_WORDS`."""
+    return _AS_STORED.get(EXIF_WORDS.get(orientation or "", 1), "none")

@@ -112,7 +112,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("count", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
+    names = ("as_stored", "count", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
     made.filters |= {name: getattr(formats, name) for name in names}
     made.filters |= {"link": link, "plural": plural, "colour": formats.colour, "yaml": _yaml}
     made.globals |= {

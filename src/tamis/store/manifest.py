@@ -45,7 +45,7 @@ SIGNAL, FEATURE = "signal.json", "feature.json"
 #: Pool settings that decide which rows there are: they cannot change in a run.
 _DECISIVE = (
     *("kind", "caption", "captions", "image", "image_extensions", "split"),
-    *("fields", "max_pixels", "max_bytes", "transparency"),
+    *("fields", "max_pixels", "max_bytes", "transparency", "orientation"),
 )
 
 #: Files of a run that a pool's glob might list.
@@ -250,8 +250,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     """
     spec = asdict(pool.spec) | {"kind": pool.kind} | ({} if fields is None else {"fields": tuple(fields)})
     spec = {key: list(value) if isinstance(value, tuple) else value for key, value in spec.items()}
-    for name in ("captions", "split"):
-        if spec[name] is None:  # left out, so that fingerprints of older runs stay
+    for name, unset in {"captions": None, "split": None, "orientation": "none"}.items():
+        if spec[name] in (None, unset):  # left out, so that fingerprints of older runs stay
             del spec[name]
     shards = {shard.name: shard.url for shard in pool.shards}
     for folder in (run, run / "failures", run / "subsets"):

@@ -29,7 +29,7 @@ from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknow
 from tamis.ids import content_uid, format_uid, image_xxh3
 from tamis.pool import Pool, PoolSpec, Shard, open_pool
 from tamis.pool.files import absolute, expand_braces, is_remote
-from tamis.pool.images import decode, pixels_in
+from tamis.pool.images import ORIENTATION, decode, pixels_in
 from tamis.pool.source import Problem, SampleFiles, SampleReader, too_many_bytes
 from tamis.store import parts
 from tamis.store.captions import OtherCaptions, other_captions
@@ -84,6 +84,7 @@ class KeptSample:
         caption: None also if it cannot be judged (missing, empty, not UTF-8). For a subset: the text that was chosen.
         alt_text: if `caption` is another text: the alt-text in the pool, "" without one; None if it is the alt-text.
         image: the bytes of the image file.
+        orientation: how to turn `image` upright (`tamis.pool.images.EXIF_WORDS`), if its file has lost that; else None.
         pixels: (height, width, 3) uint8 RGB, upright.
         files: {extension: bytes} of all files. For a table: the image, the caption as txt, the row as json.
         problem: why a requested field is missing; None if none is.
@@ -98,6 +99,7 @@ class KeptSample:
     caption: str | None = None
     alt_text: str | None = None
     image: bytes | None = None
+    orientation: str | None = None
     pixels: Pixels | None = None
     files: Mapping[str, bytes] | None = None
     problem: Problem | None = None
@@ -272,7 +274,8 @@ class _Stream:
         self._threads = threads or (_REMOTE_THREADS if far else _THREADS)
         self._files, self._image = "files" in fields, bool(fields & {"image", "pixels"})
         columns = [column for name in FIELDS if name in fields for column in _COLUMNS[name]]
-        self._columns = list(dict.fromkeys([*columns, *(COMPARED if fields & _FROM_FILES else ())]))
+        turned = [ORIENTATION] if ORIENTATION in run.facts["pool"]["fields"] else []
+        self._columns = list(dict.fromkeys([*columns, *((*COMPARED, *turned) if fields & _FROM_FILES else ())]))
         self._starts = np.array([span.start for span in run.row_ranges.values()], np.int64)
         self._sources = [_Source(name, shards.get(name), span) for name, span in run.row_ranges.items()]
         self._hidden = run.hidden if hide else None
@@ -481,6 +484,7 @@ class _Stream:
             status=facts.get("status"),
             caption=facts["caption"] if facts.get("caption_judged") else None,
             image=image,
+            orientation=facts.get(ORIENTATION),
             files=entry.files if self._files and entry.files else None,
             problem=problem,
         )
@@ -506,11 +510,12 @@ class _Stream:
             size, decoding = 0, None
             if sample.image is not None:
                 assert self._pool is not None
-                max_pixels, transparency = self._pool.spec.max_pixels, self._pool.spec.transparency
+                max_pixels = self._pool.spec.max_pixels
+                how: dict[str, Any] = {"transparency": self._pool.spec.transparency, "orientation": sample.orientation}
                 size = 3 * pixels_in(sample.image, max_pixels=max_pixels)
                 while waiting and (held + size > self._ahead or len(waiting) >= 2 * self._threads):
                     yield first()
-                decoding = executor.submit(decode, sample.image, max_pixels=max_pixels, transparency=transparency)
+                decoding = executor.submit(decode, sample.image, max_pixels=max_pixels, **how)
             waiting.append((sample, decoding, size))
             held += size
         while waiting:

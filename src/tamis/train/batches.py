@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -209,8 +210,9 @@ class Batches:
         pixels = cache.images.get(index)
         if pixels is None:
             spec = self.pool.spec
+            how = partial(decode, max_pixels=spec.max_pixels, transparency=spec.transparency)
             try:
-                pixels = decode(pair.image, max_pixels=spec.max_pixels, transparency=spec.transparency)
+                pixels = how(pair.image, orientation=pair.orientation)
             except SampleError:
                 return None
             cache.add(index, pixels)

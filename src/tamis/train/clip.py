@@ -185,7 +185,8 @@ def pool_reading_settings(run: Run) -> dict[str, Any]:
     """
     default = PoolSpec(path="")
     changed = {}
-    for name in ("caption", "captions", "image", "image_extensions", "max_pixels", "max_bytes", "transparency"):
+    names = ("caption", "captions", "image", "image_extensions", "max_pixels", "max_bytes", "transparency")
+    for name in (*names, "orientation"):
         value, usual = run.facts["pool"].get(name), getattr(default, name)
         if value is not None and value != (list(usual) if isinstance(usual, tuple) else usual):
             changed[name] = value

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tamis.arrays import Mask
 from tamis.data import STATUSES
 from tamis.errors import RecipeError, plural
+from tamis.pool.images import ORIENTATION
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.formats import in_words, share, status_words
 from tamis.reporting.pairs import Group, first_of_each, shown_groups
@@ -116,6 +117,13 @@ TRAITS: Mapping[str, Trait] = {
         columns=("content_hidden",),
         holds=lambda hidden: hidden == 1,
         judged=(2, 2),
+    ),
+    "turned": Trait(
+        noun="image",
+        says=("is stored turned or mirrored", "are stored turned or mirrored"),
+        rule="by the field exif of its json: above as stored, below as scored; --orientation none leaves it as stored",
+        columns=(ORIENTATION,),
+        holds=lambda orientation: pc.is_valid(orientation).to_numpy(zero_copy_only=False),
     ),
     "size": Trait(
         noun="image",
