@@ -175,19 +175,12 @@ def _free_key(key: str, taken: set[str]) -> str:
 
 @dataclass
 class _Contents:
-    """What a shard that we wrote holds.
+    """What a shard that we wrote holds."""
 
-    Attributes:
-        offsets: where each sample starts, and where the last one ends.
-        exts: the extensions in it.
-        trained: number of samples that open_clip reads.
-        skipped: number of others, by reason.
-    """
-
-    offsets: list[int] = field(default_factory=lambda: [0])
+    offsets: list[int] = field(default_factory=lambda: [0])  # where each sample starts, and where the last one ends
     exts: set[str] = field(default_factory=set)
-    trained: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
+    trained: int = 0  # samples that open_clip reads
+    skipped: Counter[str] = field(default_factory=Counter)  # others, by reason
 
 
 def _contents(path: Path, pool: Pool) -> _Contents:
