@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -127,6 +128,13 @@ def die_at_file(left: int, how: signal.Signals = signal.SIGKILL) -> None:
         real(source, target)
 
     os.replace = replace  # type: ignore[assignment]
+
+
+def die_after(seconds: float) -> None:
+    """Has this process killed after some time."""
+    killer = threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGKILL])
+    killer.daemon = True
+    killer.start()
 
 
 def family(parent: int) -> list[int]:

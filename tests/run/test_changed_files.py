@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from tamis.explore.columns import HeldRun
 from tamis.explore.tags import Tags
 from tamis.ids import format_uid
 from tamis.pool.files import stamp
+from tamis.run.fill import engine_named
 from tamis.store import Run, parts, tags
 from tamis.store.checked import uids_digest, write_parquet
 
@@ -110,7 +112,8 @@ def test_a_limited_score_goes_on_too(tmp_path: Path) -> None:
     assert len(done.to_arrow()) == 21
 
 
-def test_a_cut_shard_keeps_its_rows_and_tags_until_its_file_is_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [{}, {"engine": engine_named("static", rank=1, world=2)}, {"workers": 2}])
+def test_a_cut_shard_keeps_its_rows_and_tags_until_its_file_is_whole(how: dict[str, Any], tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool")
     path = pool / "00001.tar"
     whole = path.read_bytes()
@@ -126,8 +129,10 @@ def test_a_cut_shard_keeps_its_rows_and_tags_until_its_file_is_whole(tmp_path: P
     assert list(score(pool, run, *FIRST).failures) == ["00001"]
     assert parts_of(run) == before
     path.unlink()
+    score(pool, run, *FIRST)  # of a pool without this file: that it was cut is not forgotten
+    assert list(Run(run).failures) == ["00001"]
     path.write_bytes(whole)
-    mended = score(pool, run, *FIRST)
+    mended = score(pool, run, *FIRST, **how)
     assert (mended.failures, len(mended) > rows) == ({}, True)
     fresh = score(pool, tmp_path / "fresh", *FIRST).to_arrow()
     assert mended.to_arrow(["caption", *Run(tmp_path / "fresh").complete_score_names()]).equals(fresh)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 import signal
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 from factories import parts_of, write_pool
-from processes import command, die_at_file
+from processes import command, die_after, die_at_file
 
 import tamis
 
@@ -53,13 +57,8 @@ def killed_at_each_file(first: int, step: int, folder: Path, monkeypatch: pytest
     assert command("run", recipe, "-q").returncode == 0
     whole = results(folder)
 
-    def clear() -> None:
-        for path in folder.iterdir():
-            if path.name.startswith(("run", "kept", "shards", "page")):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-
     for file in range(first, 1000, step):
-        clear()
+        clear(folder)
         killed = command("run", recipe, "-q", before=partial(die_at_file, file))
         if killed.returncode == 0:
             return file
@@ -82,3 +81,79 @@ def test_a_recipe_killed_before_some_of_its_files_goes_on(tmp_path: Path, monkey
 @pytest.mark.timeout(3600)
 def test_a_recipe_killed_before_any_of_its_files_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert killed_at_each_file(0, 1, tmp_path, monkeypatch) > 20
+
+
+# ---- at any moment
+
+#: Commands, and the run that each needs. All can be repeated as they are.
+COMMANDS = {
+    "score": ("score", "pool", "--run", "run", "--signals", "caption_length,image_hash,image_quality", "-q"),
+    "run": ("run", "recipe.yaml", "-q"),
+    "derive": ("derive", "run", "--signals", "clip_loss"),
+    "export": ("export", "run", "half", "shards", "--to", "webdataset", "--overwrite"),
+    "map": ("map", "run"),
+}
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pool, its run with embeddings and a subset, which is kept as `base`."""
+    folder = tmp_path_factory.mktemp("scored")
+    a_recipe(folder)
+    signals = [{"clip": {"model": "lab/clip"}}, "caption_length"]
+    run = tamis.score(folder / "pool", run=folder / "run", signals=signals, keep=["embeddings"], quiet=True)
+    half = tamis.select(run, {"select": [{"top_fraction": {"score": "clip", "fraction": 0.5}}]})
+    half.save(folder / "run" / "subsets" / "half.parquet")
+    (folder / "run").rename(folder / "base")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(scored: Path) -> dict[str, tuple[dict[str, object], float]]:
+    """What each command makes, and the seconds that it takes."""
+    found = {}
+    for name in COMMANDS:
+        clear(scored, name)
+        start = time.monotonic()
+        repeat(name, scored)
+        found[name] = results(scored), time.monotonic() - start
+    return found
+
+
+def clear(folder: Path, name: str = "run") -> None:
+    """Removes what commands have made; those that need a run get one."""
+    for path in folder.iterdir():
+        if path.name.startswith(("run", "kept", "shards", "page", ".")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if name not in ("score", "run"):
+        shutil.copytree(folder / "base", folder / "run")
+
+
+def repeat(name: str, folder: Path, before: Callable[[], None] | None = None) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = command(*COMMANDS[name], before=before)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param(number, marks=[pytest.mark.attack, pytest.mark.timeout(3600)] if number else ())
+        for number in range(int(os.environ.get("TAMIS_KILLS", "40")))
+    ],
+)
+def test_a_command_killed_at_any_moment_and_repeated_makes_the_same_files(
+    name: str, kill: int, scored: Path, undisturbed: dict[str, tuple[dict[str, object], float]]
+) -> None:
+    """Up to three times."""
+    whole, seconds = undisturbed[name]
+    draw = random.Random(f"{name} {kill}")
+    clear(scored, name)
+    for _ in range(1 + kill % 3):
+        repeat(name, scored, partial(die_after, draw.uniform(0, seconds)))
+    assert repeat(name, scored) == 0
+    assert results(scored) == whole
+    assert tamis.check(scored / "run").exit_code == 0

@@ -274,7 +274,8 @@ def _failed_before(path: Path, pool: Pool) -> tuple[dict[str, str], frozenset[st
     for name in sorted(files(path / "failures", ".json")):
         record = {"url": "", **read_record(failure_path(path, name))}
         if name not in shards:
-            if not is_remote(record["url"]) and not os.path.exists(record["url"]):
+            gone = not is_remote(record["url"]) and not os.path.exists(record["url"])
+            if gone and not record.get("cut"):  # else its index lacks rows
                 failure_path(path, name).unlink(missing_ok=True)
         elif record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
             failure_path(path, name).unlink(missing_ok=True)  # the parts exist by now
