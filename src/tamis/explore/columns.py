@@ -265,7 +265,7 @@ def _from_cut(run: Run, subset: Subset) -> Float64s:
 
 
 def check_kind(table: Table, column: str, kind: str) -> None:
-    if table.kind(column) != kind and (kind != "number" or table.first_word(column) is not None):
+    if table.kind(column) != kind and not (kind == "number" and table.numeric(column)):
         raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, {kind}s are needed here")
 
 

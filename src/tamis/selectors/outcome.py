@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Captions, Mask, Times
-from tamis.errors import RecipeError, brief, naming_faults
+from tamis.errors import RecipeError, naming_faults
 from tamis.store.reasons import Codes, Cut, Reason, StoredCodes, blocks, widened
 from tamis.store.table import Table
 
@@ -116,13 +116,9 @@ def check_kind(step: str, table: Table, name: str, *expected: str) -> None:
 
     Where numbers are expected, words will do if each is a number.
     """
-    if (kind := table.kind(name)) in expected:
-        return
-    word = table.first_word(name) if kind == "word" and "number" in expected else ""
-    if word is not None:
+    if (kind := table.kind(name)) not in expected and not ("number" in expected and table.numeric(name)):
         wanted = " or ".join(f"{one}s" for one in expected)
-        held = f"{kind}s, such as {brief(word)}" if word else f"{kind}s"
-        raise RecipeError(f"{step}: the column {name!r} holds {held}, expected {wanted}{_ADVICE.get(expected[0], '')}")
+        raise RecipeError(f"{step}: the column {name!r} holds {kind}s, expected {wanted}{_ADVICE.get(expected[0], '')}")
 
 
 @dataclass(frozen=True)

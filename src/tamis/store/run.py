@@ -38,7 +38,7 @@ from tamis.store.manifest import (
     score_folders,
 )
 from tamis.store.parts import IndexFacts
-from tamis.store.table import Table, as_numbers, first_words
+from tamis.store.table import Table, are_numbers
 
 if TYPE_CHECKING:
     import pandas
@@ -125,7 +125,7 @@ class Run:
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
         self._asked: dict[str, Mask] = {}  # by label of a score
-        self._first_words: dict[tuple[str, str], str | None] = {}  # by field, and where it is
+        self._numeric: dict[str, bool] = {}  # by field
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -427,30 +427,27 @@ class Run:
 
     @cached_property
     def number_fields(self) -> tuple[str, ...]:
-        """The pool's fields that hold numbers (those of every row that has one)."""
-        fields = {name: one for name, one in self.columns.items() if name == one[0] and self._is_field(*one[:2])}
-        return tuple(name for name, (inner, group, _) in fields.items() if self.first_word(inner, group) is None)
+        """The pool's fields that hold numbers."""
+        later = [label for label, group in self.scores.items() if group.facts["name"] == "carried_field"]
+        fields = [*self.facts["pool"]["fields"], *later]
+        return tuple(name for name in fields if self.columns[name][2].kind == "word" and self.holds_numbers(name))
 
-    def _is_field(self, inner: str, group: ScoreSet | None) -> bool:
-        return group.facts["name"] == "carried_field" if group else inner in self.facts["pool"]["fields"]
-
-    def first_word(self, inner: str, group: ScoreSet | None) -> str | None:
-        """Returns the first value of a field that is not a number, "" for what is no field; None if all are numbers.
+    def holds_numbers(self, name: str) -> bool:
+        """Whether a column holds numbers: a score, or a field of the pool with a number in each row that has a value.
 
         A field is stored as text, so that no digit of an id is lost.
         """
-        if not self._is_field(inner, group):
-            return ""
-        where = inner, group.folder.name if group else ""
-        if where not in self._first_words:
-            table, some, word = self.table(), False, None
+        inner, group, column = self.locate(name)
+        if not (group.facts["name"] == "carried_field" if group else inner in self.facts["pool"]["fields"]):
+            return column.kind == "number"
+        if name not in self._numeric:
+            table, seen = self.table(), set[bool | None]()
             for block in range(len(self.shards)):
-                values = table.read(block, [inner])[inner]
-                if word := next(iter(first_words(values)), None):
+                seen.add(are_numbers(table.read(block, [name])[name]))
+                if False in seen:  # a word
                     break
-                some = some or not np.isnan(as_numbers(values)).all()
-            self._first_words[where] = word if word or some else ""
-        return self._first_words[where]
+            self._numeric[name] = False not in seen and True in seen
+        return self._numeric[name]
 
     # ---- rows ----
 
@@ -503,7 +500,8 @@ class Run:
         kind = lambda name: locate(name)[2].kind  # noqa: E731
         return Table(
             self.sizes, read, read_uids, kind, about=about, side_file=side_file,
-            asked=lambda name: self.asked(locate(name)[1]), first_word=lambda name: self.first_word(*locate(name)[:2]),
+            asked=lambda name: self.asked(locate(name)[1]),
+            numeric=lambda name: self.holds_numbers(names.get(name, name)),
             again=partial(_again, uuid4().hex, str(self.path.absolute()), self.partial, (*names.items(),), len(self)),
         )  # fmt: skip
 

@@ -53,10 +53,13 @@ def as_numbers(values: Any) -> Float32s:
     return np.where(np.isfinite(found), found, np.float32(np.nan))
 
 
-def first_words(values: Any) -> list[str]:
-    """Returns the first of some words that is neither a number nor a sign of no value, in a list; [] if none is."""
-    texts = pc.utf8_trim_whitespace(values.cast(pa.string()).filter(pa.array(np.isnan(as_numbers(values)))).drop_null())
-    return texts.filter(pc.invert(pc.is_in(texts, value_set=_NO_VALUE)))[:1].to_pylist()  # type: ignore[no-any-return]
+def are_numbers(values: Any) -> bool | None:
+    """Whether each of some words is a number or says that there is none; None if no word is a number."""
+    there = ~np.isnan(as_numbers(values))
+    others = pc.utf8_trim_whitespace(values.cast(pa.string()).filter(pa.array(~there))).drop_null()
+    if len(others.filter(pc.invert(pc.is_in(others, value_set=_NO_VALUE)))):
+        return False
+    return bool(there.any()) or None
 
 
 class Masks(Protocol):
@@ -79,7 +82,7 @@ class Table:
         kind: returns "number", "word" or "vector": what a column holds.
         about: returns the description of a column's signal or embeddings, with its settings and models.
         side_file: returns a side file of a column's signal, by column and file name; None if there is none.
-        first_word: returns the first value of a column of words that is not a number; None if all are numbers.
+        numeric: whether a column can be read as numbers, as a field of the pool that holds numbers can.
         asked: returns the rows that a column's signal was asked to judge, (rows,) bool; None: all.
         spread: does `scan`'s work on a cluster; None: threads do it.
         again: opens the same table in another process, where all rows are candidates.
@@ -94,7 +97,7 @@ class Table:
     only: Mask | Masks | None = None
     about: Callable[[str], Mapping[str, Any]] = lambda name: {}
     side_file: Callable[[str, str], Any] = lambda name, file: None
-    first_word: Callable[[str], str | None] = lambda name: ""
+    numeric: Callable[[str], bool] = lambda name: False
     asked: Callable[[str], Mask | None] = lambda name: None
     spread: Spread | None = None
     again: Callable[[], Table] | None = None
