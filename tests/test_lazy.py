@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import captioner_folder, parts_of
+from factories import parts_of
 from processes import command, die_at_file
 
 import tamis
@@ -122,27 +122,6 @@ def test_the_order_is_corrected_by_the_scores_of_some_rows(
     assert (asked(run, "other"), asked(run, "clip")) == (readable_rows, -(-readable_rows // 4))
     assert "; steps went in this order: status" in plan.done(run, order, 0.0)
     assert tamis.select(run, chosen).kept == 0
-
-
-def test_an_adaptive_sieve_and_what_its_cut_needs_do_not_wait(pool: Path, tmp_path: Path, clip_model: str) -> None:
-    pytest.importorskip("scipy")
-    cut = {"top_fraction": {"score": "mine.sieve", "fraction": 0.5, "missing": "drop"}}
-    other = {"at_least": {"score": "other.pac", "value": 0, "missing": "drop"}}
-    sieve = {"captioner": str(captioner_folder(tmp_path / "blip")), "sampling": {"captions": 2, "max_tokens": 8}}
-
-    def recipe(run: str) -> dict[str, Any]:
-        made = written(pool, tmp_path / run, clip_model, CLIP, cut, other)
-        return {**made, "signals": [*made["signals"], {"sieve": {**sieve, "adaptive": True, "label": "mine"}}]}
-
-    assert [name for name, _ in lazy._may_wait(tamis.recipe.load(recipe("full")))] == ["", "other"]
-    full = tamis.run_recipe(recipe("full"), quiet=True, precision="float32")
-    done = tamis.run_recipe(recipe("lazy"), lazy=True, quiet=True, precision="float32")
-    assert full.subset is not None
-    assert done.subset is not None
-    np.testing.assert_array_equal(done.subset.keep, full.subset.keep)
-    again = tamis.run_recipe(recipe("lazy"), lazy=True, quiet=True, precision="float32")
-    np.testing.assert_array_equal(again.run["captions_drawn"], done.run["captions_drawn"])
-    assert 0 < done.subset.kept <= asked(done.run, "other") < 21
 
 
 def test_scores_of_some_rows_are_looked_at_last(pool: Path, tmp_path: Path, clip_model: str) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tamis.api import run_recipe as run_recipe
     from tamis.choosing import select as select
     from tamis.derived.clusters import cluster as cluster
-    from tamis.distilled import distil as distil
     from tamis.evaluate.bench import bench as bench
     from tamis.explore.layout import lay_out as lay_out
     from tamis.first_look import look as look
@@ -43,7 +42,6 @@ _MODULES = {
     "select": "tamis.choosing",
     "cluster": "tamis.derived.clusters",
     "derive": "tamis.scoring",
-    "distil": "tamis.distilled",
     "lay_out": "tamis.explore.layout",
     "bench": "tamis.evaluate.bench",
     "check": "tamis.store.check",

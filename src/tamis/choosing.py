@@ -24,7 +24,6 @@ from tamis.ids import json_ready
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
 from tamis.recipe import (
-    NEAR_CUT,
     PathLike,
     Recipe,
     RecipeLike,
@@ -63,9 +62,6 @@ def select(
 ) -> Subset:
     """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
 
-    Where a step looks at rows that nobody asked a signal for, the predictions that `tamis distil` made for this recipe
-    are used. The funnel then says how wrong the choice can be.
-
     Args:
         run: a run folder.
         recipe: a shipped recipe's name, a file, or a mapping.
@@ -82,7 +78,6 @@ def select(
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
         RunError: the run lacks a column, or shards, or another model than the recipe names made its scores.
     """
-    from tamis.adaptive import distilled_column, with_bounds
     from tamis.selectors.choose_caption import captions_from
     from tamis.selectors.lazily import run_asked
     from tamis.selectors.outcome import NotAskedError
@@ -99,12 +94,7 @@ def select(
         try:
             outcome = run_asked(dataclasses.replace(opened.table(columns), spread=spread), chosen.steps)
         except NotAskedError as error:
-            if (near := distilled_column(opened, chosen, columns)) is None:
-                raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
-            cut, group = near
-            columns[cut.score] = f"{group.label}.{group.columns[0].name}"
-            outcome = run_asked(dataclasses.replace(opened.table(columns), spread=spread), chosen.steps)
-    outcome = with_bounds(opened, chosen, columns, outcome)
+            raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
     used = makers_of(chosen, opened, columns)
     _warn_of_english_only(chosen, opened, used, outcome)
     recorded = {**chosen.text, **({"signals": list(_as_used(chosen, opened, columns))} if chosen.entries else {})}
@@ -244,12 +234,6 @@ def scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
         wanted = json.loads(json.dumps(settings(signal, recorded=True)))
         groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
         same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
-        if isinstance(signal, Signal) and recipe.within.get((label, signal)) == NEAR_CUT:
-            from tamis.adaptive import adaptive_column, names_of
-
-            if (near := adaptive_column(run, recipe, (label, signal))) is not None:
-                columns |= dict.fromkeys(names_of(label), near)
-                continue
         for column in signal.columns:
             names = {column.name, f"{label or signal.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)
             for name in names if groups else ():

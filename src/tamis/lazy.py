@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from tamis.adaptive import column_for, cut_of
 from tamis.arrays import Mask
 from tamis.choosing import columns_read
 from tamis.compute import Compute
 from tamis.data import Signal, settings
 from tamis.errors import RecipeError, RunError
 from tamis.graph import Executor, Identities, run_on_device, topological
+from tamis.ids import json_ready
 from tamis.math.order import round_half_up
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool.open import known_pairs
-from tamis.recipe import NEAR_CUT, Recipe, load, names_of_columns, shipped_name
+from tamis.recipe import Recipe, load, names_of_columns, shipped_name
 from tamis.run.failures import READING
 from tamis.run.plan import Within
 from tamis.scoring import Scoring, assembled, derive
@@ -112,9 +112,7 @@ def planned_lazily(
 
     opened, networks = open_pool(spec, manifest.shards_of(path)), run_on_device(one for _, one in recipe.signals)
     identities = Identities(device_for(**compute, networks=networks))
-    # the label of an adaptive signal is that of the column made for its cut
-    signals = tuple(("" if recipe.within.get(entry) == NEAR_CUT else entry[0], entry[1]) for entry in recipe.signals)
-    plan = assembled(opened, path, recipe=replace(recipe, signals=signals), identities=identities, grow=grow)
+    plan = assembled(opened, path, recipe=recipe, identities=identities, grow=grow)
     sizes = known_pairs(opened.shards)
     if (path / "run.json").is_file() and not (run := Run(path)).missing:
         sizes = dict(zip(run.shards, run.sizes, strict=True))
@@ -225,9 +223,8 @@ def _ordered(recipe: Recipe, table: Table, price: Mapping[Entry, float]) -> list
 
 def _arranged(recipe: Recipe, rank: Callable[[Step], float]) -> list[Step]:
     """Returns the steps in the order of a rank; last are those by scores of some rows, which the others may leave."""
-    some = [entry for entry, rows in recipe.within.items() if rows != NEAR_CUT]
     return arranged(
-        recipe.steps, lambda step: math.inf if any(_reads(step, one, recipe) for one in some) else rank(step)
+        recipe.steps, lambda step: math.inf if any(_reads(step, one, recipe) for one in recipe.within) else rank(step)
     )
 
 
@@ -262,11 +259,8 @@ def _measured(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: int | 
 def _may_wait(recipe: Recipe) -> list[Entry]:
     """Returns the signals without limits or stored features that nothing reads but steps, and these not of all rows."""
     read = {name for _, signal in recipe.derived for name in signal.reads}
-    for entry, rows in recipe.within.items():  # chosen before any signal that waits is scored
-        if rows == NEAR_CUT:
-            before = replace(recipe, steps=recipe.steps[: cut_of(recipe, *entry)[0]])
-            read |= recipe.unaliased(before.reads)
-        elif rows.endswith((".yaml", ".yml")) or shipped_name(rows):
+    for rows in recipe.within.values():  # chosen before any signal that waits is scored
+        if rows.endswith((".yaml", ".yml")) or shipped_name(rows):
             read |= (chosen := load(rows)).unaliased(chosen.reads)
     return [
         entry
@@ -309,4 +303,6 @@ def _entry_of(column: str, run: Run, entries: Sequence[Entry]) -> Entry | None:
 
 def _scores_of(entry: Entry, run: Run) -> Any:
     """Returns the scores of a signal in a run; None if there are none."""
-    return column_for(run, entry[1].name, settings(entry[1], recorded=True))
+    name, wanted = entry[1].name, json_ready(settings(entry[1], recorded=True))
+    found = (group for group in run.scores.values() if group.facts["name"] == name)
+    return next((group for group in found if group.facts.get("settings") == wanted), None)

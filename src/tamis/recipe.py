@@ -60,8 +60,6 @@ _FLOAT = re.compile(
     r"[-+]?((0|[1-9][0-9]{0,30})(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
 )
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
-#: The limit of an `adaptive` signal: rows whose decision it can still change. See `tamis.adaptive`.
-NEAR_CUT = "near the cut"
 
 _UNNAMED = "recipe"  # the name of a mapping
 _DEEPEST = 20  # levels of --set: no recipe has more
@@ -443,21 +441,18 @@ def signal_from(entry: Any, where: str = "signals") -> tuple[str, Any]:
     label = str(settings.get("label", ""))
     if label and not label.isidentifier():
         raise RecipeError(f"{where}: the label {brief(label)} must be a word of letters, digits and _")
-    rest = {key: value for key, value in settings.items() if key not in ("label", "within", "adaptive")}
-    return label, build(cls, rest, f"{where}, {name}", extra=("label", "within", "adaptive"))
+    rest = {key: value for key, value in settings.items() if key not in ("label", "within")}
+    return label, build(cls, rest, f"{where}, {name}", extra=("label", "within"))
 
 
 def _within(entry: Any, made: tuple[str, Any], where: str) -> str:
     """Returns the subset, or the recipe, to whose rows a recipe's entry limits a signal; "" for all rows."""
     settings = (next(iter(entry.values())) if isinstance(entry, dict) else None) or {}
-    name, adaptive = settings.get("within"), settings.get("adaptive", False)
-    if name is None and adaptive is False:
+    if (name := settings.get("within")) is None:
         return ""
     if isinstance(made[1], Derived):
         raise RecipeError(f"{where}: {made[1].name} is worked out from columns of all rows: 'within' limits no model")
-    if adaptive is not False and (adaptive is not True or name is not None):
-        raise RecipeError(f"{where}, {made[1].name}: adaptive is true or false, and excludes 'within'")
-    return NEAR_CUT if adaptive else _path(name, f"{where}, {made[1].name}, within") or ""
+    return _path(name, f"{where}, {made[1].name}, within") or ""
 
 
 @contextmanager

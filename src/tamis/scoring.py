@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from tamis.arrays import Mask
 from tamis.compute import Compute
 from tamis.data import Device, Samples, Signal, references
 from tamis.derived import Derived
@@ -25,7 +24,7 @@ from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.open import with_orientation
 from tamis.pool.source import IMAGE_EXTENSIONS
-from tamis.recipe import NEAR_CUT, PathLike, Recipe, RecipeLike, by_kind, load, shipped_name, signal_from
+from tamis.recipe import PathLike, Recipe, RecipeLike, by_kind, load, shipped_name, signal_from
 from tamis.run.plan import Plan, Within, with_labels
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
@@ -136,42 +135,15 @@ class Scoring:
         for limit, part in _passes(recipe, limits):
             rows = None if limit is None else _rows_of(limit, Run(self.path, partial=True))
             done = self.score(part.signals, rows, forecasts=limit is None or isinstance(limit, str))
-        near = [entry for entry in recipe.signals if limits.get(entry) == NEAR_CUT]
-        after: list[tuple[str, Any]] = [*near, *recipe.derived]
-        if after and done.missing:
-            names = ", ".join(label or signal.name for label, signal in after)
+        if recipe.derived and done.missing:
+            names = ", ".join(label or signal.name for label, signal in recipe.derived)
             log.warning("not computed, because shards are missing: %s", names)
             return done
-        done = derive(done, recipe) if after else done
-        if near:
-            from tamis.adaptive import score_near_cut
-            from tamis.choosing import scored_columns
-
-            others = dataclasses.replace(recipe, signals=tuple(entry for entry in recipe.signals if entry not in near))
-            columns = {**scored_columns(others, done), **recipe.columns}
-            for entry in near:
-                done = score_near_cut(done, recipe, entry, columns, self._near_cut)
-        return done
-
-    def _near_cut(self, entry: tuple[str, Signal], rows: Mask) -> Run:
-        asked = {shard: rows[span] for shard, span in Run(self.path).row_ranges.items()}
-        return self.score([entry], Within(NEAR_CUT, asked, None))
+        return derive(done, recipe) if recipe.derived else done
 
 
 def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
-    """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored.
-
-    Of signals near a cut one caption is scored with the first; the others follow when the cut is known.
-    """
-    near = [entry for entry, limit in limits.items() if limit == NEAR_CUT]
-    if near:
-        from tamis.adaptive import cut_of, entries
-
-        for entry in near:
-            cut_of(recipe, *entry)
-        others = (entry for entry in recipe.signals if entry not in near)
-        recipe = dataclasses.replace(recipe, signals=(*others, *(entries(*entry)[0] for entry in near)))
-        limits = {entry: limit for entry, limit in limits.items() if entry not in near}
+    """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored."""
     keys: dict[Any, Any] = {entry: one if isinstance(one, str) else id(one) for entry, one in limits.items()}
     passes: dict[Any, Any] = {None: None} | {keys[entry]: limit for entry, limit in limits.items()}
     for key, limit in passes.items():

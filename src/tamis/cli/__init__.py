@@ -41,7 +41,6 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "look": looking.look,
     "explore": looking.explore,
     "run": scoring.run_recipe,
-    "distil": scoring.distil,
     "status": scoring.status,
     "bench": evaluate.bench,
     "list": looking.list_things,

@@ -114,7 +114,6 @@ def print_funnel(subset: Subset) -> None:
     """Prints what each step of a recipe kept and why it dropped the rest."""
     from tamis.reporting.formats import in_words, share
     from tamis.store.makers import models_in_words
-    from tamis.store.reasons import bound_of
     from tamis.store.repeats import rows_kept
 
     if sentence := partly(subset):
@@ -127,7 +126,7 @@ def print_funnel(subset: Subset) -> None:
             {"step": line["step"], "kept": rows_kept(line), "share": share(line["kept"], total), "dropped": dropped}
         )
     print_table(rows)
-    for sentence in [*models_in_words(subset.used), *filter(None, map(bound_of, subset.funnel))]:
+    for sentence in models_in_words(subset.used):
         print(sentence)
 
 

@@ -101,57 +101,6 @@ def score(
     exit_if(done.failures and max_error_rate is None)
 
 
-def distil(
-    signal: Annotated[str, Argument(metavar="SIGNAL", help="The expensive signal of the recipe: its name or label.")],
-    pool: Annotated[list[str], _POOL],
-    recipe: Annotated[str, options.ONE_RECIPE],
-    run: Annotated[str | None, _RUN] = None,
-    *,
-    source: Annotated[
-        str, Option("--from", metavar="SIGNAL", help="Its stored embeddings predict the score.")
-    ] = "clip",
-    at_most_wrong: Annotated[
-        float, Option(help="1 - J: J is the Jaccard index of the choice and the one by all scores.")
-    ] = 0.05,
-    out: Annotated[Path | None, Option("--out", "-o", help="The subset file to write.")] = None,
-    settings: options.RecipeSettings = None,
-    least: Annotated[int, Option(min=0, help="With fewer candidates the signal judges all of them.")] = 200_000,
-    reading: options.PoolSettings,
-    compute: options.Compute,
-    workers: options.Workers = None,
-    engine: Annotated[str, _ENGINE] = "local",
-    address: options.Address = None,
-    overwrite: options.Overwrite = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Choose by an expensive signal that judges few pairs: embeddings predict the rest, an audit bounds the error.
-
-    Example: tamis distil sieve pool --run runs/mine --recipe mine.yaml --at-most-wrong 0.05 --out mine.parquet
-    """
-    import tamis
-    from tamis.pool import PoolSpec
-    from tamis.pool.files import default_run
-    from tamis.recipe import build
-    from tamis.run.fill import engine_named
-    from tamis.store.subset import check_place
-
-    if engine == "static":
-        raise StopError("ranks cannot share `tamis distil`: use --engine local or ray")
-    if out is not None:
-        check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
-    spec = build(PoolSpec, {**reading, "path": tuple(pool) if len(pool) > 1 else pool[0]}, "distil")
-    with stopping_at(ValueError):
-        subset = tamis.distil(
-            spec, signal, run=run or default_run(pool[0]), recipe=recipe, source=source, at_most_wrong=at_most_wrong,
-            settings=settings or [], least=least, engine=engine_named(engine, workers=workers, address=address),
-            quiet=quiet, **compute,
-        )  # fmt: skip
-    print_funnel(subset)
-    if out is not None:
-        subset.save(out, overwrite=overwrite)
-        say(f"wrote {out}")
-
-
 def run_recipe(
     what: Annotated[str, Argument(metavar="POOL|RECIPE", help="A pool, with --recipe; or a recipe file.")],
     *,

@@ -99,15 +99,13 @@ def add_columns(
     version: int = 1,
     more: Mapping[str, Any] | None = None,
     lacking: str = "the row has no embedding",
-    bound: Mapping[str, Any] | None = None,
     reads: Iterable[str] = (),
 ) -> tuple[Run, str]:
     """Adds columns computed from what a run stores; returns the run, opened again, and the label of the columns.
 
     `compute` is called unless every shard has the columns of these settings. The same columns of fewer rows are
-    deleted. The label gets a suffix if other columns have it. `more` is what the values depend on besides settings;
-    `bound` says for which candidates they are, and how wrong a choice by them can be. The models that made the columns
-    `reads` are recorded.
+    deleted. The label gets a suffix if other columns have it. `more` is what the values depend on besides settings. The
+    models that made the columns `reads` are recorded.
     """
     stem = _stem(run, name, version, settings, more or {})
     target, scratch = run.path / "scores" / f"{name}-{stem}", run.path / UNFINISHED / f"{name}-{stem}"
@@ -134,7 +132,6 @@ def add_columns(
         facts |= {"columns": [asdict(column) for column in columns], "derived": True}
         models = [maker_of(run, one).get("models", {}) for one in sorted(reads)]
         facts |= {"models": reduce(or_, models)} if any(models) else {}
-        facts |= {"bound": dict(bound)} if bound else {}
         manifest.describe(run.path, {f"scores/{target.name}": facts})  # even if only this file was lost
         for file, array in made[1].items() if made else ():
             write_array(target / file, array)

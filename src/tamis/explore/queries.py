@@ -48,7 +48,6 @@ from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, smallest
 from tamis.storage import explained_errors
 from tamis.store.makers import drawn_world, models_in_words
-from tamis.store.reasons import bound_of
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
 from tamis.store.tags import BAD, GOOD, LABEL, TAGS
@@ -185,7 +184,7 @@ class Explorer:
             "rows": int(subset.keep.size),
             "kept": subset.kept,
             "times": len(subset),
-            "funnel": [dict(line, facts=None, bound=bound_of(line)) for line in subset.funnel],
+            "funnel": [dict(line, facts=None) for line in subset.funnel],
             "reasons": [
                 {"code": code, "text": reason.sentence, "step": reason.step, "rows": rows}
                 for code, (reason, rows) in enumerate(zip(why, drop_counts(subset.verdict), strict=False), start=1)

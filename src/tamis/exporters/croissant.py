@@ -25,7 +25,6 @@ from tamis.ids import json_ready
 from tamis.storage import write_json
 from tamis.store import Run
 from tamis.store.makers import models_in_words
-from tamis.store.reasons import bound_of
 from tamis.store.repeats import rows_kept
 from tamis.store.subset import Subset
 
@@ -86,7 +85,7 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
         parts = {"encodingFormat": _PARQUET, "includes": f"{out.name}/*.parquet"}
         distribution.append(_named("FileSet", "parquet") | parts)
     settings = {name: value for name, value in dataclasses.asdict(exporter).items() if name != "croissant"}
-    steps, notes = subset.funnel, [*models_in_words(subset.used), *filter(None, map(bound_of, subset.funnel))]
+    steps, notes = subset.funnel, models_in_words(subset.used)
     facts = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",

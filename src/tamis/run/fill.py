@@ -127,7 +127,7 @@ def fill(
         sweep_claims(path)
         plan = assemble()
         given = plan.within.given if plan.within else ""
-        signals = [] if given is None else [recorded(label, signal, given) for label, signal in plan.signals]
+        signals = [recorded(label, signal, given) for label, signal in plan.signals]
         recipe = {
             **recipe,
             "signals": [*signals, *recipe.get("signals", ())],

@@ -70,7 +70,7 @@ class Within:
 
     name: str
     rows: Mapping[str, Mask]  # by shard
-    given: str | None = ""  # the file, name or recipe that a user gave; "" for an object; None: recorded otherwise
+    given: str = ""  # the file, name or recipe that a user gave; "" for an object
 
 
 @dataclass(frozen=True)

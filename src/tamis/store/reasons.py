@@ -109,19 +109,6 @@ class Verdict:
         )
 
 
-def bound_of(line: Mapping[str, Any]) -> str:
-    """Says how wrong the choice of a funnel's line can be; "" if it is by all scores."""
-    facts = line.get("facts") or {}
-    if "jaccard_at_least" not in facts:
-        return ""
-    known = f"{facts['scored']:,} of {facts['candidates']:,} candidates were scored, {facts['audited']:,} as an audit"
-    return (
-        f"Not exact: {line['step']}, partly predicted from {facts['predicted_from']}. The Jaccard index with the "
-        f"choice by all scores is at least {facts['jaccard_at_least']:g}, with {facts['confidence']:.0%} confidence; "
-        f"{known}"
-    )
-
-
 def blocks(rows: int) -> Iterator[slice]:
     """Yields slices of rows that fit into the processor's cache."""
     for start in range(0, rows, _BLOCK):

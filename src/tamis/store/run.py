@@ -53,7 +53,6 @@ _AHEAD = 64  # parts of a run at a URL that are downloaded together
 #: What completes a score that `tamis score` does not make.
 _COMPLETED_BY = {
     "label": "change a tag in `tamis explore`", "map": "repeat `tamis map`", "cluster": "repeat `tamis cluster`",
-    "distil": "repeat `tamis distil`",
 }  # fmt: skip
 
 #: Columns of the index that recipes may use like scores: numbers and words. The pool's json fields are words too.

@@ -344,8 +344,7 @@ export class RecipePane {
       const fallen = line.before - line.kept;
       const lacking = line.dropped.missing ?? 0;
       const cut = typeof line.cut === "number" && line.step.startsWith("top ") ? `, the cut is ${short(line.cut)}` : "";
-      fill(shown.line, `−${count(fallen)}${cut}`, lacking ? `, ${count(lacking)} without a value` : "", line.bound ? ", not exact" : "", h("span", null, `${count(line.kept)} left${line.times ? `, ${count(line.times)} times` : ""}`));
-      shown.line.title = line.bound;
+      fill(shown.line, `−${count(fallen)}${cut}`, lacking ? `, ${count(lacking)} without a value` : "", h("span", null, `${count(line.kept)} left${line.times ? `, ${count(line.times)} times` : ""}`));
       shown.bar.firstChild.style.width = `${(100 * line.kept) / Math.max(1, found.rows)}%`;
     });
   }

@@ -370,11 +370,10 @@ def _alike(context: Context, correlation: Facts | None) -> list[Facts]:
     names, matrix = correlation["names"], correlation["matrix"]
     groups = {name: context.run.columns[name][1] for name in names}
     signals = {name: group.label if group else "" for name, group in groups.items()}
-    distilled = {name for name, group in groups.items() if group and "bound" in group.facts}  # from another score
     found = [
         {"one": one, "two": two, "correlation": float(matrix[row, column])}
         for row, one in enumerate(names)
         for column, two in enumerate(names[:row])
-        if signals[one] != signals[two] and not {one, two} & distilled and abs(matrix[row, column]) >= _ALIKE
+        if signals[one] != signals[two] and abs(matrix[row, column]) >= _ALIKE
     ]
     return sorted(found, key=lambda each: -abs(float(each["correlation"])))[:_NAMED]

@@ -18,7 +18,7 @@ from tamis.selectors.expression import parse
 from tamis.store.audit import Group, audit
 from tamis.store.captions import OtherCaptions, captions_of, other_captions
 from tamis.store.makers import models_in_words
-from tamis.store.reasons import Cut, bound_of
+from tamis.store.reasons import Cut
 from tamis.store.subset import Subset
 
 
@@ -58,7 +58,7 @@ def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> 
         if reason.step == step:
             codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
     blank = {"step": "", "before": 0, "kept": 0, "times": None, "dropped": {}, "codes": {}, "cut": None, "facts": {}}
-    return {**blank, **entry, "codes": codes, "bound": bound_of(entry)}
+    return {**blank, **entry, "codes": codes}
 
 
 #: Number of pairs, the first by their scrambled uids, whose captions are compared.
