@@ -23,11 +23,7 @@ _SIDE = 2048  # of the matrices that are multiplied: large enough to be at the t
 
 @cache
 def peak(precision: Precision) -> float:
-    """Returns the floating-point operations per second of a product of large matrices on this processor.
-
-    Args:
-        precision: "int8" gives float32's, for no product of whole numbers is measured.
-    """
+    """Returns the floating-point operations per second of a product of large matrices on this processor."""
     import torch
 
     return product_rate(torch.device("cpu"), precision, side=_SIDE, rounds=6)
@@ -128,7 +124,7 @@ def against_limit(name: str, unit: str, ours: float, theirs: float | None, flops
     top = peak(precision)
     settings: dict[str, Any] = {
         "GFLOP each": round(flops / 1e9, 2),
-        f"GFLOP/s of a large product in {'float32' if precision == 'int8' else precision}": round(top / 1e9),
+        f"GFLOP/s of a large product in {precision}": round(top / 1e9),
         "processor": processor(),
     }
     if theirs:

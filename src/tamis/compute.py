@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypedDict
 
-#: Number format of networks. "int8" is float32 with large matmuls in int8 (models/packed.py).
-Precision = Literal["float32", "bf16", "int8"]
+#: Number format of networks.
+Precision = Literal["float32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +25,12 @@ class Compute(TypedDict, total=False):
 
     Attributes:
         device: "cpu", "cuda", "cuda:1"; by default a GPU if there is one.
-        precision: "float32", "bf16", or on a CPU "int8" (docs/models.md); by default bf16 if the hardware supports
-            it. Part of the fingerprint.
+        precision: "float32" or "bf16"; by default bf16 if the hardware supports it. Part of the fingerprint.
         batch_size: samples per batch; by default 64 on a CPU, 256 on a GPU. Changes results by rounding only.
         threads: for the models of each worker; by default what the cores allow.
     """
 
     device: Annotated[str | None, "cpu, cuda, cuda:1; by default a GPU if there is one."]
-    precision: Annotated[
-        str | None, "float32 or bf16; by default bf16 if the hardware supports it. Scoring on a CPU also takes int8."
-    ]
+    precision: Annotated[str | None, "float32 or bf16; by default bf16 if the hardware supports it."]
     batch_size: Annotated[int | None, "Samples per batch; by default 64 on a CPU, 256 on a GPU."]
     threads: Annotated[int | None, "Threads for the models of each worker."]

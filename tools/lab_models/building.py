@@ -96,7 +96,7 @@ def build_models(
         if needed not in names and not (out / needed / "config.json").is_file():
             raise ModelError(f"text-to-image needs lab/clip and lab/captioner, and {out} holds no {needed}: build it")
     workers = workers or os.cpu_count() or 1
-    where = device_for(device, precision, None, None, training=True)
+    where = device_for(device, precision, None, None)
     return [_build(name, out, where, workers, effort) for name in BUILDS if name in names]
 
 

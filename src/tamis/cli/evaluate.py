@@ -100,7 +100,7 @@ def zero_shot(
     which: Annotated[str, Option("--split", help="Which split of WebDataset tasks.")] = "test",
     size: Annotated[int, Option(min=1, help="Images of each of the lab's tasks.")] = 480,
     compute: Annotated[dict[str, Any], options.Fields("tamis.compute:Compute", "device threads batch_size")],
-    precision: Annotated[str, Option(help="float32, as DataComp evaluates, or bf16; on CPUs also int8.")] = "float32",
+    precision: Annotated[str, Option(help="float32, as DataComp evaluates, or bf16.")] = "float32",
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:

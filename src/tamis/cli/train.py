@@ -76,11 +76,11 @@ def clip(
                 pairs = open_run(source, partial=partial)
                 rows = training_rows(Subset.load(subset, pairs) if subset else pairs)[0]
                 settings = as_long_as(settings, rows, epochs)
-            elsewhere = device_for(None, compute["precision"] or "bf16", away=True, training=True)
+            elsewhere = device_for(None, compute["precision"] or "bf16", away=True)
             precision, pieces = elsewhere.precision, how["pieces"] or 1
             print(open_clip_command(settings, open_clip, precision=precision, processes=processes, pieces=pieces))
             return
-        device = device_for(**compute, training=True)
+        device = device_for(**compute)
         check_folder(out)
         pairs, pool = _pairs(source, out, subset, partial)
         done = train_clip(
@@ -160,7 +160,7 @@ def c_ssft(
     with _reported():
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
         check_folder(out)
-        method = How(device=device_for(**compute, training=True), **how)
+        method = How(device=device_for(**compute), **how)
         pairs, pool = _pairs(clean, out, subset, partial)
         done = train_c_ssft(pairs, pool=pool, out=out, training=training, epochs=epochs, how=method)
     _say_trained(done)
@@ -194,7 +194,7 @@ def c_rho(
 
     with _reported():
         settings = at_scale(scale, **training)
-        method = How(device=device_for(**compute, training=True), **how)
+        method = How(device=device_for(**compute), **how)
         for name in (CLEAN, POOL):
             check_folder(out / name)
         parts = [
@@ -271,7 +271,7 @@ def sba(
         losses = train_sba(
             read_texts(captions, text=text).texts,
             clip=clip, language_model=language_model, out=out, training=SbaTraining(**training),
-            device=device_for(**compute, training=True),
+            device=device_for(**compute),
         )  # fmt: skip
     say(f"wrote {out} after {len(losses)} batches, the last loss {losses[-1]:.3f}")
 
@@ -303,7 +303,7 @@ def icc(
     from tamis.models.device import device_for
     from tamis.train.icc import TEACHERS, Distillation, distill, distill_teacher
 
-    device = device_for(**compute, training=True)
+    device = device_for(**compute)
     with _reported():
         settings = Distillation(**training)
         if teacher is not None:

@@ -232,7 +232,7 @@ def bench(
     training = training or at_scale("lab")
     _check(training, tasks, only, seeds)
     each: Compute = {**compute, "threads": compute.get("threads") or max(1, (os.cpu_count() or 1) // workers)}
-    device = device_for(**each, training=True)
+    device = device_for(**each)
     costs: dict[str, float] = {}
     if not drawn and not isinstance(source, PoolSpec | Run):
         source = Run(source) if is_run(source) else PoolSpec(path=os.fspath(source), fields=tuple(fields))

@@ -212,7 +212,7 @@ class FastCaptioner(SamplingCaptioner):
         super().__init__(model, device)
         assert self.architecture.parts is not None
         parts = self.architecture.parts(self.model)
-        self.decoder = CaptionDecoder(parts, int8=device.precision == "int8")
+        self.decoder = CaptionDecoder(parts)
         self._tower = for_inference(parts.tower, device)
         vision = self.model.config.vision_config
         patches = (vision.image_size // vision.patch_size) ** 2 + 1

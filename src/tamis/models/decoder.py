@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,17 +68,17 @@ def git_parts(model: Any) -> Parts:
 class _Layer:
     """The weights of one decoder layer; BLIP and GIT use the same names in transformers."""
 
-    def __init__(self, layer: Any, int8: bool) -> None:
-        linear, attention = partial(Linear, int8=int8), layer.attention
-        self.query_key_value = linear(attention.self.query, attention.self.key, attention.self.value)
-        self.output, self.norm = linear(attention.output.dense), attention.output.LayerNorm
-        self._up, self._activation = linear(layer.intermediate.dense), layer.intermediate.intermediate_act_fn
-        self._down, self._down_norm = linear(layer.output.dense), layer.output.LayerNorm
+    def __init__(self, layer: Any) -> None:
+        attention = layer.attention
+        self.query_key_value = Linear(attention.self.query, attention.self.key, attention.self.value)
+        self.output, self.norm = Linear(attention.output.dense), attention.output.LayerNorm
+        self._up, self._activation = Linear(layer.intermediate.dense), layer.intermediate.intermediate_act_fn
+        self._down, self._down_norm = Linear(layer.output.dense), layer.output.LayerNorm
         cross = getattr(layer, "crossattention", None)
         self.has_cross = cross is not None
         if cross is not None:
-            self.cross_query, self.cross_key_value = linear(cross.self.query), linear(cross.self.key, cross.self.value)
-            self.cross_output, self.cross_norm = linear(cross.output.dense), cross.output.LayerNorm
+            self.cross_query, self.cross_key_value = Linear(cross.self.query), Linear(cross.self.key, cross.self.value)
+            self.cross_output, self.cross_norm = Linear(cross.output.dense), cross.output.LayerNorm
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         down: torch.Tensor = self._down_norm(self._down(self._activation(self._up(x))) + x)
@@ -89,13 +88,12 @@ class _Layer:
 class CaptionDecoder:
     """Decodes captions with the parts of a loaded model; `start` and `end` are the tokens around a caption."""
 
-    def __init__(self, parts: Parts, *, int8: bool = False) -> None:
-        """In int8 only the layers are rounded, not the head, because it decides the next token."""
+    def __init__(self, parts: Parts) -> None:
         embeddings, config = parts.text.embeddings, parts.config
         self.words = embeddings.word_embeddings.weight.detach()
         self.position_embeddings = embeddings.position_embeddings.weight.detach()
         self.embedding_norm = embeddings.LayerNorm
-        self.layers = [_Layer(layer, int8) for layer in parts.text.encoder.layer]
+        self.layers = [_Layer(layer) for layer in parts.text.encoder.layer]
         self.project, self.head = parts.project, parts.head
         self.start, self.end = int(config.bos_token_id), parts.end
         self.heads, self.positions = int(config.num_attention_heads), int(config.max_position_embeddings)

@@ -30,7 +30,6 @@ def device_for(
     threads: int | None = None,
     *,
     away: bool = False,
-    training: bool = False,
     networks: bool = True,
 ) -> Device:
     """Chooses where networks run: on a GPU if torch sees one, and in bf16 if the hardware has it.
@@ -51,10 +50,6 @@ def device_for(
         precision = "bf16" if fast else "float32"
     if precision not in get_args(Precision):
         raise StopError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
-    if precision == "int8" and training:
-        raise StopError("int8 is for scoring: rounded weights cannot be trained; use --precision float32 or bf16")
-    if precision == "int8" and kind != "cpu":
-        raise StopError(f"int8 is for CPUs, and the device is {kind!r}; use --precision bf16, or --device cpu")
     for name, value in (("batch size", batch_size), ("number of threads", threads)):
         if value is not None and value < 1:
             raise StopError(f"the {name} must be at least 1, got {value}")
@@ -63,7 +58,7 @@ def device_for(
 
 
 def dtype_of(device: Device) -> torch.dtype:
-    """Returns the type of a network's weights; in int8, of the weights that are not rounded."""
+    """Returns the type of a network's weights."""
     import torch
 
     return torch.bfloat16 if device.precision == "bf16" else torch.float32

@@ -145,8 +145,6 @@ def train_sba(
 
     check_new_folder(Path(out))
     training = training or SbaTraining()
-    if device.precision == "int8":
-        raise ValueError("int8 is for networks that only run: train in float32 or bf16")
     distinct = sorted(set(captions))
     if not distinct:
         raise PoolError("there are no captions to train on")
