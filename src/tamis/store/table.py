@@ -36,7 +36,7 @@ Spread = Callable[[Callable[..., list[Any]], Iterable[tuple[Any, ...]]], Iterato
 _NUMBER = r"^\s*\+?(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?:\n|$)"
 
 #: Texts that stand for no value.
-_NO_VALUE = pa.array([*pa_csv.ConvertOptions().null_values, "None", *("inf", "-inf", "Infinity", "-Infinity")])
+_NO_VALUE = (*pa_csv.ConvertOptions().null_values, "None", "inf", "-inf", "Infinity", "-Infinity")
 
 
 def as_numbers(values: Any) -> Float32s:
@@ -57,7 +57,7 @@ def are_numbers(values: Any) -> bool | None:
     """Whether each of some words is a number or says that there is none; None if no word is a number."""
     there = ~np.isnan(as_numbers(values))
     others = pc.utf8_trim_whitespace(values.cast(pa.string()).filter(pa.array(~there))).drop_null()
-    if len(others.filter(pc.invert(pc.is_in(others, value_set=_NO_VALUE)))):
+    if len(others.filter(pc.invert(pc.is_in(others, value_set=pa.array(_NO_VALUE))))):
         return False
     return bool(there.any()) or None
 
