@@ -299,6 +299,24 @@ def test_settings_that_transformers_can_express_are_kept(merges: str, tmp_path: 
     assert (preprocess.size, preprocess.crop, int(preprocess.resample)) == ((32, 32), None, 2)
 
 
+def test_heads_that_a_configuration_leaves_out_are_open_clips_default(
+    merges: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 heads for texts of any width, and 64 numbers per head for images, also in the wide towers that we know."""
+    folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges)
+    whole = settings()
+    del whole["model_cfg"]["text_cfg"]["heads"]
+    (folder / "open_clip_config.json").write_text(json.dumps(whole))
+    convert(str(folder), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["text_config"]["num_attention_heads"] == 8
+    convert(str(folder), tmp_path / "given", head_width=16)
+    assert json.loads((tmp_path / "given" / "config.json").read_text())["text_config"]["num_attention_heads"] == 2
+    del whole["model_cfg"]["vision_cfg"]["head_width"]
+    (folder / "open_clip_config.json").write_text(json.dumps(whole))
+    monkeypatch.setattr("tamis.models.layouts._WIDE_HEADS", {40: 8})
+    assert "a tower is 40 wide, which head_width = 64 does not divide" in refused(folder, tmp_path / "wide")
+
+
 def test_clips_tokens_are_cut_and_numbered_as_openais(merges: str) -> None:
     """By hand: the byte's letters in OpenAI's order ("!" is 0), the end of a word 256 above, merges from 512 on."""
     tokenizer = clip_tokenizer(merges, Path(), own=False)

@@ -144,10 +144,12 @@ def from_open_clip(
     if not isinstance(image, int) or image // patch != side:
         raise ModelError(f"{side} x {side} patches of {patch} pixels do not go with image_size = {image}")
     _check_tokenizer(tokenizer, vocabulary, text)
-    per_head = vision.get("head_width") or head_width or _WIDE_HEADS.get(width, _HEAD_WIDTH)
+    # What a configuration leaves out has open_clip's default: 64 for each of the image's heads, 8 heads for texts.
+    per_head = vision.get("head_width") or head_width or (not model and _WIDE_HEADS.get(width)) or _HEAD_WIDTH
+    heads = text.get("heads") or (8 if model and not head_width else None)
     both = {"projection_dim": embed, "hidden_act": act}
     vision_sizes = _tower(weights, _VISION, "mlp.fc1", per_head) | both
-    text_sizes = _tower(weights, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, text.get("heads")) | both
+    text_sizes = _tower(weights, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, heads) | both
     for part, sizes in ((vision, vision_sizes), (text, text_sizes)):
         _agree(part, width=sizes["hidden_size"], layers=sizes["num_hidden_layers"])
         sizes["layer_norm_eps"] = float((part.get("norm_kwargs") or {}).get("eps", 1e-5))
