@@ -266,8 +266,8 @@ def test_no_more_bytes_are_held_than_was_said(order: str, tmp_path: Path, monkey
 def test_no_more_pixels_are_held_than_was_said(run: tamis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
 
-    def counting(data: bytes, max_pixels: int, transparency: Any) -> Any:
-        pixels = decode(data, max_pixels=max_pixels, transparency=transparency)
+    def counting(data: bytes, **how: Any) -> Any:
+        pixels = decode(data, **how)
         held.append(pixels.nbytes)
         return pixels
 

@@ -199,7 +199,7 @@ def _globbed(pattern: str) -> list[str]:
     while folders:
         folder, level = folders.pop()
         for url, is_folder in _entries(folder).items():
-            if not is_folder and means.match(url):
+            if not is_folder and means.match(url) and not is_side_file(url):
                 found.append(url)
             elif is_folder and level < depth and url != folder:
                 folders.append((url, level + 1))
