@@ -78,6 +78,8 @@ def test_other_names_are_no_splits(tmp_path: Path) -> None:
     assert open_pool(str(tmp_path / "pool")).mixed == ""
     tars("train-0.tar", "train-1.tar")(tmp_path / "all")
     assert open_pool(str(tmp_path / "all")).mixed == ""
+    tars("train/0.tar", "bus/0.tar", "contest/0.tar")(tmp_path / "classes")
+    assert open_pool(str(tmp_path / "classes")).mixed == ""
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,9 @@ def test_recipes_use_a_field_of_numbers_like_a_score(run: Run) -> None:
     assert kept(run, {"top_n": {"score": "rank(similarity)", "n": 1, "missing": "drop"}}) == [5]
     with pytest.raises(RecipeError, match="2 of 6 rows have no value for 'similarity'"):
         kept(run, {"at_most": {"score": "similarity", "value": 1}})
+    assert kept(run, {"at_least": {"score": "similarity", "value": 20190101123, "missing": "drop"}}) == [5]
+    assert kept(run, {"at_least": {"score": "similarity", "value": 20190101124, "missing": "drop"}}) == []
+    assert kept(run, {"equals": {"score": "similarity", "value": 20190101124, "missing": "drop"}}) == []
     mixed = tamis.derive(run, [{"mix": {"terms": {"similarity": 1.0, "words": 0.0}}}])
     assert np.isnan(mixed["mix"]).tolist() == np.isnan(READ).tolist()
 
@@ -120,7 +123,7 @@ def test_texts_that_are_numbers() -> None:
         None,
     ]
     found = as_numbers(pa.array(texts))
-    np.testing.assert_array_equal(found, np.float32([85, 85, 7, -0.03, 5, 0.5, *[np.nan] * 6]))
+    np.testing.assert_array_equal(found, [85, 85, 7, -0.03, 5, 0.5, *[np.nan] * 6])
     assert are_numbers(pa.array(["1", "NaN", None, "", "-inf", "None", "3 dogs"])) is False
     assert are_numbers(pa.array(["1", "None"]).dictionary_encode()) is True
     assert are_numbers(pa.array(["", None])) is None

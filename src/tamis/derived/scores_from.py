@@ -162,7 +162,7 @@ def _values(column: pa.ChunkedArray, place: pa.Array, kind: str) -> Any:
     if kind == "word":
         return column.cast(pa.string()).take(place)
     if _kind(column.type) == "word":
-        stored = as_numbers(column)
+        stored = as_numbers(column).astype(np.float32)
     else:
         with np.errstate(over="ignore"):  # a number beyond float32's range has no score
             stored = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float32)

@@ -171,7 +171,8 @@ def _of_split(files: list[str], split: str | None, *, by_folder: bool = False) -
             raise PoolError(unknown_message("split", split, {*splits} - {"no split"}))
         return splits[wanted], ""
     counts = ", ".join(f"{plural(len(some), 'file')} of {name}" for name, some in sorted(splits.items()))
-    return files, f"the pool mixes splits: {counts}; to take one: --split NAME" if len(splits) > 1 else ""
+    mixed = len(splits) > 1 and {*splits} - {"train", "no split"}  # folders of classes may have trains
+    return files, f"the pool mixes splits: {counts}; to take one: --split NAME" if mixed else ""
 
 
 def _pool_below(spec: PoolSpec, endings: Sequence[str], names: Mapping[str, str], error: PoolError) -> Pool:

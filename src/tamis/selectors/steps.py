@@ -191,8 +191,8 @@ class _Threshold(Blockwise):
         self.check_columns(table)
         expression, ends = parse(self.score), self._ends
         column, values = expression.column, expression.fitted(table)
-        if column is not None:
-            # A column is float32, so the limit must be too: 0.281 is not a float32, and the stored score of a pair at
+        if column is not None and table.kind(column) == "number":
+            # Scores are float32, so the limit must be too: 0.281 is not a float32, and the stored score of a pair at
             # 0.281 is slightly below the float64.
             with np.errstate(over="ignore"):  # a limit beyond float32's range is infinite
                 low, high = (None if end is None else float(np.float32(end)) for end in ends)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from tamis.arrays import U64, Float32s, Mask
+from tamis.arrays import U64, Floats, Mask
 from tamis.errors import RunError
 from tamis.processes import in_order
 
@@ -39,8 +39,8 @@ _NUMBER = r"^\s*\+?(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?:\n|$)
 _NO_VALUE = (*pa_csv.ConvertOptions().null_values, "None", "inf", "-inf", "Infinity", "-Infinity")
 
 
-def as_numbers(values: Any) -> Float32s:
-    """Returns a column's values as numbers, (n,) float32: of words those that are numbers, NaN for the others."""
+def as_numbers(values: Any) -> Floats:
+    """Returns a column's values as numbers, (n,): of words those that are numbers, as float64, NaN for the others."""
     if isinstance(values, np.ndarray):
         return values
     texts = values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
@@ -48,9 +48,8 @@ def as_numbers(values: Any) -> Float32s:
         numbers = texts.cast(pa.float64())
     except pa.ArrowInvalid:
         numbers = pc.struct_field(pc.extract_regex(texts, _NUMBER), "number").cast(pa.float64())
-    with np.errstate(over="ignore"):
-        found = np.asarray(numbers.to_numpy(zero_copy_only=False), np.float32)
-    return np.where(np.isfinite(found), found, np.float32(np.nan))
+    found = numbers.to_numpy(zero_copy_only=False)
+    return np.where(np.abs(found) <= np.finfo(np.float32).max, found, np.nan)  # what reads them may have float32
 
 
 def are_numbers(values: Any) -> bool | None:

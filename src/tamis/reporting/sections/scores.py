@@ -80,7 +80,9 @@ def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> N
 
     def masks(columns: Mapping[str, Any]) -> dict[tuple[str, float], Mask]:
         return {
-            (name, value): as_numbers(columns[name]) == np.float32(value) for name in columns for value in levels[name]
+            (name, value): as_numbers(columns[name]).astype(np.float32) == np.float32(value)
+            for name in columns
+            for value in levels[name]
         }
 
     names = [name for name, values in levels.items() if values]
