@@ -105,7 +105,7 @@ def test_a_later_shard_without_captions_fails_until_its_file_is_another_and_keep
 @pytest.mark.parametrize("signal", ["image_size", "file_hash", {"image_size": {"of": "stored"}}])
 def test_whatever_looks_at_images_needs_one(signal: Any, tmp_path: Path) -> None:
     shard(tmp_path / "pool" / "0.tar", lacks=["jpg"], original_width=None)
-    with pytest.raises(PoolError, match=r"none of its 3 samples has an image: .* txt, json.*'image_extensions'"):
+    with pytest.raises(PoolError, match=r"none of its 3 samples has an image: .* txt, json.*--image-extensions"):
         score(tmp_path / "pool", [signal])
 
 
