@@ -18,7 +18,7 @@ from PIL import ExifTags, Image, ImageOps
 import tamis
 from tamis.errors import RunError
 from tamis.pool import PoolSpec
-from tamis.pool.images import EXIF_WORDS, decode
+from tamis.pool.images import EXIF_WORDS, decode, orientation_left
 from tamis.store.stream import samples_of
 from tamis.train.clip import pool_reading_settings
 
@@ -109,6 +109,14 @@ def test_nothing_is_turned_twice_and_none_leaves_it(tmp_path: Path) -> None:
     assert next(samples_of(left, fields=("pixels",))).pixels.shape == (32, 48, 3)  # type: ignore[union-attr]
     with pytest.raises(RunError, match=r"another pool setting \(orientation: nothing then, 'json' now\)"):
         score(PoolSpec(path=str(tmp_path / "more"), orientation="json"), tmp_path / "left")
+
+
+@pytest.mark.parametrize("offsets", ["Image StripOffsets", "Image TileOffsets"])
+def test_tiffs_are_upright_because_opencv_turns_them(offsets: str) -> None:
+    """Seen with OpenCV 4.12 and 5.0, all eight orientations: `imdecode` leaves JPEGs as they are, not TIFFs."""
+    image, exif = image_bytes(0), {"Image Orientation": "Rotated 90 CW", "Thumbnail StripOffsets": "8"}
+    assert orientation_left(json.dumps(exif), image) == "Rotated 90 CW"
+    assert orientation_left(json.dumps(exif | {offsets: "8"}), image) is None
 
 
 def test_a_pool_without_the_field_is_as_before(tmp_path: Path) -> None:

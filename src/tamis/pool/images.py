@@ -236,8 +236,10 @@ def orientation_left(exif: Any, image: bytes | None) -> str | None:
     if image is None or not isinstance(exif, str) or "Image Orientation" not in exif:
         return None
     with suppress(Exception):  # what is no JSON, or no image
-        words = json.loads(exif)["Image Orientation"]
-        if EXIF_WORDS.get(words, 1) != 1:
+        tags = json.loads(exif)
+        words = tags["Image Orientation"]
+        # OpenCV, which img2dataset decodes with, turns TIFFs itself; other files do not have these tags.
+        if EXIF_WORDS.get(words, 1) != 1 and not {"Image StripOffsets", "Image TileOffsets"} & set(tags):
             with undisturbed(1), _opened(image) as opened:
                 return words if _orientation(opened) is None else None
     return None
