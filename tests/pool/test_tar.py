@@ -236,7 +236,7 @@ def test_a_cut_tar_is_reported_and_the_rows_before_the_cut_stay(
         (b"<html>404</html>" * 100, "00003.tar"),
         (b"\x1f\x8b", "00003.tar"),
         (b"\x28\xb5\x2f\xfd" + bytes(100), "zstd"),
-        (None, "Is a directory"),
+        (None, "is not a regular file"),
     ],
     ids=["zero bytes", "garbage", "two bytes of gzip", "zstd", "folder"],
 )
