@@ -89,6 +89,7 @@ def openai(tmp_path: Path) -> Path:
         ({"text_config__vocab_size": 49_407}, "hf"),
         ({"text_config__eos_token_id": 257}, "hf"),  # learned by `tamis train clip` from a million captions
         ({"model_type": "altclip"}, "hf"),
+        ({"text_config": ["damaged"]}, "openai"),  # loading the model reports it
     ],
 )
 def test_openais_vocabulary_means_openais_cleaning(settings: dict[str, Any], kind: Cleaning, openai: Path) -> None:

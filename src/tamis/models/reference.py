@@ -453,7 +453,7 @@ def default_cleaning(config: Mapping[str, Any], named: Any = None) -> Cleaning:
     """
     if named is not None and named not in get_args(Cleaning):
         raise ModelError(f"{_TOKENIZER}: {unknown_message('text', str(named), get_args(Cleaning))}")
-    text = config.get("text_config") or {}
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else {}  # else loading reports it
     words, end = text.get("vocab_size", OPENAI_WORDS), text.get("eos_token_id", OPENAI_WORDS - 1)
     # 2 is how OpenAI's own folders, and all before transformers 4.31, say "the last".
     openai = config.get("model_type") in ("clip", "clipseg") and words == OPENAI_WORDS and end in (2, OPENAI_WORDS - 1)
