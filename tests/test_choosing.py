@@ -74,15 +74,14 @@ def test_what_leaves_a_choice_names_the_model_that_made_the_scores(scored: Run, 
     assert DRAWN in json.loads((tmp_path / "shards" / "export.json").read_text())["models"]
 
 
-def test_a_recipe_that_names_another_model_stops_with_both_commands(scored: Run) -> None:
+def test_a_recipe_that_names_another_model_stops_and_says_how_to_go_on(scored: Run) -> None:
     for chosen in ("laion", named("some/other"), {"name": "both", "select": [{"all_of": ["laion", "clip-30"]}]}):
         with pytest.raises(RunError) as error:
             tamis.select(scored, chosen)
-        _, score, _, select = str(error.value).splitlines()
+        _, score, select = str(error.value).splitlines()
         assert shlex.split(score)[:2] == ["tamis", "score"]
         assert re.search(r"signals\.clip\.model=(openai/clip-vit-base-patch32|some/other)", score)
-        assert shlex.split(select)[:3] == ["tamis", "select", str(scored.path)]
-        assert "--any-model" in select
+        assert "`tamis select` with --any-model" in select
 
 
 def test_embeddings_and_columns_worked_out_from_them_have_a_model_too(scored: Run) -> None:

@@ -30,7 +30,6 @@ from tamis.recipe import (
     load,
     names_of_columns,
     put,
-    shipped_name,
     signal_from,
     usual,
 )
@@ -212,13 +211,11 @@ def columns_read(recipe: Recipe, run: Run, *, any_model: bool = False) -> dict[s
         if maker.get("named") and maker["models"] and name not in recipe.columns and not any_model:
             makes = [entry for entry, words in recipe.named.items() if words & {*maker["named"]}]
             other, models = (" and ".join(some) for some in (maker["named"], maker["models"]))
-            named = recipe.name if shipped_name(recipe.name) else f"{recipe.name}.yaml"
             raise RunError(
                 f"the recipe {recipe.name!r} names {other}, and {name} of {run.path} was made by {models}. "
                 f"To score with the model that it names:\n{_score_commands(run, makes, recipe.keep)[0]}\n"
-                "To choose by the scores of the run (in Python any_model=True, in a recipe any_model: true):\n"
-                f"tamis select {shlex.quote(str(run.path))} --recipe {shlex.quote(named)} --any-model --out "
-                f"{shlex.quote(recipe.name)}.parquet"
+                "To choose by the scores of the run: `tamis select` with --any-model (in Python any_model=True, in a "
+                "recipe any_model: true)"
             )
     return columns
 

@@ -157,7 +157,7 @@ def test_tags_follow_their_pairs_when_a_shard_is_read_again_and_wait_for_those_t
         return list(score(pool, run, "caption_length")["tagged"])
 
     assert read_again(4, 2, 1, 0) == [None, "red car", None, "good"]
-    assert "1 tagged pairs are not in the shard 00000 now" in caplog.text
+    assert "the shard 00000 lacks 1 tagged pair now" in caplog.text
     tag(run, 1, words="blurry")
     assert tamis.check(run).exit_code == 0
     assert read_again(3, 1, 4) == [None, None, "good"]

@@ -248,7 +248,7 @@ def test_the_same_files_by_another_path_are_the_same_pool(
         assert {name: parts_of(tmp_path / "run")[name] for name in before} == before
         assert (Run("run").urls, pool_of()) == (urls, [str(pool_there)])
     done = tamis("score", str(pool_there), other_path, "--run", "both", "--signals", "caption_length", "-q")
-    if Path(other_path).is_symlink() or "linked" in other_path:
+    if Path(other_path).is_symlink() or "linked" in other_path or any(map(Path.is_symlink, Path("other").glob("*"))):
         assert (done.code, Run("both").shards) == (0, Run("run").shards)
 
 

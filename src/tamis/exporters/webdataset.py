@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.arrays import Rows
-from tamis.errors import SampleError, check_words
+from tamis.errors import SampleError, check_words, plural
 from tamis.exporters.shards import ShardsExport, ShardWriter, image_exts, with_fields
 from tamis.pool import Pool
 from tamis.pool.images import decode, upright_exif
@@ -44,7 +44,7 @@ class WebDatasetExport(ShardsExport):
     A shard appears when it is complete, so the same command again writes the missing ones. Files are unchanged, but
     `txt` is the caption that was scored, wherever the pool has it. A sample with a chosen other caption has that in
     place of its alt-text, which moves to the json as `alt_text`. `sizes.json` gives open_clip the number of samples
-    per shard that it does not skip. Dots in keys become "_", because webdataset ends the key at the first dot; a key
+    per shard that it does not skip. Dots in keys become "_", because webdataset and datasets end a key at a dot; a key
     that occurs twice in an output shard gets "_2". If pairs are kept several times, keys begin with the shard's number
     and "/", so that no two samples have one key.
 
@@ -98,7 +98,7 @@ class WebDatasetExport(ShardsExport):
         if skipped := sum((shard.skipped for shard in shards.values()), Counter[str]()):
             why = ", ".join(f"{count:,} {what}" for what, count in skipped.most_common())
             hint = "; --set images=jpeg converts images" * (self.images == "stored")
-            log.warning("%s: open_clip skips samples that sizes.json does not count: %s%s", out, why, hint)
+            log.warning("%s: open_clip trains on JPEG, PNG and WebP; sizes.json leaves out %s%s", out, why, hint)
         if self.energon:
             exts = set[str]().union(*(shard.exts for shard in shards.values()))
             converted = ["jpg"] * (self.images == "jpeg")
@@ -120,7 +120,7 @@ def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, weights: 
                 info.size = len(data)  # owner, time and mode stay fixed: the same subset makes the same bytes
                 tar.addfile(info, io.BytesIO(data))
     if renamed:
-        log.warning("%s: %d keys were changed, because they have dots or occur twice", path.parent, renamed)
+        log.warning("%s: %s changed, because they have dots or occur twice", path.parent, plural(renamed, "key"))
 
 
 def _with_caption(sample: KeptSample, pool: Pool) -> KeptSample:
@@ -165,8 +165,9 @@ def _free_key(key: str, taken: set[str]) -> str:
     *folders, base = key.replace("\\", "/").split("/")
     # A key can be any text of a tar. A path that we write must not leave the folder it is unpacked in.
     safe = [folder for folder in folders if folder not in ("", ".", "..")]
-    # Names that begin with two underscores are not read: by webdataset folders like __this__, by datasets all files.
-    plain = re.sub("^__+|(?<=/)__+", "_", "/".join([*safe, base.replace(".", "_") or "_"]))
+    # datasets ends a key at a folder's dot. Names that begin with two underscores are not read: by webdataset folders
+    # like __this__, by datasets all files.
+    plain = re.sub("^__+|(?<=/)__+", "_", "/".join([*safe, base or "_"]).replace(".", "_"))
     names = itertools.chain([plain], (f"{plain}_{number}" for number in itertools.count(2)))
     key = next(name for name in names if name not in taken)
     taken.add(key)
@@ -193,7 +194,7 @@ def _contents(path: Path, pool: Pool) -> _Contents:
         contents.offsets.append(blocks * tarfile.BLOCKSIZE)
         contents.exts |= exts
         if not exts & OPEN_CLIP:
-            contents.skipped[f"without JPEG, PNG or WebP ({next(iter(image_exts(exts, pool)), 'no image')})"] += 1
+            contents.skipped[f"with {next(iter(image_exts(exts, pool)), 'no image')}"] += 1
         elif "txt" not in exts:
             contents.skipped["without a caption"] += 1
         else:

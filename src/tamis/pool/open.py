@@ -119,8 +119,8 @@ def _spelling(known: Iterable[str]) -> Callable[[str], str]:
 def _copies(found: Iterable[str], known: Collection[str]) -> dict[str, str]:
     """Returns {file: file that the run has} of the files in a pool that are the same by another path.
 
-    These are links, file by file; or copies, if all the others are. Copies have one name, one size and the same start;
-    of the first all bytes are compared.
+    These are links, file by file, also to other files of the pool; or copies, if all the others are. Copies have one
+    name, one size and the same start; of the first all bytes are compared.
     """
     by_stem: dict[str, list[str]] = {}
     for url in known:
@@ -133,8 +133,10 @@ def _copies(found: Iterable[str], known: Collection[str]) -> dict[str, str]:
         same = next((one for one in near if os.path.exists(one) and os.path.samefile(one, url)), None)
         if same is not None:
             links[url] = same
-        elif None not in copies.values():
+            continue
+        if None not in copies.values():
             copies[url] = next((one for one in near if _is_copy(one, url, whole=not copies)), None)
+        by_stem.setdefault(_stem(url), []).append(url)
     return {**links, **({url: one for url, one in copies.items() if one} if None not in copies.values() else {})}
 
 

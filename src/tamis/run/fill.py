@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from tamis.data import settings
-from tamis.errors import PoolError, RunError, StopError, unknown_message
+from tamis.errors import PoolError, RunError, StopError, plural, unknown_message
 from tamis.graph import Executor, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
@@ -261,7 +261,8 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
     changed = [shard.name for shard in pool.shards if (old := stamps.get(shard.name)) and has_changed(shard, old)]
     if changed:
         where = run.index_path(changed[0])
-        log.warning("%d shards have changed since they were indexed; to read one again, delete %s", len(changed), where)
+        what = plural(len(changed), "shard")
+        log.warning("%s of another size or time than when indexed; to read one again, delete %s", what, where)
 
 
 def _failed_before(path: Path, pool: Pool) -> tuple[dict[str, str], frozenset[str]]:

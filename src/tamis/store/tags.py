@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64
 from tamis.data import Column
+from tamis.errors import plural
 from tamis.ids import copy_numbers, fingerprint, format_uid
 from tamis.store import parts
 from tamis.store.checked import TYPED, CheckedParquet, damaged, uids_digest
@@ -91,8 +92,8 @@ def carry(run: Path, shard: str, halves: tuple[U64, U64]) -> None:
     sets, codes = np.unique(np.array([tags.pop(key, "") for key in _keys(halves)], object), return_inverse=True)
     write(path, sets.tolist(), codes.astype(np.int32), halves, tags)
     if tags:
-        text = "%d tagged pairs are not in the shard %s now: their tags are kept, and are back when the pairs are"
-        log.warning(text, len(tags), shard)
+        text = "the shard %s lacks %s now: their tags are kept, and are back when the pairs are"
+        log.warning(text, shard, plural(len(tags), "tagged pair"))
 
 
 def _keys(halves: tuple[U64, U64]) -> list[str]:
