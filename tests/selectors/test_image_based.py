@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,14 @@ def test_given_centroids_are_taken_by_inner_product_as_datacomp_takes_them(tmp_p
     assert found.keep.tolist() == plain
     assert 0 < sum(plain) < 300
     assert found.facts == {"clusters": 40, "clusters_with_reference": len(held)}
+    with zipfile.ZipFile(tmp_path / "small.pt", "w") as file:
+        file.writestr("small/data.pkl", b"")
     for name, said in {
         "flat.npy": "expected a .npy file of finite floats",
         "nan.npy": "expected a .npy file of finite floats",
         "narrow.npy": "number of dimensions differs",
         "none.npy": "is no file",
+        "small.pt": r"load\('small.pt', weights_only=False\)\) makes one of a pickle you trust",  # as DataComp's are
     }.items():
         with pytest.raises(RecipeError, match=said):
             step(name).select(table)

@@ -233,13 +233,11 @@ def orientation_left(exif: Any, image: bytes | None) -> str | None:
 
     `exif`: EXIF as img2dataset's field of that name has it. If the file has an orientation of its own, that counts.
     """
-    if image is None or not isinstance(exif, str) or "Image Orientation" not in exif:
-        return None
-    with suppress(Exception):  # what is no JSON, or no image
-        tags = json.loads(exif)
-        words = tags["Image Orientation"]
+    with suppress(Exception):  # no JSON, no image, or none at all
+        tags = json.loads(exif) if "Image Orientation" in exif else {}
+        words = tags.get("Image Orientation")
         # OpenCV, which img2dataset decodes with, turns TIFFs itself; other files do not have these tags.
-        if EXIF_WORDS.get(words, 1) != 1 and not {"Image StripOffsets", "Image TileOffsets"} & set(tags):
+        if image and EXIF_WORDS.get(words, 1) != 1 and not {"Image StripOffsets", "Image TileOffsets"} & set(tags):
             with undisturbed(1), _opened(image) as opened:
                 return words if _orientation(opened) is None else None
     return None

@@ -251,7 +251,9 @@ class ImageBased(ClusterStep):
         try:
             found = load_array(path, mapped=True) if path.is_file() else None
         except (OSError, ValueError) as error:
-            raise RecipeError(f"image_based: centroids: {file} is no .npy file ({first_line(error)})") from error
+            saved = f"np.save(NEW, torch.load({path.name!r}, weights_only=False)) makes one of a pickle you trust"
+            why = saved if path.suffix == ".pt" else first_line(error)  # .pt: as DataComp publishes them
+            raise RecipeError(f"image_based: centroids: {file} is no .npy file ({why})") from error
         if found is None or found.ndim != 2 or found.dtype.kind != "f" or not np.isfinite(found).all():
             held = "is no file" if found is None else f"holds an array of {found.shape} {found.dtype}"
             raise RecipeError(f"image_based: centroids: {file} {held}, expected a .npy file of finite floats (k, d)")
