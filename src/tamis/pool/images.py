@@ -235,7 +235,7 @@ def orientation_left(exif: Any, image: bytes | None) -> str | None:
     """
     with suppress(Exception):  # no JSON, no image, or none at all
         tags = json.loads(exif) if "Image Orientation" in exif else {}
-        words = tags.get("Image Orientation")
+        words = tags.get("Image Orientation", "")
         # OpenCV, which img2dataset decodes with, turns TIFFs itself; other files do not have these tags.
         if image and EXIF_WORDS.get(words, 1) != 1 and not {"Image StripOffsets", "Image TileOffsets"} & set(tags):
             with undisturbed(1), _opened(image) as opened:
