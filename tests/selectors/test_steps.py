@@ -223,6 +223,7 @@ def test_a_funnel_has_a_line_for_every_step() -> None:
         (lambda: Equals(score="2*a", value=1.0), r"'2\*a'"),
         (lambda: Equals(score="a", value=()), "empty"),
         *((lambda value=value: Equals(score="a", value=value), "got nan") for value in (NAN, (1.0, NAN))),
+        (lambda: Equals(score="a", value=2**53 + 1), "more than 15 digits: put them in quotes"),
     ],
 )
 def test_wrong_settings_are_refused(make: Callable[[], Step], names: str) -> None:

@@ -260,9 +260,8 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         return
     changed = [shard.name for shard in pool.shards if (old := stamps.get(shard.name)) and has_changed(shard, old)]
     if changed:
-        where = run.index_path(changed[0])
-        what = plural(len(changed), "shard")
-        log.warning("%s of another size or time than when indexed; to read one again, delete %s", what, where)
+        text = "%s of another size or time than when indexed; to read one again, delete %s"
+        log.warning(text, plural(len(changed), "shard"), run.index_path(changed[0]))
 
 
 def _failed_before(path: Path, pool: Pool) -> tuple[dict[str, str], frozenset[str]]:
