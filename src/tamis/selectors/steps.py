@@ -444,7 +444,7 @@ class Equals(Blockwise):
             raise ValueError("equals needs at least one value, got an empty list")
         if any(value != value for value in self._values):  # NaN equals nothing
             raise ValueError("equals needs numbers or words, got nan")
-        if any(not isinstance(value, str) and abs(value) >= 2**53 for value in self._values):
+        if any(not isinstance(value, str) and 2**53 <= abs(value) < 2**64 for value in self._values):  # ids
             raise ValueError("equals cannot tell apart numbers of more than 15 digits: put them in quotes, as words")
         check_words(self)
 
