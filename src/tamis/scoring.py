@@ -377,11 +377,12 @@ def _opened(pool: PathLike | PoolSpec, run: Path) -> Pool:
 
 
 def _with_settings_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
-    """Adds a run's json fields to a pool's settings, and its extensions and split unless others are named."""
+    """Adds a run's json fields to a pool's settings; its extensions, split and orientation unless others are named."""
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     indexed, later = manifest.fields_of(run)
     was = (manifest.read_manifest(run) or {"pool": {}})["pool"]
-    spec = dataclasses.replace(spec, split=spec.split or was.get("split"))
+    orientation = spec.orientation or was.get("orientation")
+    spec = dataclasses.replace(spec, split=spec.split or was.get("split"), orientation=orientation)
     if spec.image_extensions == IMAGE_EXTENSIONS:
         extensions = was.get("image_extensions", IMAGE_EXTENSIONS)  # older runs have fewer by default
         spec = dataclasses.replace(spec, image_extensions=tuple(extensions))

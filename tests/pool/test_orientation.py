@@ -173,7 +173,7 @@ def test_look_counts_them_and_shows_them_before_and_after(tmp_path: Path, tamis:
     sideways_pool(tmp_path / "pool")
     done = tamis("look", "pool", "--out", "look.html")
     assert done.code == 0, done.err
-    assert "images that lost their EXIF are turned by the field 'exif'" in done.err
+    assert "turned by the EXIF in the json" in done.err
     page = Path("look.html").read_text(encoding="utf-8")
     assert "7 images (87.5 %) are stored turned or mirrored." in page
     assert page.count('aria-label="as stored"') == 7

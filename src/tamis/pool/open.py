@@ -304,7 +304,7 @@ def with_orientation(pool: Pool) -> Pool:
     """Returns the pool with its setting `orientation` decided: "json" if its first samples have the field."""
     if pool.spec.orientation is None and pool.has_images and _has_exif(pool):
         shards = tuple(replace(shard, spec=replace(shard.spec, orientation="json")) for shard in pool.shards)
-        about = f"{pool.about}; images that lost their EXIF are turned by the field {EXIF!r} (--orientation none: not)"
+        about = f"{pool.about}; turned by the EXIF in the json (--orientation none: not)"
         return replace(pool, spec=replace(pool.spec, orientation="json"), shards=shards, about=about)
     return pool
 

@@ -141,7 +141,7 @@ def pool_options(settings: Mapping[str, Any]) -> list[str]:
         value, default = (
             ",".join(one) if isinstance(one, list | tuple) else one for one in (settings.get(name), usual[name])
         )
-        if value not in (None, default):
+        if value not in (None, default) and (name, value) != ("orientation", "json"):  # found again, or the run's
             words += [f"--{name.replace('_', '-')}", str(value)]
     return words
 
