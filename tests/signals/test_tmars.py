@@ -18,7 +18,7 @@ from tamis.data import Device, Sample
 from tamis.features.text import ChangedImages, MaskedImages, RecognisedText, TextBoxes, reading_order
 from tamis.models.ocr import Regions, TextDetector, coarse_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
-from tamis.signals.written_text import letters, longest_match
+from tamis.signals.written_text import UNKNOWN_SCRIPT, letters, longest_match
 
 pytest.importorskip("torch")
 pytest.importorskip("rapidocr")
@@ -170,9 +170,26 @@ def test_text_match_by_hand() -> None:
     found = match(
         captions=["Big SUMMER sale", "a dog", None, "x", "summer-sale now"],
         texts=[["summersale", "now"], [], ["dog"], None, ["SUMMER", "SALE! NOW"]],
+        boxes=[regions(quad(0, 0, 9, 9)), regions(), regions(quad(0, 0, 9, 9)), None, regions(quad(0, 0, 9, 9))],
     )
     np.testing.assert_array_equal(found["text_match"], [10, 0, np.nan, np.nan, 13])
     assert found["image_text"] == ["summersale / now", "", "dog", None, "SUMMER / SALE! NOW"]
+
+
+@pytest.mark.parametrize("caption", ["МИР", "мир вашему дому, ООО", "خبز", "שלום", "ขนมปัง", "रोटी", "평화 시장"])
+def test_a_caption_in_a_script_that_the_recogniser_does_not_know_is_missing(caption: str) -> None:
+    match = TextMatch().load(Device())
+    some = regions(quad(0, 0, 9, 9))
+    found = match(captions=[caption] * 3, texts=[["MNP"], [], []], boxes=[some, some, regions()])
+    np.testing.assert_array_equal(found["text_match"], [np.nan, np.nan, 0])  # without text there is none to share
+    assert found["reason"] == [UNKNOWN_SCRIPT, UNKNOWN_SCRIPT, None]
+
+
+@pytest.mark.parametrize("caption", ["", "2024", "Čtyři žluté krávy", "和平", "the word Мир", "a β-test"])
+def test_a_caption_in_a_known_script_is_judged(caption: str) -> None:
+    found = TextMatch().load(Device())(captions=[caption], texts=[["x"]], boxes=[regions(quad(0, 0, 9, 9))])
+    assert found["text_match"][0] >= 0
+    assert found["reason"] == [None]
 
 
 # ---- bad input

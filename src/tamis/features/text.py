@@ -39,19 +39,20 @@ class TextBoxes(Node):
             A larger number finds smaller text, and takes longer. Other images are searched as they are, if their longer
             side exceeds 2,048 pixels shrunk to that.
         threshold: lowest mean probability of a region. Printed text scores above 0.8, a street sign 0.5 to 0.9.
-        tallest: a region whose shorter side exceeds this share of the image's longer side counts only if it can be
-            read. Titles and logos are that high, but the detector also takes a dog on a lawn for a huge letter.
+        tallest: a region whose shorter side exceeds this share of the image's shorter side counts only if it can be
+            read, or has thin strokes of one colour and width (`is_drawn`). Titles and logos are that high, but the
+            detector also takes a dog on a lawn for a huge letter.
         reader: the recogniser that reads such regions; None drops them all, even titles, and needs no recogniser.
         legible: lowest mean probability of the characters in such a region. A single character is read in three crops
             of different size, and must be the same each time, with at least (1 + legible) / 2.
     """
 
     name: ClassVar[str] = "text_boxes"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     model: ModelRef = "ppocr"
     side: int = 736
     threshold: float = 0.5
-    tallest: float = 0.35
+    tallest: float = 0.2
     reader: OptionalModelRef = "ppocr-rec"
     legible: float = 0.9
 
@@ -61,7 +62,7 @@ class TextBoxes(Node):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is a probability, from 0 to 1, got {value}")
         if not self.tallest > 0:
-            raise ValueError(f"tallest is a share of the image's longer side, above 0, got {self.tallest}")
+            raise ValueError(f"tallest is a share of the image's side, above 0, got {self.tallest}")
         if self.reader is None:
             without_effect(self, "legible", because="with reader: null no region is read")
 
@@ -109,7 +110,8 @@ class FastBoxes(TextBoxes):
         threshold: lowest mean probability of a region.
         area: lowest number of pixels of a region, in the resized image.
         pooling: 7 for the Total-Text weights, 9 for the ICDAR 2017 weights.
-        tallest: as in `TextBoxes`; by default 1, no limit, because FAST has none.
+        tallest: regions whose shorter side exceeds this share of the image's longer side are dropped; by default 1, no
+            limit, because FAST has none.
         reader: always None; no region is read.
     """
 

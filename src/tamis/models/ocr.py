@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import threading
+import unicodedata
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ _CORE = 0.3  # lowest probability of a pixel in a core (PP-OCR's setting)
 _GROW = 1.6  # cores grow by area * _GROW / perimeter on every side (PP-OCR's unclip ratio)
 _SMALLEST = 3  # pixels; cores with a shorter side are noise
 _LONGEST = 2048  # pixels; longer images are shrunk to bound the memory
-_SMALL_SIDE = 224  # pixels of the shorter side in the second pass, which costs at most a quarter of the first
+_SMALL_SIDE = 128  # pixels of the shorter side in the pass for large letters, which costs at most a third of the first
 _STRIDE = 32  # the network halves its input five times
 
 # A small image is first searched coarsely. All in pixels of that look:
@@ -80,7 +81,7 @@ def load_text_detector(
 ) -> TextDetector:
     """Loads PP-OCR's detector ("ppocr" or an ONNX file); see `TextBoxes` for the settings.
 
-    `legible` decides which regions higher than `tallest` are kept; None drops them all.
+    `legible` decides which regions higher than `tallest` are kept, next to `is_drawn`; None drops them all.
     """
     require("cv2", extra="text")
     import cv2
@@ -100,10 +101,11 @@ def load_text_detector(
     def search(image: Pixels) -> tuple[Regions, Regions]:
         """Returns the lines, and what may be titles."""
         height, width = image.shape[:2]
-        size, limit = coarse_size(width, height, side), tallest * max(width, height)
+        size, limit = coarse_size(width, height, side), tallest * min(width, height)
         regions, heights, response = look(image, size)
         scale, zoom = size[1] / height, fine_zoom(width, height, side)
         sure = heights * scale >= _SURE
+        large = legible is not None and response.max() > _CORE
         crop = crop_of(response, regions.select(sure), width, height, zoom) if zoom else None
         if crop is not None:
             left, top, right, bottom = crop
@@ -120,8 +122,8 @@ def load_text_detector(
             regions, new = _with_new(regions.select(sure), moved, image)
             heights = np.concatenate([heights[sure], fine_heights[small][new]])
         titles = regions.select(heights > limit)
-        if legible is not None and min(size) >= 2 * _SMALL_SIDE:
-            # Letters of many hundred pixels are larger than the network's receptive field, so look at a smaller image.
+        if large:
+            # The network sees a large letter as a thing, and a part of it as a letter, so look at a smaller image too.
             again, their_heights, _ = look(image, small_size(*size))
             titles = _together(titles, again.select(their_heights > limit / 2))
         return regions.select(heights <= limit), titles
@@ -133,7 +135,9 @@ def load_text_detector(
         if legible is not None and which:
             readable = legible([images[n] for n in which], [results[n][1] for n in which])
             for n, mask in zip(which, readable, strict=True):
-                lines[n], _ = _with_new(lines[n], results[n][1].select(mask), images[n])
+                titles = results[n][1]
+                drawn = [read or is_drawn(images[n], quad) for read, quad in zip(mask, titles.quads, strict=True)]
+                lines[n], _ = _with_new(lines[n], titles.select(np.array(drawn, bool)), images[n])
         return lines
 
     return detect
@@ -200,7 +204,7 @@ def fine_zoom(width: int, height: int, side: int) -> float:
 
 
 def small_size(width: int, height: int) -> tuple[int, int]:
-    """Returns the size of the second pass, for large letters, from the size of the first."""
+    """Returns the size of the pass for large letters, from the size of the first."""
     return _scaled(width, height, _SMALL_SIDE / min(width, height))
 
 
@@ -477,6 +481,47 @@ def upright(image: Pixels, quad: NDArray[np.float32]) -> Pixels | None:
     return np.asarray(line, np.uint8)
 
 
+_FLAT = 4  # deviation of a channel below which its two tones are noise
+_TWO_TONES = 0.88  # share of the variance between the two tones
+_THICKEST = 0.24  # width of a stroke, as a share of the line's height
+_UNEVEN = 0.45  # deviation of that width, as a share of it
+_AT_THE_RIM = 0.1  # share of the rim that is ink
+
+
+def is_drawn(image: Pixels, quad: NDArray[np.float32]) -> bool:
+    """Whether a region looks like large writing in any script: thin strokes of one colour and width, inside the region.
+
+    Few things in a photograph have only two tones, and their parts differ in width. Icons and line drawings pass.
+    Otsu's threshold separates the tones, in the best channel of Lab; the tone that is rarer at the rim is the ink. We
+    measure a stroke at its middle, where the distance to its edge is largest.
+
+    Source: Otsu 1979, the criterion eta; Epshtein et al. 2010, "Detecting text in natural scenes with stroke width
+        transform", section 3. The thresholds are measured (docs/signals.md, "Large letters").
+    """
+    import cv2
+
+    line = upright(image, quad)
+    if line is None:
+        return False
+    most, ink = 0.0, np.zeros(line.shape[:2], bool)
+    for channel in cv2.split(cv2.cvtColor(line, cv2.COLOR_RGB2LAB)):
+        high = channel > cv2.threshold(np.asarray(channel, np.uint8), 0, 255, cv2.THRESH_OTSU)[0]
+        if channel.std() < _FLAT or high.all():
+            continue
+        share = high.mean()
+        separated = share * (1 - share) * (channel[high].mean() - channel[~high].mean()) ** 2 / channel.var()
+        if separated > most:
+            most, ink = separated, high
+    if most < _TWO_TONES:
+        return False
+    rim = np.concatenate([ink[0], ink[-1], ink[:, 0], ink[:, -1]]).mean()
+    reach = np.asarray(cv2.distanceTransform((ink ^ (rim > 0.5)).astype(np.uint8), cv2.DIST_L2, 3))
+    middle = (reach > 0) & (reach == cv2.dilate(reach, np.ones((3, 3), np.uint8)))
+    widths = 2 * reach[middle]
+    thin, even = widths.mean() < _THICKEST * _HEIGHT, widths.std() < _UNEVEN * widths.mean()
+    return bool(thin and even and min(rim, 1 - rim) < _AT_THE_RIM)
+
+
 def decoded(probability: NDArray[np.float32], characters: Sequence[str]) -> Line:
     """Decodes probabilities (steps, classes) by CTC's best path: merge repeats, drop blanks, 0 (Graves et al. 2006)."""
     best = probability.argmax(1)
@@ -486,6 +531,20 @@ def decoded(probability: NDArray[np.float32], characters: Sequence[str]) -> Line
         return Line("", 0.0)
     confidence = probability[np.nonzero(kept)[0], best[kept]]
     return Line("".join(characters[k] for k in best[kept]), float(confidence.mean()))
+
+
+def load_can_read(model: str) -> Callable[[str], bool]:
+    """Loads a check of whether a recogniser knows the script of a text: at least half of its letters, accents aside."""
+    known = set(_characters(model))
+
+    def can_read(text: str) -> bool:
+        plain = (
+            character for character in unicodedata.normalize("NFKD", text) if unicodedata.category(character) != "Mn"
+        )
+        found = [character in known for character in plain if character.isalpha()]
+        return 2 * sum(found) >= len(found)
+
+    return can_read
 
 
 def _characters(model: str) -> list[str]:

@@ -17,7 +17,9 @@ from tamis.features.text import Fill, MaskedEmbedding, MaskedImages, RecognisedT
 from tamis.math.regions import covered_share
 from tamis.math.similarity import rowwise_dot
 from tamis.math.texts import longest_shared_run, longest_words_across
-from tamis.models.ocr import Regions
+from tamis.models.ocr import Regions, load_can_read
+
+UNKNOWN_SCRIPT = "the image has text, and the recogniser does not know the script of the caption"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +72,8 @@ class TextMatch(Signal):
         text: finds and reads the text.
 
     Emits:
-        text_match: number of characters; 0 if the image has no text. NaN if the image does not decode or there is no
-            caption.
+        text_match: number of characters; 0 if the image has no text. NaN if the image does not decode, there is no
+            caption, or the image has text and the recogniser does not know the script of the caption.
         image_text: the lines that were read, separated by " / ".
 
     Cost: about 20 ms per image for the detector, two CPU cores, and the recogniser for each text found.
@@ -81,7 +83,7 @@ class TextMatch(Signal):
     """
 
     name = "text_match"
-    version = 2
+    version = 3
     columns = (
         Column(
             "text_match",
@@ -95,17 +97,29 @@ class TextMatch(Signal):
     text: RecognisedText = RecognisedText()
 
     def needs(self) -> Mapping[str, Node]:
-        return {"captions": Captions(), "texts": self.text}
+        return {"captions": Captions(), "texts": self.text, "boxes": self.text.boxes}
 
     def load(self, device: Device) -> Callable[..., Any]:
-        def score(*, captions: Sequence[str | None], texts: Sequence[list[str] | None]) -> dict[str, Any]:
+        can_read = load_can_read(self.text.model)
+
+        def score(
+            *,
+            captions: Sequence[str | None],
+            texts: Sequence[list[str] | None],
+            boxes: Sequence[Regions | None],
+        ) -> dict[str, Any]:
+            unknown = [
+                bool(caption and regions and not can_read(caption))
+                for caption, regions in zip(captions, boxes, strict=True)
+            ]
             runs = [
-                np.nan if caption is None or lines is None else longest_match(caption, lines)
-                for caption, lines in zip(captions, texts, strict=True)
+                np.nan if caption is None or lines is None or skipped else longest_match(caption, lines)
+                for caption, lines, skipped in zip(captions, texts, unknown, strict=True)
             ]
             return {
                 "text_match": np.array(runs, np.float32),
                 "image_text": [None if lines is None else " / ".join(lines) for lines in texts],
+                "reason": [UNKNOWN_SCRIPT if skipped else None for skipped in unknown],
             }
 
         return score
