@@ -37,20 +37,8 @@ if TYPE_CHECKING:
 
 #: The top-level keys of a recipe.
 KEYS = (
-    *(
-        "name",
-        "about",
-        "source",
-        "pool",
-        "run",
-        "signals",
-        "any_model",
-        "keep",
-        "columns",
-        "select",
-        "export",
-        "report",
-    ),
+    *("name", "about", "source", "pool", "run", "signals", "any_model"),
+    *("keep", "columns", "select", "export", "report"),
 )
 
 _MOST_BYTES = 256 << 10  # the longest shipped recipe has 3 kB
