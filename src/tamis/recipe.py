@@ -75,7 +75,7 @@ class Recipe:
     derived: tuple[tuple[str, Derived], ...] = ()  # the same for derived signals, in their order
     within: Mapping[tuple[str, Signal], Any] = field(default_factory=dict)  # entry of `signals` -> rows to score
     #: Entry, of recipes in groups too -> words in its settings; of these, a model must be the one that scored the run.
-    named: Mapping[tuple[str, Signal | Derived], frozenset[str]] = field(default_factory=dict)
+    named: Mapping[tuple[str, Signal | Derived], frozenset[str]] = field(default_factory=dict, repr=False)  # secrets
     keep: tuple[str, ...] = ()  # features to store
     columns: Mapping[str, str] = field(default_factory=dict)  # alias -> column of the run
     steps: tuple[Step, ...] = ()  # the selectors in order

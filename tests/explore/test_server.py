@@ -114,7 +114,7 @@ def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:
         ("rows", b'{"recipe": {"select": []}, "view": {"tags": [[1, true]]}}', 400),
         ("choose", b'{"recipe": {"select": [{"at_least": {"score": "clop", "value": 1}}]}}', 409),
         ("choose", b'{"recipe": {"select": [{"at_lest": {"score": "words", "value": 1}}]}}', 422),
-        ("histograms", b'{"columns": ["status"]}', 400),
+        ("histograms", b'{"columns": ["status"]}', 422),
         ("words", b'{"column": "words", "recipe": {"select": []}}', 422),
     ],
 )

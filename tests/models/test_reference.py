@@ -234,7 +234,9 @@ def test_a_folder_is_complete_with_its_configuration_and_every_file_it_names(tmp
 
 
 def test_what_is_neither_folder_nor_id_lists_the_names() -> None:
-    assert refused("minilim").startswith("unknown model 'minilim' (did you mean 'minilm'?); known: cld3, lab/captioner, ")
+    assert refused("minilim").startswith(
+        "unknown model 'minilim' (did you mean 'minilm'?); known: cld3, lab/captioner, "
+    )
     assert "no owner/name of the hub" in refused("./lost/model")
     assert "is not a Hugging Face id" in refused("own er/na me")
 

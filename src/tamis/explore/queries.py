@@ -171,6 +171,7 @@ class Explorer:
         """Returns a binned column."""
         with self._guard:
             if column not in self._bins:
+                check_kind(self.run.table(), column, "number")
                 self._bins[column] = binned(self.run.table(), column)
             return self._bins[column]
 
@@ -349,7 +350,7 @@ class Explorer:
             codes = np.minimum(np.argsort(order), SHADES).astype(np.uint8)[pattern[rows]]
             bits = range(len(compared))
             entries = [{"pattern": [code >> number & 1 for number in bits]} for code in order[:SHADES].tolist()]
-        elif by in self.numbers:
+        elif self.run.holds_numbers(by):
             values = whole_column(self.run.table(), by)[rows]
             some = values[:_RANKED][np.isfinite(values[:_RANKED])]  # points are in random order
             edges = np.quantile(some, np.linspace(0, 1, LEVELS + 1)) if some.size else np.zeros(LEVELS + 1)
