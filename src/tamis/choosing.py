@@ -23,16 +23,7 @@ from tamis.graph import topological
 from tamis.ids import json_ready
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
-from tamis.recipe import (
-    PathLike,
-    Recipe,
-    RecipeLike,
-    load,
-    names_of_columns,
-    put,
-    signal_from,
-    usual,
-)
+from tamis.recipe import PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
 from tamis.signals import maker_of as signal_making
 from tamis.storage import location
 from tamis.store import Run, open_run

@@ -183,7 +183,7 @@ def trained(out: Path) -> dict[str, list[tuple[bytes, str]]]:
 
 
 def counted_by_datasets(out: Path, cache: Path) -> dict[str, int]:
-    """Samples with an image and a caption, as `datasets` reads an export; it wants to be told of rare files."""
+    """Samples with an image and a caption, as `datasets` reads an export; it needs the names of rare files."""
     datasets.disable_progress_bars()
     words = dict.fromkeys(("__key__", "__url__", "txt"), datasets.Value("string"))
     images = dict.fromkeys(("jpg", "jpeg", "png", "webp"), datasets.Image(decode=False))

@@ -129,7 +129,8 @@ def _copies(found: Iterable[str], known: Collection[str]) -> dict[str, str]:
     links: dict[str, str] = {}
     copies: dict[str, str | None] = {}
     for url in (one for one in dict.fromkeys(found) if one not in known):
-        near = by_stem.get(_stem(url), []) if os.path.exists(url) else []
+        near = by_stem.get(_stem(url), [])
+        near = near if near and os.path.exists(url) else []  # a new pool of a million shards: ask the disk for none
         same = next((one for one in near if os.path.exists(one) and os.path.samefile(one, url)), None)
         if same is not None:
             links[url] = same
