@@ -21,9 +21,8 @@ from tamis.math.similarity import rowwise_dot
 from tamis.recipe import load
 from tamis.signals.clip import first_sentence
 from tamis.store import Run
-from tamis.store.captions import captions_of
 from tamis.store.stream import pool_of, samples_of
-from tamis.store.subset import Subset
+from tamis.store.subset import Subset, captions_of
 
 pytest.importorskip("torch")
 

@@ -114,7 +114,7 @@ def print_funnel(subset: Subset) -> None:
     """Prints what each step of a recipe kept and why it dropped the rest."""
     from tamis.reporting.formats import in_words, share
     from tamis.store.makers import models_in_words
-    from tamis.store.repeats import rows_kept
+    from tamis.store.reasons import rows_kept
 
     if sentence := partly(subset):
         print(sentence)

@@ -30,11 +30,10 @@ from tamis.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.processes import die_with_parent
 from tamis.remote import known_secrets, take_secrets
-from tamis.store.captions import OtherCaptions
 from tamis.store.checked import read_record, write_record
 from tamis.store.run import Run
 from tamis.store.stream import pool_of
-from tamis.store.subset import Subset
+from tamis.store.subset import OtherCaptions, Subset
 from tamis.train.clip import pool_reading_settings, train_clip, training_rows
 from tamis.train.scales import ClipTraining
 from tamis.train.step import MOST_STATES, How, write_text_states

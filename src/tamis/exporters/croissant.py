@@ -25,7 +25,7 @@ from tamis.ids import json_ready
 from tamis.storage import write_json
 from tamis.store import Run
 from tamis.store.makers import models_in_words
-from tamis.store.repeats import rows_kept
+from tamis.store.reasons import rows_kept
 from tamis.store.subset import Subset
 
 _TERMS = (

@@ -22,10 +22,9 @@ from tamis.ids import SUBSET_DTYPE, format_uids
 from tamis.selectors.expression import parse
 from tamis.storage import writing
 from tamis.store import Run
-from tamis.store.captions import OtherCaptions, other_captions
 from tamis.store.checked import footer_entry
 from tamis.store.reasons import Codes
-from tamis.store.subset import Subset
+from tamis.store.subset import OtherCaptions, Subset, other_captions
 
 log = logging.getLogger(__name__)
 

@@ -25,10 +25,9 @@ from tamis.pool import Pool
 from tamis.pool.tar import TarShard
 from tamis.storage import read_json, sweep, write_json, writing
 from tamis.store import Run
-from tamis.store.captions import other_captions
 from tamis.store.makers import models_in_words
 from tamis.store.stream import KeptSample, samples_of
-from tamis.store.subset import Subset
+from tamis.store.subset import Subset, other_captions
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from tamis.selectors.outcome import (
     run_steps,
 )
 from tamis.store.reasons import Codes, Cut, Reason
-from tamis.store.repeats import joined
+from tamis.store.subset import joined
 from tamis.store.table import Table, as_numbers
 from tamis.store.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
 

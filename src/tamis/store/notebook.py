@@ -13,7 +13,7 @@ from jinja2 import Environment
 
 from tamis.arrays import Pixels
 from tamis.errors import escape_controls
-from tamis.store.repeats import rows_kept
+from tamis.store.reasons import rows_kept
 
 if TYPE_CHECKING:
     from tamis.store.run import Run

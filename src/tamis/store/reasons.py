@@ -143,3 +143,8 @@ class StoredCodes:
 
     def __setitem__(self, rows: slice, codes: NDArray[np.uint16]) -> None:
         os.pwrite(self._file, codes.tobytes(), rows.indices(self.size)[0] * self.dtype.itemsize)
+
+
+def rows_kept(line: Mapping[str, Any]) -> str:
+    """Returns what a line of a funnel keeps: "1,200", or "1,200 rows 3,000 times" if rows repeat."""
+    return f"{line['kept']:,}" + (f" rows {line['times']:,} times" if "times" in line else "")

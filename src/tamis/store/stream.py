@@ -32,9 +32,8 @@ from tamis.pool.files import absolute, expand_braces, is_remote
 from tamis.pool.images import ORIENTATION, decode, pixels_in
 from tamis.pool.source import Problem, SampleFiles, SampleReader, too_many_bytes
 from tamis.store import parts
-from tamis.store.captions import OtherCaptions, other_captions
 from tamis.store.run import Run
-from tamis.store.subset import Subset
+from tamis.store.subset import OtherCaptions, Subset, other_captions
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ and the reasons of such a file are lost.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -19,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
 from numpy.typing import NDArray
 
-from tamis.arrays import Captions, Rows, Times
+from tamis.arrays import Captions, Mask, Rows, Times
 from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
-from tamis.store.captions import other_captions
 from tamis.store.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
 from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, blocks, widened
-from tamis.store.repeats import PER_ROW, joined
 from tamis.store.run import Run
 from tamis.store.targets import check_ending, check_target
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
     from tamis.store.audit import Group
     from tamis.store.notebook import Shown
+
+#: The arrays of a subset, and columns of its file, that are there only if a row needs them.
+PER_ROW = {"times": np.uint16, "caption": np.uint8}
 
 FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
 
@@ -445,13 +449,99 @@ class SubsetFile:
         return Verdict(names=self.facts["recipe"].get("columns") or {}, why=tuple(why), dropped_by=codes, cuts=cuts)
 
 
+# ---- captions other than the alt-texts
+
+
+@dataclass(frozen=True, eq=False)
+class OtherCaptions:
+    """Texts of some rows of a run; false if there are none. Memory: the texts and 16 bytes for each."""
+
+    rows: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # (n,) ascending
+    texts: pa.Array = field(default_factory=lambda: pa.array([], pa.large_string()))  # (n,)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows.size)
+
+    def of(self, row: int) -> str | None:
+        """Returns the text of a row of the run; None if it carries its alt-text."""
+        place = int(np.searchsorted(self.rows, row))
+        here = place < self.rows.size and self.rows[place] == row
+        return str(self.texts[place]) if here else None
+
+    def instead(self, rows: Rows, captions: pa.Array) -> pa.Array:
+        """Returns the captions of rows of the run, with other captions in the place of alt-texts."""
+        if not self:
+            return captions
+        places = np.searchsorted(self.rows, rows).clip(max=self.rows.size - 1)
+        texts = self.texts.take(pa.array(places)).cast(captions.type)
+        return pc.if_else(pa.array(self.rows[places] == rows), texts, captions)
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """Identifies the rows and texts; empty if there are none."""
+        texts = "\0".join(self.texts.to_pylist())
+        return xxhash.xxh3_128_digest(self.rows.tobytes() + texts.encode()) if self else b""
+
+
+def other_captions(subset: Subset) -> OtherCaptions:
+    """Reads the other captions of a subset's kept rows.
+
+    Raises:
+        RunError: the run no longer has them, or the subset does not say where they are.
+    """
+    if subset.caption is None or not subset.caption.any():
+        return OtherCaptions()
+    name, run = subset.captions_from, subset.run
+    if not name:
+        raise RunError(f"{subset.name!r} says that rows carry other captions: set captions_from to their column")
+    table, rows, texts = run.table(), np.flatnonzero(subset.caption), [pa.array([], pa.large_string())]
+    for block, part in table.blocks_of(rows):
+        values = table.read(block, [name])[name]
+        texts.append(values.take(pa.array(rows[part] - table.starts[block])).cast(pa.large_string()))
+    found = pa.concat_arrays(texts)
+    if found.null_count:
+        raise RunError(f"{found.null_count:,} rows of {subset.name!r} have no text in {name!r} any more: select again")
+    return OtherCaptions(rows, found)
+
+
+def captions_of(run: Run, rows: Rows, others: OtherCaptions) -> Iterator[str]:
+    """Yields the captions of ascending rows of a run, "" for a missing one."""
+    first = 0
+    for shard, size in zip(run.shards, run.sizes, strict=True):
+        low, high = np.searchsorted(rows, [first, first + size])
+        if high > low:
+            column = run.index(shard, ["caption"]).column("caption").take(pa.array(rows[low:high] - first))
+            yield from (text or "" for text in others.instead(rows[low:high], column.combine_chunks()).to_pylist())
+        first += size
+
+
 # ---- two subsets of one run
+
+
+def joined(parts: Sequence[Any], keep: Mask, *, every: bool) -> dict[str, Any]:
+    """Returns `times` and `caption` of the rows that selections, outcomes or subsets keep together; None as in them.
+
+    `every`: rows need all parts, count as in the part with the fewest copies, and carry the caption of the first part
+    that chooses captions. Else they count as in the part with the most, and carry that of the first that keeps them.
+    """
+    times = caption = None
+    if any(part.times is not None for part in parts):
+        each = [part.keep.astype(np.uint16) if part.times is None else part.times for part in parts]
+        times = functools.reduce(np.minimum if every else np.maximum, each) * keep
+    if any(part.caption is not None for part in parts):
+        caption, undecided = np.zeros(keep.size, np.uint8), keep.copy()
+        for part in parts:
+            if part.caption is not None:
+                caption += part.caption * undecided
+            if part.caption is not None or not every:
+                undecided &= ~part.keep
+    return {"times": times, "caption": caption}
 
 
 def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     """Returns the rows in both (&), in either (|), or in the left and not in the right (-).
 
-    Repeated rows and captions: see `tamis.store.repeats.joined`; - leaves both as in the left subset. A dropped row has
+    Repeated rows and captions: see `joined`; - leaves both as in the left subset. A dropped row has
     its reason from the left subset, or else from the right one.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:

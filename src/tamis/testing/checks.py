@@ -27,9 +27,8 @@ from tamis.lab import make_pool
 from tamis.scoring import score
 from tamis.selectors.outcome import Selection, Step, describe
 from tamis.selectors.steps import AllOf, AnyOf, NoneOf
-from tamis.store.repeats import PER_ROW
 from tamis.store.stream import pool_of
-from tamis.store.subset import Subset
+from tamis.store.subset import PER_ROW, Subset
 from tamis.store.table import Table
 from tamis.testing import pairs
 

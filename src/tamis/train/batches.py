@@ -24,9 +24,9 @@ from tamis.ids import uniforms
 from tamis.pool import Pool
 from tamis.pool.images import decode
 from tamis.processes import in_order, prefetched
-from tamis.store.captions import OtherCaptions
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
+from tamis.store.subset import OtherCaptions
 from tamis.train.loop import ALONE, ProcessGroup
 
 if TYPE_CHECKING:

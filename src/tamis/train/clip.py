@@ -25,11 +25,10 @@ from tamis.models.device import use_threads
 from tamis.models.reference import TRAINING, complete, resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.storage import sweep
-from tamis.store.captions import OtherCaptions, other_captions
 from tamis.store.checked import read_record, write_record
 from tamis.store.claims import locked
 from tamis.store.run import Run
-from tamis.store.subset import Subset
+from tamis.store.subset import OtherCaptions, Subset, other_captions
 from tamis.store.targets import check_own
 from tamis.train.batches import Batches, TrainingRows, split
 from tamis.train.loop import fit, new_optimisers, started

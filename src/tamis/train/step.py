@@ -28,10 +28,10 @@ from tamis.models.device import free_memory
 from tamis.models.reference import TRAINING
 from tamis.pool import Pool
 from tamis.storage import writing
-from tamis.store.captions import OtherCaptions, captions_of
 from tamis.store.checked import Owner, finish_array
 from tamis.store.parts import read_rows
 from tamis.store.run import Run
+from tamis.store.subset import OtherCaptions, captions_of
 from tamis.train.batches import Batch, TrainingRows
 from tamis.train.loop import ProcessGroup, autocast
 from tamis.train.losses import backward, contrastive_loss, loss_over_processes

@@ -16,10 +16,9 @@ from tamis.reporting.formats import number
 from tamis.reporting.pairs import around, first_by
 from tamis.selectors.expression import parse
 from tamis.store.audit import Group, audit
-from tamis.store.captions import OtherCaptions, captions_of, other_captions
 from tamis.store.makers import models_in_words
 from tamis.store.reasons import Cut
-from tamis.store.subset import Subset
+from tamis.store.subset import OtherCaptions, Subset, captions_of, other_captions
 
 
 def funnels(context: Context) -> Facts | None:
