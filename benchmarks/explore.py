@@ -26,10 +26,10 @@ MOVES = 8
 OURS = """
 import json, resource, sys, time
 from tamis import api
-from tamis.explore.columns import HeldRun
+from tamis.explore.columns import CachedRun
 from tamis.explore.queries import Explorer
 from benchmarks.explore import MOVES, moved
-explorer = Explorer(HeldRun(sys.argv[1]), (), lambda run, recipe: api.select(run, recipe))
+explorer = Explorer(CachedRun(sys.argv[1]), (), lambda run, recipe: api.select(run, recipe))
 names = ["first", "second", "third"]
 begun = time.perf_counter()
 explorer.histograms(names)

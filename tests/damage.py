@@ -15,7 +15,7 @@ from factories import uids_in, write_run
 import tamis
 from tamis.storage import write_json
 from tamis.store import Run, checked, manifest, parts
-from tamis.store.manifest import described
+from tamis.store.manifest import sign_description
 from tamis.store.subset import Subset
 
 RECIPE = {
@@ -43,7 +43,7 @@ def small_run(folder: Path, rows: int = 24, shards: int = 3) -> Run:
     notes = {name: parts.note(Path(name), value) for name, value in side.items()}
     write_json(given.folder / "class_names.json", names)
     checked.write_array(given.folder / "class_vectors.npy", vectors)
-    write_json(given.folder / "signal.json", described(given.folder, {**given.facts, "side_files": notes}))
+    write_json(given.folder / "signal.json", sign_description(given.folder, {**given.facts, "side_files": notes}))
     embeddings, texts = "embeddings/image_embedding-1111111111111111", "captions/says-2222222222222222"
     manifest.describe(folder, {embeddings: {"name": "image_embedding"}, texts: {"name": "says"}})
     for shard, size in zip(run.shards, run.sizes, strict=True):

@@ -16,7 +16,7 @@ from factories import write_pool, write_run
 import tamis
 from tamis import Run, Subset, recipe
 from tamis.errors import RecipeError, RunError
-from tamis.explore.columns import HeldRun
+from tamis.explore.columns import CachedRun
 from tamis.explore.queries import Explorer
 
 SIGNALS: list[Any] = [{"clip": {"model": "lab/clip"}}, "clip_loss", "language"]
@@ -45,7 +45,7 @@ def facts_of(subset: Subset, folder: Path) -> list[Any]:
     page = tamis.report(subset.run, [subset], out=folder / "report.html")
     subset.save(folder / "mine.parquet")
     loaded = Subset.load(folder / "mine.parquet", subset.run)
-    explorer = Explorer(HeldRun(subset.run.path), [loaded], partial(tamis.select, any_model=True))
+    explorer = Explorer(CachedRun(subset.run.path), [loaded], partial(tamis.select, any_model=True))
     first = explorer.facts()
     assert first["drawn"] == ["clip and clip_loss are lab/clip: it knows only the drawn world, so " + NOTHING]
     chosen = explorer.chosen(first["recipes"][0]["start"], [])["models"]

@@ -16,7 +16,7 @@ from tamis.derived import clusters
 from tamis.errors import RecipeError, RunError
 from tamis.selectors.outcome import check_files
 from tamis.store import Run, manifest
-from tamis.store.claims import claimed, locked
+from tamis.store.claims import claim_shard, lock_run
 from tamis.store.subset import Subset
 
 CLIPCOV: dict[str, Any] = {"select": [{"clipcov": {"n": 3, "missing": "drop"}}]}
@@ -143,7 +143,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
 
     def assign(*arguments: Any) -> Any:
         found = real(*arguments)
-        with locked(run.path, patience=0), claimed(run.path, "00001") as mine:
+        with lock_run(run.path, patience=0), claim_shard(run.path, "00001") as mine:
             assert mine
             manifest.forget(run.path, ["00001"])
         return found

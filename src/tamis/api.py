@@ -20,7 +20,7 @@ from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
 from tamis.scoring import Planned, SignalLike, derive, planned, score
 from tamis.storage import check_path, location, output_path
 from tamis.store import Run, open_run
-from tamis.store.targets import are_outputs, check_ending, check_own, check_target, noted_outputs
+from tamis.store.targets import are_outputs, check_ending, check_own, check_target, note_outputs
 
 if TYPE_CHECKING:
     from tamis.explore.server import Server
@@ -211,13 +211,13 @@ def explore(
         RunError: the run lacks shards, a subset belongs to another run, or the port is taken.
         DependencyError: the extra `explore` is not installed.
     """
-    from tamis.explore.columns import HeldRun
+    from tamis.explore.columns import CachedRun
     from tamis.explore.images import Images
     from tamis.explore.pages import Pages
     from tamis.explore.queries import Explorer
     from tamis.explore.server import Server
 
-    opened = HeldRun(run, partial=partial)
+    opened = CachedRun(run, partial=partial)
     opened.check_complete()
     chosen = _loaded(subsets, opened)
     for one in chosen:
@@ -300,7 +300,7 @@ def run_recipe(
     else:
         run = score(spec, run=path, recipe=chosen, **how)
     report_result(run)
-    if partial and run.missing:
+    if partial and run.missing_shards:
         run = derive(run, chosen, partial=True)
     subset: Subset | None = None
     exports = []
@@ -310,13 +310,13 @@ def run_recipe(
         report_result(subset)
         for exporter, out in chosen.exports:
             again = overwrite or are_outputs(run.path, [out])
-            with noted_outputs(run.path, [out]):
+            with note_outputs(run.path, [out]):
                 pairs = _write_export(exporter, subset, out, overwrite=again, clear=overwrite)
             exports.append(Exported(exporter.name, out, pairs))
             report_result(exports[-1])
     pages = _pages(chosen.report) if chosen.report else [run.path / "report.html"]
     again = overwrite or are_outputs(run.path, pages)
-    with noted_outputs(run.path, pages):
+    with note_outputs(run.path, pages):
         page = report(run, [] if subset is None else [subset], out=pages[0], partial=partial, overwrite=again)
     report_result(page)
     return RecipeDone(run, subset, tuple(exports), page)

@@ -24,7 +24,7 @@ from tamis.ids import json_ready
 from tamis.models.reference import BUILT_IN, stand_in
 from tamis.pool import Pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
-from tamis.signals import maker_of as signal_making
+from tamis.signals import signal_of_column
 from tamis.storage import location
 from tamis.store import Run, open_run
 from tamis.store.makers import maker_of
@@ -87,7 +87,10 @@ def select(
             raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
     used = makers_of(chosen, opened, columns)
     _warn_of_english_only(chosen, opened, used, outcome)
-    recorded = {**chosen.text, **({"signals": list(_as_used(chosen, opened, columns))} if chosen.entries else {})}
+    recorded = {
+        **chosen.text,
+        **({"signals": list(_fill_in(chosen, opened, columns))} if chosen.entries else {}),
+    }
     return Subset(
         run=opened,
         keep=outcome.keep,
@@ -127,7 +130,7 @@ def _named_models(named: Sequence[tuple[Any, frozenset[str]]], column: str) -> s
     return models
 
 
-def _as_used(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> Iterator[Any]:
+def _fill_in(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> Iterator[Any]:
     """Yields a recipe's entries of signals that the run has, with the settings that made its columns."""
     groups = [group for name in recipe.reads if (group := run.locate(columns.get(name, name))[1]) is not None]
     for entry in recipe.text.get("signals") or ():
@@ -277,7 +280,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         if column_name == "tagged":
             raise RecipeError(f"recipe {recipe.name!r} selects by tags: score, tag with `tamis explore`, then select")
-        maker, hint = signal_making(column_name), ""
+        maker, hint = signal_of_column(column_name), ""
         if maker:
             hint = f"; the signal {maker.name} makes it: add it under 'signals'"
         elif not nearest(column_name, known):
@@ -362,7 +365,7 @@ def _changed_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]
 
 def _maker(column: str) -> tuple[str, Signal | Derived] | None:
     """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
-    cls = signal_making(column)
+    cls = signal_of_column(column)
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]

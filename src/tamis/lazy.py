@@ -114,7 +114,7 @@ def planned_lazily(
     identities = Identities(device_for(**compute, networks=networks))
     plan = assembled(opened, path, recipe=recipe, identities=identities, grow=grow)
     sizes = known_pairs(opened.shards)
-    if (path / "run.json").is_file() and not (run := Run(path)).missing:
+    if (path / "run.json").is_file() and not (run := Run(path)).missing_shards:
         sizes = dict(zip(run.shards, run.sizes, strict=True))
     pairs = sum(sizes.values()) if len(sizes) >= len(opened.shards) else None
     small = opened.shards and pairs is None and len(list(islice(opened.shards[0].samples(), _SAMPLE))) < _SAMPLE
@@ -139,7 +139,7 @@ def score_lazily(
     recipe, order = plan.recipe, list(plan.order)
     scoring = Scoring(spec, path, recipe, **how)
     run = scoring.complete([entry for entry in recipe.signals if entry not in plan.waiting])
-    run = open_run(derive(run, recipe, partial=True) if partial and run.missing else run, partial=partial)
+    run = open_run(derive(run, recipe, partial=True) if partial and run.missing_shards else run, partial=partial)
     masks = {entry: np.zeros(len(run), bool) for entry in plan.waiting}
     read = [entry for entry in masks if any(_reads(step, entry, recipe) for step in order)]
     later = list(read)  # those that have judged no more than the pilot

@@ -135,7 +135,7 @@ class Scoring:
         for limit, part in _passes(recipe, limits):
             rows = None if limit is None else _rows_of(limit, Run(self.path, partial=True))
             done = self.score(part.signals, rows, forecasts=limit is None or isinstance(limit, str))
-        if recipe.derived and done.missing:
+        if recipe.derived and done.missing_shards:
             names = ", ".join(label or signal.name for label, signal in recipe.derived)
             log.warning("not computed, because shards are missing: %s", names)
             return done

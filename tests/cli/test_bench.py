@@ -14,7 +14,7 @@ from command_line import Tamis
 from factories import clip_folder, image_bytes, pair, write_tar
 
 from tamis.store.checked import with_hash
-from tamis.store.claims import locked
+from tamis.store.claims import lock_run
 
 SMALL = ("--samples", "8", "--train-batch", "4", "--seeds", "2", "--workers", "1", "--device", "cpu", "--threads", "1")
 
@@ -108,7 +108,7 @@ def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_w
     assert "photos holds other files (cat.jpg, ...) and no bench: name another folder (--out)" in done.err
     assert [path.name for path in (placed / "photos").rglob("*")] == ["cat.jpg"]
     (placed / "photos" / "cat.jpg").unlink()
-    with locked(placed / "photos" / "cells"):
+    with lock_run(placed / "photos" / "cells"):
         done = tamis(*words)
     assert done.code == 2
     assert "photos/cells is in use by process" in done.err

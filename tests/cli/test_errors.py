@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Tamis, everything
 
-from tamis.store.claims import locked
+from tamis.store.claims import lock_run
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_users_error_names_what_is_wrong_and_changes_nothing(
 
 
 def test_a_run_in_use_is_refused(tamis: Tamis, scored: Path) -> None:
-    with locked(scored):
+    with lock_run(scored):
         done = tamis("score", "pool", "--run", "run", "--signals", "caption_length")
     assert done.code == 2
     assert f"in use by process {os.getpid()}" in done.err

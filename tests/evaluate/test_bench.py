@@ -33,7 +33,7 @@ from tamis.evaluate.cells import CellResult, identity  # noqa: E402
 from tamis.evaluate.tasks import find_tasks  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.checked import with_hash  # noqa: E402
-from tamis.store.claims import locked  # noqa: E402
+from tamis.store.claims import lock_run  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train.clip import Trained, train_clip  # noqa: E402
 from tamis.train.scales import ClipTraining  # noqa: E402
@@ -209,7 +209,7 @@ def test_what_cannot_be_compared_is_refused_before_any_training(
     ):
         with pytest.raises(kind, match=message):
             compared(**{"subsets": subsets, "out": tmp_path / "out", **change})
-    with locked(tmp_path / "busy" / "cells"), pytest.raises(RunError, match="in use"):
+    with lock_run(tmp_path / "busy" / "cells"), pytest.raises(RunError, match="in use"):
         compared(subsets, out=tmp_path / "busy")
     assert trainings == []
 

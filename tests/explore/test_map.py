@@ -16,7 +16,7 @@ from factories import uids_in
 import tamis
 from tamis import api
 from tamis.errors import RecipeError
-from tamis.explore.columns import NONE, HeldRun, places_of
+from tamis.explore.columns import NONE, CachedRun, places_of
 from tamis.explore.layout import positions, top_words
 from tamis.explore.near import Near, inside_polygon
 from tamis.explore.queries import LEVELS, Explorer
@@ -28,7 +28,7 @@ CUT = {"select": [{"at_least": {"score": "words", "value": 6, "missing": "drop"}
 
 
 def explored(run: Path) -> Explorer:
-    return Explorer(HeldRun(run), (), lambda run, recipe: api.select(run, recipe))
+    return Explorer(CachedRun(run), (), lambda run, recipe: api.select(run, recipe))
 
 
 def islands(rows: int, count: int = 3) -> tuple[Table, Any]:
@@ -105,8 +105,8 @@ def test_a_stored_map_is_columns_that_recipes_read_and_is_made_once(laid: Path, 
     assert (again.scores["map_image"].folder / "00000.parquet").stat().st_mtime_ns == stamp
     recipe = {"select": [{"at_least": {"score": "map_x", "value": 0.0, "missing": "drop"}}]}
     assert len(tamis.select(run, recipe)) == int((x >= 0).sum())
-    assert list(Near(HeldRun(laid)).maps()) == ["map_image", "image_embedding"]
-    assert list(Near(HeldRun(run_folder)).maps()) == ["image_embedding"]
+    assert list(Near(CachedRun(laid)).maps()) == ["map_image", "image_embedding"]
+    assert list(Near(CachedRun(run_folder)).maps()) == ["image_embedding"]
     facts, (points_x, _, rows) = explored(laid).map_facts("map_image")
     assert facts["method"] == "PaCMAP"
     assert points_x.tolist() == x[rows].tolist()
@@ -124,13 +124,13 @@ def test_few_embeddings_are_a_map_too(count: int, run_folder: Path, tmp_path: Pa
     run = run_with(vectors, run_folder, tmp_path / "run")
     if not count:
         with pytest.raises(RecipeError, match="there is nothing to show on a map"):
-            Near(HeldRun(run)).layout("image_embedding")
+            Near(CachedRun(run)).layout("image_embedding")
         with pytest.raises(RecipeError, match="there is nothing to lay out"):
             tamis.lay_out(run)
         return
-    assert sorted(Near(HeldRun(run)).layout("image_embedding").rows) == list(range(count))
+    assert sorted(Near(CachedRun(run)).layout("image_embedding").rows) == list(range(count))
     assert np.isfinite(tamis.lay_out(run).to_numpy("map_x")).sum() == count
-    stored = Near(HeldRun(run)).layout("map_image")
+    stored = Near(CachedRun(run)).layout("map_image")
     assert np.isfinite(stored.points).all()
     assert len(explored(run).map_names("map_image")) <= 2
 
@@ -179,7 +179,7 @@ def test_the_page_gets_positions_as_bytes(page: Page) -> None:
     start = 4 + int.from_bytes(body[:4], "little")
     facts = json.loads(body[4:start])
     assert (facts["points"], len(body) - start) == (59, 59 * 12)
-    layout = Near(HeldRun(page.run)).layout("image_embedding")
+    layout = Near(CachedRun(page.run)).layout("image_embedding")
     assert np.frombuffer(body, np.float32, 59, start).tolist() == layout.points[:, 0].tolist()
     assert np.frombuffer(body, np.uint32, 59, start + 59 * 8).tolist() == layout.rows.tolist()
     status, _, body = page.request(f"/{page.token}/ask/map", json.dumps({"map": "no map"}).encode())

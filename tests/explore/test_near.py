@@ -13,15 +13,15 @@ from factories import caption, pair
 
 from tamis.errors import RecipeError
 from tamis.explore import near as near_module
-from tamis.explore.columns import HeldRun
+from tamis.explore.columns import CachedRun
 from tamis.explore.layout import principal
 from tamis.explore.near import Near, inside_polygon
-from tamis.store.manifest import described
+from tamis.store.manifest import sign_description
 
 
 def test_the_nearest_are_those_of_the_largest_products(run_folder: Path) -> None:
-    near = Near(HeldRun(run_folder))
-    table = HeldRun(run_folder).table()
+    near = Near(CachedRun(run_folder))
+    table = CachedRun(run_folder).table()
     every = np.arange(60)
     vectors = table.vectors("image_embedding", every).astype(np.float32)
     cosines = np.nan_to_num(vectors @ vectors[7], nan=-2)
@@ -37,18 +37,18 @@ def test_a_run_without_embeddings_says_what_to_do(run_folder: Path, tmp_path: Pa
     shutil.copytree(run_folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "embeddings")
     with pytest.raises(RecipeError, match="--keep embeddings"):
-        Near(HeldRun(tmp_path / "run")).neighbours(3)
+        Near(CachedRun(tmp_path / "run")).neighbours(3)
 
 
 def test_embeddings_that_a_shard_lacks_are_not_offered_as_a_map(run_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(run_folder, tmp_path / "run")
     next((tmp_path / "run" / "embeddings").glob("*/00001.npy")).unlink()
-    assert Near(HeldRun(run_folder)).maps() == {"image_embedding": ("PCA", ["image_embedding"])}
-    assert Near(HeldRun(tmp_path / "run")).maps() == {}
+    assert Near(CachedRun(run_folder)).maps() == {"image_embedding": ("PCA", ["image_embedding"])}
+    assert Near(CachedRun(tmp_path / "run")).maps() == {}
 
 
 def test_words_find_what_the_captions_own_embedding_finds(clip_run: Path) -> None:
-    run = HeldRun(clip_run)
+    run = CachedRun(clip_run)
     every, table = np.arange(12), run.table()
     images = table.vectors("image_embedding", every).astype(np.float32)
     texts = table.vectors("text_embedding", every).astype(np.float32)
@@ -69,7 +69,7 @@ def test_the_encoder_is_loaded_ahead_only_if_this_machine_has_it(
 
     monkeypatch.setattr(near_module, "Executor", Counted)
     for folder, here in [(clip_run, False), (run_folder, False), (clip_run, True)]:
-        near = Near(HeldRun(folder))
+        near = Near(CachedRun(folder))
         with monkeypatch.context() as patch:
             if not here:
                 patch.setattr(near_module, "is_here", lambda model: False)
@@ -80,7 +80,7 @@ def test_the_encoder_is_loaded_ahead_only_if_this_machine_has_it(
 
 
 def test_an_image_finds_itself_first_and_the_order_of_its_row(clip_run: Path) -> None:
-    near = Near(HeldRun(clip_run))
+    near = Near(CachedRun(clip_run))
     key = near.add_image(pair(7)["jpg"])
     assert near.to_image(key).tolist() == near.neighbours(7)[0].tolist()
     assert near.to_image(key)[0] == 7
@@ -93,9 +93,9 @@ def test_a_model_that_has_changed_since_is_not_searched_with(clip_run: Path, tmp
     (facts,) = (tmp_path / "run" / "embeddings").glob("image_embedding-*/*.json")
     said = json.loads(facts.read_text())
     said["models"]["lab/clip"] = "0" * len(said["models"]["lab/clip"])
-    facts.write_text(json.dumps(described(facts.parent, said)))
+    facts.write_text(json.dumps(sign_description(facts.parent, said)))
     with pytest.raises(RecipeError, match="lab/clip did not make the run's"):
-        Near(HeldRun(tmp_path / "run")).to_text("a red square")
+        Near(CachedRun(tmp_path / "run")).to_text("a red square")
 
 
 def test_the_map_is_the_plane_of_the_singular_value_decomposition() -> None:
@@ -134,7 +134,7 @@ def test_a_lasso_whose_corners_share_heights_with_points_and_each_other_holds_wh
 
 
 def test_a_lasso_gives_rows_of_the_run(run_folder: Path) -> None:
-    near = Near(HeldRun(run_folder))
+    near = Near(CachedRun(run_folder))
     whole = [(-2.0, -2.0), (2.0, -2.0), (2.0, 2.0), (-2.0, 2.0)]
     assert near.inside("image_embedding", whole).tolist() == [row for row in range(60) if row != 13]
     with pytest.raises(RecipeError, match="unknown map 'words'"):

@@ -18,7 +18,7 @@ from PIL import Image
 import tamis
 from tamis.explore import columns
 from tamis.explore import images as image_module
-from tamis.explore.columns import HeldRun, View
+from tamis.explore.columns import CachedRun, View
 from tamis.explore.images import Images, NoImage
 from tamis.explore.pages import copies, pair_facts
 from tamis.explore.queries import Explorer, as_yaml
@@ -49,7 +49,7 @@ RECIPES: list[dict[str, Any]] = [
 
 @pytest.fixture
 def explorer(run_folder: Path) -> Explorer:
-    held = HeldRun(run_folder)
+    held = CachedRun(run_folder)
     return Explorer(held, (), lambda run, recipe: tamis.select(run, recipe), pool_of(held))
 
 
@@ -89,7 +89,7 @@ def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path,
     files = [tmp_path / f"{number}.parquet" for number in range(3)]
     for subset, file in zip((twice & half, shared, once), files, strict=True):
         subset.save(file)
-    held = HeldRun(run_folder)
+    held = CachedRun(run_folder)
     given = [Subset.load(file, held) for file in files]
     explorer = Explorer(held, given, lambda run, recipe: tamis.select(run, recipe))
     told = explorer.facts()["recipes"][:3]
@@ -181,7 +181,7 @@ def test_filters_narrow_a_view(explorer: Explorer) -> None:
 
 def test_a_view_follows_tags_whose_number_stays_the_same(explorer: Explorer, tmp_path: Path) -> None:
     shutil.copytree(explorer.run.path, tmp_path / "run")
-    tagged = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
+    tagged = Explorer(CachedRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
     goods = {"name": "goods", "select": [{"equals": {"score": "label", "value": 1, "missing": "drop"}}]}
     for row in (3, 7):
         tagged.retag(lambda row=row: tagged.tags.change(np.array([row]), add=["good"]))
@@ -316,14 +316,14 @@ def test_a_held_run_reads_each_column_once_and_forgets_what_was_written_since(
         reads["now"] += 1
         return read(*arguments, **named)
 
-    def times(run: HeldRun) -> int:
+    def times(run: CachedRun) -> int:
         reads.clear()
         assert np.array_equal(run.to_numpy("words"), words)
         assert run.table({"mine": "words"}).read(1, ["mine"])["mine"].size == 30
         return reads["now"]
 
     monkeypatch.setattr(parts, "read_columns", counting)
-    held, none = HeldRun(run_folder), HeldRun(run_folder, most=0)
+    held, none = CachedRun(run_folder), CachedRun(run_folder, most=0)
     assert [times(run) for run in (held, held, none, none)] == [2, 0, 3, 3]  # two shards, and one of them again
     held.forget(held.scores["caption_length"].folder.name)
     assert times(held) == 2

@@ -14,32 +14,32 @@ from factories import pair, write_pool, write_tar
 
 import tamis
 from tamis.errors import RecipeError, RunError
-from tamis.explore.columns import HeldRun
+from tamis.explore.columns import CachedRun
 from tamis.explore.images import Images
 from tamis.explore.pages import Pages
 from tamis.explore.queries import Explorer
 from tamis.explore.tags import Tags
 from tamis.store import claims, manifest, parts
-from tamis.store.claims import claimed
+from tamis.store.claims import claim_shard
 
 
 @pytest.fixture
-def run(run_folder: Path, tmp_path: Path) -> HeldRun:
+def run(run_folder: Path, tmp_path: Path) -> CachedRun:
     shutil.copytree(run_folder, tmp_path / "run")
-    return HeldRun(tmp_path / "run")
+    return CachedRun(tmp_path / "run")
 
 
 def rows(*numbers: int) -> Any:
     return np.array(numbers, np.int64)
 
 
-def stored(run: HeldRun) -> dict[int, list[str]]:
+def stored(run: CachedRun) -> dict[int, list[str]]:
     """The tags on the disk, by row."""
-    tags = Tags(HeldRun(run.path))
+    tags = Tags(CachedRun(run.path))
     return {row: tags.of(row) for row in np.flatnonzero(tags.having()).tolist()}
 
 
-def test_recipes_read_tags_and_labels(run: HeldRun, tmp_path: Path) -> None:
+def test_recipes_read_tags_and_labels(run: CachedRun, tmp_path: Path) -> None:
     tags = Tags(run)
     tags.change(rows(3, 40), add=["good", "  red   car "])
     tags.change(rows(40, 5), add=["bad", "caf\u00e9"])  # bad replaces good
@@ -73,7 +73,7 @@ def test_recipes_read_tags_and_labels(run: HeldRun, tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_without_tags_says_where_to_give_them(run: HeldRun, pool: Path, tmp_path: Path) -> None:
+def test_a_run_without_tags_says_where_to_give_them(run: CachedRun, pool: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no pair of .* has a tag: give tags with `tamis explore`"):
         tamis.select(run, {"select": [{"tagged": "blurry"}]})
     recipe = {
@@ -87,13 +87,13 @@ def test_a_run_without_tags_says_where_to_give_them(run: HeldRun, pool: Path, tm
 
 
 @pytest.mark.parametrize("tag", ["", " \n ", "a,b", "bell\x07", "\u202egnp", "\u200b", "\ud800", "x" * 61, 3, None])
-def test_what_is_no_word_is_no_tag(run: HeldRun, tag: Any) -> None:
+def test_what_is_no_word_is_no_tag(run: CachedRun, tag: Any) -> None:
     with pytest.raises(RecipeError, match="a tag has"):
         Tags(run).change(rows(1), add=[tag])
     assert stored(run) == {}
 
 
-def test_a_change_that_cannot_be_written_is_not_made(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_cannot_be_written_is_not_made(run: CachedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a change of many pairs had written before the disk was full can be undone."""
     tags = Tags(run)
     tags.change(rows(3), add=["good"])
@@ -115,8 +115,8 @@ def test_a_change_that_cannot_be_written_is_not_made(run: HeldRun, monkeypatch: 
     assert stored(run) == {3: ["good"]} == {row: tags.of(row) for row in (3,)}
 
 
-def test_two_explorers_keep_each_others_tags(run: HeldRun) -> None:
-    one, other = Tags(run), Tags(HeldRun(run.path))
+def test_two_explorers_keep_each_others_tags(run: CachedRun) -> None:
+    one, other = Tags(run), Tags(CachedRun(run.path))
     one.change(rows(3), add=["good"])
     other.change(rows(4, 40), add=["bad"])
     one.change(rows(3, 4), add=["blurry"])
@@ -127,7 +127,7 @@ def test_two_explorers_keep_each_others_tags(run: HeldRun) -> None:
 
 
 def test_tags_of_an_interrupted_change_are_there_when_the_run_is_opened_again(
-    run: HeldRun, monkeypatch: pytest.MonkeyPatch
+    run: CachedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(path: Path, *arguments: Any, **named: Any) -> None:
         if path.stem == "00001":
@@ -139,7 +139,7 @@ def test_tags_of_an_interrupted_change_are_there_when_the_run_is_opened_again(
         patch.setattr(parts, "write_scores", die)
         with pytest.raises(KeyboardInterrupt):
             Tags(run).change(np.arange(60), add=["first"])
-    tags = Tags(HeldRun(run.path))
+    tags = Tags(CachedRun(run.path))
     assert tags.counts() == {"first": 30}
     tags.change(rows(0), remove=["first"])  # completes the column
     assert tamis.select(run.path, {"select": [{"tagged": "first"}]}).rows().tolist() == list(range(1, 30))
@@ -150,7 +150,7 @@ def test_the_recall_of_a_cut_counts_pairs_without_the_score(tmp_path: Path) -> N
     files[29] = "29", {**pair(29, original_width=None), "jpg": b"no image"}
     write_tar(tmp_path / "pool" / "0.tar", files)
     tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["image_size"], quiet=True)
-    explorer = Explorer(HeldRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
+    explorer = Explorer(CachedRun(tmp_path / "run"), (), lambda run, recipe: tamis.select(run, recipe))
     explorer.tags.change(np.arange(15, 30), add=["good"])
     explorer.tags.change(np.arange(15), add=["bad"])
     (cut,) = (cut for cut in explorer.suggestions()["cuts"] if cut["column"] == "shorter_side")
@@ -158,8 +158,8 @@ def test_the_recall_of_a_cut_counts_pairs_without_the_score(tmp_path: Path) -> N
     assert cut["recall"]["value"] <= 14 / 15
 
 
-def test_undo_keeps_what_others_tagged_since(run: HeldRun) -> None:
-    one, other = Tags(run), Tags(HeldRun(run.path))
+def test_undo_keeps_what_others_tagged_since(run: CachedRun) -> None:
+    one, other = Tags(run), Tags(CachedRun(run.path))
     one.change(rows(2, 3), add=["good", "old"])
     one.change(np.arange(60), add=["bulk"], remove=["good", "old"])
     other.change(rows(3, 50), add=["bad", "mine"])
@@ -168,7 +168,7 @@ def test_undo_keeps_what_others_tagged_since(run: HeldRun) -> None:
     assert one.of(3) == ["bad", "bulk", "mine"]
 
 
-def test_one_undo_takes_back_one_change_of_many_pairs(run: HeldRun) -> None:
+def test_one_undo_takes_back_one_change_of_many_pairs(run: CachedRun) -> None:
     tags = Tags(run)
     tags.change(rows(3, 50), add=["good"])
     tags.change(np.arange(60), add=["bad", "blurry"])
@@ -185,16 +185,16 @@ def test_one_undo_takes_back_one_change_of_many_pairs(run: HeldRun) -> None:
 def test_tags_of_a_run_that_has_grown_are_completed_by_the_next_change(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=1)
     run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True).path
-    Tags(HeldRun(run)).change(rows(2), add=["blurry"])
+    Tags(CachedRun(run)).change(rows(2), add=["blurry"])
     write_tar(pool / "00001.tar", [(f"new{number}", pair(500 + number)) for number in range(7)])
     tamis.score(pool, run=run, signals=["caption_length"], quiet=True)
     with pytest.raises(RunError, match=r"1 of 2 shards have it .*; change a tag in `tamis explore` first"):
         tamis.select(run, {"select": [{"tagged": "blurry"}]})
-    Tags(HeldRun(run)).change(rows(9), add=["new"])
+    Tags(CachedRun(run)).change(rows(9), add=["new"])
     assert tamis.select(run, {"select": [{"tagged": "blurry"}]}).rows().tolist() == [2]
 
 
-def test_the_rows_of_a_change_of_all_pairs_are_not_kept(run: HeldRun) -> None:
+def test_the_rows_of_a_change_of_all_pairs_are_not_kept(run: CachedRun) -> None:
     explorer = Explorer(run, (), lambda run, recipe: tamis.select(run, recipe))
     pages = Pages(explorer, Images(run, None))
     for tag in ("one", "two"):
@@ -203,7 +203,7 @@ def test_the_rows_of_a_change_of_all_pairs_are_not_kept(run: HeldRun) -> None:
     pages.images.close()
 
 
-def test_changes_at_once_wait_for_each_other(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_at_once_wait_for_each_other(run: CachedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for the run's lock, which gives up after a while: 11 of 58 labels were refused."""
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.0)
     tags = Tags(run)
@@ -212,7 +212,7 @@ def test_changes_at_once_wait_for_each_other(run: HeldRun, monkeypatch: pytest.M
     assert len(stored(run)) == 60
 
 
-def test_a_run_that_is_gone_is_not_made_again_by_a_tag(run: HeldRun, tmp_path: Path) -> None:
+def test_a_run_that_is_gone_is_not_made_again_by_a_tag(run: CachedRun, tmp_path: Path) -> None:
     tags = Tags(run)
     tags.change(rows(3), add=["good"])
     run.path.rename(tmp_path / "moved")
@@ -224,7 +224,7 @@ def test_a_run_that_is_gone_is_not_made_again_by_a_tag(run: HeldRun, tmp_path: P
 def test_no_tag_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=2)
     run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length"], quiet=True).path
-    tags, untagged = Tags(HeldRun(run)), Tags(HeldRun(run))
+    tags, untagged = Tags(CachedRun(run)), Tags(CachedRun(run))
     tags.change(rows(0), add=["good"])
     write_tar(pool / "00000.tar", [(f"new{number}", pair(500 + number)) for number in range(7)])
     manifest.forget(run, ["00000"])
@@ -233,16 +233,18 @@ def test_no_tag_is_written_for_rows_that_the_run_no_longer_has(tmp_path: Path) -
         with pytest.raises(RunError, match=r"shard 00000 has other rows: open it again"):
             each.change(rows(0), add=["bad"])
     tags.change(rows(8), add=["good"])  # the other shard has the rows that it had
-    assert stored(HeldRun(run)) == {8: ["good"]}
+    assert stored(CachedRun(run)) == {8: ["good"]}
     assert tamis.check(run).exit_code == 0
 
 
-def test_no_tag_is_written_while_another_process_is_at_the_shard(run: HeldRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tag_is_written_while_another_process_is_at_the_shard(
+    run: CachedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that holds the claim may remove the shard's files, and with them a tag just written."""
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
     tags = Tags(run)
     for row in (3, 40):  # the first tag of a run writes parts of every shard
-        with claimed(run.path, run.shards[1]) as mine:
+        with claim_shard(run.path, run.shards[1]) as mine:
             assert mine
             with pytest.raises(RunError, match="shard 00001"):
                 tags.change(rows(row), add=["good"])

@@ -14,7 +14,7 @@ from factories import caption, image_bytes, pair, write_tar
 
 import tamis
 from tamis.errors import RunError
-from tamis.explore.columns import HeldRun
+from tamis.explore.columns import CachedRun
 from tamis.explore.tags import Tags
 from tamis.exporters import huggingface
 from tamis.ids import format_uid
@@ -117,12 +117,12 @@ def test_an_export_from_before_tags_changed_is_not_taken_for_the_same(tmp_path: 
     write_tar(tmp_path / "pool" / "00000.tar", [(f"{n:05d}", pair(n)) for n in range(3)])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
     for tag in ("nice", "fine"):
-        Tags(HeldRun(run.path)).change(np.arange(1), add=[tag])
+        Tags(CachedRun(run.path)).change(np.arange(1), add=[tag])
         subset = tamis.select(run.path, "no-filter")
         tamis.export(subset, "huggingface", tmp_path / "out", overwrite=tag == "fine")
         assert tamis.export(subset, "huggingface", tmp_path / "out")  # the same again changes nothing
     tags = pq.read_table(tmp_path / "out" / "train-00000-of-00001.parquet").column("tagged").to_pylist()
     assert tags == ["fine,nice", None, None]
-    Tags(HeldRun(run.path)).change(np.arange(1), remove=["nice"])
+    Tags(CachedRun(run.path)).change(np.arange(1), remove=["nice"])
     with pytest.raises(RunError, match="holds another export"):
         tamis.export(tamis.select(run.path, "no-filter"), "huggingface", tmp_path / "out")

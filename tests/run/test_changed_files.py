@@ -14,7 +14,7 @@ import pytest
 from factories import image_bytes, pair, parts_of, score, write_pool, write_tar
 
 import tamis
-from tamis.explore.columns import HeldRun
+from tamis.explore.columns import CachedRun
 from tamis.explore.tags import Tags
 from tamis.ids import format_uid
 from tamis.pool.files import stamp
@@ -42,7 +42,7 @@ def folder_pool(folder: Path) -> Path:
 
 
 def tag(run: Path, *rows: int, words: str = "good") -> None:
-    Tags(HeldRun(run)).change(np.array(rows, np.int64), add=[words])
+    Tags(CachedRun(run)).change(np.array(rows, np.int64), add=[words])
 
 
 def tags_by_uid(run: Path) -> dict[str, str]:
@@ -253,7 +253,7 @@ def rounds_of_changes(seed: int, rounds: int, folder: Path) -> None:
             files[name].unlink()
         lacking |= {name} if how in ("cut", "gone") else set()
         look()
-        opened = HeldRun(run, partial=True)
+        opened = CachedRun(run, partial=True)
         row = draw.randrange(len(opened))
         word = draw.choice(["good", "red car", "blurry"])
         Tags(opened).change(np.array([row]), add=[word])

@@ -26,7 +26,7 @@ from tamis.processes import NUMBERED_IN
 from tamis.remote import setting
 from tamis.storage import sweep
 from tamis.store import claims
-from tamis.store.claims import being_done, claimed, free_claims, locked, sweep_claims
+from tamis.store.claims import being_done, claim_shard, free_claims, lock_run, sweep_claims
 from tamis.store.targets import new_folder
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], signals=['caption_length'], quiet=True)"
@@ -91,7 +91,7 @@ def claim_of(run: Path, shard: str, seconds_ago: float = 0, **who: Any) -> Path:
 def test_the_claim_of_another_machine_stands_until_its_lease_ends(tmp_path: Path) -> None:
     path = claim_of(tmp_path, "a", 5)
     before = path.read_text()
-    with claimed(tmp_path, "a") as mine:
+    with claim_shard(tmp_path, "a") as mine:
         assert not mine
     sweep_claims(tmp_path)
     assert path.read_text() == before
@@ -100,7 +100,7 @@ def test_the_claim_of_another_machine_stands_until_its_lease_ends(tmp_path: Path
     os.utime(path, (time.time() - setting("lease") - 5,) * 2)
     assert free_claims(tmp_path) == ["a"]
     assert being_done(tmp_path, ["a"]) == set()
-    with claimed(tmp_path, "a") as mine:
+    with claim_shard(tmp_path, "a") as mine:
         assert mine
         assert json.loads(path.read_text())["process"] == os.getpid()
         sweep_claims(tmp_path)
@@ -115,13 +115,13 @@ def test_the_claim_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: P
     """Also where another process has its number by now."""
     for process in (999_999_999, os.getpid()):
         claim_of(tmp_path, "a", numbers=NUMBERED_IN, process=process)
-        with claimed(tmp_path, "a") as mine:
+        with claim_shard(tmp_path, "a") as mine:
             assert mine
 
 
 def test_a_claim_is_renewed_while_it_is_held_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
-    with claimed(tmp_path, "a"):
+    with claim_shard(tmp_path, "a"):
         path = tmp_path / "claims" / "a"
         os.utime(path, (1e9, 1e9))
         until(lambda: path.stat().st_mtime > 1e9)
@@ -237,5 +237,5 @@ def test_a_claim_that_is_released_between_two_looks_is_no_reason_to_give_up(
         return None if left >= 0 else take(path, doing)  # another had it, and has released it
 
     monkeypatch.setattr(claims, "_take", taken)
-    with locked(tmp_path, patience=0.0):
+    with lock_run(tmp_path, patience=0.0):
         assert (tmp_path / "lock").exists()

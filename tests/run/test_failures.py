@@ -31,7 +31,7 @@ from tamis.run.fill import engine_named
 from tamis.run.shard import ShardWorker
 from tamis.store import Run, writers
 from tamis.store.checked import write_record
-from tamis.store.claims import claimed
+from tamis.store.claims import claim_shard
 
 BAD = "000010003"  # a sample of the second shard
 
@@ -123,7 +123,7 @@ def test_a_shard_that_another_process_is_at_is_waited_for_and_done_if_that_one_f
 ) -> None:
     score(pool, tmp_path / "run", "caption_length")
     with ExitStack() as stack:
-        assert stack.enter_context(claimed(tmp_path / "run", "00001"))
+        assert stack.enter_context(claim_shard(tmp_path / "run", "00001"))
 
         def fail() -> None:
             write_record(tmp_path / "run" / "failures" / "00001.json", {"error": "of another signal", "lacking": []})

@@ -159,7 +159,7 @@ def test_the_fields_of_a_run_need_not_be_named_again_and_new_shards_get_them(tmp
     fielded(pool, shards=2)
     run = with_fields(pool, tmp_path / "run", signals=("image_size",))
     assert run.to_pandas(["number", "source"])[["number", "source"]].to_numpy()[4].tolist() == ["1", "web1"]
-    assert run.missing == ()
+    assert run.missing_shards == ()
 
 
 def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:

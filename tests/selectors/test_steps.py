@@ -30,7 +30,7 @@ from tamis.selectors import (
 )
 from tamis.selectors.best import Best, by_row
 from tamis.selectors.outcome import check_columns, describe
-from tamis.store.reasons import widened
+from tamis.store.reasons import widen
 from tamis.store.table import Table
 
 NAN = np.nan
@@ -179,7 +179,7 @@ def test_many_reasons_take_two_bytes_per_row_and_more_are_refused() -> None:
     outcome = run_steps(many, [NoneOf(parts=parts)])
     assert (outcome.dropped_by.dtype, outcome.dropped_by.tolist()) == (np.uint16, [*range(1, count), 0])
     with pytest.raises(RecipeError, match="65,536 reasons"):
-        widened(np.zeros(1, np.uint16), 65_536)
+        widen(np.zeros(1, np.uint16), 65_536)
 
 
 # ---- the funnel

@@ -19,7 +19,7 @@ from tamis.errors import DamageError, RunError
 from tamis.store import check as module
 from tamis.store import checked, manifest
 from tamis.store.check import Checked
-from tamis.store.claims import locked
+from tamis.store.claims import lock_run
 from tamis.store.manifest import write_shards
 
 
@@ -136,7 +136,7 @@ def test_others_may_work_while_it_reads(run: Path, monkeypatch: pytest.MonkeyPat
     real, unlink, notes = module._verify, Path.unlink, []
 
     def read(*arguments: Any, **settings: Any) -> None:
-        with locked(run, patience=0):  # raises where it is held
+        with lock_run(run, patience=0):  # raises where it is held
             real(*arguments, **settings)
 
     def removing(path: Path, **how: Any) -> None:
@@ -156,15 +156,15 @@ def test_what_another_process_repairs_meanwhile_is_not_deleted(
 ) -> None:
     before, right = contents(run), (run / name).read_bytes()
     (run / name).write_bytes(right[:-20])
-    real: Callable[..., Any] = module.claimed
+    real: Callable[..., Any] = module.claim_shard
 
     @contextmanager
-    def claimed(folder: Path, shard: str) -> Iterator[bool]:
+    def claim_shard(folder: Path, shard: str) -> Iterator[bool]:
         (run / name).write_bytes(right)  # by the process that had the shard until now
         with real(folder, shard) as acquired:
             yield acquired
 
-    monkeypatch.setattr(module, "claimed", claimed)
+    monkeypatch.setattr(module, "claim_shard", claim_shard)
     assert tamis.check(run, delete=True).findings == ()
     assert contents(run) == before
 

@@ -45,7 +45,7 @@ def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path
 
 
 def test_a_hidden_pair_is_found_by_no_search_and_counted_in_no_list(tmp_path: Path) -> None:
-    from tamis.explore.columns import HeldRun, View
+    from tamis.explore.columns import CachedRun, View
     from tamis.explore.queries import Explorer
 
     files = [image_bytes(seed=seed) for seed in range(4)]
@@ -57,7 +57,7 @@ def test_a_hidden_pair_is_found_by_no_search_and_counted_in_no_list(tmp_path: Pa
     run = tamis.score(tmp_path / "pool.tar", run=tmp_path / "run", signals=["file_hash", "image_hash"])
     run = tamis.derive(run, [{"hash_match": {"sha256": str(tmp_path / "list.txt")}}])
     (row,) = np.flatnonzero(run.hidden)
-    explorer, every = Explorer(HeldRun(run.path), (), tamis.select), {"name": "every", "select": []}
+    explorer, every = Explorer(CachedRun(run.path), (), tamis.select), {"name": "every", "select": []}
     for column in ("caption", "key", "image_sha256", "image_md5", "image_hash"):
         secret = run[column][row]
         assert secret

@@ -16,7 +16,7 @@ from factories import image_bytes, pair, score, write_tar
 
 import tamis
 from tamis.errors import PoolError, RecipeError, RunError
-from tamis.explore.columns import HeldRun, View
+from tamis.explore.columns import CachedRun, View
 from tamis.explore.queries import Explorer
 from tamis.pool import PoolSpec
 from tamis.reporting.context import Context
@@ -96,7 +96,7 @@ def test_the_report_draws_fields_of_numbers(run: Run) -> None:
 
 
 def test_the_explorer_sorts_and_cuts_by_fields_of_numbers(run: Run) -> None:
-    explorer = Explorer(HeldRun(run.path), [], lambda held, recipe: tamis.select(held, recipe))
+    explorer = Explorer(CachedRun(run.path), [], lambda held, recipe: tamis.select(held, recipe))
     assert "similarity" in explorer.numbers
     assert "similarity" not in explorer.words
     ranges = (("similarity", 0.2, 0.6),)

@@ -95,7 +95,7 @@ def test_an_index_part_of_another_run_is_refused(run: Path, tmp_path: Path) -> N
 def test_a_shard_never_read_whose_file_was_deleted_is_listed_no_more(run: Path, tmp_path: Path) -> None:
     (tmp_path / "pool" / "00003.tar").unlink()
     done = tamis.score(tmp_path / "pool", run=run, signals=["caption_length"], quiet=True)
-    assert (done.missing, len(done.to_numpy("words"))) == ((), 35)
+    assert (done.missing_shards, len(done.to_numpy("words"))) == ((), 35)
 
 
 def test_a_list_of_shards_that_is_missing_or_another_run_s_is_an_error(run: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tamis.data import Column
 from tamis.errors import DamageError, RunError
 from tamis.store import Run, manifest, parts
 from tamis.store.checked import read_record, write_array, write_record
-from tamis.store.manifest import described
+from tamis.store.manifest import sign_description
 
 RECIPE = {"name": "q", "select": [{"top_fraction": {"score": "clip", "fraction": 0.3}}]}
 
@@ -129,7 +129,7 @@ def test_two_sets_of_scores_of_one_label_are_refused(clips: tuple[Path, Path]) -
     run = clips[0].parents[1]
     for folder in clips:
         facts = json.loads((folder / "signal.json").read_text())
-        (folder / "signal.json").write_text(json.dumps(described(folder, {**facts, "label": "clip"})))
+        (folder / "signal.json").write_text(json.dumps(sign_description(folder, {**facts, "label": "clip"})))
     for ask in (lambda: library.select(run, RECIPE), lambda: manifest.labels_of(run)):
         with pytest.raises(RunError, match=rf"'clip'.*{clips[0].name}.*{clips[1].name}"):
             ask()

@@ -24,7 +24,7 @@ from tamis import processes, storage
 from tamis.errors import DiskFullError, RunError
 from tamis.storage import write_json, writing
 from tamis.store import Run
-from tamis.store.claims import PREPARES, locked
+from tamis.store.claims import PREPARES, lock_run
 
 
 def score(pool: Path, run: Path) -> Run:
@@ -43,12 +43,12 @@ def test_another_format_is_refused_before_any_work(pool: Path, tmp_path: Path) -
 
 def test_a_second_process_is_refused_with_the_name_of_the_first_but_may_read(pool: Path, tmp_path: Path) -> None:
     arguments = ("score", pool, "--run", tmp_path / "run", "--signals", "caption_length", "-q")
-    with locked(tmp_path / "run"):
+    with lock_run(tmp_path / "run"):
         done = command(*arguments)
         assert (done.returncode, f"process {os.getpid()} on " in done.stderr) == (2, True)
         assert not (tmp_path / "run" / "run.json").exists()
     assert command(*arguments).returncode == 0
-    with locked(tmp_path / "run"):
+    with lock_run(tmp_path / "run"):
         assert len(tamis.open_run(tmp_path / "run").to_numpy("words")) == 21
         assert command("status", tmp_path / "run").returncode == 0
 
@@ -60,7 +60,7 @@ def test_a_command_waits_longer_for_another_that_prepares_the_run_and_says_so(
     held, stop = threading.Event(), threading.Event()
 
     def prepare() -> None:
-        with locked(tmp_path / "run", doing=PREPARES):
+        with lock_run(tmp_path / "run", doing=PREPARES):
             held.set()
             stop.wait()
 

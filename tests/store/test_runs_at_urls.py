@@ -30,7 +30,7 @@ from tamis.run.local import Local
 from tamis.run.ranks import Rank
 from tamis.storage import RemotePath, location
 from tamis.store import Run, claims, manifest, parts
-from tamis.store.claims import being_done, claimed
+from tamis.store.claims import being_done, claim_shard
 
 pytestmark = LIBRARIES_WARN
 
@@ -215,15 +215,15 @@ def test_a_shard_is_one_machine_s_until_its_lease_has_ended(
     monkeypatch.setenv("TAMIS_REMOTE_LEASE", "2")
     monkeypatch.setattr(claims, "_RENEWALS", 0.1)  # it sleeps
     run = score(pool).path
-    with claimed(run, "00000") as acquired:
+    with claim_shard(run, "00000") as acquired:
         assert acquired
         monkeypatch.setattr(claims, "NUMBERED_IN", "another machine")
         assert being_done(run, ["00000", "00001"]) == {"00000"}
-        with claimed(run, "00000") as free:
+        with claim_shard(run, "00000") as free:
             assert not free
         time.sleep(2.1)
         assert being_done(run, ["00000"]) == set()
-        with claimed(run, "00000") as free:
+        with claim_shard(run, "00000") as free:
             assert free
     assert not [name for name in names_at_store(s3) if name.startswith("claims/")]
 

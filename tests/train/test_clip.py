@@ -27,7 +27,7 @@ from tamis.errors import ModelError, RunError, StopError  # noqa: E402
 from tamis.models.clip import load_clip, load_tokenizer  # noqa: E402
 from tamis.processes import temporary_name  # noqa: E402
 from tamis.store import Run  # noqa: E402
-from tamis.store.claims import locked  # noqa: E402
+from tamis.store.claims import lock_run  # noqa: E402
 from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
 from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
@@ -597,7 +597,7 @@ def test_another_training_does_not_resume_in_the_folder(run: Run, tmp_path: Path
     ):
         with pytest.raises(RunError, match=f"a training with other {what}"):
             call()
-    with locked(tmp_path / "busy" / "training"), pytest.raises(RunError, match="is in use by process"):
+    with lock_run(tmp_path / "busy" / "training"), pytest.raises(RunError, match="is in use by process"):
         trained(run, tmp_path / "busy", tiny)
 
 

@@ -22,7 +22,7 @@ from tamis.ids import fingerprint, json_ready
 from tamis.storage import files, remove
 from tamis.store import Run, manifest, open_run, parts
 from tamis.store.checked import read_array, write_array
-from tamis.store.claims import PREPARING_SECONDS, check_same_rows, held, locked
+from tamis.store.claims import PREPARING_SECONDS, check_same_rows, claim_to_write, lock_run
 from tamis.store.makers import maker_of
 from tamis.store.writers import UNFINISHED
 
@@ -123,7 +123,7 @@ def add_columns(
         made = compute(saved)
         check_same_rows(run, run.shards)  # that took a while
     # Only now: what cannot be computed (too many clusters, no faiss) must not leave empty columns in the run.
-    with locked(run.path, doing=f"notes its columns of {name}", patience=PREPARING_SECONDS):
+    with lock_run(run.path, doing=f"notes its columns of {name}", patience=PREPARING_SECONDS):
         for folder, facts in manifest.score_folders(run.path).values():
             if facts["name"] == name and facts.get("settings") == plain and folder != target:
                 remove(folder)  # of fewer rows, or from a file that has changed
@@ -142,7 +142,7 @@ def add_columns(
         first = values[columns[0].name]
         empty = np.isnan(first) if isinstance(first, np.ndarray) else np.array([one is None for one in first], bool)
         reasons = [lacking if lacks else None for lacks in empty.tolist()]
-        with held(run, shard, patience=PREPARING_SECONDS) as uids:
+        with claim_to_write(run, shard, patience=PREPARING_SECONDS) as uids:
             parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
     with suppress(OSError):  # the same command may run elsewhere and write there
         remove(scratch)

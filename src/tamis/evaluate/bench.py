@@ -37,7 +37,7 @@ from tamis.scoring import planned, score
 from tamis.selectors.outcome import check_files
 from tamis.storage import is_run, location, write_json
 from tamis.store.checked import read_lines, read_record, write_record
-from tamis.store.claims import locked
+from tamis.store.claims import lock_run
 from tamis.store.makers import models_in_words
 from tamis.store.reasons import Verdict
 from tamis.store.run import Run, open_run
@@ -336,7 +336,7 @@ def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
     marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
     check_own(folder, what="bench", marks=marks, also=also, read=read)
-    with locked(folder / "cells"):  # the folder itself may be a run's
+    with lock_run(folder / "cells"):  # the folder itself may be a run's
         yield
 
 

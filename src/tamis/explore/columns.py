@@ -31,18 +31,18 @@ from tamis.store.subset import Subset
 from tamis.store.table import Table
 
 #: Bytes of columns kept in memory; further columns are read from disk each time.
-_HELD = 1 << 30
+_CACHE_BYTES = 1 << 30
 
 #: The bar number of rows without a finite value.
 NONE = 255
 
 
-class HeldRun(Run):
+class CachedRun(Run):
     """A run that keeps the columns it has read, except embeddings, which are memory-mapped. Thread-safe."""
 
-    def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _HELD) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _CACHE_BYTES) -> None:
         super().__init__(path, partial=partial)
-        self._held: dict[tuple[int, str, str], Any] = {}
+        self._columns_read: dict[tuple[int, str, str], Any] = {}
         self._read_uids = cache(lambda block: parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"])))
         self._room = most
         self._guard = threading.Lock()
@@ -57,27 +57,27 @@ class HeldRun(Run):
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
         keys = {name: (block, group.folder.name if group else "", inner) for name, (inner, group, _) in wanted.items()}
-        held = {name: self._held.get(key) for name, key in keys.items()}
+        held = {name: self._columns_read.get(key) for name, key in keys.items()}
         missing = {name: wanted[name] for name, value in held.items() if value is None}
         read = super()._read(block, missing) if missing else {}
         for name, value in read.items():
             if wanted[name][2].kind != "vector":
-                self._hold(keys[name], value)
+                self._cache(keys[name], value)
         return held | read
 
-    def _hold(self, key: tuple[int, str, str], value: Any) -> None:
+    def _cache(self, key: tuple[int, str, str], value: Any) -> None:
         with self._guard:
-            if key not in self._held and value.nbytes <= self._room:
+            if key not in self._columns_read and value.nbytes <= self._room:
                 if isinstance(value, np.ndarray):
                     value.flags.writeable = False  # it is shared
-                self._held[key] = value
+                self._columns_read[key] = value
                 self._room -= value.nbytes
 
     def forget(self, folder: str) -> None:
         """Drops the cached scores of a folder after a write to it."""
         with self._guard:
-            for key in [key for key in self._held if key[1] == folder]:
-                self._room += self._held.pop(key).nbytes
+            for key in [key for key in self._columns_read if key[1] == folder]:
+                self._room += self._columns_read.pop(key).nbytes
             for name in ("scores", "columns"):
                 self.__dict__.pop(name, None)
 

@@ -13,7 +13,7 @@ import numpy as np
 from tamis.arrays import Float32s, Floats, Mask, Rows
 from tamis.data import Device, Node
 from tamis.errors import RecipeError, SampleError, unknown_message
-from tamis.explore.columns import HeldRun
+from tamis.explore.columns import CachedRun
 from tamis.explore.layout import BOTH, chunks, joined, principal
 from tamis.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.features.sources import Captions, DecodedImages
@@ -50,7 +50,7 @@ class Near:
     `image`: name of the run's image embeddings; None if it stores none.
     """
 
-    def __init__(self, run: HeldRun) -> None:
+    def __init__(self, run: CachedRun) -> None:
         self._run = run
         self._whole = [name for name, folder in run.embeddings.items() if set(run.shards) <= files(folder, ".npy")]
         self.image: str | None = next((name for name in self._whole if name.startswith("image_embedding-")), None)

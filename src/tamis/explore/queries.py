@@ -24,7 +24,7 @@ from tamis.errors import RecipeError, needs_extra
 from tamis.explore.columns import (
     NONE,
     Binned,
-    HeldRun,
+    CachedRun,
     View,
     binned,
     check_kind,
@@ -47,13 +47,14 @@ from tamis.reporting.context import drop_counts, is_complete, number_columns, wo
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, smallest
 from tamis.storage import explained_errors
+from tamis.store.checked import LABEL
 from tamis.store.makers import drawn_world, models_in_words
 from tamis.store.run import INDEX_NUMBERS
 from tamis.store.subset import Subset
-from tamis.store.tags import BAD, GOOD, LABEL, TAGS
+from tamis.store.tags import BAD, GOOD, TAGS
 
 #: Chooses rows of a run by a recipe: `tamis.choosing.select`.
-Choose = Callable[[HeldRun, Mapping[str, Any]], Subset]
+Choose = Callable[[CachedRun, Mapping[str, Any]], Subset]
 Recipe = Mapping[str, Any]
 
 #: Facts, and arrays that are sent after them.
@@ -84,7 +85,7 @@ _NAMED, _REGIONS = 20_000, (10, 50)
 class Explorer:
     """A run, the subsets it was opened with, and answers about them. `choose` applies a recipe."""
 
-    def __init__(self, run: HeldRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
+    def __init__(self, run: CachedRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
         self.run, self.pool = run, pool
         self.tags, self.near, self.painter = Tags(run), Near(run), TextPainter(run)
         self.lasso = ""  # the page's last one, as JSON
@@ -134,7 +135,7 @@ class Explorer:
             "statuses": dict(self.run.statuses),
             "recipes": opened + self._shipped(),
             "tags": self.tag_facts(),
-            "missing": len(self.run.missing),
+            "missing": len(self.run.missing_shards),
             "drawn": drawn_world(self.run.models),
             "hashes": "image_hash" in self.run.columns,
             "searchable": self.near.image is not None,

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from tamis import __version__
 from tamis.arrays import Mask, Rows
 from tamis.errors import RecipeError, RunError
-from tamis.explore.columns import HeldRun
+from tamis.explore.columns import CachedRun
 from tamis.math.statistics import share_interval
 from tamis.selectors.steps import checked_tag
 from tamis.store import manifest, parts, tags
-from tamis.store.claims import held, locked
-from tamis.store.tags import BAD, GOOD, LABEL, SEPARATOR, TAGS, tags_in
+from tamis.store.checked import LABEL
+from tamis.store.claims import claim_to_write, lock_run
+from tamis.store.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
 
 #: Maximum number of rows in all changes that can be undone: 16 bytes each.
 _UNDONE = 1 << 24
@@ -37,7 +38,7 @@ class Tags:
     a change fails if the shard's rows have changed.
     """
 
-    def __init__(self, run: HeldRun) -> None:
+    def __init__(self, run: CachedRun) -> None:
         self._run = run
         group = run.scores.get(LABEL)
         if group is not None and group.folder.name != tags.FOLDER:
@@ -124,7 +125,7 @@ class Tags:
         if not (run.path / "run.json").is_file():  # else we would create a folder where the run was
             raise RunError(f"{run.path} is gone: open the run again where it is now")
         try:
-            with locked(run.path, doing="writes tags"):
+            with lock_run(run.path, doing="writes tags"):
                 facts = {**tags.FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, tags.COLUMNS))}
                 if LABEL not in run.scores:  # first: after a crash, the tags so far are found
                     manifest.describe(run.path, {f"scores/{tags.FOLDER}": facts})
@@ -132,7 +133,7 @@ class Tags:
                     here, path = slice(*np.searchsorted(rows, [place.start, place.stop])), self._path(shard)
                     if here.start == here.stop and path.is_file():
                         continue  # a column needs a part for every shard
-                    with held(run, shard):
+                    with claim_to_write(run, shard):
                         codes = self._read(shard) if path.is_file() else self._codes[place].copy()
                         inside = rows[here] - place.start
                         before = codes[inside]

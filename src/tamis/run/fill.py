@@ -33,7 +33,7 @@ from tamis.run.shard import reads_files
 from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
-from tamis.store.claims import PREPARES, PREPARING_SECONDS, locked, sweep_claims
+from tamis.store.claims import PREPARES, PREPARING_SECONDS, lock_run, sweep_claims
 from tamis.store.table import Spread
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def fill(
     if not files(path / "index", ".parquet"):
         _check_first_shard(plan)
     # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
-    with locked(path, doing=PREPARES, patience=PREPARING_SECONDS if engine.suffix else None):
+    with lock_run(path, doing=PREPARES, patience=PREPARING_SECONDS if engine.suffix else None):
         sweep_claims(path)
         plan = assemble()
         given = plan.within.given if plan.within else ""

@@ -31,7 +31,7 @@ from tamis.remote import unreached
 from tamis.run.failures import READING, ShardReport, cut_before, record
 from tamis.run.plan import Output, Plan, Task
 from tamis.store import parts, tags
-from tamis.store.claims import claimed
+from tamis.store.claims import claim_shard
 from tamis.store.manifest import forget
 from tamis.store.parts import write_side_files
 from tamis.store.writers import (
@@ -78,7 +78,7 @@ class ShardWorker:
         report = ShardReport(shard=task.shard.name)
         broken: SignalError | None = None
         try:
-            with claimed(self.run, task.shard.name) as acquired:
+            with claim_shard(self.run, task.shard.name) as acquired:
                 if not acquired:
                     time.sleep(_WAIT_SECONDS)
                     report.elsewhere = True

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Captions, Mask, Times
 from tamis.errors import RecipeError, naming_faults
-from tamis.store.reasons import Codes, Cut, Reason, StoredCodes, blocks, widened
+from tamis.store.reasons import Codes, Cut, Reason, StoredCodes, blocks, widen
 from tamis.store.table import Table
 
 #: Rows whose codes are kept in memory; those of more are in a file.
@@ -185,7 +185,7 @@ class Drops:
         """
         self.reasons.append(Reason(text=text, score=score))
         code = len(self.reasons)
-        self.codes = widened(self.codes, code)
+        self.codes = widen(self.codes, code)
         self.cuts += [replace(cut, code=code) for cut in cuts]
         dropped, number = 0, self.codes.dtype.type(code)
         for place in blocks(rows.size):
@@ -348,7 +348,7 @@ class _Dropped:
         return len(self.table)
 
     def _widen(self, more: int) -> None:
-        self.codes = widened(self.codes, len(self.reasons) + more)
+        self.codes = widen(self.codes, len(self.reasons) + more)
 
     def apply(self, step: Any, rule: Rule) -> Selection:
         """Drops what a rule drops; returns a selection without its arrays."""

@@ -34,7 +34,7 @@ from tamis.selectors.outcome import (
     run_steps,
 )
 from tamis.store.reasons import Codes, Cut, Reason
-from tamis.store.subset import joined
+from tamis.store.subset import join_rows
 from tamis.store.table import Table, as_numbers
 from tamis.store.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
 
@@ -622,7 +622,7 @@ class _Combined(Blockwise):
         if all(part.times is None and part.caption is None for part in parts):
             return None
         whole = [replace(part, keep=part.keep[:]) for part in parts]
-        return lambda keep: joined(whole, keep, every=every)
+        return lambda keep: join_rows(whole, keep, every=every)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ def signal_class(name: str) -> type[Any]:
     return DERIVED[name] if name in DERIVED else SIGNALS.named(name, DERIVED)
 
 
-def maker_of(column: str) -> type[Any] | None:
+def signal_of_column(column: str) -> type[Any] | None:
     """Returns the built-in signal, or derived one, that emits a column (NAME, or LABEL.NAME); None if there is none."""
     name, every = column.rpartition(".")[2], chain(SIGNALS.values(), DERIVED.values())
     makers = (cls for cls in every if isinstance(cls.columns, tuple))  # others depend on settings
@@ -73,4 +73,4 @@ def __getattr__(name: str) -> Any:
     return SIGNALS.attribute(name)
 
 
-__all__ = ["SIGNALS", "maker_of", "signal_class", "signals", *SIGNALS.exported]
+__all__ = ["SIGNALS", "signal_of_column", "signal_class", "signals", *SIGNALS.exported]

@@ -23,8 +23,8 @@ from tamis.processes import TEMPORARY, in_work
 from tamis.storage import drop_cached, files, folders, read_json
 from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, check_binding, read_lines, read_record
-from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claimed, free_claims, locked
-from tamis.store.manifest import description_of, forget, labelled_twice, part_folders, read_description, shards_of
+from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claim_shard, free_claims, lock_run
+from tamis.store.manifest import description_of, forget, part_folders, read_description, same_label_error, shards_of
 from tamis.store.parts import read_side_file
 from tamis.store.run import Run, completed_by
 from tamis.store.subset import SubsetFile
@@ -98,7 +98,7 @@ def check(run: str | os.PathLike[str], *, delete: bool = False) -> Checked:
     """
     opened = Run(run, partial=True)
     if delete:
-        with locked(opened.path, doing=_LOCK):  # raises if the run is not writable
+        with lock_run(opened.path, doing=_LOCK):  # raises if the run is not writable
             opened = Run(opened.path, partial=True)
     work = _Check(opened, delete)
     checked.verify_again()  # bytes may change without a change of time and size
@@ -149,8 +149,8 @@ class _Check:
         if checked.is_typed(path) and kind in ("damaged", "left over"):
             kind, what = "yours", f"{what}; {checked.TYPED_REMEDY}"
         if self.delete and kind in ("damaged", "left over"):
-            alone = locked(self.run.path, doing=_LOCK, patience=PREPARING_SECONDS)
-            with claimed(self.run.path, shard) if shard else alone as acquired:
+            alone = lock_run(self.run.path, doing=_LOCK, patience=PREPARING_SECONDS)
+            with claim_shard(self.run.path, shard) if shard else alone as acquired:
                 if acquired is not False:
                     if not still():
                         return
@@ -211,7 +211,7 @@ def _index(work: _Check) -> set[str]:
     run, good = work.run, set()
     for shard in run.unlisted:
         work.unlisted(run.index_path(shard), shard, partial(forget, run.path, [shard]))
-    for shard in run.missing:
+    for shard in run.missing_shards:
         failure = run.path / "failures" / f"{shard}.json"
         known = failure.is_file() and work.read(failure, read_record, shard)
         work.note("missing", run.index_path(shard), str(read_record(failure)["error"]) if known else "not read yet")
@@ -243,7 +243,7 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
         work.remedies[folder] = completed_by(facts)
         other = work.labels.setdefault(facts["label"], folder) if kind == "scores" else folder
         if other != folder:
-            work.note("yours", description, labelled_twice(facts["label"], other, folder))
+            work.note("yours", description, same_label_error(facts["label"], other, folder))
     if (facts or there) and (lacking := sorted(good - there)):
         work.note("missing", folder, f"{len(lacking):,} shards, the first {lacking[0]}")
     widths: dict[Path, int] = {}

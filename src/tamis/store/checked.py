@@ -56,14 +56,14 @@ _REMEDIES = {
 }
 
 
-#: How the folder begins that holds what people typed: no command can make its parts again, so none deletes them.
-TYPED = "label-"
+#: The name of the scores that people typed: no command can make their parts again, so none deletes them.
+LABEL = "label"
 TYPED_REMEDY = "it holds tags that people gave: restore it, or delete it if nobody needs them"
 
 
 def is_typed(path: Path) -> bool:
     """Whether a file holds what people typed."""
-    return path.suffix == ".parquet" and path.parent.name.startswith(TYPED)
+    return path.suffix == ".parquet" and path.parent.name.startswith(f"{LABEL}-")
 
 
 def damaged(path: Path, what: str, remedy: str = "") -> DamageError:

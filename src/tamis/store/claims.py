@@ -46,7 +46,7 @@ _RENEWALS = 12  # per lease
 
 
 @contextmanager
-def claimed(run: Path, shard: str) -> Iterator[bool]:
+def claim_shard(run: Path, shard: str) -> Iterator[bool]:
     """Claims a shard while the block runs; yields False if another process has it."""
     with _holding(run / CLAIMS / shard, patience=0.0) as acquired:
         if acquired:
@@ -55,7 +55,7 @@ def claimed(run: Path, shard: str) -> Iterator[bool]:
 
 
 @contextmanager
-def held(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str]:
+def claim_to_write(run: Run, shard: str, *, patience: float | None = None) -> Iterator[str]:
     """Claims a shard of an open run, to write a part of it; yields the hash of the shard's uids.
 
     Raises RunError if another process holds it for `patience` seconds, or the shard's rows have changed.
@@ -78,7 +78,7 @@ def check_same_rows(run: Run, shards: Iterable[str]) -> None:
 
 
 @contextmanager
-def locked(folder: Path, *, doing: str = "", patience: float | None = None) -> Iterator[None]:
+def lock_run(folder: Path, *, doing: str = "", patience: float | None = None) -> Iterator[None]:
     """Holds a folder's lock while the block runs. `doing` is how other commands' messages describe this one.
 
     Raises RunError if another process holds it for `patience` seconds, or the folder is not writable.

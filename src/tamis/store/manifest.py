@@ -26,7 +26,7 @@ from tamis.errors import DamageError, RunError, brief
 from tamis.ids import fingerprint
 from tamis.pool.files import is_remote, stamp
 from tamis.storage import drop_cached, explained_errors, files, folders, read_json, sweep, write_json, writing
-from tamis.store.checked import TYPED, CheckedParquet, damaged, read_record, with_hash, write_parquet
+from tamis.store.checked import CheckedParquet, damaged, is_typed, read_record, with_hash, write_parquet
 from tamis.store.targets import check_own, lists
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def shards_of(run: Path) -> dict[str, str]:
     """Returns the shards that a run lists, as {name: url}; {} for a new run. A renamed file has its new url."""
     facts = read_manifest(run)
     listed = read_shards(run, facts, just_begun=True) if facts else {}
-    return listed | _renamed(run, listed)
+    return listed | _find_renamed(run, listed)
 
 
-def _renamed(run: Path, listed: Mapping[str, str]) -> dict[str, str]:
+def _find_renamed(run: Path, listed: Mapping[str, str]) -> dict[str, str]:
     """Returns {name: url} of the shards whose file has another name in its folder now, with its size and time."""
     there: set[str] = set()
     for folder in {os.path.dirname(url) for url in listed.values() if not is_remote(url)}:
@@ -141,7 +141,7 @@ def description_of(folder: Path) -> Path:
     return folder / (SIGNAL if folder.parent.name == "scores" else FEATURE)
 
 
-def described(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+def sign_description(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of a description file: facts with its folder's name and a hash."""
     return with_hash({**facts, "maker": folder.name})
 
@@ -165,7 +165,7 @@ def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> N
         old = read_description(path) if path.is_file() else {}
         kept = ("side_files", "within")  # from workers, or an earlier command
         noted = {key: old[key] for key in kept if key in old}
-        if old != (new := described(run / name, {**facts, **noted})):
+        if old != (new := sign_description(run / name, {**facts, **noted})):
             write_json(path, new)
 
 
@@ -176,12 +176,12 @@ def score_folders(run: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
         if (folder / SIGNAL).is_file():
             facts = read_description(folder / SIGNAL)
             if facts["label"] in found:
-                raise DamageError(labelled_twice(facts["label"], found[facts["label"]][0], folder))
+                raise DamageError(same_label_error(facts["label"], found[facts["label"]][0], folder))
             found[facts["label"]] = folder, facts
     return found
 
 
-def labelled_twice(label: str, one: Path, other: Path) -> str:
+def same_label_error(label: str, one: Path, other: Path) -> str:
     return f"two sets of scores are called {label!r}, {one} and {other}: move one of them out of the run"
 
 
@@ -301,7 +301,8 @@ def _still_there(run: Path, listed: Mapping[str, str], here: Mapping[str, str]) 
 
 def forget(run: Path, shards: Sequence[str]) -> None:
     """Deletes the parts of some shards but for people's tags, the index last: after a kill no part lacks its index."""
-    for folder in (*(one for one in part_folders(run) if not one.name.startswith(TYPED)), run / "index"):
+    for folder in (*part_folders(run), run / "index"):
         ending = ".npy" if folder.parent.name == "embeddings" else ".parquet"
-        for shard in shards:
-            (folder / f"{shard}{ending}").unlink(missing_ok=True)
+        for path in (folder / f"{shard}{ending}" for shard in shards):
+            if not is_typed(path):
+                path.unlink(missing_ok=True)

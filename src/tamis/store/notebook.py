@@ -114,7 +114,7 @@ def html_of_run(run: Run) -> str:
         rows.append({"column": name, "unit": column.unit or column.kind, "about": column.about, "so far": there})
     counts = f"{len(run):,} pairs in {shards:,} shards"
     counts += f" ({', '.join(f'{count:,} {status}' for status, count in run.statuses.most_common())})"
-    counts += f"; {len(run.missing):,} shards are missing" if run.missing else ""
+    counts += f"; {len(run.missing_shards):,} shards are missing" if run.missing_shards else ""
     return html_table(f"Run {run.path}", counts, rows)
 
 

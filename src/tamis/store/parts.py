@@ -33,7 +33,7 @@ from tamis.store.checked import (
     write_array,
     write_parquet,
 )
-from tamis.store.manifest import SIGNAL, described, read_description
+from tamis.store.manifest import SIGNAL, read_description, sign_description
 
 WORDS = pa.dictionary(pa.int32(), pa.string())
 
@@ -281,7 +281,7 @@ def write_side_files(folder: Path, node: Node | None, device: Device) -> None:
     if (folder / SIGNAL).is_file():
         facts = read_description(folder / SIGNAL)
         if facts.get("side_files") != notes:
-            write_json(folder / SIGNAL, described(folder, {**facts, "side_files": notes}))
+            write_json(folder / SIGNAL, sign_description(folder, {**facts, "side_files": notes}))
 
 
 def lacks_side_files(folder: Path, node: Node | None) -> bool:

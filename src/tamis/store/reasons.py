@@ -115,7 +115,7 @@ def blocks(rows: int) -> Iterator[slice]:
         yield slice(start, min(start + _BLOCK, rows))
 
 
-def widened(codes: Codes, largest: int) -> Codes:
+def widen(codes: Codes, largest: int) -> Codes:
     """Returns codes in a type that holds `largest`; raises RecipeError if two bytes cannot."""
     if largest > np.iinfo(np.uint16).max:
         raise RecipeError(f"the recipe has {largest:,} reasons to drop a pair, at most 65,535 are possible")

@@ -168,7 +168,7 @@ class Run:
         return tuple(sorted(files(self.path / "index", ".parquet")))
 
     @cached_property
-    def missing(self) -> tuple[str, ...]:
+    def missing_shards(self) -> tuple[str, ...]:
         """The listed shards that are not indexed: not yet read, or unreadable."""
         return tuple(sorted(set(self.urls) - set(self.shards)))
 
@@ -194,12 +194,13 @@ class Run:
                 f"{self.path} has the index of {len(self.unlisted)} shards that it does not list "
                 f"({', '.join(self.unlisted[:3])}): they belong to another run. `tamis check RUN --delete` deletes them"
             )
-        if self.missing and not self.partial:
+        if self.missing_shards and not self.partial:
             failures = self.failures
-            first = [f"{name} ({failures.get(name, 'not read yet')})" for name in self.missing[:3]]
-            more = f" and {len(self.missing) - 3:,} more" if len(self.missing) > 3 else ""
+            first = [f"{name} ({failures.get(name, 'not read yet')})" for name in self.missing_shards[:3]]
+            count = len(self.missing_shards)
+            more = f" and {count - 3:,} more" if count > 3 else ""
             raise RunError(
-                f"{self.path} lacks {len(self.missing):,} of its {len(self.urls):,} shards: {', '.join(first)}{more}. "
+                f"{self.path} lacks {count:,} of its {len(self.urls):,} shards: {', '.join(first)}{more}. "
                 f"To complete it: {self.completing_command()}. "
                 "To go on without them: --partial (in Python: partial=True)"
             )
@@ -609,7 +610,7 @@ def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Ru
 
     Args:
         path: the folder or its URL; or an open run, which is then checked.
-        partial: whether to go on if shards are missing (`Run.missing`) after an interruption or because of errors.
+        partial: whether to go on with the `missing_shards` of an interruption, or of errors.
 
     Raises:
         RunError: it is not a run folder, or shards are missing; the message names them and the command to complete it.

@@ -29,7 +29,7 @@ from tamis.errors import DamageError, RunError, nearest
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
-from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, blocks, widened
+from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, blocks, widen
 from tamis.store.run import Run
 from tamis.store.targets import check_ending, check_target
 
@@ -117,16 +117,16 @@ class Subset:
         return html_of_funnel(self.name, self.funnel, self.kept, self.keep.size)
 
     def __and__(self, other: Subset) -> Subset:
-        """Returns the rows in both subsets: see `combined`."""
-        return combined(self, other, "&") if isinstance(other, Subset) else NotImplemented
+        """Returns the rows in both subsets: see `combine`."""
+        return combine(self, other, "&") if isinstance(other, Subset) else NotImplemented
 
     def __or__(self, other: Subset) -> Subset:
         """Returns the rows in either subset."""
-        return combined(self, other, "|") if isinstance(other, Subset) else NotImplemented
+        return combine(self, other, "|") if isinstance(other, Subset) else NotImplemented
 
     def __sub__(self, other: Subset) -> Subset:
         """Returns the rows in this subset and not in the other."""
-        return combined(self, other, "-") if isinstance(other, Subset) else NotImplemented
+        return combine(self, other, "-") if isinstance(other, Subset) else NotImplemented
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         """Returns a column like `Run.__getitem__`, for the kept pairs, each as often as it is kept."""
@@ -347,9 +347,9 @@ def _shard_facts(run: Run) -> dict[str, list[Any]]:
 
 def partial_facts(run: Run) -> dict[str, Any]:
     """Returns `Subset.partial` for a subset of a run: how many shards are missing, and the names of the first 100."""
-    if not run.missing:
+    if not run.missing_shards:
         return {}
-    return {"missing": len(run.missing), "of": len(run.urls), "shards": list(run.missing[:100])}
+    return {"missing": len(run.missing_shards), "of": len(run.urls), "shards": list(run.missing_shards[:100])}
 
 
 def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
@@ -361,7 +361,7 @@ def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
             raise RunError(f"{path}: its shard {shard} had {was[0]:,} rows, {run.path} has {what}: select again")
 
 
-def _malformed(path: Path, what: str) -> RunError:
+def _not_a_subset(path: Path, what: str) -> RunError:
     return RunError(f"{path} is not a subset file of tamis, or is damaged: {what}. Choose it again with `tamis select`")
 
 
@@ -386,10 +386,10 @@ class SubsetFile:
                 self._file.verify()
             self.facts: dict[str, Any] = json.loads(self._file.facts.get(FACTS, "null"))
             if not isinstance(self.facts, dict) or with_hash(self.facts) != self.facts:
-                raise _malformed(path, "its footer has no tamis.subset entry, or the entry has changed")
+                raise _not_a_subset(path, "its footer has no tamis.subset entry, or the entry has changed")
             self._table = self._file.read(None)
         except (DamageError, ValueError, RecursionError) as error:
-            raise _malformed(path, getattr(error, "what", "") or str(error)[:300]) from error
+            raise _not_a_subset(path, getattr(error, "what", "") or str(error)[:300]) from error
         self.per_row = tuple(name for name in PER_ROW if name in self._table.column_names)
 
     def rows(self) -> Iterator[tuple[str, Rows, dict[str, NDArray[Any]]]]:
@@ -403,7 +403,7 @@ class SubsetFile:
         try:
             table = self._table.select(names).cast(schema)
         except (KeyError, ValueError) as error:  # Arrow's errors are ValueErrors
-            raise _malformed(self.path, f"its columns are not the rows of a subset ({error})") from error
+            raise _not_a_subset(self.path, f"its columns are not the rows of a subset ({error})") from error
         shards = table.column("shard").combine_chunks().dictionary_encode()
         codes, rows = shards.indices.to_numpy(), table.column("row").to_numpy()
         columns = {name: table.column(name).to_numpy() for name in self.per_row}
@@ -416,7 +416,7 @@ class SubsetFile:
             wrong = some.min() < 0 or some.max() >= size or np.unique(some).size < some.size
             if wrong or not more.get("times", some[:0]).all():
                 what = f"it lists a row that the shard {shard!r} does not have ({size:,} rows), or a row twice"
-                raise _malformed(self.path, what)
+                raise _not_a_subset(self.path, what)
             yield shard, some, more
 
     def verdict(self, ranges: Mapping[str, slice], rows: int) -> Verdict:
@@ -518,7 +518,7 @@ def captions_of(run: Run, rows: Rows, others: OtherCaptions) -> Iterator[str]:
 # ---- two subsets of one run
 
 
-def joined(parts: Sequence[Any], keep: Mask, *, every: bool) -> dict[str, Any]:
+def join_rows(parts: Sequence[Any], keep: Mask, *, every: bool) -> dict[str, Any]:
     """Returns `times` and `caption` of the rows that selections, outcomes or subsets keep together; None as in them.
 
     `every`: rows need all parts, count as in the part with the fewest copies, and carry the caption of the first part
@@ -538,20 +538,20 @@ def joined(parts: Sequence[Any], keep: Mask, *, every: bool) -> dict[str, Any]:
     return {"times": times, "caption": caption}
 
 
-def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
+def combine(left: Subset, right: Subset, sign: Sign) -> Subset:
     """Returns the rows in both (&), in either (|), or in the left and not in the right (-).
 
-    Repeated rows and captions: see `joined`; - leaves both as in the left subset. A dropped row has
+    Repeated rows and captions: see `join_rows`; - leaves both as in the left subset. A dropped row has
     its reason from the left subset, or else from the right one.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
         raise ValueError(f"{left.name!r} and {right.name!r} are not of one run: {left.run.path}, {right.run.path}")
     keep = {"&": left.keep & right.keep, "|": left.keep | right.keep, "-": left.keep & ~right.keep}[sign]
-    chosen = joined([left] if sign == "-" else [left, right], keep, every=sign != "|")
+    chosen = join_rows([left] if sign == "-" else [left, right], keep, every=sign != "|")
     columns = sorted({one.captions_from for one in (left, right)} - {""})
     if len(columns) > 1:
         raise ValueError(f"{left.name!r} and {right.name!r} have other captions from different columns: {columns}")
-    verdict = _combined_verdict(left, right, sign, keep)
+    verdict = _combine_verdicts(left, right, sign, keep)
     step = _WORDS[sign].format(left.name, right.name)
     dropped: Counter[str] = Counter()
     if verdict.dropped_by is not None:
@@ -564,7 +564,7 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
         keep=keep,
         **chosen,
         captions_from="".join(columns),
-        recipe={"about": step, **_combined_recipe(left, right, sign), "name": f" {sign} ".join(names)},
+        recipe={"about": step, **_combine_recipes(left, right, sign), "name": f" {sign} ".join(names)},
         funnel=[line if chosen["times"] is None else {**line, "times": int(chosen["times"].sum(dtype=np.int64))}],
         reads=sorted({*left.reads, *right.reads}),
         verdict=verdict,
@@ -573,7 +573,7 @@ def combined(left: Subset, right: Subset, sign: Sign) -> Subset:
     )
 
 
-def _combined_verdict(left: Subset, right: Subset, sign: Sign, keep: NDArray[np.bool_]) -> Verdict:
+def _combine_verdicts(left: Subset, right: Subset, sign: Sign, keep: NDArray[np.bool_]) -> Verdict:
     """Returns the reasons for the rows dropped: the left subset's, then the right subset's."""
     one, two = left.verdict, right.verdict
     for subset in (left, right):
@@ -581,15 +581,15 @@ def _combined_verdict(left: Subset, right: Subset, sign: Sign, keep: NDArray[np.
             return Verdict(problem=f"the reasons of {subset.name!r} are not known. {subset.verdict.problem}")
     assert one.dropped_by is not None
     assert two.dropped_by is not None
-    clash = _clash(one.names, two.names)
+    clash = _names_clash(one.names, two.names)
     codes_right, cuts = two.dropped_by, two.cuts
-    why = [_named(reason, left.name, clash) for reason in one.why]
+    why = [_name_subset(reason, left.name, clash) for reason in one.why]
     if sign == "-":
         why.append(Reason(text=f"in {right.name}", step=1))
         codes_right, cuts = right.keep.astype(np.uint8), ()
     else:
-        why += [_named(reason, right.name, clash) for reason in two.why]
-    codes = widened(one.dropped_by.copy(), len(why))
+        why += [_name_subset(reason, right.name, clash) for reason in two.why]
+    codes = widen(one.dropped_by.copy(), len(why))
     added = (codes == 0) & (codes_right > 0)
     codes[added] = codes_right[added].astype(codes.dtype) + len(one.why)
     codes[keep] = 0
@@ -597,21 +597,21 @@ def _combined_verdict(left: Subset, right: Subset, sign: Sign, keep: NDArray[np.
     return Verdict(names={**two.names, **one.names}, why=tuple(why), dropped_by=codes, cuts=() if clash else cuts)
 
 
-def _clash(names: Mapping[str, str], others: Mapping[str, str]) -> bool:
+def _names_clash(names: Mapping[str, str], others: Mapping[str, str]) -> bool:
     """Whether two recipes use one name for different columns."""
     return any(names.get(name, name) != others.get(name, name) for name in {*names, *others})
 
 
-def _named(reason: Reason, subset: str, clash: bool) -> Reason:
+def _name_subset(reason: Reason, subset: str, clash: bool) -> Reason:
     """Returns a reason that names its subset; without its score if the recipes' names clash."""
     return replace(reason, text=f"not in {subset}: {reason.text}", step=1, score=None if clash else reason.score)
 
 
-def _combined_recipe(left: Subset, right: Subset, sign: Sign) -> dict[str, Any]:
+def _combine_recipes(left: Subset, right: Subset, sign: Sign) -> dict[str, Any]:
     """Returns the steps and columns of a recipe that chooses the same rows; {} if one recipe cannot."""
     first, second = left.recipe.get("select"), right.recipe.get("select")
     columns, others = (dict(subset.recipe.get("columns") or {}) for subset in (left, right))
-    if not first or not second or _clash(columns, others):
+    if not first or not second or _names_clash(columns, others):
         return {}
     steps = {
         "&": [{"all_of": [first, second]}],

@@ -21,12 +21,12 @@ from tamis.data import Column
 from tamis.errors import plural
 from tamis.ids import copy_numbers, fingerprint, format_uid
 from tamis.store import parts
-from tamis.store.checked import TYPED, CheckedParquet, damaged, uids_digest
+from tamis.store.checked import LABEL, CheckedParquet, damaged, uids_digest
 
 log = logging.getLogger(__name__)
 
-#: What recipes call the column of good and bad; and the column of tags: sorted and joined, null without a tag.
-LABEL, TAGS, SEPARATOR = "label", "tagged", ","
+#: What recipes call the column of tags, which are sorted and joined, null without a tag; LABEL has good and bad.
+TAGS, SEPARATOR = "tagged", ","
 
 #: Two tags that exclude each other. The column `label` has them as 1 and 0.
 GOOD, BAD = "good", "bad"
@@ -38,7 +38,7 @@ COLUMNS = (
 
 #: Of the scores' folder.
 FACTS: dict[str, Any] = {"name": LABEL, "version": 1, "settings": {}}
-FOLDER = f"{TYPED}{fingerprint(FACTS)}"
+FOLDER = f"{LABEL}-{fingerprint(FACTS)}"
 
 _ABSENT = "tamis.absent"  # in the footer: {uid and its copy's number: tags} of pairs that the shard lacks now
 _UIDS = ["uid_hi", "uid_lo"]

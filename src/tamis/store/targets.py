@@ -92,7 +92,7 @@ def lists(pool: str, file: str) -> bool:
 
 
 @contextmanager
-def noted_outputs(run: Path, paths: Iterable[Path]) -> Iterator[None]:
+def note_outputs(run: Path, paths: Iterable[Path]) -> Iterator[None]:
     """Records the files that `tamis run` writes outside the run in this block, so that it may replace them.
 
     A file is recorded before it gets its name: after a kill, it or the one before it is there.

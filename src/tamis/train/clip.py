@@ -26,7 +26,7 @@ from tamis.models.reference import TRAINING, complete, resolve
 from tamis.pool import Pool, PoolSpec
 from tamis.storage import sweep
 from tamis.store.checked import read_record, write_record
-from tamis.store.claims import locked
+from tamis.store.claims import lock_run
 from tamis.store.run import Run
 from tamis.store.subset import OtherCaptions, Subset, other_captions
 from tamis.store.targets import check_own
@@ -115,7 +115,7 @@ def train_clip(
         if processes.first:  # torchrun ends the others if this one fails
             check_folder(folder)
             identity = _identity(training, run, rows, tokenizer)  # a missing model must not leave a folder
-            lock.enter_context(locked(context.state))
+            lock.enter_context(lock_run(context.state))
             sweep(context.state)
             for path in context.state.glob(".tmp*"):  # safetensors' own temporary files
                 path.unlink(missing_ok=True)

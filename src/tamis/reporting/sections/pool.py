@@ -70,7 +70,7 @@ def notes(context: Context) -> Facts:
         "failures": run.failures,
         "incomplete": context.incomplete,
         "shards": len(run.shards),
-        "missing": len(run.missing),
+        "missing": len(run.missing_shards),
         "listed": len(run.urls),
         "unexplained": [
             {"subset": name["label"], "problem": verdict.problem}
