@@ -32,11 +32,8 @@ Pixels = NDArray[np.uint8]
 
 
 def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
-    """Returns the array of a `.npy` file, never by unpickling; `mapped` needs a path.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not one array.
+    """Returns the array of a `.npy` file, never by unpickling; `mapped` needs a path. OSError if it cannot be read,
+    ValueError if it is not one array.
     """
     if isinstance(source, Path):
         check_file(source)

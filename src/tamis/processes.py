@@ -110,15 +110,11 @@ def abandoned() -> bool:
 def prefetched(
     make: Callable[[], Iterator[T]], *, depth: int, weigh: Callable[[T], int] = lambda item: 0, most: int = 0
 ) -> Generator[T, None, None]:
-    """Yields the items of an iterator that runs in a thread, and raises its errors.
+    """Yields the items of an iterator that runs in a thread, and raises its errors; closing it ends the thread after
+    its item.
 
-    Closing the generator ends the thread after its current item.
-
-    Args:
-        make: returns the iterator; called in the thread.
-        depth: the most items that wait.
-        weigh: the size of an item, such as bytes.
-        most: the largest total size of the waiting items and the one in use; a larger item waits alone.
+    `make` is called in the thread. At most `depth` items wait, of a total size of at most `most`, by `weigh` and with
+    the one in use; a larger item waits alone.
     """
     waiting: deque[tuple[T, int]] = deque()
     changed = threading.Condition()  # guards everything here

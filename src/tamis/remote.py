@@ -21,7 +21,9 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, BinaryIO, TypeVar, cast
 
 import fsspec
@@ -232,9 +234,7 @@ def store_of(url: str) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, with our time limits, and the URL's path in it."""
     full, stall = with_secrets(url), setting("stall")
     if full.startswith(("http://", "https://")) and "::" not in full:
-        from tamis.web import web
-
-        return web(stall, _CONNECT), full
+        return _web(stall), full
     options: dict[str, Any] = {}
     for protocol in ("s3", "s3a"):
         if f"{protocol}://" in full:
@@ -337,6 +337,115 @@ class _Blocks(io.RawIOBase):
         if now.get("size") != self._info["size"] or (not web and version_of(now) != version_of(self._info)):
             raise RemoteError("the file changed while it was read: score the pool when nobody writes to it")
         self._checked = True
+
+
+# ---- web servers -----------------------------------------------------------------------------------------------------
+
+_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
+
+_PAGE = 4096  # bytes to read of an error page
+
+
+class _WebError(Exception):
+    """An unexpected HTTP status, with the start of the response body."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], page: str) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status, self.headers, self.page = status, headers, page
+
+
+def _web(stall: float) -> Any:
+    """Returns the HTTP file system; fsspec caches one instance per limit."""
+    import aiohttp
+
+    given: dict[str, Any] = {**fsspec.config.conf.get("http", {}), **fsspec.config.conf.get("https", {})}
+    client = {
+        "timeout": aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=stall),
+        "trust_env": True,  # ~/.netrc, HTTPS_PROXY
+        "auto_decompress": False,  # a .tar.gz stays one
+        "headers": {"Accept-Encoding": "identity"},
+        **given.pop("client_kwargs", {}),
+    }
+    return _web_class()(**given, client_kwargs=client)
+
+
+@cache
+def _web_class() -> Any:
+    from fsspec.implementations.http import HTTPFileSystem  # imports aiohttp
+
+    return type("Web", (_Web, HTTPFileSystem), {})
+
+
+class _Web:
+    """fsspec's file system of HTTP, with checked responses.
+
+    fsspec 2026.9 reports any HEAD failure as 404 and accepts a full body for a Range request. It also needs HEAD, which
+    a URL signed for GET does not allow.
+    """
+
+    _warned = frozenset[str]()
+    kwargs: dict[str, Any]
+    set_session: Any
+    encode_url: Any
+
+    async def _cat_file(self, url: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        """Returns bytes `start` to `end` of a file, fewer if it ends earlier."""
+        start = start or 0
+        if end is not None and end <= start:
+            return b""
+        part = {} if not start and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        async with self._answer(url, part, options) as answer:
+            if answer.status == 416:  # the file ends before `start`
+                return b""
+            if answer.status == 206:
+                found = _RANGE.match(answer.headers.get("Content-Range", ""))
+                if found is None or found[1] is None or int(found[1]) != start:
+                    raise EOFError(f"the server sent another range than the bytes from {start} on")
+                data: bytes = await answer.read()
+                return data
+            host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+            if start and host not in self._warned:
+                self._warned |= {host}
+                log.warning("%s ignores Range and sends full files, which is slow: copy the pool to a disk", host)
+            parts, at = [], 0  # the server sends the full file: keep only the range
+            async for chunk in answer.content.iter_any():
+                parts.append(chunk[max(start - at, 0) : None if end is None else max(end - at, 0)])
+                at += len(chunk)
+                if end is not None and at >= end:
+                    break
+            return b"".join(parts)
+
+    async def _info(self, url: str, **options: Any) -> dict[str, Any]:
+        """Returns size and version of a file by a GET of its first byte: signed URLs may not allow HEAD."""
+        async with self._answer(url, {"Range": "bytes=0-0"}, options) as answer:
+            found = _RANGE.match(answer.headers.get("Content-Range", ""))
+            size = answer.headers.get("Content-Length", "") if answer.status == 200 else found[2] if found else ""
+            if answer.status == 206:
+                await answer.read()  # so that the connection can be reused
+            facts = {"name": url, "size": int(size) if size.isdigit() else None, "type": "file"}
+            names = ("ETag", "Last-Modified", "Content-Type")
+            versions = {name: answer.headers[name] for name in names if name in answer.headers}
+            return {**facts, **versions, "partial": answer.status in (206, 416)}
+
+    async def _ls_real(self, url: str, detail: bool = True, **options: Any) -> Any:
+        async with self._answer(url, {}, options) as answer:  # fsspec would parse gigabytes as a page of links
+            if answer.headers.get("Content-Type", "").partition(";")[0].strip() != "text/html":
+                return []
+        return await super()._ls_real(url, detail, **options)  # type: ignore[misc]  # mixed in
+
+    @asynccontextmanager
+    async def _answer(self, url: str, headers: Mapping[str, str], options: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Sends a GET, yields a 200, 206 or 416 response; raises FileNotFoundError for 404 and 410, else _WebError."""
+        settings = {**self.kwargs, **options}
+        settings["headers"] = {**settings.get("headers", {}), **headers}
+        session = await self.set_session()
+        async with session.get(self.encode_url(url), **settings) as answer:
+            if answer.status in (404, 410):
+                raise FileNotFoundError
+            if answer.status not in (200, 206, 416):
+                page = await answer.content.read(_PAGE)
+                raise _WebError(answer.status, answer.headers, page.decode("utf-8", "replace"))
+            yield answer
 
 
 # ---- secrets ---------------------------------------------------------------------------------------------------------

@@ -351,11 +351,8 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yields a temporary file to write to. After the block it becomes `path`, or is uploaded as that object.
 
     With `durable`, fsync of file and folder: after a power cut the old or the new file exists, never an empty one. It
-    takes milliseconds, on a busy disk more: use it for files that cannot be regenerated.
-
-    Raises:
-        DiskFullError: no space is left.
-        RunError: the folder or store is not writable.
+    takes milliseconds, on a busy disk more: use it for files that cannot be regenerated. Raises DiskFullError if no
+    space is left, RunError if the folder or store is not writable.
     """
     check_path(path)
     with explained_errors(path), _temporary(path) as temporary:

@@ -17,14 +17,8 @@ def tail_share(counts: Counts, t: float) -> float:
 
 
 def tail_limit(counts: Counts, share: float) -> float:
-    """Returns the t at which the tail has about a share of all matches, counting entries with exactly t as tail.
-
-    Args:
-        counts: (entries,) matches of each entry.
-        share: in [0, 1].
-
-    Returns:
-        The count at which the cumulative share of the sorted counts is nearest to `share`; at least 1.
+    """Returns the t, at least 1, at which the tail has about a `share` of all matches: where the cumulative share of
+    the sorted counts is nearest to it. Entries with exactly t count as tail.
 
     Source: Chuang et al. 2025, MetaCLIP 2 (arXiv 2507.22062), the threshold of each language.
     """
@@ -37,10 +31,8 @@ def tail_limit(counts: Counts, share: float) -> float:
 def keep_chances(ids: NDArray[np.integer], lengths: NDArray[np.integer], chance: Float64s) -> Float64s:
     """Returns the probability to keep each caption: 1 - Π (1 - chance of its entries); 0 without entries.
 
-    Args:
-        ids: entries of all captions, one after the other.
-        lengths: (n,) how many of them each caption has.
-        chance: (entries,) min(1, t / count).
+    `ids`: entries of all captions, one after the other; `lengths`: (n,) how many of them each caption has; `chance`:
+    (entries,) min(1, t / count).
 
     Source: Xu et al. 2024, MetaCLIP (arXiv 2309.16671), algorithm 1: a caption stays if one of its entries draws it.
     """

@@ -59,18 +59,14 @@ def modular_gains(
     others: tuple[Floats, Floats] | None = None,
     whole: tuple[Floats, Floats, int] | None = None,
 ) -> Float64s:
-    """Returns the part of each pair's gain that does not depend on the other choices.
+    """Returns the part of each pair's gain that does not depend on the other choices: (n,) float64.
 
     Args:
         images, texts: (n, d) unit rows of one class.
         terms: terms of the objective, from `TERMS` and `PARTS`.
-        label: (d,) unit row of the class name; for "label".
-        alpha: weight of "label".
+        label: (d,) unit row of the class name, and alpha its weight; for "label".
         others: (d,) sums over the other classes of their mean images and mean texts; for "inter".
         whole: (d,) sums of images and of texts of the whole class, and |V_k|, if known or if the rows are only some.
-
-    Returns:
-        (n,) float64.
 
     Source: equation 23 (linear part), F_self, F_label, equations 31 and 34.
     """
@@ -99,11 +95,8 @@ def modular_gains(
 def pair_weight(n: int, terms: Sequence[str] = TERMS, *, share: float = 1.0) -> float:
     """Returns the weight of the similarity of chosen pairs: 1 / |V_k| if F_class counts, else 0.
 
-    Args:
-        n: |V_k|.
-        terms: the terms of the objective that count.
-        share: the share of all pairs that is chosen; 1 is the paper's objective. Ours: the weight that keeps the centre
-            of a class is 1 / |S_k|, and this is that weight if every class gives the same share.
+    `share`: of all pairs, the share that is chosen; 1 is the paper's objective. Ours: the weight that keeps the centre
+    of a class is 1 / |S_k|, and this is that weight if every class gives the same share.
     """
     return 1 / (n * share) if n and ("cov" in terms or "class" in terms) else 0.0
 
@@ -132,18 +125,13 @@ def greedy(
 
     Args:
         images, texts: (n, d) rows of one class. Ties in gain go to the lower row, so sort the rows by scrambled uid.
-        modular: (n,) from `modular_gains`.
-        weight: from `pair_weight`.
-        count: highest number of rows to take.
-        floor: lowest gain to take.
+        modular, weight: from `modular_gains` and `pair_weight`.
+        count, floor: highest number of rows, and lowest gain, to take.
         candidates: changes the time and no choice (except between gains that differ by rounding). It doubles, up to
             4,096, while a refresh serves few choices.
 
-    Returns:
-        The choices in order.
-
     Cost: a refresh is two products (n, d) x (d,). There is about one per `candidates` / 2 choices without negative
-        similarities, at worst one per choice. Memory: O(n d) and `candidates`^2 similarities.
+    similarities, at worst one per choice. Memory: O(n d) and `candidates`^2 similarities.
 
     Source: algorithm 1, lines 6 to 10.
     """
@@ -196,33 +184,21 @@ def greedy(
 
 
 def objective(images: Floats, texts: Floats, modular: Float64s, *, weight: float, chosen: Rows) -> float:
-    """Returns the share of one class in F_ClipCov (equation 36): modular gains minus weight * <V_S, T_S>.
-
-    <V_S, T_S> is half the sum of sim(i, j) over i, j in S_k.
-
-    Args:
-        images, texts, modular, weight: as for `greedy`.
-        chosen: (m,) rows of S_k.
+    """Returns the share of one class in F_ClipCov (equation 36): modular gains minus weight * <V_S, T_S>, which is half
+    the sum of sim(i, j) over i, j in S_k. `chosen`: (m,) rows of S_k; see `greedy` for the others.
     """
     image_sum, text_sum = images[chosen].sum(0, np.float64), texts[chosen].sum(0, np.float64)
     return float(modular[chosen].sum() - weight * (image_sum @ text_sum))
 
 
 def double_greedy(images: Floats, texts: Floats, modular: Float64s, *, weight: float, chosen: Rows) -> Mask:
-    """Returns which of the chosen rows stay if each can be dropped again.
+    """Returns which of the (m,) chosen rows, in the order of processing, stay if each can be dropped again: (m,) bool.
 
     The deterministic double greedy of Buchbinder et al. guarantees only half of the best value, and can end below its
     start; then all rows stay, so that the objective never falls.
 
-    Args:
-        images, texts, modular, weight: as for `greedy`.
-        chosen: (m,) rows of S_k, in the order of processing.
-
-    Returns:
-        (m,) bool.
-
     Source: algorithm 1, lines 11 to 21; Buchbinder et al. 2015, "A tight linear time (1/2)-approximation for
-        unconstrained submodular maximization".
+    unconstrained submodular maximization".
     """
     stay = np.ones(len(chosen), bool)
     if not len(chosen):
@@ -247,13 +223,9 @@ def double_greedy(images: Floats, texts: Floats, modular: Float64s, *, weight: f
 def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int) -> Rows:
     """Merges the choices of all classes into the order of the greedy algorithm on the whole pool.
 
-    Args:
-        picks: the choices in each class. They keep their order, also where a gain rises (negative similarities).
-        ties: for each class, one number for each choice: if gains tie between classes, the lower number goes first.
-        count: highest number of choices.
-
-    Returns:
-        (m,) positions in the choices of all classes, one class after another; m = min(count, all).
+    The choices of a class keep their order, also where a gain rises (negative similarities). Of equal gains in several
+    classes, the lower number in `ties` goes first. Returns at most `count` positions in the choices of all classes, one
+    class after another.
     """
     firsts = np.cumsum([0, *(len(each.rows) for each in picks)]).tolist()
     queues = [
@@ -265,11 +237,8 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
 
 
 def covariance(products: Floats, image_sum: Floats, text_sum: Floats, n: int) -> Float64s:
-    """Returns the cross-covariance of images and captions: (d, d), mean of v t' minus the product of the means.
-
-    Args:
-        products, image_sum, text_sum: the sums of v t' (d, d), of v and of t (d,) over the rows.
-        n: number of rows; without any the covariance is 0.
+    """Returns the cross-covariance of images and captions: (d, d), mean of v t' minus the product of the means; 0 for n
+    = 0. `products`, `image_sum` and `text_sum` are the sums of v t' (d, d), v and t (d,) over n rows.
     """
     if not n:
         return np.zeros_like(products)
@@ -277,16 +246,14 @@ def covariance(products: Floats, image_sum: Floats, text_sum: Floats, n: int) ->
 
 
 def covariance_error(whole: Floats, part: Floats, *, up_to_scale: bool = False) -> float:
-    """Returns ||C_V - C_S||_F / ||C_V||_F: 0 for a subset that keeps the cross-covariance.
+    """Returns ||C_V - C_S||_F / ||C_V||_F: 0 for a subset that keeps the pool's cross-covariance (d, d).
 
-    Args:
-        whole, part: (d, d) cross-covariances of the pool and of the subset.
-        up_to_scale: return the least ||C_V - c C_S||_F / ||C_V||_F over c >= 0, in [0, 1]. The encoders that minimise
-            the paper's loss (equation 12) for c C_S are the encoders for C_S times a number, which cosines ignore; and
-            well aligned pairs have a larger covariance than the pool, whatever they cover.
+    With `up_to_scale` the least ||C_V - c C_S||_F / ||C_V||_F over c >= 0, in [0, 1]. The encoders that minimise the
+    paper's loss (equation 12) for c C_S are the encoders for C_S times a number, which cosines ignore; and well aligned
+    pairs have a larger covariance than the pool, whatever they cover.
 
     Source: Joshi et al. 2024, equations 11 and 14: what a subset should preserve. The Frobenius norm, the division and
-        the scale are ours; the paper leaves them open.
+    the scale are ours; the paper leaves them open.
     """
     scale = float(np.linalg.norm(whole))
     if not scale:
@@ -298,13 +265,8 @@ def covariance_error(whole: Floats, part: Floats, *, up_to_scale: bool = False) 
 
 
 def centre_error(whole: tuple[Floats, Floats], part: tuple[Floats, Floats]) -> float:
-    """Returns the distance between the centres of a class and of a subset of it.
-
-    Args:
-        whole, part: (d,) mean image and (d,) mean caption of V_k, and the same of S_k.
-
-    Returns:
-        ||mu_image(S_k) - mu_image(V_k)|| + ||mu_text(S_k) - mu_text(V_k)||, in [0, 4] for unit rows.
+    """Returns ||mu_image(S_k) - mu_image(V_k)|| + ||mu_text(S_k) - mu_text(V_k)||, in [0, 4] for unit rows: how far a
+    part is from the centres, (d,) mean image and (d,) mean caption, of its whole class.
 
     Source: Joshi et al. 2024, equation 17, left side, from which F_class is derived by a bound.
     """
@@ -313,9 +275,8 @@ def centre_error(whole: tuple[Floats, Floats], part: tuple[Floats, Floats]) -> f
 
 @dataclass(frozen=True)
 class _Spread:
-    """Bounds <x_e, q> for every row x_e = (v_e, t_e) of a class and the sum q of chosen rows.
-
-    A row is split into its part along the class's mean direction and the rest (bounded by Cauchy and Schwarz).
+    """Bounds <x_e, q> for every row x_e = (v_e, t_e) of a class and the sum q of chosen rows. Rows are split into the
+    part along the class's mean direction and the rest (bounded by Cauchy and Schwarz).
     """
 
     direction: Float64s

@@ -31,22 +31,14 @@ _HASHES = 1 << 20  # pairs whose bits are compared together, for keys with many 
 
 
 def image_hash(grey: NDArray[np.floating[Any]]) -> int:
-    """Returns the perceptual hash of a grey image: which low DCT coefficients are above their median.
+    """Returns the perceptual hash of a (32, 32) grey image: which low DCT coefficients are above their median.
 
-    A coefficient below a hundredth of the largest counts as 0, and so does its bit: gradients, flags and stripes have
-    few coefficients, and the others are noise from rounding and recompression.
-
-    Args:
-        grey: (32, 32) brightness in any unit: scaling and shifting it change no bit.
-
-    Returns:
-        64 bits, the first of them 1; 0 for an image of one colour.
+    64 bits, the first of them 1; 0 for an image of one colour. A coefficient below a hundredth of the largest counts as
+    0, and so does its bit: gradients, flags and stripes have few coefficients, and the others are noise from rounding
+    and recompression. Scaling and shifting the brightness changes no bit.
 
     Source: the usual "pHash" by the discrete cosine transform, Zauner 2010, "Implementation and benchmarking of
-        perceptual image hash functions", section 3.2; here without the 7 x 7 mean filter.
-
-    Raises:
-        ValueError: the image has another size.
+    perceptual image hash functions", section 3.2; here without the 7 x 7 mean filter.
     """
     if grey.shape != (SIDE, SIDE):
         raise ValueError(f"expected a grey image of {SIDE} x {SIDE}, got {grey.shape}")
@@ -70,30 +62,22 @@ def _cosines() -> NDArray[np.float64]:
 
 
 def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None = None) -> Rows:
-    """Returns the kept image that each image repeats, processing images in order.
+    """Returns the row of the kept image that each image repeats, itself where it is kept, processing images in order.
 
     An image is dropped if it is near an earlier kept one, but not for being near a dropped one. Two images are near if
     the first hash of one differs from any hash of the other in at most `radius` bits, and `same` agrees. The first hash
     is of the complete image, the others are of centre crops, so that a cropped copy is found. An image belongs to the
-    first kept image whose first hash is near any of its hashes, else to the first that contains it as a crop.
-
-    Only kept images are looked up, never dropped ones: n copies of one image cost n comparisons, not
-    n^2.
+    first kept image whose first hash is near any of its hashes, else to the first that contains it as a crop. Only kept
+    images are looked up: n copies of one image cost n comparisons, not n^2.
 
     Args:
         hashes: (n, m), m hashes of each image.
-        radius: in bits, 0 to 15.
+        radius: in bits, 0 to 15: above, unrelated images would be near.
         same: from (p,) rows and (p,) others with near hashes, the earlier ones first, to (p,) bool.
 
-    Returns:
-        (n,) row numbers; the row itself where it is kept.
-
     Cost: at a radius of 8, 285 look-ups of every kept row in tables of m million hashes, with less than m / 2
-        comparisons of two numbers each if hashes are spread evenly. Images with near hashes that `same` rejects are
-        all kept and compared with one another. Memory: about 30 m bytes a row and, with many rows, 30 MiB.
-
-    Raises:
-        ValueError: the radius is out of range; above 15 unrelated images would be near.
+    comparisons of two numbers each if hashes are spread evenly. Images with near hashes that `same` rejects are all
+    kept and compared with one another. Memory: about 30 m bytes a row and, with many rows, 30 MiB.
 
     Source: Norouzi, Punjani and Fleet 2012, "Fast search in Hamming space with multi-index hashing", section 3.1.
     """
@@ -121,11 +105,8 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
 
 
 class NearTo:
-    """Finds the images of one set that are near those of another, by the rule of `leaders`.
-
-    Args:
-        others: (k, m), m hashes of each image of the other set, the first of the whole image.
-        radius: in bits, 0 to 15.
+    """Finds the images of one set that are near those of another, by the rule of `leaders`: `others` are (k, m), m
+    hashes of each image of the other set, the first of the whole image.
     """
 
     def __init__(self, others: U64, radius: int) -> None:
@@ -156,9 +137,8 @@ class NearTo:
 def _near(
     index: _Index, queries: Rows, head: Rows, same: Callable[[Rows, Rows], Mask] | None, most: int | None
 ) -> tuple[Rows, Rows] | None:
-    """Returns near pairs of queries and kept rows, skipping pairs the other query will find.
-
-    Returns None, before the slow `same` is called, if more than `most` pairs have near hashes.
+    """Returns near pairs of queries and kept rows, skipping pairs the other query will find; None, before the slow
+    `same` is called, if more than `most` pairs have near hashes.
     """
     parts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     count = 0
@@ -179,9 +159,8 @@ def _near(
 
 
 def _drop(head: Rows, query: Rows, near: Rows) -> None:
-    """Drops rows in `head`, which is final before the first query.
-
-    A query is dropped for the first earlier row that is still kept; without one, it drops the later rows.
+    """Drops rows in `head`, which is final before the first query: a query for the first earlier row that is still
+    kept; without one, the later rows for the query.
     """
     order = np.argsort(query, kind="stable")
     query, near = query[order], near[order]
@@ -365,12 +344,12 @@ class Thumbnails:
 
 
 def alike(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -> Mask:
-    """Returns which pairs of images are copies.
+    """Returns which pairs of images are copies. `levels` and `tolerance`: allowed differences of lightness and colour,
+    of 256.
 
     A field may differ by the levels, and by a share of the contrast around it, since recompression blurs edges. For
     images that differ by more, one is aligned with the other: shift and growth along each axis, and brightness. They
     are copies if it is inside the other and agrees with it there.
-    `levels` and `tolerance`: allowed differences of lightness and of colour, of 256.
     """
     copies = np.zeros(len(left.light), bool)
     for start in range(0, copies.size, _CHUNK):
@@ -475,9 +454,8 @@ def _contrast(plane: Float32s) -> Float32s:
 
 
 def _place(one: Float32s, two: Float32s) -> Float32s:
-    """Aligns each image with its partner: returns (m, 5), shift and growth in x, shift and growth in y, gain.
-
-    Position u of the first image, from -1 to 1, shows (1 + growth) u + shift of the second, gain times as bright.
+    """Aligns each image with its partner: returns (m, 5), shift and growth in x, shift and growth in y, gain. Position
+    u of the first image, from -1 to 1, shows (1 + growth) u + shift of the second, gain times as bright.
 
     Source: Lucas and Kanade 1981, "An iterative image registration technique with an application to stereo vision".
     """
@@ -508,9 +486,8 @@ def _centres(side: int) -> Float32s:
 
 
 def _warped(plane: Float32s, place: Float32s, *, smooth: bool = False) -> tuple[Float32s, Mask]:
-    """Returns the second image as aligned with the first, and the fields where it is visible.
-
-    Fields at the edge are not: their neighbours are unknown.
+    """Returns the second image as aligned with the first, and the fields where it is visible: none at its edge, where
+    their neighbours are unknown.
     """
     side, inside = plane.shape[1], []
     for axis, (shift, growth) in ((2, (0, 1)), (1, (2, 3))):

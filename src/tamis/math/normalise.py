@@ -80,9 +80,8 @@ def extremes(values: Float64s) -> tuple[float, float]:
 
 
 def minmax(values: Float64s, low: float, high: float) -> Float64s:
-    """Returns values scaled to [0, 1] by the pool's lowest and highest; 0 where all are equal.
-
-    One outlier rescales all others, which `rank` avoids.
+    """Returns values scaled to [0, 1] by the pool's lowest and highest, so one outlier rescales all; 0 where all are
+    equal.
 
     Source: Mahmoud et al. 2024 (SIEVE), section 4.2: fusion of scores.
     """
@@ -92,12 +91,7 @@ def minmax(values: Float64s, low: float, high: float) -> Float64s:
 
 
 def zscore(values: Float64s, moments: Moments) -> Float64s:
-    """Returns deviations from the pool's mean in standard deviations; 0 where all values are equal.
-
-    Args:
-        values: (n,) scores.
-        moments: the moments of the pool's scores.
-    """
+    """Returns deviations from the pool's mean in standard deviations; 0 where all values are equal."""
     if not moments.high > moments.low:  # rounding can give equal values a deviation above 0
         return np.where(np.isfinite(values), 0.0, values)
     return (values - moments.mean) / moments.deviation
@@ -179,15 +173,10 @@ class PerLength:
 
     @classmethod
     def of(cls, scores: Float64s, lengths: Integers, *, least: int = LEAST) -> PerLength:
-        """Measures a set of scores. Lengths with few texts are pooled with the next longer, the last with shorter ones.
+        """Measures (n,) scores in [0, 1] by lengths in any unit: words, tokens, characters; NaN is ignored.
 
-        Args:
-            scores: (n,) in [0, 1]; NaN is ignored.
-            lengths: (n,) integers, in any unit: words, tokens, characters.
-            least: number of texts in a group, unless there are fewer in all.
-
-        Raises:
-            ValueError: shapes differ, a score is outside [0, 1], or all are NaN.
+        Lengths with less than `least` texts are pooled with the next longer, the last with shorter ones. Raises
+        ValueError if shapes differ, a score is outside [0, 1], or all are NaN.
         """
         _check(scores, lengths)
         present = np.isfinite(scores)
@@ -212,18 +201,13 @@ class PerLength:
         return cls(tuple(starts), tuple(means.tolist()), tuple(deviations.tolist()))
 
     def standardise(self, scores: Float64s, lengths: Integers) -> Float64s:
-        """Returns scores whose distribution is the same at every length: (n,) float64 in (0, 1).
+        """Returns scores whose distribution is the same at every length: (n,) float64 in (0, 1), NaN where the score
+        is.
 
         Logits are standardised by the mean and deviation of their group (0.5 where all are equal), and mapped back by
         the inverse logit: normal logits become logit-normal scores with parameters 0 and 1. The order within a group
-        stays. A length that was not measured counts as the next shorter one that was, else as the shortest.
-
-        Args:
-            scores: (n,) in [0, 1]; NaN stays NaN.
-            lengths: (n,) in the same unit as before.
-
-        Raises:
-            ValueError: shapes differ, or a score is outside [0, 1].
+        stays. A length that was not measured counts as the next shorter one that was, else as the shortest. Raises
+        ValueError if shapes differ, or a score is outside [0, 1].
 
         Source: Yanuka et al. 2024 (ICC), appendix A.1.
         """

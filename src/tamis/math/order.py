@@ -37,18 +37,11 @@ def keep_top(
 ) -> tuple[Mask, float | None]:
     """Keeps the n candidates with the highest values; ties go to the lowest `tie_order`.
 
-    Args:
-        values: (m,) numbers, no NaN among the candidates.
-        n: number of rows to keep, at most the number of candidates.
-        candidates: (m,) rows that can be kept.
-        tie_order: maps row numbers to one number each, usually the scrambled uid. Called for the rows at the cut only;
-            if numbers are equal, the lower row number goes first.
+    `values` are (m,) numbers, no NaN among the candidates. `tie_order` maps row numbers to one number each, usually the
+    scrambled uid: it is called for the rows at the cut only; if numbers are equal, the lower row number goes first.
+    Returns (m,) bool with exactly n rows set, and the lowest value that is kept (None for n = 0).
 
-    Returns:
-        (m,) bool with exactly n rows set, and the lowest value that is kept (None for n = 0).
-
-    Raises:
-        ValueError: n is larger than the number of candidates.
+    Raises ValueError if n is larger than the number of candidates.
     """
     if n == 0:
         return np.zeros(values.size, bool), None

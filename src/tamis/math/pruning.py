@@ -18,13 +18,8 @@ def quotas(shares: Float64s, sizes: Rows, n: int, balance: float) -> Rows:
     """Returns how many rows to take of each cluster: near shares * n, with a floor, at most what it holds, n in all.
 
     x_j = clip(shares_j n - mu, floor_j, sizes_j) minimises |x - shares n|^2, floor_j = min(floor(balance n / k),
-    sizes_j - 1). Bisection finds mu. Each x is rounded down; the largest fractions get what is left.
-
-    Args:
-        shares: (k,) with the sum 1.
-        sizes: (k,) rows of each cluster, at least 1, n in all or more.
-        n: sum of the result.
-        balance: in [0, 1].
+    sizes_j - 1). Bisection finds mu. Each x is rounded down; the largest fractions get what is left. `shares`: (k,)
+    with the sum 1; `sizes`: (k,) rows of each cluster, at least 1, n in all or more; `balance`: in [0, 1].
 
     Source: Abbas et al. 2024 (arXiv 2401.04578), whose code calls a solver and rounds each x, so the sum can differ.
     """
@@ -40,9 +35,8 @@ def quotas(shares: Float64s, sizes: Rows, n: int, balance: float) -> Rows:
 
 
 def nearest_others(unit: Float32s, k: int) -> tuple[NDArray[np.int32], Float32s]:
-    """Returns the k nearest other rows of each of (n, d) unit rows, and their cosines: (n, k), nearest first.
-
-    Cosines are rounded to six decimals; ties go to the first row. -1 and -inf where there are fewer than k others.
+    """Returns the k nearest other rows of each of (n, d) unit rows, and their cosines: (n, k), nearest first. Cosines
+    are rounded to six decimals; ties go to the first row. -1 and -inf where there are fewer than k others.
 
     Cost: n^2 d multiplications and k n^2 comparisons; 256 MiB.
     """
@@ -63,15 +57,12 @@ def pick_apart(scores: Float64s, neighbours: NDArray[np.int32], weights: Float32
     """Picks the row of highest score n times; each pick lowers its neighbours' scores by weight * its own score.
 
     The published loop searches all rows for each pick. Here a heap holds an upper bound of every score that can be
-    next, and a bound that is too high is corrected when it comes up, so the picks are the same.
-
-    Args:
-        scores: (m,) without NaN.
-        neighbours, weights: (m, k) row numbers, -1 for none; at least 0.
-        n: at most m.
-        tie: (m,) numbers, usually scrambled uids: of equal scores the lowest goes first.
+    next, and a bound that is too high is corrected when it comes up, so the picks are the same. `scores`: (m,) without
+    NaN; `neighbours` and `weights`: (m, k) row numbers, -1 for none, and weights of at least 0; `tie`: (m,) numbers,
+    usually scrambled uids: of equal scores the lowest goes first.
 
     Cost: some microseconds per pick and neighbour; one heap entry for each row that came up.
+
     Source: Maharana et al. 2024, D2 pruning (arXiv 2310.07931), reverse message passing.
     """
     k = neighbours.shape[1]

@@ -15,15 +15,10 @@ Quad = NDArray[np.floating[Any]]
 
 
 def quad_mask(quads: Sequence[Quad], width: int, height: int) -> Mask:
-    """Marks the pixels whose centre is inside at least one convex quadrilateral.
+    """Marks the pixels whose centre is inside at least one convex quadrilateral: (height, width) bool.
 
-    Args:
-        quads: (4, 2) corners (x, y) in pixels, in order around the quadrilateral, in either direction; parts outside
-            the image are ignored.
-        width, height: size of the image in pixels.
-
-    Returns:
-        (height, width) bool.
+    A quadrilateral has (4, 2) corners (x, y) in pixels, in order around it, in either direction; parts outside the
+    image are ignored.
     """
     mask = np.zeros((height, width), bool)
     for quad in quads:
@@ -46,31 +41,19 @@ def quad_mask(quads: Sequence[Quad], width: int, height: int) -> Mask:
 
 
 def covered_share(quads: Sequence[Quad], width: int, height: int) -> float:
-    """Returns the share of an image that quadrilaterals cover together, in [0, 1]; overlaps count once.
-
-    Args:
-        quads, width, height: as for `quad_mask`; the image has at least one pixel.
-    """
+    """Returns the share of an image of at least one pixel that `quad_mask` covers, in [0, 1]; overlaps count once."""
     return float(quad_mask(quads, width, height).mean()) if quads else 0.0
 
 
 def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixels:
-    """Paints every quadrilateral in the mean colour of the pixels around it.
+    """Paints every quadrilateral in the mean colour of the pixels around it; of two that overlap, the later one wins.
 
-    Around means outside all quadrilaterals and within `ring` pixels. Without such pixels the colour is the mean of all
-    uncovered pixels; if everything is covered, the mean of the image.
-
-    Args:
-        image: (height, width, 3) uint8.
-        quads: (4, 2) corners (x, y) in pixels, in order around the quadrilateral; parts outside the image are ignored.
-            Where two overlap, the later one wins.
-        ring: pixels, at least 1.
-
-    Returns:
-        (height, width, 3) uint8: a copy, or the image itself where nothing is covered.
+    Around means outside all quadrilaterals and within `ring` pixels, at least 1. Without such pixels the colour is the
+    mean of all uncovered pixels; if everything is covered, the mean of the image. Returns a copy of the (height, width,
+    3) uint8 image, or the image itself where nothing is covered. See `quad_mask` for the corners.
 
     Source: Maini et al. 2024 (T-MARS), section 4.1: text regions are filled with the average colour of their
-        surroundings.
+    surroundings.
     """
     height, width = image.shape[:2]
     covered = quad_mask(quads, width, height)
@@ -109,10 +92,7 @@ def fill_inside(image: Pixels, quads: Sequence[Quad]) -> Pixels:
 
 
 def inpaint(image: Pixels, quads: Sequence[Quad], *, radius: int = 3) -> Pixels:
-    """Paints the quadrilaterals from their rims inwards. See `fill_around`.
-
-    Args:
-        radius: how far away the pixels are that determine a painted pixel, at least 1.
+    """Paints the quadrilaterals from their rims inwards, by pixels at most `radius` away. See `fill_around`.
 
     Source: Telea 2004, "An image inpainting technique based on the fast marching method", as in OpenCV.
     """

@@ -48,7 +48,6 @@ def average_copies(scores: Float64s, copies: int, *, cap: Cap, alpha: float = 0.
 
 def _limited(scores: Float64s, copies: int, limit: int) -> Float64s:
     """Returns `average_copies` of "hard": finds how many of the best rows are at the limit; the others share the rest.
-
     Only differences of scores are used, because exp(score - level) is wrong where scores are large.
     """
     order = np.argsort(-scores)

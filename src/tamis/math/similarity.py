@@ -36,9 +36,8 @@ def unit_rows(vectors: Floats) -> Float32s:
 
 
 def _widen(stored: Floats, out: Float32s) -> None:
-    """Writes float16 numbers as float32, infinity and NaN as at least 65,536; twice as fast as NumPy.
-
-    The bits of a float16, moved 13 to the left, are a float32 that is 2^-112 times the number.
+    """Writes float16 numbers as float32, infinity and NaN as at least 65,536; twice as fast as NumPy: the bits of a
+    float16, moved 13 to the left, are a float32 that is 2^-112 times the number.
     """
     bits = out.view(np.int32)
     bits[...] = stored.view(np.int16)
@@ -48,15 +47,11 @@ def _widen(stored: Floats, out: Float32s) -> None:
 
 
 def nearest_of(rows: Floats, others: Float32s) -> tuple[Rows, Float32s, Float32s]:
-    """Returns the nearest of the others to each row by cosine, that cosine, and its margin over the second.
+    """Returns the nearest of the others to each row by cosine, that cosine, and its margin over the second: (n,) each.
 
-    Args:
-        rows: (n, d) floats of any length; products run in float32.
-        others: (k, d) unit rows, k at least 2. Of cosines within `TIE` of the largest, the first wins.
-
-    Returns:
-        (n,) positions, -1 where a row has no direction (zeros, NaN, infinity); (n,) cosines, in [-1, 1] up to rounding;
-        (n,) margins, at least 0. Cosine and margin are NaN where a row has no direction.
+    `rows`: (n, d) floats of any length, multiplied in float32; `others`: (k, d) unit rows, k at least 2. Of cosines
+    within `TIE` of the largest, the first wins. Where a row has no direction (zeros, NaN, infinity), the position is
+    -1, cosine and margin are NaN.
 
     Cost: n k d multiplications; n k floats of memory.
     """
@@ -77,19 +72,11 @@ def nearest_of(rows: Floats, others: Float32s) -> tuple[Rows, Float32s, Float32s
 
 
 def rowwise_dot(left: Floats, right: Floats) -> Float32s:
-    """Returns the inner product of row i of `left` with row i of `right`; of unit rows, their cosine.
+    """Returns the inner product, (n,) float32, of row i of `left` with row i of `right`, (n, d) of any float type; NaN
+    where either row has NaN. Of unit rows it is their cosine.
 
     This is CLIPScore without weight and clipping (Hessel et al. 2021, equation 1), as DataComp publishes it in
     `clip_*_similarity_score`.
-
-    Args:
-        left, right: (n, d) of any float type; sums run in float32.
-
-    Returns:
-        (n,) float32, in [-1, 1] for unit rows up to rounding; NaN where either row has NaN.
-
-    Raises:
-        ValueError: the shapes differ.
     """
     if left.shape != right.shape or left.ndim != 2:
         raise ValueError(f"expected rows of the same shape (n, d), got {left.shape} and {right.shape}")
@@ -98,16 +85,11 @@ def rowwise_dot(left: Floats, right: Floats) -> Float32s:
 
 
 def cosines(left: Floats, right: Floats) -> Float32s:
-    """Returns the cosine of every unit row of `left` with every unit row of `right`, rounded to six decimals.
+    """Returns the cosine of every unit row of `left` (m, d) with every unit row of `right` (n, d), rounded to six
+    decimals.
 
     float32 sums differ by about a millionth between machines and batch sizes. Rounded, equal cosines tie everywhere,
     and rankings do not depend on the batches.
-
-    Args:
-        left, right: (m, d) and (n, d) unit rows.
-
-    Returns:
-        (m, n) float32.
     """
     dots: Float32s = np.round(left.astype(np.float32) @ right.astype(np.float32).T, 6)
     return dots
@@ -118,21 +100,16 @@ BLOCK = 512
 
 
 def nearest_before(vectors: Floats, *, block: int = BLOCK) -> tuple[Float32s, Rows]:
-    """Returns the largest cosine of each row with the rows before it, and the row, without the whole matrix.
+    """Returns the largest cosine of each of (n, d) unit rows with the rows before it, and the row, without the whole
+    matrix.
 
-    The first row gets -inf and -1. One pass serves any number of thresholds: at epsilon, rows with a cosine above
-    1 - epsilon are dropped.
-
-    Args:
-        vectors: (n, d) unit rows, the rows to keep first.
-        block: rows per product; changes memory and time only.
+    The first row gets -inf and -1. One pass serves any number of thresholds: at epsilon, rows with a cosine above 1 -
+    epsilon are dropped. `block`, rows per product, changes memory and time only. Raises ValueError if a row holds NaN,
+    which would hide the near ones of all rows after it.
 
     Cost: n^2 d / 2 multiplications, block^2 floats of memory.
 
     Source: Abbas et al. 2023, "SemDeDup" (arXiv 2303.09540), algorithm A7: the column maximum of the upper triangle.
-
-    Raises:
-        ValueError: a row holds NaN, which would hide the near ones of all rows after it.
     """
     n = len(vectors)
     cosine, row = np.full(n, -np.inf, np.float32), np.full(n, -1, np.int64)
@@ -159,12 +136,8 @@ def nearest_before(vectors: Floats, *, block: int = BLOCK) -> tuple[Float32s, Ro
 
 
 def equal_before(vectors: Floats | U64) -> Rows:
-    """Returns the first earlier row that equals each row: (n,), -1 where there is none.
-
-    Args:
-        vectors: (n, d) rows as stored. They are compared bit by bit, except for the sign of zeros.
-
-    Cost: a sort of the rows as bytes; a copy of them.
+    """Returns the first earlier row that equals each row: (n,), -1 where there is none. Rows are compared bit by bit as
+    stored, except for the sign of zeros, by a sort of a copy.
     """
     rows = np.ascontiguousarray(vectors + 0)  # + 0: no negative zeros
     if not rows.size:
@@ -176,16 +149,10 @@ def equal_before(vectors: Floats | U64) -> Rows:
 
 
 def representatives(before: Rows, stays: Mask) -> Rows:
-    """Returns the kept row that each row repeats, itself where it is kept.
+    """Returns the kept row that each row repeats: if a was dropped for b and b for c, a belongs to c.
 
-    If a was dropped for b and b for c, a belongs to c.
-
-    Args:
-        before: (n,) the nearest row before each (`nearest_before`), or -1.
-        stays: (n,) bool, which rows are kept.
-
-    Returns:
-        (n,) row numbers; the row itself where no kept row leads to it (a budget can do that).
+    `before`: (n,) the nearest row before each (`nearest_before`), or -1. A row leads to itself if it is kept, or if no
+    kept row leads to it (a budget can do that).
     """
     own = np.arange(len(before), dtype=np.int64)
     head = np.where(stays | (before < 0), own, before)

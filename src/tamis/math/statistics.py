@@ -37,12 +37,9 @@ class Estimate:
 
 
 def share_interval(hits: int, n: int) -> Estimate:
-    """Returns the share of `hits` in n observations with Wilson's interval, which is right for shares near 0 and 1.
+    """Returns the share of `hits` in n > 0 observations with Wilson's interval, which is right for shares near 0 and 1.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
-
-    Raises:
-        ValueError: there are no observations, or more hits than observations.
     """
     if not 0 <= hits <= n or n == 0:
         raise ValueError(f"expected 0 <= hits <= n and n > 0, got {hits} of {n}")
@@ -56,14 +53,9 @@ def share_interval(hits: int, n: int) -> Estimate:
 def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: int = 1000, seed: int = 0) -> Estimate:
     """Returns a statistic of one or several independent samples with its percentile-bootstrap interval.
 
-    Args:
-        statistic: function of as many arrays as there are samples.
-        samples: one-dimensional arrays, each resampled with replacement on its own, `draws` times.
+    `statistic` takes as many arrays as there are samples; each is resampled with replacement on its own, `draws` times.
 
     Source: Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter 13.
-
-    Raises:
-        ValueError: a sample is empty.
     """
     if not samples or any(len(sample) == 0 for sample in samples):
         raise ValueError("a bootstrap needs at least one observation of each sample")
@@ -76,16 +68,12 @@ def bootstrap(statistic: Callable[..., float], *samples: NDArray[Any], draws: in
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Returns a mean with Student's interval: mean ± t · s / √n, s with n - 1.
+    """Returns the mean of at least two values with Student's interval: mean ± t · s / √n, s with n - 1.
 
     It is right for few observations that are about normal, as scores over seeds are. To compare two methods with the
     same seeds, take the mean of their differences.
 
     Source: Gosset ("Student") 1908, "The probable error of a mean".
-
-    Raises:
-        ValueError: there are fewer than two values.
-        ImportError: SciPy is not installed.
     """
     from scipy.special import stdtrit
 
@@ -109,14 +97,11 @@ def average_ranks(values: NDArray[Any]) -> Float64s:
 
 
 def rank_correlations(columns: NDArray[np.floating[Any]]) -> Float64s:
-    """Returns Spearman's correlation of every two columns, over the rows where both have values.
+    """Returns Spearman's correlation of every two of (n, k) columns, over the rows where both have values: (k, k) in
+    [-1, 1].
 
-    Args:
-        columns: (n, k), NaN where a row has no value; infinite values rank first and last.
-
-    Returns:
-        (k, k) in [-1, 1], symmetric, 1 on the diagonal; NaN where a column is constant over those rows, or there are
-        fewer than two.
+    NaN where a row has no value; infinite values rank first and last. The result is NaN where a column is constant over
+    those rows, or there are fewer than two.
 
     Cost: one sort per column, and two per pair of columns with different missing rows.
 
@@ -142,15 +127,9 @@ def rank_correlations(columns: NDArray[np.floating[Any]]) -> Float64s:
 
 
 def auc(positive: NDArray[Any], negative: NDArray[Any]) -> float:
-    """Returns the probability that a positive scores above a negative; a tie counts one half.
+    """Returns the probability that a positive scores above a negative, neither with NaN; a tie counts one half.
 
     It is the area under the ROC curve: 1 if every positive is above every negative, 0.5 for a useless score.
-
-    Args:
-        positive, negative: (n,) and (m,) scores without NaN.
-
-    Raises:
-        ValueError: a group is empty.
 
     Source: Mann and Whitney 1947, "On a test of whether one of two random variables is stochastically larger".
     """
@@ -236,18 +215,11 @@ def _centred(values: NDArray[np.floating[Any]]) -> Float64s:
 
 
 def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.intp]:
-    """Samples rows whose scores are about uniformly distributed over [0, 1] x [0, 1].
+    """Samples rows whose (n, 2) scores are about uniformly distributed over [0, 1] x [0, 1], in random order.
 
     The square is cut into about `count` cells. Every cell gives one row per round, while it has any, until there are
-    enough. The rows of a cell, and the cells of the last round, are drawn at random.
-
-    Args:
-        scores: (n, 2); values outside the square are clipped to it. Rows with NaN are never chosen.
-        count: number of rows, at least 1; if fewer rows have scores, all that do.
-        seed: another seed draws another sample.
-
-    Returns:
-        Distinct row numbers in random order.
+    enough. The rows of a cell, and the cells of the last round, are drawn at random. Values outside the square are
+    clipped to it; rows with NaN are never chosen.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.2 and A.9 ask for such a sample; the cells are ours.
     """
@@ -355,17 +327,8 @@ def recall_at(
     else 0. Papers on CLIP and clip-benchmark call this recall@k. Tied rows are in random order: a query counts with the
     probability that one of its matches is among the k, so a model that maps everything to one point scores k / n.
 
-    Args:
-        queries: (m, d) unit rows.
-        gallery: (n, d) unit rows.
-        query_ids, gallery_ids: (m,) and (n,) numbers; a row of the gallery matches queries with the same number.
-        ks: numbers of nearest rows, each at least 1.
-
-    Returns:
-        From k to a share in [0, 1].
-
-    Raises:
-        ValueError: a query has no match.
+    `queries` (m, d) and `gallery` (n, d) are unit rows; a row of the gallery matches queries with the same number in
+    `query_ids` (m,) and `gallery_ids` (n,). Raises ValueError if a query has no match.
 
     Cost: m * n * d multiplications, in blocks of 256 queries; no (m, n) matrix is held.
     """
@@ -400,13 +363,10 @@ def _chance(above: Labels, right: Labels, wrong: Labels, k: int) -> Float64s:
 
 
 def chance_of_share(kept: int, rows: int, all_kept: int, all_rows: int) -> float:
-    """Returns how probable it is that a random subset keeps a share of a group that is at least as unusual.
+    """Returns how probable it is that a random subset keeps a share of a group that is at least as unusual: `kept` of
+    the group's `rows`, where the pool, the group included, keeps `all_kept` of `all_rows`.
 
     Two-sided: twice the smaller tail of the hypergeometric distribution, at most 1; exact down to about 1e-30.
-
-    Args:
-        kept, rows: rows of the group that are kept, and all of them.
-        all_kept, all_rows: the same of the pool, the group included.
 
     Source: Fisher 1935, "The logic of inductive inference".
     """

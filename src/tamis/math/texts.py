@@ -18,20 +18,14 @@ def bertscore(
     candidate_counts: NDArray[np.bool_] | None = None,
     reference_counts: NDArray[np.bool_] | None = None,
 ) -> tuple[float, float, float]:
-    """Returns BERTScore without idf weights and without rescaling by a baseline.
+    """Returns BERTScore without idf weights and without rescaling: precision, recall and F1, each in [-1, 1].
 
     Every token that counts is matched with the most similar token of the other text, whether that one counts or not;
-    precision is the mean of the candidate's best cosines, recall the mean of the reference's.
-
-    Args:
-        candidate, reference: (t, d) and (s, d) token embeddings; rows are not zero.
-        candidate_counts, reference_counts: (t,) and (s,), False for special tokens: others can match them, but they
-            have no weight, as in the `bert-score` package. None: every token counts.
-
-    Returns:
-        Precision (of the candidate's tokens), recall (of the reference's) and their harmonic mean F1, each in [-1, 1]:
-        0 where no token of the candidate counts, as in the `bert-score` package; NaN where no token of the reference
-        does. F1 is NaN where precision and recall do not sum to more than 0.
+    precision is the mean of the candidate's best cosines, recall the mean of the reference's. `candidate` (t, d) and
+    `reference` (s, d) are token embeddings, no row zero. The counts, (t,) and (s,), are False for special tokens:
+    others can match them, but they have no weight, as in the `bert-score` package. All are 0 where no token of the
+    candidate counts, as there; NaN where no token of the reference does. F1 is NaN where precision and recall do not
+    sum to more than 0.
 
     Source: Zhang et al. 2020, "BERTScore: evaluating text generation with BERT" (ICLR), section 3.
     """
@@ -49,9 +43,8 @@ def bertscore(
 
 
 def trigram_diversity(texts: Iterable[str]) -> float:
-    """Returns the share of distinct runs of three words among all of them, case folded: in (0, 1], NaN without any.
-
-    It falls as texts are added, so compare equal numbers of texts.
+    """Returns the share of distinct runs of three words among all of them, case folded: in (0, 1], NaN without any. It
+    falls as texts are added, so compare equal numbers of texts.
 
     Source: Nguyen et al. 2023 (arXiv 2307.10350), section 5, counts distinct trigrams for the diversity of captions.
     """
@@ -80,15 +73,11 @@ def longest_shared_run(one: str, other: str) -> int:
 
 
 def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
-    """Returns the length of the longest run of words that continues over a line break.
+    """Returns the length of the longest run of words that continues over a line break; 0 without one.
 
-    The words follow one another through the lines; each is within one line, with at least one before and one after
-    the break. Other text before and after the run does not matter. 0 without such a run.
-
-    Args:
-        words, lines: at least one character each.
-
-    Cost: words times lines, times the length of the runs.
+    The words, of at least one character as the lines, follow one another through the lines; each is within one line,
+    with at least one before and one after the break. Other text before and after the run does not matter. Cost: words
+    times lines, times the length of the runs.
     """
     text = "".join(lines)
     ends: set[int] = set()
@@ -114,18 +103,13 @@ def longest_words_across(words: Sequence[str], lines: Sequence[str]) -> int:
 
 
 def c_tf_idf(counts: NDArray[np.integer]) -> Float64s:
-    """Returns how well each term names each class: c-TF-IDF, the class-based variant of TF-IDF.
+    """Returns how well each term names each class, c-TF-IDF, from the occurrences (c, t) of each term in each class:
+    (c, t).
 
         W[t, c] = tf[t, c] * log(1 + A / f[t])
 
     tf[t, c] is how often the term occurs in the class, f[t] how often in all classes, and A the mean number of words
     per class. High: frequent in this class and rare elsewhere. 0: not in the class.
-
-    Args:
-        counts: (c, t) occurrences of each term in each class.
-
-    Returns:
-        (c, t) float64, at least 0.
 
     Source: Grootendorst 2022, "BERTopic" (arXiv 2203.05794), equation 2.
     """

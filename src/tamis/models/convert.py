@@ -262,7 +262,7 @@ def _tokenizer_folder(name: str) -> Path:
 def _from_merges(path: Path) -> Any:
     """Returns CLIP's tokenizer from its merges: OpenAI's list, or the merges.txt of a transformers folder.
 
-    Source: Radford et al. 2021, CLIP (arXiv 2103.00020), section 2.4; github.com/openai/CLIP has the order of tokens.
+    Source: Radford et al. 2021 (arXiv 2103.00020), section 2.4; github.com/openai/CLIP has the order of tokens.
     """
     from transformers import CLIPTokenizer
     from transformers.convert_slow_tokenizer import bytes_to_unicode

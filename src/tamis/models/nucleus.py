@@ -110,8 +110,7 @@ def draw(
 
 
 class _Masses:
-    """The probabilities of V tokens in m rows, in B blocks: `masses` is (m, B * 128) float32, padded with zeros.
-
+    """The probabilities of V tokens in m rows, in B blocks: `masses` is (m, B * 128) float32, padded with zeros;
     `steps` (m, B) are the cumulative sums of the blocks.
     """
 

@@ -618,9 +618,8 @@ _HEAD = ("Sigmoid", "Add", "ConvolutionBackpropData", "Relu", "Add", "Convolutio
 
 
 def _with_small_head(model: Any) -> Any:
-    """Computes PP-OCR's last two transposed convolutions before enlarging: the same numbers, a fifth less time.
-
-    Each enlarges twofold without overlap, so it is a 1 x 1 convolution with four times the channels, side by side.
+    """Computes PP-OCR's last two transposed convolutions before enlarging: the same numbers, a fifth less time. Each
+    enlarges twofold without overlap, so it is a 1 x 1 convolution with four times the channels, side by side.
     """
     from openvino import Model, opset13
 

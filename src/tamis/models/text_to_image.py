@@ -29,9 +29,6 @@ class Drawing:
         steps: number of denoising steps.
         guidance: how strongly the image follows the caption; 1 switches classifier-free guidance off.
         seed: seed of a caption's first image; the next images use the next seeds.
-
-    Raises:
-        ValueError: a number is out of range.
     """
 
     steps: int = 20
@@ -66,9 +63,8 @@ class TextToImage:
         self._pipeline = pipeline.to(device.kind)
 
     def __call__(self, captions: Sequence[str], drawing: Drawing) -> list[Pixels]:
-        """Draws n captions, each distinct one once: n images (height, width, 3) of uint8.
-
-        Each image depends only on its caption and the settings. The model's text tower truncates long captions.
+        """Draws n captions, each distinct one once: n images (height, width, 3) of uint8. An image depends only on its
+        caption and the settings. The model's text tower truncates long captions.
         """
         import torch
 

@@ -76,23 +76,15 @@ def undisturbed(max_pixels: int) -> Iterator[None]:
 def decode(
     data: bytes, *, max_pixels: int, transparency: Transparency = "drop", orientation: str | None = None
 ) -> Pixels:
-    """Decodes one image.
+    """Decodes one image: (height, width, 3) uint8 RGB, upright. Takes about 10 bytes of memory per pixel.
 
     Transparency is dropped, unless asked otherwise, as `Image.convert("RGB")` and trainers' loaders do. They clip
-    16-bit grey to white; here it has the upper eight bits (`_eight_bits`). An animation gives its first frame. Decoding
-    takes about 10 bytes of memory per pixel.
+    16-bit grey to white; here it has the upper eight bits (`_eight_bits`). An animation gives its first frame. Images
+    of more than `max_pixels` are not decoded; the limit is lower for formats whose decoders take more memory
+    (`_PIXEL_BYTES`). `orientation`, in `EXIF_WORDS`, is the original's: it turns an image that was encoded again
+    without its EXIF.
 
-    Args:
-        max_pixels: larger images are not decoded. The limit is lower for formats whose decoders take more memory
-            per pixel (`_PIXEL_BYTES`).
-        transparency: "drop" or "white", see `Transparency`.
-        orientation: the original's, in `EXIF_WORDS`; turns an image that was encoded again without its EXIF.
-
-    Returns:
-        (height, width, 3) uint8 RGB, upright.
-
-    Raises:
-        SampleError: with status image_broken, image_too_large or image_refused, and a reason.
+    Raises SampleError with status image_broken, image_too_large or image_refused, and a reason.
     """
     return _upright(data, max_pixels, transparency, orientation).pixels
 
@@ -131,9 +123,8 @@ def _upright(data: bytes, max_pixels: int, transparency: Transparency, orientati
 
 @contextmanager
 def _loaded(data: bytes, max_pixels: int, orientation: str | None) -> Iterator[tuple[Image.Image, _Turn | None]]:
-    """Provides the image as Pillow decodes it, in eight bits, and how to turn it upright.
-
-    Any error, also inside the with-block, becomes `SampleError`.
+    """Provides the image as Pillow decodes it, in eight bits, and how to turn it upright; any error becomes
+    `SampleError`.
     """
     if not data:
         raise SampleError("image_broken", "the image file has no bytes")
@@ -184,8 +175,7 @@ def _check_scans(image: Image.Image, data: bytes) -> None:
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Returns 16-bit grey with its upper eight bits, as Pillow reads 16-bit colour, and any other image as it is.
-
-    Refuses other numbers than 8 and 16 bits: nothing says which of them are black and white.
+    Refuses numbers of other sizes: nothing says which of them are black and white.
     """
     if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):  # Pillow scales PGM to 16 bits
         what = "32-bit floats" if image.mode == "F" else "signed or 32-bit numbers"

@@ -30,10 +30,8 @@ def fragment_rows(url: str) -> list[int]:
 def lance_batches(
     url: str, columns: Sequence[str], first: int, rows: int | None, batch: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yields rows from `first` on, without deleted rows; a row anywhere takes about a millisecond.
-
-    Raises:
-        OSError: the dataset is damaged.
+    """Yields rows from `first` on, without deleted rows, in about a millisecond each; OSError if the dataset is
+    damaged.
     """
     with _plain_errors(url):
         dataset = _dataset(url)

@@ -9,12 +9,12 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import xxhash
 
@@ -40,8 +40,6 @@ _SPLIT_OF = {word: split for split, words in _SPLITS.items() for word in words.s
 #: A split in the name of a file or folder, as `datasets` looks for it.
 _SPLIT = re.compile(rf"(?:^|[-._ 0-9/])({'|'.join(_SPLIT_OF)})(?=[-._ 0-9/]|$)", re.IGNORECASE)
 
-_SAME = "%s: the same files by another path, %s, which is read"
-
 _HEAD = 64 << 10  # bytes at the start of two files that are compared
 
 _LONGEST_FIRST = sorted(TARS + _TABLES, key=len, reverse=True)
@@ -65,11 +63,8 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     if len({absolute(path) for path in far}) < len(far):
         raise PoolError("two of the pool's URLs are the same apart from user, password or query")
     typed, known = tuple(absolute(path) for path in spec.paths), dict.fromkeys((names or {}).values())
-    spelled = _spelling(known)
-    spec = replace(spec, path=tuple(dict.fromkeys(map(spelled, typed))))
-    for pair in zip(typed, map(spelled, typed), strict=True):
-        if pair[0] != pair[1]:
-            log.warning(_SAME, *pair)
+    spec = replace(spec, path=tuple(dict.fromkeys(spelled := _spelled(typed, known))))
+    again = [pair for pair in zip(typed, spelled, strict=True) if pair[0] != pair[1]]
     for path in spec.paths:
         if os.path.isfile(f"{path}/run.json") and os.path.isfile(f"{path}/shards.parquet"):
             raise PoolError(f"{path!r} is a run folder: name the pool that it scored")
@@ -78,67 +73,55 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
             raise PoolError(f"the field {field!r} would hide a column of the index: leave it out of 'fields'")
     endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",), "folder": ()}
     try:
-        found = [spelled(url) for path in spec.paths for url in _found(path, endings[spec.format])]
+        found = [url for path in spec.paths for url in _found(path, endings[spec.format])]
         copies = _copies(found, known)
-        for pair in list(copies.items())[:1]:
-            log.warning(_SAME, *pair)
+        again += list(copies.items())[:1]
         opened = _pool_of(list(dict.fromkeys(copies.get(url, url) for url in found)), spec, names or {})
     except PoolError as error:
         opened = _pool_below(spec, endings[spec.format], names or {}, error)
+    for pair in again:
+        log.warning("%s: the same files by another path, %s, which is read", *pair)
     return replace(opened, shards=tuple(sorted(opened.shards, key=lambda shard: shard.name)))
 
 
-def _spelling(known: Iterable[str]) -> Callable[[str], str]:
-    """Returns a function that writes a local path as the run does, or as the command did first.
-
-    A folder may also be there by a link or another mount.
-    """
+def _spelled(paths: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Returns local paths as the run has them, or as the first: a folder may also be there by a link or a mount."""
     folders: dict[tuple[int, int], str] = {}
 
     @cache
     def folder(path: str) -> str:
-        try:
+        with suppress(OSError):  # gone, or a pattern
             facts = os.stat(path)
-        except OSError:  # gone, or a pattern
-            return path
-        return folders.setdefault((facts.st_dev, facts.st_ino), path)
+            return folders.setdefault((facts.st_dev, facts.st_ino), path)
+        return path
 
     def spelled(path: str) -> str:
-        if is_remote(path):
-            return path
-        plain = path.endswith(TARS + TABLES + ARROW)  # a million shards: do not ask what they are
-        if not plain and os.path.isdir(path):
-            return folder(path)
+        # Of a run's million shards, do not ask what they are.
+        if is_remote(path) or (not path.endswith(TARS + TABLES + ARROW) and os.path.isdir(path)):
+            return path if is_remote(path) else folder(path)
         return os.path.join(folder(os.path.dirname(path)), os.path.basename(path))
 
-    for url in known:
-        spelled(url)
-    return spelled
+    return [spelled(path) for path in (*known, *paths)][-len(paths) :]
 
 
 def _copies(found: Iterable[str], known: Collection[str]) -> dict[str, str]:
-    """Returns {file: file that the run has} of the files in a pool that are the same by another path.
+    """Returns {file: file that the run, or the pool, has} of the files that are the same by another path.
 
-    These are links, file by file, also to other files of the pool; or copies, if all the others are. Copies have one
-    name, one size and the same start; of the first all bytes are compared.
+    They are links, or copies if all others are: same name, size and start; the first is compared whole.
     """
     by_stem: dict[str, list[str]] = {}
-    for url in known:
-        if not is_remote(url):
-            by_stem.setdefault(_stem(url), []).append(url)
-    links: dict[str, str] = {}
-    copies: dict[str, str | None] = {}
-    for url in (one for one in dict.fromkeys(found) if one not in known):
-        near = by_stem.get(_stem(url), [])
-        near = near if near and os.path.exists(url) else []  # a new pool of a million shards: ask the disk for none
-        same = next((one for one in near if os.path.exists(one) and os.path.samefile(one, url)), None)
-        if same is not None:
-            links[url] = same
-            continue
-        if None not in copies.values():
-            copies[url] = next((one for one in near if _is_copy(one, url, whole=not copies)), None)
-        by_stem.setdefault(_stem(url), []).append(url)
-    return {**links, **({url: one for url, one in copies.items() if one} if None not in copies.values() else {})}
+    links, copies, copied = cast(dict[str, str], {}), cast(dict[str, str], {}), True
+    for url in dict.fromkeys([*known, *found]):
+        near = by_stem.setdefault(_stem(url), [])
+        if near and url not in known and os.path.exists(url):  # a new pool's files are not looked at
+            if same := next((one for one in near if os.path.exists(one) and os.path.samefile(one, url)), None):
+                links[url] = same
+                continue
+            if copied and (same := next((one for one in near if _is_copy(one, url, whole=not copies)), None)):
+                copies[url] = same
+        copied = copied and (url in known or url in copies)
+        near.append(url)
+    return links | copies if copied else links
 
 
 def _is_copy(one: str, other: str, *, whole: bool) -> bool:

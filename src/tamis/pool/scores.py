@@ -25,11 +25,8 @@ _FORMS = (
 def scores_file(path: Path, *, empty: bool = False) -> Any:
     """Returns a file, or a folder of files, as Arrow's table or dataset; the uids and keys of CSV are text.
 
-    `empty`: for the schema only, without the rows of a .npy file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is something else (pyarrow's errors are of both).
+    `empty`: for the schema only, without the rows of a .npy file. Raises OSError if it cannot be read, ValueError if it
+    is something else (pyarrow's errors are of both).
     """
     if path.suffix == ".npy":
         records = load_array(path, mapped=True)

@@ -215,10 +215,8 @@ class Shard(ABC):
         return stamp(self.url)
 
     def samples(self) -> Iterator[Sample]:
-        """Yields every sample in order, with its image's bytes, not decoded; marks repeated keys.
-
-        Raises:
-            ShardError: the file cannot be read further, or the texts of the shard would not fit into memory.
+        """Yields every sample in order, with its image's bytes, not decoded; marks repeated keys. ShardError: the file
+        cannot be read further, or the texts of the shard would not fit into memory.
         """
         held = 0
         seen: set[str] = set()
@@ -352,14 +350,9 @@ def rows_of(
 ) -> Iterator[Sample]:
     """Yields the rows of a sample: one, or with `captions: each` one for each caption.
 
-    Args:
-        sample: everything but caption, uid and fields.
-        value: the cell, field or file with the caption or captions; `where` names it.
-        meta: the sample's json or table row.
-        spec: the pool's settings.
-        image: what the uid depends on: the image's bytes.
-        absent: why `value` is None.
-        only: of several rows, those with these captions (None: with none); if none has them, all.
+    `sample` has everything but caption, uid and fields. `value`, called `where`, is the cell, field or file with the
+    caption or captions; `absent` says why it is None. `meta` is the sample's json or table row; the uid depends on
+    `image`. `only`: of several rows, those with these captions (None: with none); if none has them, all.
     """
     each = spec.captions == "each"
     values = [first_of(value, where)] if spec.captions is None else _chosen(value, spec.captions)

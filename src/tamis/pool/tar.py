@@ -90,13 +90,11 @@ class TarShard(Shard):
                 yield sample
 
     def _groups(self) -> Iterator[_Group]:
-        """Yields the samples of the tar.
+        """Yields the samples of the tar. A sample's files should be neighbours. Of the first sample without image or
+        caption the rest may come later: if the tar is local and not compressed, we look through all headers, and sort
+        if it is so.
 
-        A sample's files should be neighbours. Of the first sample without image or caption the rest may come later: if
-        the tar is local and not compressed, we look through all headers, and sort if it is so.
-
-        Raises:
-            ScatteredError: files of a sample that was already yielded come later.
+        Raises ScatteredError if files of a sample that was already yielded come later.
         """
         images, caption = [*map(str.lower, self.spec.image_extensions)], caption_ext(self.spec).partition(":")[0]
         limits = {ext: self.limit(ext) for ext in (*images, "txt", "json", caption)}

@@ -228,7 +228,6 @@ def word_facts(
 
 def _norms(model: str, device: Device) -> TextRegression:
     """Loads a head that tools/norms.py wrote, and its encoder; ModelError if the head was fitted on another one.
-
     Numbers are in (0, 1), from abstract to concrete, on one scale for all lengths.
     """
     path = resolve(model).path

@@ -228,9 +228,8 @@ def _prompted(encode: SentenceEncoder, prompt: str) -> SentenceEncoder:
 
 
 def _default_prompt(path: Path, model: str) -> str:
-    """Returns the prompt that a folder names as its default, else "".
-
-    ModelError if the folder has several and no default, as E5's "query: " and "passage: ": then the user must choose.
+    """Returns the prompt that a folder names as its default, else ""; ModelError if it has several and no default, as
+    E5's "query: " and "passage: ": then the user must choose.
     """
     prompts, default = prompts_in(path)
     if default is None and len({text for text in prompts.values() if text}) > 1:

@@ -107,9 +107,8 @@ class Reader:
         self.longest = int(getattr(network.config, "max_position_embeddings", 0) or 10**9) - 2
 
     def _looks_ahead(self) -> bool:
-        """Whether later tokens change the output at a token.
-
-        Encoders (BERT, RoBERTa) also load as causal language models, and their configs are no reliable sign.
+        """Whether later tokens change the output at a token. Encoders (BERT, RoBERTa) also load as causal language
+        models, and their configs are no reliable sign.
         """
         import torch
 
@@ -184,9 +183,8 @@ class SemanticAutoencoder:
     def __init__(
         self, bridge: ModelRef, clip: OptionalModelRef, language_model: OptionalModelRef, device: Device
     ) -> None:
-        """Loads a `bridge` that `tamis train sba` wrote and both checkpoints, by default from where training had them.
-
-        ModelError if a checkpoint is not the one in training.
+        """Loads a `bridge` that `tamis train sba` wrote and both checkpoints, by default from where training had them;
+        ModelError if one is not the one in training.
         """
         require("torch", "transformers", extra="clip")
         import torch
