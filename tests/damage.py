@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from factories import uids_in, write_run
 import tamis
 from tamis.storage import write_json
 from tamis.store import Run, checked, manifest, parts
+from tamis.store.check import Checked, lines
 from tamis.store.manifest import sign_description
 from tamis.store.subset import Subset
 
@@ -94,6 +96,13 @@ def answer(folder: Path) -> str:
         total.update(repr((group.label, group.columns, beside)).encode())
     total.update(repr([run.table().about(name).get("name") for name in ("x", "image_embedding")]).encode())
     return total.hexdigest()
+
+
+def delete(found: Checked) -> None:
+    """Does what the check says, with a shell."""
+    for line in lines(found):
+        if line.startswith("rm "):
+            subprocess.run(line, shell=True, check=True)
 
 
 def flips(files: list[Path], count: int, seed: int) -> Iterator[tuple[Path, int, int]]:

@@ -187,7 +187,7 @@ def test_a_renamed_file_is_the_shard_that_it_was(tmp_path: Path) -> None:
     assert tamis.check(run).exit_code == 0
 
 
-def test_check_deletes_no_tags(tmp_path: Path) -> None:
+def test_check_says_to_delete_no_tags(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool")
     run = score(pool, tmp_path / "run", "caption_length").path
     tag(run, 0, 8)
@@ -197,13 +197,14 @@ def test_check_deletes_no_tags(tmp_path: Path) -> None:
     shutil.copy(other, folder / "elsewhere.parquet")
     index = run / "index" / "00000.parquet"
     index.write_bytes(index.read_bytes()[:-9])
-    found = {finding.path: finding for finding in tamis.check(run, delete=True).findings}
+    checked = tamis.check(run)
+    found = {finding.path: finding for finding in checked.findings}
     for name in (one.name, "elsewhere.parquet"):
         finding = found[f"scores/{tags.FOLDER}/{name}"]
-        assert (finding.kind, finding.deleted) == ("yours", False)
+        assert finding.kind == "yours"
         assert "tags that people gave: restore it" in finding.what
-    assert one.exists()
-    assert not index.exists()
+    assert checked.to_delete == (index,)
+    index.unlink()
     one.unlink()
     score(pool, run, "caption_length")
     assert tags.absent_of(other) == {}

@@ -129,9 +129,11 @@ def test_side_files_that_are_damaged_or_gone_are_written_again_and_the_rest_stay
     with pytest.raises(RunError, match=r"class_names\.json is damaged"):
         Run(folder).scores["zero_shot_class"].side_file("class_names.json")
     (place / "class_vectors.npy").unlink()
-    found = {Path(one.path).name: one.kind for one in tamis.check(folder, delete=True).findings}
+    checked = tamis.check(folder)
+    found = {Path(one.path).name: one.kind for one in checked.findings}
     assert found == {"class_names.json": "damaged", "class_vectors.npy": "missing"}
-    assert not (place / "class_names.json").exists()
+    assert checked.to_delete == (place / "class_names.json",)
+    (place / "class_names.json").unlink()
     (place / "signal.json").unlink()
     signal = {"zero_shot_class": dict(run.scores["zero_shot_class"].facts["settings"])}
     tamis.score(run.path.parent / "pool", run=folder, signals=[signal], quiet=True)

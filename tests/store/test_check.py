@@ -1,25 +1,22 @@
-"""What `tamis check` says of each file of a run; and what `--delete` must never take: a part as it was written."""
+"""What `tamis check` says of each file of a run, and what it never says to delete: a part as it was written."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from damage import answer, contents, files_of, small_run, unreadable
+from damage import answer, contents, delete, files_of, small_run, unreadable
 
 import tamis
 from tamis.errors import DamageError, RunError
 from tamis.store import check as module
 from tamis.store import checked, manifest
 from tamis.store.check import Checked
-from tamis.store.claims import lock_run
 from tamis.store.manifest import write_shards
 
 
@@ -51,12 +48,12 @@ DESCRIPTIONS = ("scores/given-0000000000000000/signal.json", "captions/says-2222
 )
 def test_what_may_not_be_read_is_reported_and_not_called_damaged(name: str, run: Path) -> None:
     before, right = contents(run), answer(run)
-    tamis.check(run, delete=True)  # so that all modules are imported
+    tamis.check(run)  # so that all modules are imported
     with unreadable(run / name, run):
-        found = tamis.check(run, delete=True)
+        found = tamis.check(run)
         with pytest.raises(RunError, match="Permission denied") as error:
             answer(run)
-    assert (kinds(found), found.exit_code) == ([("yours", name)], 1)
+    assert (kinds(found), found.to_delete, found.exit_code) == ([("yours", name)], (), 1)
     assert "Permission denied" in found.findings[0].what
     assert (name in str(error.value), isinstance(error.value, DamageError)) == (True, False)
     assert (contents(run), answer(run)) == (before, right)
@@ -80,9 +77,9 @@ def test_the_files_next_to_the_parts_are_looked_at(run: Path) -> None:
     for name, (_, data) in harmed.items():
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_bytes(data)
-    found = tamis.check(run, delete=True)
+    found = tamis.check(run)
     assert sorted(kinds(found)) == sorted((kind, name) for name, (kind, _) in harmed.items())
-    assert all(each.deleted == (each.kind != "yours") for each in found.findings)
+    delete(found)
     assert f"--out {run / 'subsets/mine.parquet'}" in next(
         each.what for each in found.findings if "subsets" in each.path
     )
@@ -92,7 +89,7 @@ def test_the_files_next_to_the_parts_are_looked_at(run: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
-def test_whatever_is_harmed_is_found_and_no_whole_part_goes(how: str, whole: Path, tmp_path: Path) -> None:
+def test_whatever_is_harmed_is_found_and_no_whole_part_is_to_be_deleted(how: str, whole: Path, tmp_path: Path) -> None:
     for number, place in enumerate([*files_of(whole), whole / "run.json"]):
         if place.stem in ("00000", "00002"):
             continue  # one file of each kind is enough
@@ -100,14 +97,14 @@ def test_whatever_is_harmed_is_found_and_no_whole_part_goes(how: str, whole: Pat
         path = run / place.relative_to(whole)
         path.unlink() if how == "lost" else os.truncate(path, path.stat().st_size // 2)
         before = contents(run)
-        if path.parent.name == "index":  # `tamis score` makes all parts of a shard again whose index it has to make
-            before = {name: content for name, content in before.items() if "00001." not in name}
         try:
-            codes = {tamis.check(run).exit_code, tamis.check(run, delete=True).exit_code}
+            found = tamis.check(run)
+            delete(found)
+            codes = {found.exit_code, tamis.check(run).exit_code}
         except RunError:  # of run.json and the list of shards: nothing can be said
             codes = {2} if path.name in ("run.json", "shards.parquet") else {0}
         if path.suffix == ".json" and path.parent != run:
-            lost = tamis.check(run, delete=True)
+            lost = tamis.check(run)
             assert (kinds(lost), lost.command[:12]) == ([("missing", path.relative_to(run).as_posix())], "tamis score ")
         unknown = how == "lost" and path.parent.name == "subsets"  # no other file says that there was one
         assert codes == ({0} if unknown else {1}) or codes == {2}, (path.name, codes)
@@ -119,7 +116,8 @@ def test_a_damaged_derived_part_needs_another_derive(run: Path) -> None:
     signals = [{"vote": {"scores": ["x", "y"]}}]
     (path,) = tamis.derive(run, signals).scores["vote"].folder.glob("00001.parquet")
     path.write_bytes(path.read_bytes()[:-20])
-    found = tamis.check(run, delete=True)
+    found = tamis.check(run)
+    delete(found)
     assert (kinds(found), found.command) == ([("damaged", str(path.relative_to(run)))], "repeat `tamis derive`")
     assert "tamis score" not in "\n".join(module.lines(found))
     tamis.derive(run, signals)
@@ -130,47 +128,7 @@ def test_a_damaged_derived_part_needs_another_derive(run: Path) -> None:
     assert (both.startswith("tamis score "), both.endswith("; then repeat `tamis derive`")) == (True, True)
 
 
-def test_others_may_work_while_it_reads(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder's lock is held for moments only, and its file says by whom."""
-    (run / DESCRIPTIONS[0]).write_text("{")
-    real, unlink, notes = module._verify, Path.unlink, []
-
-    def read(*arguments: Any, **settings: Any) -> None:
-        with lock_run(run, patience=0):  # raises where it is held
-            real(*arguments, **settings)
-
-    def removing(path: Path, **how: Any) -> None:
-        if path.name == "signal.json":
-            notes.append(json.loads((run / "lock").read_text())["process"])
-        unlink(path, **how)
-
-    monkeypatch.setattr(module, "_verify", read)
-    monkeypatch.setattr(Path, "unlink", removing)
-    assert kinds(tamis.check(run, delete=True)) == [("damaged", DESCRIPTIONS[0])]
-    assert notes == [os.getpid()]
-
-
-@pytest.mark.parametrize("name", ["index/00001.parquet", "scores/given-0000000000000000/00001.parquet"])
-def test_what_another_process_repairs_meanwhile_is_not_deleted(
-    name: str, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, right = contents(run), (run / name).read_bytes()
-    (run / name).write_bytes(right[:-20])
-    real: Callable[..., Any] = module.claim_shard
-
-    @contextmanager
-    def claim_shard(folder: Path, shard: str) -> Iterator[bool]:
-        (run / name).write_bytes(right)  # by the process that had the shard until now
-        with real(folder, shard) as acquired:
-            yield acquired
-
-    monkeypatch.setattr(module, "claim_shard", claim_shard)
-    assert tamis.check(run, delete=True).findings == ()
-    assert contents(run) == before
-
-
 def test_shards_that_the_run_lists_meanwhile_are_not_foreign(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = contents(run)
     listing = {run / name: (run / name).read_bytes() for name in ("run.json", "shards.parquet")}
     shorter = {name: url for name, url in manifest.shards_of(run).items() if name != "00001"}
     facts = json.loads(listing[run / "run.json"]) | {"shards": write_shards(run, shorter)}
@@ -185,7 +143,4 @@ def test_shards_that_the_run_lists_meanwhile_are_not_foreign(run: Path, monkeypa
         real(work)
 
     monkeypatch.setattr(module, "_leftovers", growing)
-    tamis.check(run, delete=True)
-    monkeypatch.undo()
-    assert contents(run) == before
     assert tamis.check(run).findings == ()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import Tamis
-from damage import small_run
+from damage import delete, small_run
 from factories import uids_in, write_pool
 
 import tamis as library
@@ -73,7 +73,7 @@ def test_a_score_column_of_words_is_an_error(run: Path) -> None:
         library.open_run(run).to_numpy("words")
 
 
-def test_what_the_check_deletes_of_a_signal_s_records_is_made_again(run: Path, made: Path) -> None:
+def test_a_signal_s_records_that_the_check_says_to_delete_are_made_again(run: Path, made: Path) -> None:
     path = next(run.glob("scores/*/signal.json"))
     before, there = path.read_text(), sorted(run.glob("scores/*/*.parquet"))
     side = path.parent / "class_vectors.npy"
@@ -81,10 +81,9 @@ def test_what_the_check_deletes_of_a_signal_s_records_is_made_again(run: Path, m
     assert library.check(run).exit_code == 0
     side.write_bytes(side.read_bytes()[:-1])  # NumPy still reads it
     path.write_text("[]")
-    found = library.check(run, delete=True)
-    assert {(run / each.path, each.kind, each.deleted) for each in found.findings} == {
-        (path, "damaged", True), (side, "damaged", True),
-    }  # fmt: skip
+    found = library.check(run)
+    assert {(run / each.path, each.kind) for each in found.findings} == {(path, "damaged"), (side, "damaged")}
+    delete(found)
     assert (side.exists(), sorted(run.glob("scores/*/*.parquet"))) == (False, there)
     library.score(made.parent / "pool", run=run, signals=["caption_length"], quiet=True)
     assert path.read_text() == before
@@ -116,9 +115,10 @@ def test_swapped_descriptions_choose_no_other_subset(clips: tuple[Path, Path]) -
     other.write_bytes(first)
     with pytest.raises(DamageError, match=rf"{clips[1].name}.*{clips[0].name}"):
         library.select(run, RECIPE)
-    found = library.check(run, delete=True)
+    found = library.check(run)
     assert [(each.kind, run / each.path) for each in found.findings] == [("damaged", one), ("damaged", other)]
-    assert not one.exists()
+    assert found.to_delete == (one, other)
+    delete(found)
     assert len(list(run.glob("scores/clip-*/*.parquet"))) == 6
     one.write_bytes(first)
     other.write_bytes(second)
@@ -133,4 +133,5 @@ def test_two_sets_of_scores_of_one_label_are_refused(clips: tuple[Path, Path]) -
     for ask in (lambda: library.select(run, RECIPE), lambda: manifest.labels_of(run)):
         with pytest.raises(RunError, match=rf"'clip'.*{clips[0].name}.*{clips[1].name}"):
             ask()
-    assert [(each.kind, each.deleted) for each in library.check(run, delete=True).findings] == [("yours", False)]
+    found = library.check(run)
+    assert ([each.kind for each in found.findings], found.to_delete) == (["yours"], ())

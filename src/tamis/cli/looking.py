@@ -119,19 +119,18 @@ def check(
     what: Annotated[str, _WHAT_TO_CHECK],
     settings: options.RecipeSettings = None,
     run: Annotated[str | None, Option(metavar="RUN", help="An existing run folder, or its fsspec URL.")] = None,
-    delete: Annotated[bool, Option("--delete", help="Delete damaged and left-over files of a run.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a recipe without running it, or verify every byte of a run.
 
     A recipe: with --run also whether the run has the columns that it reads. Its models are loaded if this machine has
-    them. A run: what is damaged, left over or missing, and which command completes it. `tamis score` recreates what
-    --delete removes.
+    them. A run: what is damaged, left over or missing, the `rm` line of each file to delete, and which command
+    completes the run then.
 
     Exit codes of a run: 0 complete; 1 something is left to do; 2 not a run folder, or its run.json or list of
     shards is damaged, which cannot be recreated.
 
-    Example: tamis check runs/mine --delete
+    Example: tamis check runs/mine
     """
     from dataclasses import asdict
 
@@ -140,15 +139,16 @@ def check(
     from tamis.store.check import lines
 
     if not location(what).is_dir():
-        if delete or as_json:
-            raise StopError("--delete and --json are for checking a run")
+        if as_json:
+            raise StopError("--json is for checking a run")
         _check_recipe(what, settings or [], run)
     elif settings or run:
         raise StopError("--set and --run are for checking a recipe")
     else:
-        found = tamis.check(what, delete=delete)
+        found = tamis.check(what)
         if as_json:
-            print_json({**asdict(found), "run": str(found.run), "exit_code": found.exit_code})
+            more = {"delete": [str(path) for path in found.to_delete], "exit_code": found.exit_code}
+            print_json({**asdict(found), "run": str(found.run), **more})
         else:
             for line in lines(found):
                 print(escape_controls(line))

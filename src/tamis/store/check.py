@@ -1,8 +1,7 @@
 """`tamis check RUN`: reads every byte of a run and reports damaged, left-over and missing files.
 
-Check repairs nothing: on request it deletes damaged files, and says which command makes them again. Reading a large run
-takes hours, so check holds no lock meanwhile. Before it deletes a file it checks it again, while holding its shard's
-claim or the run's lock.
+Check changes nothing: it says which files to delete, and which command makes them again. It holds no lock, so other
+commands may work on the run meanwhile.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
 from tamis.errors import DamageError, RunError
 from tamis.processes import TEMPORARY, in_work
-from tamis.storage import drop_cached, files, folders, read_json
+from tamis.storage import RemotePath, drop_cached, files, folders, read_json
 from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, check_binding, read_lines, read_record
-from tamis.store.claims import CLAIMS, PREPARING_SECONDS, claim_shard, free_claims, lock_run
-from tamis.store.manifest import description_of, forget, part_folders, read_description, same_label_error, shards_of
+from tamis.store.claims import CLAIMS, free_claims
+from tamis.store.manifest import description_of, part_folders, read_description, same_label_error, shards_of
 from tamis.store.parts import read_side_file
 from tamis.store.run import Run, completed_by
 from tamis.store.subset import SubsetFile
@@ -34,13 +33,11 @@ from tamis.store.writers import UNFINISHED
 Kind = Literal["damaged", "left over", "missing", "yours"]
 
 MEANING: Mapping[Kind, str] = {
-    "damaged": "changed since it was written; --delete deletes it, so that it can be made again",
-    "left over": "from a killed process, or from a shard that the run does not list; --delete deletes it",
+    "damaged": "changed since it was written; delete it, so that it can be made again",
+    "left over": "from a killed process, or from a shard that the run does not list; delete it",
     "missing": "not made yet, or lost",
-    "yours": "tamis does not delete it; each line says what to do",
+    "yours": "each line says what to do",
 }
-
-_LOCK = "deletes what is damaged"
 
 
 @dataclass(frozen=True)
@@ -51,13 +48,11 @@ class Finding:
         kind: see `MEANING`.
         path: the file or folder, relative to the run.
         what: what is wrong, a sentence.
-        deleted: whether it was deleted.
     """
 
     kind: Kind
     path: str
     what: str
-    deleted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,24 +78,25 @@ class Checked:
     @property
     def exit_code(self) -> int:
         """0: nothing left to do. 1: something is missing, damaged or left over."""
-        return int(bool(self.command) or any(not finding.deleted for finding in self.findings))
+        return int(bool(self.command or self.findings))
+
+    @property
+    def to_delete(self) -> tuple[Path, ...]:
+        """The damaged and left-over files. What people typed is never among them."""
+        return tuple(self.run / each.path for each in self.findings if each.kind in ("damaged", "left over"))
 
 
-def check(run: str | os.PathLike[str], *, delete: bool = False) -> Checked:
+def check(run: str | os.PathLike[str]) -> Checked:
     """Verifies every byte of a run; finds what is damaged, left over or missing.
 
     Args:
         run: a run folder, or its URL.
-        delete: delete damaged and stale files that no process is writing. The commands that made them make them again.
 
     Raises:
         RunError: it is not a run folder, or run.json or the shard list is damaged; neither can be regenerated.
     """
     opened = Run(run, partial=True)
-    if delete:
-        with lock_run(opened.path, doing=_LOCK):  # raises if the run is not writable
-            opened = Run(opened.path, partial=True)
-    work = _Check(opened, delete)
+    work = _Check(opened)
     checked.verify_again()  # bytes may change without a change of time and size
     _leftovers(work)
     good = _index(work)
@@ -121,7 +117,6 @@ def check(run: str | os.PathLike[str], *, delete: bool = False) -> Checked:
 @dataclass
 class _Check:
     run: Run
-    delete: bool
     findings: list[Finding] = field(default_factory=list)
     files: int = 0
     labels: dict[str, Path] = field(default_factory=dict)  # of scores, to their folders
@@ -132,62 +127,33 @@ class _Check:
         """Returns what makes a file or folder again, in words; "" for `tamis score`."""
         return self.remedies.get(path) or self.remedies.get(path.parent, "")
 
-    def note(
-        self,
-        kind: Kind,
-        path: Path,
-        what: str,
-        still: Callable[[], bool] = lambda: True,
-        shard: str = "",
-        delete: Callable[[], object] | None = None,
-    ) -> None:
-        """Adds a finding. If asked, deletes the file (by `delete`, if given) if it is `still` in that state.
-
-        No other process can write it meanwhile: we hold its shard's claim, or the run's lock.
-        """
-        deleted = False
+    def note(self, kind: Kind, path: Path, what: str) -> None:
+        """Adds a finding."""
         if checked.is_typed(path) and kind in ("damaged", "left over"):
             kind, what = "yours", f"{what}; {checked.TYPED_REMEDY}"
-        if self.delete and kind in ("damaged", "left over"):
-            alone = lock_run(self.run.path, doing=_LOCK, patience=PREPARING_SECONDS)
-            with claim_shard(self.run.path, shard) if shard else alone as acquired:
-                if acquired is not False:
-                    if not still():
-                        return
-                    delete() if delete is not None else path.unlink(missing_ok=True)
-                    deleted = True
-        self.findings.append(Finding(kind, path.relative_to(self.run.path).as_posix(), what, deleted))
+        self.findings.append(Finding(kind, path.relative_to(self.run.path).as_posix(), what))
 
-    def read(
-        self, path: Path, read: Callable[[Path], object], shard: str = "", kind: Kind = "damaged", **how: Any
-    ) -> bool:
+    def read(self, path: Path, read: Callable[[Path], object], kind: Kind = "damaged") -> bool:
         """Reads a file with a function that raises DamageError; returns whether it is good."""
         drop_cached(path)
-
-        def fails() -> str:
-            try:
-                read(path)
-            except DamageError as error:
-                return error.what or str(error)
-            return ""
-
         try:
-            what = fails()
+            read(path)
+        except DamageError as error:
+            self.note(kind, path, error.what or str(error))
         except (RunError, OSError) as error:
             self.unreadable(path, error)
-            return False
-        if what:
-            self.note(kind, path, what, lambda: bool(fails()), shard, **how)
-        return not what
+        else:
+            return True
+        return False
 
     def unreadable(self, path: Path, error: Exception) -> None:
-        """Adds a finding for a file that the system does not let us read. It may be good, so it is not deleted."""
+        """Adds a finding for a file that we may not read. It may be good, so it is not listed for deletion."""
         self.note("yours", path, f"{error}; fix the cause (permissions, disk) and check again")
 
-    def unlisted(self, path: Path, shard: str, delete: Callable[[], object] | None = None) -> None:
-        """Adds a finding for a file of an unlisted shard. Before deleting, checks that the run has not grown."""
-        still = lambda: shard not in shards_of(self.run.path)  # noqa: E731
-        self.note("left over", path, "the run does not list this shard", still, shard, delete)
+    def unlisted(self, path: Path, shard: str) -> None:
+        """Adds a finding for a file of a shard that the run does not list, unless the run has grown meanwhile."""
+        if shard not in shards_of(self.run.path):
+            self.note("left over", path, "the run does not list this shard")
 
 
 def _leftovers(work: _Check) -> None:
@@ -195,29 +161,28 @@ def _leftovers(work: _Check) -> None:
     for folder in (run, run / "failures", run / "subsets", run / "index", *part_folders(run)):
         for file in sorted(folder.glob(f".*{TEMPORARY}")):
             if not in_work(file):
-                work.note("left over", file, "an unfinished file", file.exists)
-    for name in free_claims(run):  # claiming and releasing it removes the file
-        work.note("left over", run / CLAIMS / name, "a claim that no process holds", shard=name, delete=lambda: None)
+                work.note("left over", file, "an unfinished file")
+    for name in free_claims(run):
+        work.note("left over", run / CLAIMS / name, "a claim that no process holds")
     for folder in folders(run / UNFINISHED):
         for file in sorted(folder.glob("[!.]*.parquet")):
             if folder.name not in work.run.urls:
                 work.unlisted(file, folder.name)
             else:
-                work.read(file, lambda path: CheckedParquet(path).verify(), folder.name)
+                work.read(file, lambda path: CheckedParquet(path).verify())
 
 
 def _index(work: _Check) -> set[str]:
     """Checks the index; returns the shards with a good index."""
     run, good = work.run, set()
     for shard in run.unlisted:
-        work.unlisted(run.index_path(shard), shard, partial(forget, run.path, [shard]))
+        work.unlisted(run.index_path(shard), shard)
     for shard in run.missing_shards:
         failure = run.path / "failures" / f"{shard}.json"
-        known = failure.is_file() and work.read(failure, read_record, shard)
+        known = failure.is_file() and work.read(failure, read_record)
         work.note("missing", run.index_path(shard), str(read_record(failure)["error"]) if known else "not read yet")
     for shard in sorted(set(run.shards) & set(run.urls)):
-        again = partial(forget, run.path, [shard])
-        if work.read(run.index_path(shard), partial(_verify, owner=None), shard, delete=again):
+        if work.read(run.index_path(shard), partial(_verify, owner=None)):
             good.add(shard)
             work.files += 1
     return good
@@ -260,7 +225,7 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
         path = folder / f"{shard}{ending}"
         if shard not in run.urls:
             work.unlisted(path, shard)
-        elif shard in good and work.read(path, read, shard):
+        elif shard in good and work.read(path, read):
             work.files += 1
             if facts.get("within"):
                 asked, rows = parts.asked_of(path), parts.index_facts(run.index_path(shard)).rows
@@ -270,8 +235,7 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
         work.asked[facts["label"]] = some
     for usual, _ in Counter(widths.values()).most_common(1):
         for path in (path for path, width in widths.items() if width != usual):
-            what = f"it holds {widths[path]} numbers per row, most other shards {usual}"
-            work.note("damaged", path, what, shard=path.stem)
+            work.note("damaged", path, f"it holds {widths[path]} numbers per row, most other shards {usual}")
     _side_files(work, folder, facts.get("side_files", {}), {description.name, *(f"{one}{ending}" for one in there)})
 
 
@@ -321,11 +285,13 @@ def lines(result: Checked) -> Iterator[str]:
         some = [each for each in result.findings if each.kind == kind]
         if some:
             yield f"{kind}: {len(some):,} ({meaning})"
-            yield from (f"  {each.path}: {each.what}{' [deleted]' if each.deleted else ''}" for each in some)
+            yield from (f"  {each.path}: {each.what}" for each in some)
     whole = f"{result.run}: {result.shards:,} shards, {result.files:,} parts read to their last byte"
     yield f"{whole}; nothing is damaged, left over or missing" if not result.findings else whole
-    if any(each.kind in ("damaged", "left over") and not each.deleted for each in result.findings):
-        yield f"next: tamis check {result.run} --delete"
+    if result.to_delete:
+        yield "delete these files while no other command works on the run:"
+        for path in result.to_delete:
+            yield str(path) if isinstance(path, RemotePath) else shlex.join(["rm", "--", str(path)])
     for label, asked in result.asked.items():
         yield f"{label}: {asked:,} pairs are scored, nobody asked for the others"
     if result.command:

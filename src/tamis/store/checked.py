@@ -48,7 +48,7 @@ _LONGEST_FACTS = 4096  # bytes
 #: Arrays whose hash this process has verified: path, inode, size and time.
 _verified: set[tuple[Any, ...]] = set()
 
-_REMEDY = "delete it and repeat `tamis score` (`tamis check RUN` finds all damage, `--delete` deletes it)"
+_REMEDY = "delete it and repeat `tamis score` (`tamis check RUN` finds all damage)"
 _REMEDIES = {
     "run.json": "restore it, or start another run folder",
     "training.json": "restore it, or delete the model's folder and repeat the command",
@@ -56,7 +56,7 @@ _REMEDIES = {
 }
 
 
-#: The name of the scores that people typed: no command can make their parts again, so none deletes them.
+#: The name of the scores that people typed: no command can make their parts again.
 LABEL = "label"
 TYPED_REMEDY = "it holds tags that people gave: restore it, or delete it if nobody needs them"
 

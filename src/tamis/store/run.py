@@ -192,7 +192,7 @@ class Run:
         if self.unlisted:
             raise RunError(
                 f"{self.path} has the index of {len(self.unlisted)} shards that it does not list "
-                f"({', '.join(self.unlisted[:3])}): they belong to another run. `tamis check RUN --delete` deletes them"
+                f"({', '.join(self.unlisted[:3])}): they belong to another run. `tamis check RUN` lists what to delete"
             )
         if self.missing_shards and not self.partial:
             failures = self.failures
