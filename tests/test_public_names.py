@@ -13,7 +13,7 @@ import tamis
 
 CLASSES = ["Pool", "PoolSpec", "Run", "Subset"]
 VERBS = ["bench", "check", "cluster", "derive", "export", "lay_out", "look", "overlap", "plan", "report"]
-VERBS += ["run_recipe", "samples_of", "score", "select"]
+VERBS += ["run_recipe", "samples_of", "score", "select", "show"]
 OPENERS = ["open_pool", "open_run"]
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tamis.pool import Pool as Pool
     from tamis.pool import PoolSpec as PoolSpec
     from tamis.pool import open_pool as open_pool
+    from tamis.reporting.notebook import show as show
     from tamis.scoring import derive as derive
     from tamis.scoring import score as score
     from tamis.store import Run as Run
@@ -49,6 +50,7 @@ _MODULES = {
     "look": "tamis.first_look",
     "overlap": "tamis.overlaps",
     "report": "tamis.api",
+    "show": "tamis.reporting.notebook",
     "run_recipe": "tamis.api",
     "Pool": "tamis.pool",
     "PoolSpec": "tamis.pool",

@@ -194,7 +194,7 @@ def _readable_pool(run: Run) -> Pool | None:
 
 
 def explore(
-    run: PathLike, subsets: Sequence[PathLike | Subset] = (), *, port: int = 0, partial: bool = False
+    run: PathLike | Run, subsets: Sequence[PathLike | Subset] = (), *, port: int = 0, partial: bool = False
 ) -> Server:
     """Opens a run in a local web page. It chooses rows with `select`, so page and command agree.
 
@@ -205,7 +205,9 @@ def explore(
         partial: show the finished shards of an incomplete run.
 
     Returns:
-        The server: open its `address`; `serve()` answers until it is interrupted.
+        The server. As the last line of a cell of a notebook it starts, and the page is below the cell; elsewhere call
+        `start()`, or `serve()`, which answers until it is interrupted, and open its `address`. `selected` holds the
+        uids of the pairs that are tagged, or inside the lasso, in the page; `close()` stops it.
 
     Raises:
         RunError: the run lacks shards, a subset belongs to another run, or the port is taken.
@@ -217,7 +219,7 @@ def explore(
     from tamis.explore.queries import Explorer
     from tamis.explore.server import Server
 
-    opened = CachedRun(run, partial=partial)
+    opened = CachedRun(run.path if isinstance(run, Run) else run, partial=partial)
     opened.check_complete()
     chosen = _loaded(subsets, opened)
     for one in chosen:

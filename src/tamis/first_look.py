@@ -20,6 +20,7 @@ import xxhash
 from tamis.choosing import select
 from tamis.errors import RunError, at_least_one, plural
 from tamis.graph import Identities
+from tamis.html import html_table
 from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
@@ -70,8 +71,6 @@ class Look:
     failures: Mapping[str, str]  # shard that could not be read -> reason
 
     def _repr_html_(self) -> str:
-        from tamis.store.notebook import html_table
-
         rows = [{"recipe": one.recipe, "keeps": one.keeps, "why": one.why} for one in self.proposals]
         counts = f"{self.pairs:,} pairs, the first rows of {self.shards:,} of {self.of:,} shards"
         return html_table(f"Look {self.page}", counts, rows)

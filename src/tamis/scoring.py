@@ -19,6 +19,7 @@ from tamis.data import Device, Samples, Signal, references
 from tamis.derived import Derived
 from tamis.errors import DependencyError, RecipeError, RunError, check_fraction
 from tamis.graph import Executor, Identities, run_on_device, topological
+from tamis.html import html_table
 from tamis.models.device import device_for
 from tamis.models.reference import is_here
 from tamis.pool import Pool, PoolSpec, open_pool
@@ -277,8 +278,6 @@ class Planned:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from tamis.store.notebook import html_table
-
         counts = f"{self.kind} of {self.shards:,} shards, on {self.device.kind}. Shards to do, by output:"
         return html_table(f"Plan of {self.run}", counts, [vars(output) for output in self.missing])
 

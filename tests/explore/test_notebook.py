@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +21,8 @@ IFRAME = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fet
 
 
 @pytest.fixture
-def run(run_folder: Path) -> Iterator[tamis.Run]:
-    run = tamis.open_run(run_folder)
-    yield run
-    run.explore().close()
+def run(run_folder: Path) -> tamis.Run:
+    return tamis.open_run(run_folder)
 
 
 @contextmanager
@@ -48,7 +45,8 @@ def cell(html: str) -> Iterator[str]:
 
 
 def test_only_a_page_that_a_notebook_started_may_be_framed_and_only_by_this_machine(run: tamis.Run) -> None:
-    page = Page(run.path, run.explore().address)
+    server = api.explore(run).start()
+    page = Page(run.path, server.address)
     status, headers, _ = page.request(f"/?token={page.token}", **IFRAME)
     assert status == 200
     ancestors = headers["content-security-policy"].partition("frame-ancestors ")[2]
@@ -64,41 +62,42 @@ def test_only_a_page_that_a_notebook_started_may_be_framed_and_only_by_this_mach
 
 
 def test_what_is_tagged_or_inside_the_lasso_is_selected(run: tamis.Run) -> None:
-    assert run.selected == []
-    page = Page(run.path, run.explore().address)
+    server = api.explore(run).start()
+    assert server.selected == []
+    page = Page(run.path, server.address)
     uids = run.to_pandas()["uid"].tolist()
     recipe = {"select": []}
     for change in ("add", "remove"):
         page.ask("tag", rows=[3], **{change: ["any word"]})
-        assert run.selected == ([uids[3]] if change == "add" else [])
+        assert server.selected == ([uids[3]] if change == "add" else [])
     page.ask("tag", rows=[59], add=["bad"])
     corners = [[-2, -2], [2, -2], [2, 2], [-2, 2]]
     lasso = {"map": "image_embedding", "points": corners}
     inside = page.ask("rows", recipe=recipe, view={"sort": "row"}, lasso=lasso)
     assert inside["total"] == 59  # one image does not decode, so it is not on the map
-    assert run.selected == [uid for row, uid in enumerate(uids) if row != 13]
+    assert server.selected == [uid for row, uid in enumerate(uids) if row != 13]
     page.ask("rows", recipe=recipe)
-    assert run.selected == [uids[59]]
+    assert server.selected == [uids[59]]
     page.ask("undo_tags")
+    server.close()
 
 
-def test_it_ends_when_it_is_closed_and_a_further_call_closes_the_page_before(run: tamis.Run) -> None:
+def test_it_starts_when_a_cell_shows_it_and_ends_when_it_is_closed(run: tamis.Run) -> None:
     chosen = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
-    first = run.explore(chosen)
+    first = api.explore(run, [chosen])
+    assert first.address in first._repr_html_()
     assert Page(run.path, first.address).ask("facts")["recipes"][0]["name"] == "half"
-    assert len(pickle.loads(pickle.dumps(run))) == 60
-    second = run.explore()
-    for closed in (first, second):
-        closed.close()
-        closed.close()
-        with pytest.raises(ConnectionRefusedError):
-            Page(run.path, closed.address).request("/")
-    run.explore(port=second.port)  # it is free again
+    first.close()
+    first.close()
+    with pytest.raises(ConnectionRefusedError):
+        Page(run.path, first.address).request("/")
+    api.explore(run, port=first.port).close()  # it is free again
 
 
 @pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
 def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run) -> None:
-    with chromium() as browser, cell(run.explore()._repr_html_()) as address:
+    server = api.explore(run)
+    with chromium() as browser, cell(server._repr_html_()) as address:
         tab = browser.new_page()
         tab.goto(address)
         frame = tab.frame_locator("iframe")
@@ -112,12 +111,14 @@ def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run) -> None:
         row = int(frame.locator("#card-0").get_attribute("data-row") or -1)
         tab.keyboard.press("g")
         frame.locator("#card-0 .label").wait_for()
-        assert run.selected == [run.to_pandas()["uid"][row]]
+        assert server.selected == [run.to_pandas()["uid"][row]]
         tab.keyboard.press("u")
         frame.locator("#card-0 .label").wait_for(state="detached")
+    server.close()
     plain = api.explore(run.path)
     with chromium() as browser, cell(f"<iframe src='{plain.address}'></iframe>") as address:
-        threading.Thread(target=plain.serve, daemon=True).start()
+        serving = threading.Thread(target=plain.serve, daemon=True)
+        serving.start()
         tab = browser.new_page()
         answers: list[int] = []
         tab.on(
@@ -128,3 +129,4 @@ def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run) -> None:
         tab.wait_for_timeout(200)
         assert answers == [403]
     plain.stop()
+    serving.join(10)

@@ -39,7 +39,7 @@ def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path
     assert pairs[row].uid
     sample = list(samples_of(run, fields={"pixels", "caption", "key"}, errors="mark"))[row]
     assert (sample.pixels, sample.caption, sample.key) == (None, None, None)
-    shown = subset.show(dropped=True)
+    shown = tamis.show(subset, dropped=True)
     assert "caption 2" not in str(shown)
     assert "on a list of hashes" in str(shown)
 

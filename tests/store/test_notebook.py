@@ -86,7 +86,7 @@ def test_rows_that_are_kept_several_times_stay_so(run: tamis.Run) -> None:
     assert [line.get("times") for both in (many & none, many | none) for line in both.funnel] == [4, len(run) + 3]
     assert f"{len(run)} rows {len(run) + 3} times" in (many | none)._repr_html_()
     assert "4 of 21 pairs, 7 with repeats" in repr(many)
-    lines = repr(many.show(rows=[0, 1, 5])).splitlines()[1:]
+    lines = repr(tamis.show(many, rows=[0, 1, 5])).splitlines()[1:]
     assert ["kept" in line for line in lines] == [False, True, False]
     assert "kept 2 times" in lines[1]
     assert len(many - none) == 0
@@ -104,14 +104,14 @@ def test_subsets_of_two_runs_are_not_put_together(run: tamis.Run, tmp_path: Path
 def test_a_subset_shows_its_funnel_and_its_images(run: tamis.Run) -> None:
     chosen = tamis.select(run, WORDS)
     assert "words &gt;= 6" in chosen._repr_html_()
-    some, others = chosen.show(3), chosen.show(2, dropped=True)
+    some, others = tamis.show(chosen, 3), tamis.show(chosen, 2, dropped=True)
     assert some._repr_html_().count("data:image/jpeg;base64,") == 3
     assert len(repr(some).splitlines()) == 4
     assert "words below 6" in repr(others)
-    assert repr(chosen.show(rows=[5, 2])).splitlines()[1].startswith("00000/000000005")
+    assert repr(tamis.show(chosen, rows=[5, 2])).splitlines()[1].startswith("00000/000000005")
     with pytest.raises(ValueError, match="order names row 21"):
-        chosen.show(rows=[21])
-    assert chosen.show(3).html == some.html
+        tamis.show(chosen, rows=[21])
+    assert tamis.show(chosen, 3).html == some.html
 
 
 def test_plans_funnels_and_looks_are_tables(run: tamis.Run, tmp_path: Path) -> None:
@@ -138,6 +138,6 @@ def test_nothing_of_a_pair_is_html(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool" / "00000.tar", [("<b>0", {**pair(0), "txt": evil.encode()})])
     scored = tamis.score(tmp_path / "pool", run=tmp_path / "<i>run", signals=["caption_length"], quiet=True)
     subset = tamis.select(scored, {"name": "<u>x", "select": []})
-    for html in (subset.show().html, subset._repr_html_(), scored._repr_html_()):
+    for html in (tamis.show(subset).html, subset._repr_html_(), scored._repr_html_()):
         assert not re.search(r"<(script|b>0|i>|u>)|<img src=x|\x1b", html)
-    assert "\x1b" not in repr(subset.show())
+    assert "\x1b" not in repr(tamis.show(subset))

@@ -234,18 +234,29 @@ class Server:
         self._server.should_exit = True
 
     def start(self) -> Server:
-        """Serves in a thread, until `close` or the end of Python, a page that notebooks of this machine may frame."""
-        self._thread = threading.Thread(target=self.serve, name="tamis explore", daemon=True)
-        self._thread.start()
+        """Serves in a thread, until `close` or the end of Python, a page that notebooks of this machine may frame.
+
+        A notebook calls it when the server is the last line of a cell.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self.serve, name="tamis explore", daemon=True)
+            self._thread.start()
         return self
 
+    @property
+    def selected(self) -> list[str]:
+        """The uids of the pairs that are tagged, or inside the lasso, in the page."""
+        return self.explorer.selected()
+
     def close(self) -> None:
-        """Stops what `start` started and frees the port. A second call does nothing."""
+        """Stops what `start` started, if it did, and frees the port. A second call does nothing."""
         self.stop()
         if self._thread is not None:
             self._thread.join(10)
+        self._socket.close()
 
     def _repr_html_(self) -> str:
+        self.start()
         style = "width:100%;height:760px;border:1px solid #8884"
         frame = f'<iframe src="{self.address}" title="The explorer" allow="clipboard-write" style="{style}"></iframe>'
         return f'{frame}<p><a href="{self.address}" target="_blank" rel="noreferrer">Open it in a tab</a></p>'

@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column
 from tamis.errors import RunError, nearest, unknown_message
+from tamis.html import html_table
 from tamis.pool.source import RESERVED, pool_options
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
@@ -43,8 +42,6 @@ from tamis.store.table import Table, are_numbers
 if TYPE_CHECKING:
     import pandas
 
-    from tamis.explore.server import Server
-    from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
 
@@ -95,10 +92,6 @@ class ScoreSet:
         return parts.read_side_file(self.folder / name, self.facts.get("side_files", {}).get(name))
 
 
-#: The pages that `Run.explore` shows; not in the runs, which worker processes get copies of.
-_PAGES: WeakKeyDictionary[Run, Server] = WeakKeyDictionary()
-
-
 class Run:
     """A run folder, opened for reading. It reads files only when needed, and holds no lock.
 
@@ -130,30 +123,18 @@ class Run:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
 
     def _repr_html_(self) -> str:
-        from tamis.store.notebook import html_of_run
-
-        return html_of_run(self)
-
-    def explore(self, *subsets: str | os.PathLike[str] | Subset, port: int = 0) -> Server:
-        """Shows the explorer below a notebook's cell. A further call closes the page before.
-
-        Args:
-            subsets: subsets of this run to start from and to compare, as files or objects.
-            port: on the loopback interface; 0 for any free one.
-
-        Returns:
-            The server, which runs in a thread: `close()` stops it, and so does the end of Python.
-        """
-        explore = import_module("tamis.api").explore  # in a layer above this one, since recipes choose the rows
-        if self in _PAGES:
-            _PAGES[self].close()
-        _PAGES[self] = explore(self.path, subsets, port=port, partial=self.partial).start()
-        return _PAGES[self]
-
-    @property
-    def selected(self) -> list[str]:
-        """The uids of the pairs that are tagged, or inside the lasso, in the page that `explore` shows; else none."""
-        return _PAGES[self].explorer.selected() if self in _PAGES else []
+        shards = len(self.shards)
+        rows = []
+        for name in self.score_names():
+            _, group, column = self.columns[name]
+            assert group is not None  # it is a score
+            done = len(group.shards & set(self.shards))
+            there = "" if done == shards else f"{done:,} of {shards:,} shards"
+            rows.append({"column": name, "unit": column.unit or column.kind, "about": column.about, "so far": there})
+        counts = f"{len(self):,} pairs in {shards:,} shards"
+        counts += f" ({', '.join(f'{count:,} {status}' for status, count in self.statuses.most_common())})"
+        counts += f"; {len(self.missing_shards):,} shards are missing" if self.missing_shards else ""
+        return html_table(f"Run {self.path}", counts, rows)
 
     # ---- shards ----
 

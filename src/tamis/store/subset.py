@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Captions, Mask, Rows, Times
 from tamis.errors import DamageError, RunError, nearest
+from tamis.html import html_table
 from tamis.ids import SUBSET_DTYPE
 from tamis.storage import local_copy, output_path
 from tamis.store.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
-from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, blocks, widen
+from tamis.store.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, blocks, rows_kept, widen
 from tamis.store.run import Run
 from tamis.store.targets import check_ending, check_target
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     import pandas
 
     from tamis.store.audit import Group
-    from tamis.store.notebook import Shown
 
 #: The arrays of a subset, and columns of its file, that are there only if a row needs them.
 PER_ROW = {"times": np.uint16, "caption": np.uint8}
@@ -59,9 +59,16 @@ class Funnel(list[Mapping[str, Any]]):
     """The steps of a recipe with what each keeps and drops: a list, and a table in a notebook."""
 
     def _repr_html_(self) -> str:
-        from tamis.store.notebook import html_of_funnel
+        return self.as_html("Funnel", *((self[-1]["kept"], self[0]["before"]) if self else (0, 0)))
 
-        return html_of_funnel("Funnel", self, *((self[-1]["kept"], self[0]["before"]) if self else (0, 0)))
+    def as_html(self, title: str, kept: int, total: int) -> str:
+        """Returns the table, below a line that says how many of `total` rows are kept."""
+        rows = [{"step": "every pair", "kept": f"{total:,}", "share": "", "dropped": ""}]
+        for line in self:
+            dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
+            share = f"{line['kept'] / max(total, 1):.1%}"
+            rows.append({"step": line["step"], "kept": rows_kept(line), "share": share, "dropped": dropped})
+        return html_table(title, f"{kept:,} of {total:,} pairs ({kept / max(total, 1):.1%})", rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +119,7 @@ class Subset:
         return f"Subset({self.name!r}, {self.kept:,} of {self.keep.size:,} pairs{repeats})"
 
     def _repr_html_(self) -> str:
-        from tamis.store.notebook import html_of_funnel
-
-        return html_of_funnel(self.name, self.funnel, self.kept, self.keep.size)
+        return Funnel(self.funnel).as_html(self.name, self.kept, self.keep.size)
 
     def __and__(self, other: Subset) -> Subset:
         """Returns the rows in both subsets: see `combine`."""
@@ -145,34 +150,6 @@ class Subset:
     @property
     def name(self) -> str:
         return str(self.recipe.get("name", "subset"))
-
-    def show(
-        self,
-        pairs: int = 12,
-        *,
-        dropped: bool = False,
-        rows: Sequence[int] | None = None,
-        seed: int = 0,
-        size: int = 160,
-    ) -> Shown:
-        """Shows pairs in a notebook: images, captions, the scores that the recipe reads, and reasons for dropping.
-
-        Args:
-            pairs: number of random pairs.
-            dropped: whether to show dropped pairs instead of kept ones.
-            rows: show these rows of the run instead, in this order.
-            size: width of the images in pixels.
-
-        Returns:
-            An object that notebooks display, and that prints as a line per pair. All text is escaped.
-
-        Raises:
-            RunError: the pool has no image files.
-            PoolError: the pool does not exist.
-        """
-        from tamis.store.notebook import pairs_of
-
-        return pairs_of(self, pairs, dropped=dropped, rows=rows, seed=seed, size=size)
 
     def audit(self, by: Sequence[str] = ()) -> list[Group]:
         """Returns for each group of pairs its share of the subset over its share of the pool; those that shrink first.

@@ -1,23 +1,19 @@
-"""Shows runs and subsets in a notebook: as tables, and as images with captions."""
+"""Shows pairs of a subset in a notebook, as images with captions."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Environment
 
 from tamis.arrays import Pixels
 from tamis.errors import escape_controls
-from tamis.store.reasons import rows_kept
-
-if TYPE_CHECKING:
-    from tamis.store.run import Run
-    from tamis.store.subset import Subset
+from tamis.store.stream import samples_of
+from tamis.store.subset import Subset
 
 _CAPTION = 300  # characters shown of a caption
 
@@ -48,18 +44,33 @@ _PAIRS = _TEMPLATES.from_string("""
   <span dir="auto">{{ pair.caption }}</span><br><small>{{ pair.facts }}</small></figcaption></figure>
 {% endfor %}</div>""")
 
-_TABLE = _TEMPLATES.from_string("""
-<p><b>{{ title | shown }}</b>: {{ counts }}</p><table>
-<thead><tr>{% for name in rows[0] %}<th style="text-align:left">{{ name }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}
-<tr>{% for cell in row.values() %}<td style="text-align:left">{{ cell | shown }}</td>{% endfor %}</tr>{% endfor %}
-</tbody></table>""")
 
+def show(
+    subset: Subset,
+    pairs: int = 12,
+    *,
+    dropped: bool = False,
+    rows: Sequence[int] | None = None,
+    seed: int = 0,
+    size: int = 160,
+) -> Shown:
+    """Shows pairs in a notebook: images, captions, the scores that the recipe reads, and reasons for dropping.
 
-def pairs_of(subset: Subset, pairs: int, *, dropped: bool, rows: Sequence[int] | None, seed: int, size: int) -> Shown:
-    """Returns some pairs that a subset keeps or drops, as images: see `Subset.show`."""
-    from tamis.store.stream import samples_of
+    Args:
+        subset: of which pairs are shown.
+        pairs: number of random pairs.
+        dropped: whether to show dropped pairs instead of kept ones.
+        rows: show these rows of the run instead, in this order.
+        seed: of the random choice.
+        size: width of the images in pixels.
 
+    Returns:
+        An object that notebooks display, and that prints as a line per pair. All text is escaped.
+
+    Raises:
+        RunError: the pool has no image files.
+        PoolError: the pool does not exist.
+    """
     among = np.flatnonzero(~subset.keep) if dropped else np.flatnonzero(subset.keep)
     if rows is None:
         chosen = np.sort(np.random.default_rng(seed).choice(among, min(pairs, among.size), replace=False))
@@ -95,34 +106,3 @@ def _jpeg(pixels: Pixels, size: int) -> str:
     out = io.BytesIO()
     image.save(out, "JPEG", quality=80)
     return base64.b64encode(out.getvalue()).decode()
-
-
-def html_table(title: object, counts: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a table of rows with the same keys."""
-    return _TABLE.render(title=title, counts=counts, rows=rows)
-
-
-def html_of_run(run: Run) -> str:
-    """Returns a run's counts and columns, reading only footers."""
-    shards = len(run.shards)
-    rows = []
-    for name in run.score_names():
-        _, group, column = run.columns[name]
-        assert group is not None  # it is a score
-        done = len(group.shards & set(run.shards))
-        there = "" if done == shards else f"{done:,} of {shards:,} shards"
-        rows.append({"column": name, "unit": column.unit or column.kind, "about": column.about, "so far": there})
-    counts = f"{len(run):,} pairs in {shards:,} shards"
-    counts += f" ({', '.join(f'{count:,} {status}' for status, count in run.statuses.most_common())})"
-    counts += f"; {len(run.missing_shards):,} shards are missing" if run.missing_shards else ""
-    return html_table(f"Run {run.path}", counts, rows)
-
-
-def html_of_funnel(title: str, funnel: Sequence[Mapping[str, Any]], kept: int, total: int) -> str:
-    """Returns the steps of a recipe with what each keeps and drops."""
-    rows = [{"step": "every pair", "kept": f"{total:,}", "share": "", "dropped": ""}]
-    for line in funnel:
-        dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
-        share = f"{line['kept'] / max(total, 1):.1%}"
-        rows.append({"step": line["step"], "kept": rows_kept(line), "share": share, "dropped": dropped})
-    return html_table(title, f"{kept:,} of {total:,} pairs ({kept / max(total, 1):.1%})", rows)
