@@ -68,13 +68,15 @@ def main() -> int:
                 imports[a, b].append(f"{module} -> {target}")
     rooms = {room_of(module) for module in graph.modules}
     heights = floors(arrows, rooms)
-    for room in sorted(rooms, key=lambda name: (-heights[name], name)):
-        print(f"{heights[room]:3}  {room:12} -> {', '.join(sorted(arrows[room], key=lambda name: (-heights[name], name)))}")
+    order = sorted(rooms, key=lambda name: (-heights[name], name))
+    for room in order:
+        print(f"{heights[room]:3}  {room:12} -> {', '.join(name for name in order if name in arrows[room])}")
     if options.arrows:
         for (a, b), lines in sorted(imports.items()):
             print(f"\n{a} -> {b}", *lines, sep="\n  ")
     found = [("files", circle) for circle in circles(files)] + [("rooms", circle) for circle in circles(arrows)]
-    print(f"{len(rooms)} rooms, {max(heights.values())} floors, {sum(map(len, arrows.values()))} arrows, {len(found)} circles")
+    count = sum(map(len, arrows.values()))
+    print(f"{len(rooms)} rooms, {max(heights.values())} floors, {count} arrows, {len(found)} circles")
     for kind, circle in found:
         print(f"circle of {len(circle)} {kind}: {', '.join(circle)}")
     return bool(found)
