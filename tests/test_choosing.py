@@ -41,7 +41,7 @@ def named(model: str, step: dict[str, Any] | None = None) -> dict[str, Any]:
 def facts_of(subset: Subset, folder: Path) -> list[Any]:
     """Everything that is written of a subset: its file, its exports, the report, the explorer's answer."""
     tamis.export(subset, "webdataset", folder / "shards")
-    tamis.export(subset, "npy", folder / "rows.npy")
+    tamis.export(subset, "npy", folder / "rows.npy", croissant=True)
     page = tamis.report(subset.run, [subset], out=folder / "report.html")
     subset.save(folder / "mine.parquet")
     loaded = Subset.load(folder / "mine.parquet", subset.run)

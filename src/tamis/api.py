@@ -90,7 +90,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
             reasons), or the format that an installed plug-in registers.
         out: the file, or the folder for webdataset and huggingface.
         overwrite: replace what the same format wrote there for another subset. The same subset's shards are kept.
-        settings: the format's own, listed in docs/recipes.md; `croissant=False` writes no metadata next to `out`.
+        settings: the format's own, listed in docs/recipes.md; `croissant=True` also writes metadata next to `out`.
 
     Raises:
         RecipeError: an unknown format or setting.
@@ -146,7 +146,7 @@ def _check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable
         try:
             check_target(facts, what="description", ours=lambda path: bool(earlier(path)), overwrite=True, read=read)
         except RunError as error:
-            raise RunError(f"{error}. The export's setting 'croissant: false' leaves it out") from None
+            raise RunError(f"{error}. Without the export's setting 'croissant' it is not written") from None
 
 
 def report(

@@ -155,7 +155,8 @@ def test_a_table_that_we_wrote_is_a_pool_too(tamis: Tamis, tmp_path: Path) -> No
     assert tamis("score", "first", *SCORE).code == 0
     assert tamis("select", "run", "-r", "no-filter", "-o", "all.parquet").code == 0
     table = ("table.parquet", "--to", "parquet")
-    assert tamis("export", "run", "all.parquet", *table, "--set", "captions=true").code == 0
+    assert tamis("export", "run", "all.parquet", *table, "--croissant", "--set", "captions=true").code == 0
+    assert Path("table.parquet.croissant.json").is_file()
     words = ("score", "table.parquet", "--image", "none", "--run", "again", "--signals", "caption_length", "-q")
     assert tamis(*words).code == 0
     assert tamis("select", "again", "-r", "no-filter", "-o", "again.parquet").code == 0

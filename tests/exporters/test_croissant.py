@@ -47,7 +47,7 @@ def test_mlcroissant_finds_no_fault_in_what_describes_an_export(
 ) -> None:
     croissant = pytest.importorskip("mlcroissant")
     out = tmp_path / "out" / name
-    tamis.export(subset, format, out, **settings)
+    tamis.export(subset, format, out, **settings, croissant=True)
     logging.disable(logging.WARNING)  # it logs its own warnings
     try:
         issues = croissant.Dataset(jsonld=str(out.with_name(f"{name}.croissant.json"))).metadata.issues.report()
@@ -60,8 +60,8 @@ def test_mlcroissant_finds_no_fault_in_what_describes_an_export(
 
 def test_it_names_files_with_hashes_pool_recipe_and_funnel(subset: tamis.Subset, tmp_path: Path) -> None:
     for place in ("one", "two"):
-        tamis.export(subset, "huggingface", tmp_path / place / "many", shard_size=4)
-        tamis.export(subset, "webdataset", tmp_path / place / "plain", croissant=False)
+        tamis.export(subset, "huggingface", tmp_path / place / "many", shard_size=4, croissant=True)
+        tamis.export(subset, "webdataset", tmp_path / place / "plain")
     assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["many", "many.croissant.json", "plain"]
     facts = described(tmp_path / "one" / "many")
     assert facts == described(tmp_path / "two" / "many")
@@ -82,7 +82,7 @@ def test_it_names_files_with_hashes_pool_recipe_and_funnel(subset: tamis.Subset,
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_mlcroissant_reads_the_records_of_a_parquet_file(subset: tamis.Subset, tmp_path: Path) -> None:
     croissant = pytest.importorskip("mlcroissant")
-    tamis.export(subset, "huggingface", tmp_path / "one")
+    tamis.export(subset, "huggingface", tmp_path / "one", croissant=True)
     rows = list(croissant.Dataset(jsonld=str(tmp_path / "one.croissant.json")).records("pairs"))
     captions = [row["pairs/caption"].decode() for row in rows]
     assert captions == subset.to_arrow(["caption"])["caption"].to_pylist()
@@ -94,24 +94,27 @@ def test_what_a_publisher_adds_is_kept_and_another_file_is_not_replaced(
     subset: tamis.Subset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, path = tmp_path / "half.npy", tmp_path / "half.npy.croissant.json"
-    tamis.export(subset, "npy", out)
+    tamis.export(subset, "npy", out, croissant=True)
     facts = described(out)
     path.write_text(json.dumps({**facts, "license": "CC-BY-4.0", "distribution": []}))
-    tamis.export(subset, "npy", out, overwrite=True)
+    tamis.export(subset, "npy", out, overwrite=True, croissant=True)
     assert described(out) == facts | {"license": "CC-BY-4.0"}
     path.write_text("{}")
-    with pytest.raises(RunError, match=r"half\.npy\.croissant\.json exists and was not.*croissant: false"):
-        tamis.export(subset, "npy", out, overwrite=True)
+    with pytest.raises(RunError, match=r"half\.npy\.croissant\.json exists and was not.*'croissant' it is not written"):
+        tamis.export(subset, "npy", out, overwrite=True, croissant=True)
     assert path.read_text() == "{}"
-    tamis.export(subset, "npy", out, overwrite=True, croissant=False)
+    tamis.export(subset, "npy", out, overwrite=True)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    tamis.export(subset, "webdataset", ".")
+    tamis.export(subset, "webdataset", ".", croissant=True)
     assert described(tmp_path / "here")["distribution"][0]["contentUrl"] == "here/00000.tar"
 
 
 def test_it_counts_the_pairs_that_the_export_holds(subset: tamis.Subset, tmp_path: Path) -> None:
-    written = {kind: tamis.export(subset, kind, tmp_path / f"half.{kind}.parquet") for kind in ("parquet", "dropped")}
+    written = {
+        kind: tamis.export(subset, kind, tmp_path / f"half.{kind}.parquet", croissant=True)
+        for kind in ("parquet", "dropped")
+    }
     assert written["dropped"] == 21 - written["parquet"] > 0
     for kind, pairs in written.items():
         facts = described(tmp_path / f"half.{kind}.parquet")
@@ -120,5 +123,5 @@ def test_it_counts_the_pairs_that_the_export_holds(subset: tamis.Subset, tmp_pat
 
 def test_what_json_cannot_hold_is_null(subset: tamis.Subset, tmp_path: Path) -> None:
     odd = tamis.Subset(run=subset.run, keep=subset.keep, funnel=[{"step": "a", "before": 2, "kept": 1, "cut": np.nan}])
-    tamis.export(odd, "npy", tmp_path / "a.npy")
+    tamis.export(odd, "npy", tmp_path / "a.npy", croissant=True)
     assert described(tmp_path / "a.npy")["tamis"]["funnel"] == [{"step": "a", "before": 2, "kept": 1, "cut": None}]

@@ -30,7 +30,7 @@ def a_recipe(folder: Path) -> Path:
         "run": "run",
         "signals": ["caption_length", "image_hash"],
         "select": [{"top_fraction": {"score": "words", "fraction": 0.5}}],
-        "export": [{name: out} for name, out in EXPORTS.items()],
+        "export": [{name: {"out": out, "croissant": True}} for name, out in EXPORTS.items()],
         "report": "page.html",
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))

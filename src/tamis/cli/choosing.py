@@ -127,6 +127,7 @@ def export(
     out: Annotated[Path, Argument(metavar="OUT", help="File to write; a folder for webdataset and huggingface.")],
     to: Annotated[str | None, _FORMAT] = None,
     settings: Annotated[list[str] | None, Option("--set", metavar="A=VALUE", help="A setting of the format.")] = None,
+    croissant: Annotated[bool, Option("--croissant", help="Also write Croissant metadata.")] = False,
     partial: options.Partial = False,
     overwrite: options.Overwrite = False,
 ) -> None:
@@ -141,7 +142,7 @@ def export(
     to = to or _BY_ENDING.get(out.suffix.lower())
     if to is None:
         raise StopError(f"no format has the ending {out.suffix!r}: name one with --to, such as --to npy")
-    format_settings = options.assigned(settings)
+    format_settings = options.assigned(settings) | ({"croissant": True} if croissant else {})
     options.in_a_folder(out)
     chosen = Subset.load(subset, open_run(run, partial=partial))
     if sentence := partly(chosen):

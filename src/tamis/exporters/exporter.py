@@ -26,7 +26,7 @@ class Exporter(ABC):
     name: ClassVar[str]
     needs_pool: ClassVar[bool] = False
     ending: ClassVar[str] = ""
-    croissant: bool = True
+    croissant: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
