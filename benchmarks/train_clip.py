@@ -18,7 +18,6 @@ from tamis.data import Device
 from tamis.lab import make_pool
 from tamis.scoring import score
 from tamis.store import Run
-from tamis.store.stream import pool_of
 from tamis.train.clip import train_clip
 from tamis.train.losses import contrastive_loss
 from tamis.train.scales import ClipTraining, at_scale
@@ -56,7 +55,7 @@ def measured(name: str, training: ClipTraining, run: Run, folder: Path, turns: i
     ours, base = 0.0, 0.0
     for turn in range(turns):
         out = folder / f"{name}-{turn}"
-        done = train_clip(run, pool=pool_of(run), out=out, training=training, how=how)
+        done = train_clip(run, out=out, training=training, how=how)
         ours = max(ours, done.samples_per_second)
         tokenizer = out / "training" / "tokenizer"
         towers = build(training, tokenizer=tokenizer if tokenizer.is_dir() else None)

@@ -84,12 +84,11 @@ class Lines(Exporter):
     """Writes one line per kept pair, and tells how many shards the pool has."""
 
     name: ClassVar[str] = "lines"
-    needs_pool: ClassVar[bool] = True
     word: str = "row"
 
-    def write(self, subset, out, pool):
+    def write(self, subset, out):
         numbers = np.flatnonzero(subset.keep)
-        out.write_text("".join(f"{self.word} {n} of {len(pool.shards)} shards\\n" for n in numbers))
+        out.write_text("".join(f"{self.word} {n} of {len(subset.run.pool.shards)} shards\\n" for n in numbers))
         return numbers.size
 
 
@@ -289,8 +288,8 @@ def test_two_packages_with_one_name_are_named_and_neither_is_taken(
 @pytest.mark.parametrize(
     ("body", "names"),
     [
-        ("need_pool = True", "'need_pool' 'needs_pool'"),
-        ("needs_pool = 1", "needs_pool bool"),
+        ("endings = 'txt'", "'endings' 'ending'"),
+        ("ending = 1", "ending str"),
         ("out: str = 'x'", "out"),
     ],
 )

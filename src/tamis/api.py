@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from tamis.choosing import check_reads, select
 from tamis.compute import Compute
-from tamis.errors import PoolError, RecipeError, RunError, ShardError, naming_faults
-from tamis.pool import Pool, PoolSpec, open_pool
+from tamis.errors import RecipeError, RunError, naming_faults
+from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
 from tamis.scoring import Planned, SignalLike, derive, planned, score
 from tamis.storage import check_path, location, output_path
@@ -104,15 +104,12 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
 
 
 def _write_export(exporter: Exporter, subset: Subset, out: Path, *, overwrite: bool, clear: bool) -> int:
-    from tamis.store.stream import pool_of
-
     _check_export(exporter, out, subset.run, subset.run.pool_files, overwrite)
     open_run(subset.run)  # raises if the run is incomplete and was not opened as partial
-    pool = (pool_of(subset.run),) if exporter.needs_pool else ()
     with naming_faults("export format", exporter):
         if clear:
             exporter.clear(out, subset)
-        pairs = operator.index(exporter.write(subset, out, *pool))
+        pairs = operator.index(exporter.write(subset, out))
     if exporter.croissant:
         from tamis.exporters.croissant import write_croissant
 
@@ -174,23 +171,13 @@ def report(
     page = output_path(out)
     opened = open_run(run, partial=partial)
     check_page(page, overwrite=overwrite, read=opened.pool_files)
-    return write_report(opened, _loaded(subsets, opened), page, _readable_pool(opened), overwrite=overwrite)
+    return write_report(opened, _loaded(subsets, opened), page, overwrite=overwrite)
 
 
 def _loaded(subsets: Iterable[PathLike | Subset], run: Run) -> list[Subset]:
     from tamis.store.subset import Subset
 
     return [one if isinstance(one, Subset) else Subset.load(one, run) for one in subsets]
-
-
-def _readable_pool(run: Run) -> Pool | None:
-    from tamis.store.stream import pool_of
-
-    try:
-        return pool_of(run)
-    except (PoolError, ShardError) as error:
-        log.warning("the pool cannot be read (%s): the page has no images", error)
-        return None
 
 
 def explore(
@@ -225,10 +212,9 @@ def explore(
     for one in chosen:
         if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
             raise RunError(f"the subset {one.name!r} is of {one.run.path}, or of other rows: choose it again")
-    pool = _readable_pool(opened)
     choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
-    explorer = Explorer(opened, chosen, choose, pool)
-    return Server(Pages(explorer, Images(opened, pool)), port=port)
+    explorer = Explorer(opened, chosen, choose)
+    return Server(Pages(explorer, Images(opened)), port=port)
 
 
 @dataclass(frozen=True)

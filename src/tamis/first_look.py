@@ -119,6 +119,7 @@ def look(
             identities=Identities(device_for("cpu")),
         )  # fmt: skip
         run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)
+        run.pool = sample
         if not len(run) and not run.failures:  # with failures, the page lists them
             raise RunError(f"{', '.join(spec.paths)} has no pairs")
         for words in filter(None, (whole.mixed, hidden_contents(run))):
@@ -132,7 +133,7 @@ def look(
         )  # fmt: skip
         stored = {name: value for name, value in asdict(result).items() if name not in ("page", "failures")}
         write_record(path / "look.json", {"kind": "tamis look", "format": 1, **stored})  # the report reads it
-        write_report(run, subsets, page, sample if sample.has_images else None, overwrite=overwrite)
+        write_report(run, subsets, page, overwrite=overwrite)
     return result
 
 

@@ -345,6 +345,5 @@ def test_a_frozen_text_tower_reads_each_caption_once_for_all_trainings(
     (states,) = (tmp_path / "shared" / "text-states").glob("*.npy")
     assert len(np.load(states)) == len(run)
     how = cells.How(device=DEVICE)
-    alone = train_clip(few, pool=tamis.open_pool(next(iter(run.urls.values())).rpartition("/")[0]), out=tmp_path / "a",
-                       training=frozen, how=how)  # fmt: skip
+    alone = train_clip(few, out=tmp_path / "a", training=frozen, how=how)
     assert trainings[0][1].losses == pytest.approx(alone.losses, abs=1e-6)

@@ -24,7 +24,6 @@ from tamis.explore.pages import copies, pair_facts
 from tamis.explore.queries import Explorer, as_yaml
 from tamis.reporting.pairs import random_order, scrambled
 from tamis.store import Run, parts
-from tamis.store.stream import pool_of
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
@@ -50,7 +49,7 @@ RECIPES: list[dict[str, Any]] = [
 @pytest.fixture
 def explorer(run_folder: Path) -> Explorer:
     held = CachedRun(run_folder)
-    return Explorer(held, (), lambda run, recipe: tamis.select(run, recipe), pool_of(held))
+    return Explorer(held, (), lambda run, recipe: tamis.select(run, recipe))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe["name"])
@@ -280,15 +279,17 @@ def test_a_pairs_panel_shows_all(explorer: Explorer) -> None:
 
 
 def test_images_are_small_and_the_cache_is_bounded(explorer: Explorer) -> None:
-    images = Images(explorer.run, explorer.pool, most=12)
+    images = Images(explorer.run, most=12)
     assert len(images.read_ahead(range(20))) == 20
     assert list(images._kept) == list(range(8, 20))
     assert Image.open(io.BytesIO(images.small(4))).size == (48, 32)
     assert list(images._kept)[-1] == 4
     with pytest.raises(NoImage, match="not decodable"):
         images.small(13)
+    gone = CachedRun(explorer.run.path)
+    gone.readable_pool = None
     with pytest.raises(NoImage, match="files are not here"):
-        Images(explorer.run, None).small(1)
+        Images(gone).small(1)
 
 
 def test_an_image_that_could_not_be_read_is_tried_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +298,7 @@ def test_an_image_that_could_not_be_read_is_tried_again(explorer: Explorer, monk
     def refuse(*arguments: Any, **named: Any) -> Any:
         raise OSError("the disk is away")
 
-    images = Images(explorer.run, explorer.pool)
+    images = Images(explorer.run)
     monkeypatch.setattr(image_module, "samples_of", refuse)
     with pytest.raises(NoImage, match="away"):
         images.small(4)

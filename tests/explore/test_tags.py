@@ -196,7 +196,7 @@ def test_tags_of_a_run_that_has_grown_are_completed_by_the_next_change(tmp_path:
 
 def test_the_rows_of_a_change_of_all_pairs_are_not_kept(run: CachedRun) -> None:
     explorer = Explorer(run, (), lambda run, recipe: tamis.select(run, recipe))
-    pages = Pages(explorer, Images(run, None))
+    pages = Pages(explorer, Images(run))
     for tag in ("one", "two"):
         assert pages.answers["tag"]({"recipe": {"select": []}, "view": {}, "add": [tag]})["changed"] == 60
     assert explorer._ordered.cache_info().currsize == 0

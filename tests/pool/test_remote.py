@@ -82,7 +82,8 @@ def test_a_stream_from_s3_reads_any_order_and_nothing_but_ranges(
     assert "the file gave 10; has it changed" in str(error)
     assert start == b"0000"
     s3.rm("pool/a/00001.tar")
-    marked = list(tamis.samples_of(run, open_pool("s3://pool/a"), order=range(21), errors="mark"))
+    run.pool = open_pool("s3://pool/a")
+    marked = list(tamis.samples_of(run, order=range(21), errors="mark"))
     assert [one.row for one in marked if one.problem is not None] == list(range(7, 14))
 
 

@@ -16,7 +16,6 @@ from processes import command
 import tamis
 from tamis.errors import PoolError, RunError
 from tamis.pool import Pool, PoolSpec, open_pool
-from tamis.store.stream import pool_of
 
 
 def tables(*names: str) -> Callable[[Path], None]:
@@ -111,7 +110,7 @@ def test_a_run_keeps_its_split_and_refuses_another(tmp_path: Path) -> None:
     tars("cc3m-validation-0001.tar")(pool)
     run = tamis.score(pool, run=tmp_path / "one", signals=["image_size"], quiet=True)
     assert (len(run), run.facts["pool"]["split"]) == (2, "train")
-    assert len(pool_of(run).shards) == 2
+    assert len(run.pool.shards) == 2
     assert "--split train" in run.score_command()
     with pytest.raises(RunError, match="split: 'train' then, 'validation' now"):
         tamis.score(PoolSpec(path=str(pool), split="validation"), run=tmp_path / "one", quiet=True)

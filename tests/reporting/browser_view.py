@@ -6,7 +6,6 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from tamis.pool import Pool
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.page import gather, render
 from tamis.store import Run
@@ -33,14 +32,14 @@ def parsed(page: str) -> tuple[list[str], list[tuple[str, str | None]], str]:
     return tags, attributes, "".join(texts)
 
 
-def sections_of(run: Run, subsets: list[Subset], pool: Pool | None = None, **settings: Any) -> Facts:
+def sections_of(run: Run, subsets: list[Subset], **settings: Any) -> Facts:
     """Returns what each section of the report says."""
-    found: Facts = gather(Context(run, subsets, pool, **settings))["sections"]
+    found: Facts = gather(Context(run, subsets, **settings))["sections"]
     return found
 
 
 def shown(run: Run, subsets: list[Subset], section: str) -> tuple[str, str]:
     """Returns a section of the page as HTML, and as its text with single spaces."""
-    page = render(gather(Context(run, subsets, None)))
+    page = render(gather(Context(run, subsets)))
     (html,) = re.findall(rf'<section id="{section}".*?</section>', page, re.DOTALL)
     return html, " ".join(parsed(html)[2].split())

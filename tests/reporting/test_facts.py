@@ -13,7 +13,6 @@ from factories import pair, write_pool, write_run, write_tar
 
 import tamis
 from tamis.errors import RunError
-from tamis.pool import open_pool
 from tamis.reporting import facts_path, write_report
 from tamis.reporting.context import Context
 from tamis.reporting.page import FINDINGS, SECTIONS, as_json, gather, render
@@ -65,10 +64,10 @@ def scored(tmp_path: Path) -> tuple[Run, Path]:
 
 
 def test_the_facts_are_those_of_the_page_without_its_images(scored: tuple[Run, Path], tmp_path: Path) -> None:
-    run, pool = scored
+    run, _ = scored
     recipe = {"name": "long", "select": [{"at_least": {"score": "characters", "value": 25}}]}
     subset = tamis.select(run, recipe)
-    page = write_report(run, [subset], tmp_path / "out" / "report.html", open_pool(pool))
+    page = write_report(run, [subset], tmp_path / "out" / "report.html")
     text = (tmp_path / "out" / "report.json").read_text(encoding="utf-8")
     assert sorted(path.name for path in page.parent.iterdir()) == ["report.html", "report.json"]
     assert "data:image" in page.read_text(encoding="utf-8")
@@ -88,18 +87,19 @@ def test_the_facts_are_those_of_the_page_without_its_images(scored: tuple[Run, P
 
 
 def test_the_same_run_gives_the_same_bytes(scored: tuple[Run, Path], tmp_path: Path) -> None:
-    run, pool = scored
+    run, _ = scored
     written = []
     for name in ("a.html", "b.html"):
         opened = Run(run.path)
-        write_report(opened, [tamis.select(opened, "no-filter")] * 2, tmp_path / name, open_pool(pool))
+        write_report(opened, [tamis.select(opened, "no-filter")] * 2, tmp_path / name)
         written.append(facts_path(tmp_path / name).read_bytes())
     assert written[0] == written[1]
 
 
 def test_the_page_and_the_documentation_have_every_section_in_order(scored: tuple[Run, Path]) -> None:
     run, _ = scored
-    facts = gather(Context(run, [tamis.select(run, "no-filter")] * 2, None))
+    run.readable_pool = None
+    facts = gather(Context(run, [tamis.select(run, "no-filter")] * 2))
     after = [name for name in SECTIONS if name in facts["sections"]]
     assert list(facts["sections"]) == [FINDINGS, *after]
     assert set(SECTIONS) - set(after) == {"mosaic", "look", "bench", "text"}  # nothing to say of these
@@ -115,7 +115,7 @@ def test_a_file_of_another_program_is_not_replaced(tmp_path: Path) -> None:
     theirs = tmp_path / "report.json"
     theirs.write_text('{"mine": 1}')
     with pytest.raises(RunError, match=r"report\.json"):
-        write_report(run, [], tmp_path / "report.html", None)
+        write_report(run, [], tmp_path / "report.html")
     assert theirs.read_text() == '{"mine": 1}'
     assert not (tmp_path / "report.html").exists()
     assert facts_path(Path("v1.2")) == Path("v1.2.json")

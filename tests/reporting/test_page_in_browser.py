@@ -170,7 +170,7 @@ def test_each_image_is_in_the_file_once(pages: dict[str, Path], name: str) -> No
 
 
 def test_without_images_a_finding_shows_captions(browser: Any, pages: dict[str, Path], tmp_path: Path) -> None:
-    write_report(tamis.open_run(pages["report"].parent / "run"), [], tmp_path / "page.html", None)
+    write_report(tamis.open_run(pages["report"].parent / "run"), [], tmp_path / "page.html")
     tab = opened(browser, tmp_path / "page.html")
     captions = tab.locator(".findings > li", has_text="are short").locator("button")
     assert captions.all_inner_texts() == ["dog"] * 8

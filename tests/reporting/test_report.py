@@ -42,8 +42,8 @@ HOSTILE = [
 ]
 
 
-def page_of(run: Run, subsets: list[Subset], out: Path, pool: Any = None) -> str:
-    assert write_report(run, subsets, out, pool, overwrite=True) == out
+def page_of(run: Run, subsets: list[Subset], out: Path) -> str:
+    assert write_report(run, subsets, out, overwrite=True) == out
     return out.read_text(encoding="utf-8")
 
 
@@ -80,13 +80,13 @@ def hostile(tmp_path: Path) -> tuple[Run, Path]:
 
 
 def test_captions_keys_fields_and_recipes_stay_text(hostile: tuple[Run, Path], tmp_path: Path) -> None:
-    run, pool = hostile
+    run, _ = hostile
     subset = tamis.select(run, {
         "name": "<img src=x onerror=alert(5)>",
         "about": "</script><script>alert(6)</script>",
         "select": [{"at_least": {"score": "characters", "value": 10, "missing": "drop"}}],
     })  # fmt: skip
-    page = page_of(run, [subset, subset], tmp_path / "report.html", open_pool(pool))
+    page = page_of(run, [subset, subset], tmp_path / "report.html")
     text = checked(page)
     for dirty in HOSTILE[:9]:
         assert dirty in text
@@ -141,8 +141,8 @@ def test_a_card_shows_every_text_of_a_pair_once_and_cuts_long_ones() -> None:
         assert "x" * most not in html
 
 
-def pairs_of(run: Run, rows: Any, pool: Any, *, painter: Any = None, **settings: Any) -> list[Pair]:
-    context = Context(run, [], pool, **settings)
+def pairs_of(run: Run, rows: Any, *, painter: Any = None, **settings: Any) -> list[Pair]:
+    context = Context(run, [], **settings)
     context.painter = painter
     pairs = [context.pair(row, painted=painter is not None) for row in rows]
     context.read_pairs()
@@ -152,30 +152,30 @@ def pairs_of(run: Run, rows: Any, pool: Any, *, painter: Any = None, **settings:
 def test_images_and_texts_beyond_the_budget_are_left_out(
     hostile: tuple[Run, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, pool = hostile[0], open_pool(hostile[1])
-    (first,) = pairs_of(run, [0], pool)
+    run = hostile[0]
+    (first,) = pairs_of(run, [0])
     assert decode(base64.b64decode(first.thumbnail.partition(",")[2]), max_pixels=10**7).shape == (32, 48, 3)
-    two = pairs_of(run, [0, 1, 0], pool, budget=len(first.thumbnail))
+    two = pairs_of(run, [0, 1, 0], budget=len(first.thumbnail))
     assert [bool(each.thumbnail) for each in two] == [True, False, True]  # one image, however often it is shown
     assert "left out to keep the page small" in drawn(two[1])
     painter = lambda image: (image, 255 - image)  # noqa: E731
-    (both,) = pairs_of(run, [0], pool, painter=painter)
+    (both,) = pairs_of(run, [0], painter=painter)
     weight = len(both.thumbnail) + sum(map(len, both.painted))
-    (tight,) = pairs_of(run, [0], pool, painter=painter, budget=weight - 1)
+    (tight,) = pairs_of(run, [0], painter=painter, budget=weight - 1)
     assert (tight.thumbnail, tight.painted) == ("", ("", ""))
     long = HOSTILE.index("x" * 5000)
     monkeypatch.setattr("tamis.reporting.context.TEXTS", 4_000)
-    captions = [each.caption or "" for each in pairs_of(run, [long, 0], None)]
+    captions = [each.caption or "" for each in pairs_of(run, [long, 0])]
     assert [len(caption) for caption in captions] == [200, len(HOSTILE[0])]  # short ones stay whole
 
 
 @pytest.mark.attack
 @pytest.mark.skipif(bool(NO_BROWSER or NO_AXE), reason=NO_BROWSER or NO_AXE)
 def test_axe_finds_nothing_wrong(hostile: tuple[Run, Path], tmp_path: Path) -> None:
-    run, pool = hostile
+    run, _ = hostile
     steps = [[{"at_least": {"score": "words", "value": n, "missing": "drop"}}] for n in (4, 6)]
     recipes = ["no-filter", *({"name": f"at least {n}", "select": step} for n, step in enumerate(steps))]
-    write_report(run, [tamis.select(run, recipe) for recipe in recipes], tmp_path / "page.html", open_pool(pool))
+    write_report(run, [tamis.select(run, recipe) for recipe in recipes], tmp_path / "page.html")
     with chromium() as browser:
         for scheme, width in (("light", 1440), ("dark", 390)):
             tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -187,10 +187,10 @@ def test_axe_finds_nothing_wrong(hostile: tuple[Run, Path], tmp_path: Path) -> N
 
 
 def test_headings_descend_one_by_one_and_what_is_seen_can_be_heard(hostile: tuple[Run, Path], tmp_path: Path) -> None:
-    run, pool = hostile
+    run, _ = hostile
     long = {"name": "long", "select": [{"at_least": {"score": "words", "value": 2, "missing": "drop"}}]}
     chosen = [tamis.select(run, recipe) for recipe in ("no-filter", long)]
-    page = page_of(run, chosen, tmp_path / "report.html", open_pool(pool))
+    page = page_of(run, chosen, tmp_path / "report.html")
     levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
     assert (levels[0], levels.count(1)) == (1, 1)
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
@@ -215,7 +215,7 @@ def test_odd_runs_have_a_page(tmp_path: Path, columns: dict[str, list[Any]]) -> 
 def test_a_pool_without_rows_and_a_run_without_scores(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool" / "00000.tar", [])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    page = page_of(run, [], tmp_path / "report.html", open_pool(tmp_path / "pool"))
+    page = page_of(run, [], tmp_path / "report.html")
     assert "There are no pairs." in checked(page)
     shutil.rmtree(run.path / "scores")
     assert "The run has no scores." in checked(page_of(Run(run.path), [], tmp_path / "report.html"))
@@ -227,7 +227,8 @@ def test_images_that_cannot_be_read_are_placeholders(tmp_path: Path) -> None:
     subsets, pool = [tamis.select(run, "no-filter")], open_pool(folder)
 
     def said(pool: Any) -> str:
-        page = page_of(run, subsets, tmp_path / "report.html", pool)
+        run.__dict__.update({"readable_pool": None} if pool is None else {"readable_pool": pool, "pool": pool})
+        page = page_of(run, subsets, tmp_path / "report.html")
         assert "data:image" not in page
         return checked(page)
 
@@ -243,15 +244,15 @@ def test_a_subset_of_another_run_is_refused_even_at_equal_size(tmp_path: Path) -
     one, two = (write_run(tmp_path / name, {"x": [1.0, 2.0, 3.0]}) for name in ("one", "two"))
     subset = tamis.select(one, {"name": "mine", "select": []})
     with pytest.raises(RunError, match=r"'mine'.*one.*two"):
-        write_report(two, [subset], tmp_path / "report.html", None)
+        write_report(two, [subset], tmp_path / "report.html")
 
 
 def test_what_is_wrong_with_a_run_is_on_the_page(hostile: tuple[Run, Path], tmp_path: Path) -> None:
     run, folder = hostile
-    found = sections_of(run, [], open_pool(folder))["rejects"]["rejects"]
+    found = sections_of(run, [])["rejects"]["rejects"]
     counts = {reject["status"]: reject["rows"] for reject in found}
     assert counts == {"image_broken": 1, "caption_empty": 1, "caption_not_utf8": 1}
-    assert "valid UTF-8 at byte 3" in checked(page_of(run, [], tmp_path / "report.html", open_pool(folder)))
+    assert "valid UTF-8 at byte 3" in checked(page_of(run, [], tmp_path / "report.html"))
     run = write_run(tmp_path / "twice", {"x": [1, 2, 3, 4]}, uids=[(7, 7), (1, 1), (7, 7), (7, 8)])
     assert "2 pairs share 1 uid with another pair" in checked(page_of(run, [], tmp_path / "report.html"))
     run = write_run(tmp_path / "less", {"x": list(range(9))})
@@ -262,6 +263,6 @@ def test_what_is_wrong_with_a_run_is_on_the_page(hostile: tuple[Run, Path], tmp_
     (folder / "00009.tar").write_bytes(b"no tar <b> at all" * 100)
     run = tamis.score(folder, run=tmp_path / "partly", signals=["caption_length"], quiet=True)
     partly = tamis.open_run(run.path, partial=True)
-    text = checked(page_of(partly, [], tmp_path / "report.html", open_pool(folder)))
+    text = checked(page_of(partly, [], tmp_path / "report.html"))
     assert "Partial: 1 of the run's 3 shards are missing" in text
     assert "1 shard could not be read completely" in text

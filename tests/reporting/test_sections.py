@@ -13,7 +13,6 @@ from browser_view import parsed, sections_of, shown
 from factories import pair, text_pool, write_pool, write_run, write_tar
 
 import tamis
-from tamis.pool import open_pool
 from tamis.recipe import load
 from tamis.reporting import write_report
 from tamis.reporting.context import Context
@@ -144,7 +143,7 @@ def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Ru
     one, two = names.index("words"), names.index("shorter_side")
     assert matrix[one, names.index("characters")] > 0.9
     matrix[one, two] = matrix[two, one] = -0.95
-    (alike,) = findings.gather(Context(run, [], None), {"overlap": None, "found": None} | sections)["alike"]
+    (alike,) = findings.gather(Context(run, []), {"overlap": None, "found": None} | sections)["alike"]
     assert ({alike["one"], alike["two"]}, alike["correlation"]) == ({"words", "shorter_side"}, -0.95)
 
 
@@ -209,7 +208,7 @@ def test_only_cuts_that_still_hold_are_drawn(tmp_path: Path) -> None:
 
     def drawn() -> list[str]:
         run = Run(tmp_path / "run")
-        (verdict,) = Context(run, [Subset.load(tmp_path / "mine.parquet", run)], None).verdicts
+        (verdict,) = Context(run, [Subset.load(tmp_path / "mine.parquet", run)]).verdicts
         return [cut.score for cut in verdict.cuts]
 
     for part in parts:
@@ -374,7 +373,7 @@ def test_overlap_of_two_subsets_by_hand(tmp_path: Path) -> None:
 
 def test_notes_say_which_subset_cannot_be_explained(small_run: Run) -> None:
     odd = Subset(run=small_run, keep=np.array([True, False, True, True]), recipe={"name": "odd"})
-    facts = gather(Context(small_run, [every(small_run), odd], None))
+    facts = gather(Context(small_run, [every(small_run), odd]))
     assert [each["subset"] for each in facts["notes"]["unexplained"]] == ["odd"]
     assert "odd: the page cannot say why pairs were dropped." in render(facts)
 
@@ -419,7 +418,7 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
     folder = text_pool(tmp_path / "pool", "a red car", "two green apples")
     signals = [{"tmars": {"model": "lab/clip"}}, "text_match"]  # it reads: without the text it sees nothing
     run = tamis.score(folder, run=tmp_path / "run", signals=signals, quiet=True)
-    said = sections_of(run, [], open_pool(str(folder)))["text"]
+    said = sections_of(run, [])["text"]
     drop = run.to_numpy("clip_drop")
     rows = [each.row for each in said["pairs"]]
     assert rows == [row for row in np.argsort(-drop, kind="stable") if drop[row] > 0]
@@ -428,5 +427,5 @@ def test_the_pairs_that_lose_most_are_shown_outlined_and_painted_over(tmp_path: 
     for each in said["pairs"]:
         assert each.painted[0] != each.painted[1] != each.thumbnail
         assert each.painted[1].startswith("data:image/")
-    page = write_report(run, [], tmp_path / "report.html", open_pool(str(folder))).read_text()
+    page = write_report(run, [], tmp_path / "report.html").read_text()
     assert page.count("text outlined and painted over") == len(rows)

@@ -21,7 +21,7 @@ from tamis.math.similarity import rowwise_dot
 from tamis.recipe import load
 from tamis.signals.clip import first_sentence
 from tamis.store import Run
-from tamis.store.stream import pool_of, samples_of
+from tamis.store.stream import samples_of
 from tamis.store.subset import Subset, captions_of
 
 pytest.importorskip("torch")
@@ -181,7 +181,7 @@ def test_training_reads_the_chosen_texts_and_pairs_without_an_alt_text(subset: S
     assert (rows.rows.tolist(), left_out) == ([0, 1, 2, 3, 4], 0)
     assert list(captions_of(run, rows.rows, rows.others)) == texts
     assert training_rows(run)[1] == 1
-    batches = Batches(run=run, pool=pool_of(run), rows=rows.only(rows.rows > 0), batch=4, side=32, smallest=0.9)
+    batches = Batches(run=run, rows=rows.only(rows.rows > 0), batch=4, side=32, smallest=0.9)
     (batch,) = batches(0, 1, lambda batch: batch)
     assert sorted(batch.captions) == sorted(texts[1:])
     assert batch.usable.all()

@@ -29,10 +29,11 @@ def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path
     (row,) = np.flatnonzero(run.hidden)
     subset = tamis.select(run, recipe)
     assert subset.keep.tolist() == [n != row for n in range(4)]
-    from tamis.reporting.pairs import read_pairs
-    from tamis.store.stream import pool_of, samples_of
+    from tamis.reporting.pairs import add_images, read_pairs
+    from tamis.store.stream import samples_of
 
-    pairs = read_pairs(run, range(4), [], ["image_md5"], pool_of(run))
+    pairs = read_pairs(run, range(4), [], ["image_md5"])
+    add_images(run, pairs)
     assert [pair.caption is None for pair in pairs.values()] == run.hidden.tolist()
     assert [not pair.thumbnail for pair in pairs.values()] == run.hidden.tolist()
     assert (pairs[row].key, pairs[row].words) == ("", {"image_md5": None})

@@ -86,7 +86,7 @@ def test_one_word_in_any_shard_makes_words_of_a_field(tmp_path: Path) -> None:
 
 
 def test_the_report_draws_fields_of_numbers(run: Run) -> None:
-    page = gather(Context(run, [], None))
+    page = gather(Context(run, []))
     facts = page["sections"]
     drawn = {one["column"]["name"]: one for one in facts["scores"]["distributions"]}
     assert drawn["similarity"]["histogram"].judged == 4

@@ -324,11 +324,12 @@ def test_a_shard_that_is_not_what_it_was_marks_its_samples(
         stamps = dict(zip(run.shards, run.stamps, strict=True))
         monkeypatch.setattr("tamis.pool.tar.TarShard.stamp", lambda self: stamps[self.name])
     order = np.random.default_rng(0).permutation(21)
-    found = list(samples_of(run, opened, order=order, errors="mark"))
+    run.pool = opened
+    found = list(samples_of(run, order=order, errors="mark"))
     assert [one.row for one in found] == order.tolist()
     assert {one.row: one.problem.kind for one in found if one.problem} == {7 + row: kind for row in lost}
     assert all(one.image == FILES[one.row]["jpg"] for one in found if not one.problem)
-    samples = samples_of(run, opened)
+    samples = samples_of(run)
     first = 7 + lost.start if lost else 21
     assert [next(samples).row for _ in range(first)] == list(range(first))  # samples before the damage come first
     with pytest.raises(RunError, match="00001") if lost else pytest.raises(StopIteration):

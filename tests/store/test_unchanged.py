@@ -20,8 +20,7 @@ from factories import image_bytes, write_tar
 import tamis
 from tamis.errors import RunError
 from tamis.explore.images import Images, NoImage
-from tamis.reporting.pairs import read_pairs
-from tamis.store.stream import pool_of
+from tamis.reporting.pairs import add_images, read_pairs
 from tamis.store.subset import Subset
 
 #: Image and caption. All images, and all captions, have the same number of bytes.
@@ -113,13 +112,15 @@ def exported(run: tamis.Run, row: int, folder: Path) -> None:
 
 
 def reported(run: tamis.Run, row: int, folder: Path) -> None:
-    pair = read_pairs(run, [row], [], [], pool_of(run))[row]
+    pairs = read_pairs(run, [row], [], [])
+    add_images(run, pairs)
+    pair = pairs[row]
     if not pair.thumbnail:
         raise RunError(pair.no_image)
 
 
 def explored(run: tamis.Run, row: int, folder: Path) -> None:
-    with closing(Images(run, pool_of(run))) as images:
+    with closing(Images(run)) as images:
         images.small(row)
         images.pixels(row)
 
@@ -130,7 +131,7 @@ def trained(run: tamis.Run, row: int, folder: Path) -> None:
     from tamis.train.clip import training_rows
 
     rows, _ = training_rows(alone(run, row))
-    list(Batches(run=run, pool=pool_of(run), rows=rows, smallest=0.9, batch=1, side=32)(0, 1, lambda batch: batch))
+    list(Batches(run=run, rows=rows, smallest=0.9, batch=1, side=32)(0, 1, lambda batch: batch))
 
 
 def streamed(run: tamis.Run, row: int, folder: Path) -> None:

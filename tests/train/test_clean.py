@@ -22,7 +22,6 @@ from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError, RunError  # noqa: E402
 from tamis.signals import CRho, CSsft  # noqa: E402
 from tamis.store import Run  # noqa: E402
-from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train.clip import (  # noqa: E402
     Trained,
@@ -50,11 +49,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def fine_tuned(run: Run, out: Path, training: ClipTraining, source: Run | Subset | None = None) -> Trained:
     source = run if source is None else source  # an empty subset counts as false
-    return train_c_ssft(source, pool=pool_of(run), out=out, training=training, how=CPU, epochs=3)
+    return train_c_ssft(source, out=out, training=training, how=CPU, epochs=3)
 
 
 def two_trained(run: Run, out: Path, training: ClipTraining, epochs: int = 4) -> tuple[Trained, Trained]:
-    parts = [TrainingSet(source=run, pool=pool_of(run), epochs=number) for number in (epochs, 1)]
+    parts = [TrainingSet(source=run, epochs=number) for number in (epochs, 1)]
     return train_c_rho(*parts, out=out, training=training, how=CPU)
 
 
@@ -69,7 +68,7 @@ def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tm
     assert sorted(path.name for path in (tmp_path / "out").glob("epoch-*")) == ["epoch-1", "epoch-2", "epoch-3"]
     assert not same(tmp_path / "out" / "epoch-1", tmp_path / "out" / "epoch-2")
     signal = CSsft(folder=str(tmp_path / "out"), epochs=3)
-    scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", signals=[signal], quiet=True)
+    scored = tamis.score(run.pool.spec, run=tmp_path / "scored", signals=[signal], quiet=True)
     assert np.isfinite(scored.to_numpy("c_ssft")).all()
 
 
@@ -85,7 +84,7 @@ def test_c_rho_trains_the_same_model_twice_and_resumes_in_either(
     assert [one.folder.name for one in alone] == ["clean", "pool"]
     assert [one.samples for one in alone] == [64, 16]
     signal = CRho(clean=str(clean.folder), pool=str(pool.folder))
-    scored = tamis.score(pool_of(run).spec, run=tmp_path / "scored", signals=[signal], quiet=True)
+    scored = tamis.score(run.pool.spec, run=tmp_path / "scored", signals=[signal], quiet=True)
     assert np.isfinite(scored.to_numpy("c_rho")).all()
     with kill(10):  # eight steps are the clean model's, two the pool's
         two_trained(run, tmp_path / "killed", training)
@@ -116,11 +115,8 @@ def test_faults_of_the_second_training_are_found_before_the_first_starts(
     training = at_scale("lab", model=clip_model, batch=8)
     small = Subset(run=run, keep=np.arange(len(run)) < 5)
     gone = indexed(tmp_path, shards=1)
-    pools = [
-        TrainingSet(source=source, pool=pool_of(one), epochs=1)
-        for source, one in ((run, run), (small, run), (gone, gone))
-    ]
-    Path(gone.urls[gone.shards[0]]).unlink()
+    pools = [TrainingSet(source=source, epochs=1) for source in (run, small, gone)]
+    Path(gone.pool.shards[0].url).unlink()
     for second, message in ((pools[1], "5 pairs"), (pools[2], r"00000\.tar")):
         with pytest.raises(RunError, match=message):
             train_c_rho(pools[0], second, out=tmp_path / "out", training=training, how=CPU)

@@ -29,7 +29,6 @@ from tamis.processes import temporary_name  # noqa: E402
 from tamis.store import Run  # noqa: E402
 from tamis.store.claims import lock_run  # noqa: E402
 from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
-from tamis.store.stream import pool_of  # noqa: E402
 from tamis.store.subset import Subset  # noqa: E402
 from tamis.train import clip, step, watch  # noqa: E402
 from tamis.train.batches import Batches, split  # noqa: E402
@@ -104,7 +103,7 @@ def residual(sentences: str) -> ClipTraining:
 
 
 def trained(run: Run, out: Path, training: ClipTraining, how: How = CPU, **more: Any) -> Trained:
-    return train_clip(more.pop("source", run), pool=pool_of(run), out=out, training=training, how=how, **more)
+    return train_clip(more.pop("source", run), out=out, training=training, how=how, **more)
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
@@ -236,7 +235,7 @@ def test_pieces_and_recomputed_layers_change_losses_by_rounding_only(
 
 def train_here(path: str, out: str, training: ClipTraining) -> None:
     opened = Run(path)
-    train_clip(opened, pool=pool_of(opened), out=out, training=training, how=CPU)
+    train_clip(opened, out=out, training=training, how=CPU)
 
 
 def test_two_processes_train_as_one_does(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
@@ -279,7 +278,7 @@ def test_a_checkpoint_with_a_flipped_bit_is_refused(run: Run, tmp_path: Path, ti
 
 def batches_of(run: Run, source: Subset | Run, **settings: Any) -> Batches:
     usual = {"rows": training_rows(source)[0], "smallest": 0.9, "batch": 4, "side": 32}
-    return Batches(run=run, pool=pool_of(run), **usual | settings)
+    return Batches(run=run, **usual | settings)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -305,7 +304,7 @@ def test_batches_have_the_images_and_captions_of_the_rows_they_name(run: Run) ->
 
     batches = batches_of(run, run, side=24)
     captions, images = {}, {}
-    for shard in pool_of(run).shards:
+    for shard in run.pool.shards:
         for sample in shard.samples():
             captions[sample.uid] = sample.caption
             assert sample.image is not None
@@ -636,10 +635,9 @@ def test_other_requests_that_make_no_sense_are_refused(run: Run, tmp_path: Path,
     with pytest.raises(RunError, match="nothing to train on"):
         trained(run, tmp_path / "out", tiny, source=Subset(run=run, keep=np.zeros(len(run), bool)))
     other = make_run(tmp_path / "other", rows=9)
+    other.pool = run.pool
     with pytest.raises(RunError, match=r"00000\.tar has changed since it was scored"):
-        train_clip(
-            Subset(run=other, keep=np.ones(18, bool)), pool=pool_of(run), out=tmp_path / "out", training=tiny, how=CPU
-        )
+        train_clip(Subset(run=other, keep=np.ones(18, bool)), out=tmp_path / "out", training=tiny, how=CPU)
 
 
 def test_a_gpu_trains_the_model_of_a_cpu_in_pieces_and_resumed(

@@ -17,6 +17,7 @@ from tamis.errors import StopError
 if TYPE_CHECKING:
     from tamis.math.statistics import Agreement
     from tamis.store.run import Run
+    from tamis.store.subset import Subset
     from tamis.train.clip import Trained
 
 _CLIP, _HOW = "tamis.train.scales:ClipTraining", "tamis.train.step:How"
@@ -73,8 +74,8 @@ def clip(
         settings = at_scale(scale, **training)
         if open_clip is not None:
             if epochs is not None:  # the run knows the number of pairs
-                pairs = open_run(source, partial=partial)
-                rows = training_rows(Subset.load(subset, pairs) if subset else pairs)[0]
+                run = open_run(source, partial=partial)
+                rows = training_rows(Subset.load(subset, run) if subset else run)[0]
                 settings = as_long_as(settings, rows, epochs)
             elsewhere = device_for(None, compute["precision"] or "bf16", away=True)
             precision, pieces = elsewhere.precision, how["pieces"] or 1
@@ -82,9 +83,9 @@ def clip(
             return
         device = device_for(**compute)
         check_folder(out)
-        pairs, pool = _pairs(source, out, subset, partial)
+        pairs = _pairs(source, out, subset, partial)
         done = train_clip(
-            pairs, pool=pool, out=out, training=settings, epochs=epochs, tokenizer=tokenizer,
+            pairs, out=out, training=settings, epochs=epochs, tokenizer=tokenizer,
             how=How(device=device, local_loss=not whole_loss, **how),
         )  # fmt: skip
     _say_trained(done)
@@ -109,12 +110,11 @@ def _reported() -> AbstractContextManager[None]:
     return stopping_at(ValueError, FloatingPointError)
 
 
-def _pairs(source: str, out: Path, subset: Path | None, partial: bool) -> tuple[Any, Any]:
-    """A run or a subset of it, and its pool. A pool without a run is indexed first, next to the model."""
+def _pairs(source: str, out: Path, subset: Path | None, partial: bool) -> Run | Subset:
+    """A run, or a subset of it. A pool without a run is indexed first, next to the model."""
     from tamis.scoring import score
     from tamis.storage import is_run
     from tamis.store import open_run
-    from tamis.store.stream import pool_of
     from tamis.store.subset import Subset
 
     if is_run(source):
@@ -123,7 +123,7 @@ def _pairs(source: str, out: Path, subset: Path | None, partial: bool) -> tuple[
         raise StopError(f"{source} is not a run folder; several processes need one: tamis score POOL --run RUN")
     else:
         run = score(source, run=out / "training" / "run")
-    return Subset.load(subset, run) if subset else run, pool_of(run)
+    return Subset.load(subset, run) if subset else run
 
 
 def _say_trained(done: Trained) -> None:
@@ -161,8 +161,8 @@ def c_ssft(
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
         check_folder(out)
         method = How(device=device_for(**compute), **how)
-        pairs, pool = _pairs(clean, out, subset, partial)
-        done = train_c_ssft(pairs, pool=pool, out=out, training=training, epochs=epochs, how=method)
+        pairs = _pairs(clean, out, subset, partial)
+        done = train_c_ssft(pairs, out=out, training=training, epochs=epochs, how=method)
     _say_trained(done)
     if _first():
         print(f"- c_ssft: {{folder: {out}, epochs: {epochs}}}")
@@ -198,7 +198,7 @@ def c_rho(
         for name in (CLEAN, POOL):
             check_folder(out / name)
         parts = [
-            TrainingSet(*_pairs(source, out / name, chosen, partial), times)
+            TrainingSet(_pairs(source, out / name, chosen, partial), times)
             for source, name, chosen, times in ((clean, CLEAN, subset, epochs), (pool, POOL, None, pool_epochs))
         ]
         both = train_c_rho(*parts, out=out, training=settings, how=method)

@@ -32,7 +32,6 @@ from tamis.processes import die_with_parent
 from tamis.remote import known_secrets, take_secrets
 from tamis.store.checked import read_record, write_record
 from tamis.store.run import Run
-from tamis.store.stream import pool_of
 from tamis.store.subset import OtherCaptions, Subset
 from tamis.train.clip import pool_reading_settings, train_clip, training_rows
 from tamis.train.scales import ClipTraining
@@ -138,7 +137,7 @@ def execute(cell: Cell) -> None:
         device=cell.device, threads=min(2, cell.device.threads or 2), text_states=cell.text_states,
         trainings=cell.at_a_time,
     )  # fmt: skip
-    trained = train_clip(cell.subset, pool=pool_of(cell.subset.run), out=folder, training=cell.training, how=how)
+    trained = train_clip(cell.subset, out=folder, training=cell.training, how=how)
     start = time.perf_counter()
     # In float32, as DataComp evaluates.
     evaluated = evaluate_zero_shot(str(folder), cell.tasks, replace(cell.device, precision="float32"), only=cell.only)

@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
-from tamis.pool import Pool
 from tamis.pool.source import Problem
 from tamis.reporting.pairs import NO_IMAGE, Painter, encoded
 from tamis.reporting.sections.text import painter
@@ -43,8 +42,8 @@ class Images:
     Images are encoded again, so no metadata of the original file is sent.
     """
 
-    def __init__(self, run: Run, pool: Pool | None, *, most: int = KEPT) -> None:
-        self._run, self._pool, self._most = run, pool, most
+    def __init__(self, run: Run, *, most: int = KEPT) -> None:
+        self._run, self._most = run, most
         self._kept: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._guard = threading.Lock()
         self._pages: deque[Sequence[int]] = deque(maxlen=_WAITING)
@@ -107,10 +106,11 @@ class Images:
         return found
 
     def _samples(self, rows: Collection[int], threads: int) -> Iterator[KeptSample]:
-        if self._pool is None or not self._pool.has_images:
-            raise NoImage(NO_IMAGE["absent"] if self._pool is None else "the pool is metadata only")
+        pool = self._run.readable_pool
+        if pool is None or not pool.has_images:
+            raise NoImage(NO_IMAGE["absent"] if pool is None else "the pool is metadata only")
         order = sorted(rows)
-        return samples_of(self._run, self._pool, order=order, fields={"pixels"}, errors="mark", threads=threads)
+        return samples_of(self._run, order=order, fields={"pixels"}, errors="mark", threads=threads)
 
     def pixels(self, row: int) -> Pixels:
         """Returns the image of a row, or raises `NoImage`."""

@@ -152,7 +152,7 @@ def _names(value: Any) -> list[str]:
 def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Returns the contents of a pair's panel, with the verdict of each named recipe."""
     run, words = explorer.run, explorer.words
-    pair = read_pairs(run, [row], explorer.numbers, words, None)[row]
+    pair = read_pairs(run, [row], explorer.numbers, words)[row]
     inside = row - run.row_ranges[pair.shard].start
     nearest = pair.words.get("sieve_caption")
     return {
@@ -213,7 +213,7 @@ def _neighbours(explorer: Explorer, row: int) -> list[dict[str, Any]]:
         return []
     rows, cosines = explorer.near.neighbours(row, _NEIGHBOURS + 1)
     others = [(int(one), float(cosine)) for one, cosine in zip(rows, cosines, strict=True) if one != row]
-    pairs = read_pairs(explorer.run, [one for one, _ in others], [], [], None)
+    pairs = read_pairs(explorer.run, [one for one, _ in others], [], [])
     return [
         {"row": one, "cosine": cosine, "caption": (pairs[one].caption or "")[:200], "status": pairs[one].status}
         for one, cosine in others[:_NEIGHBOURS]
@@ -224,12 +224,12 @@ def _url(explorer: Explorer, row: int) -> str | None:
     """Returns the url in the run's fields or in the pair's json, or None. The page shows it as text only."""
     run = explorer.run
     if "url" in run.facts["pool"]["fields"]:
-        url: Any = read_pairs(run, [row], [], ["url"], None)[row].words["url"]
+        url: Any = read_pairs(run, [row], [], ["url"])[row].words["url"]
         return None if url is None else str(url)[:_TEXT]
-    if explorer.pool is None or not explorer.pool.has_images:
+    if run.readable_pool is None or not run.readable_pool.has_images:
         return None
     try:
-        (sample,) = samples_of(run, explorer.pool, order=[row], fields={"files"}, errors="mark", threads=1)
+        (sample,) = samples_of(run, order=[row], fields={"files"}, errors="mark", threads=1)
         facts = json.loads((sample.files or {}).get("json", b"{}"))
         url = facts.get("url") if isinstance(facts, dict) else None
         return url[:_TEXT] if isinstance(url, str) else None
@@ -253,7 +253,7 @@ def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
     if usual:
         lines = steps(USUAL)
     groups = [(line["step"], group) for line in lines for group in line["facts"]["largest_groups"]]
-    pairs = read_pairs(explorer.run, {row for _, group in groups for row in group["rows"]}, [], hashed, None)
+    pairs = read_pairs(explorer.run, {row for _, group in groups for row in group["rows"]}, [], hashed)
     shown = []
     for step, group in groups:
         members = [pairs[int(row)] for row in group["rows"]]

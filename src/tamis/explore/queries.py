@@ -41,7 +41,6 @@ from tamis.explore.near import LARGEST, Near
 from tamis.explore.tags import Tags, kept_shares
 from tamis.ids import format_uid
 from tamis.math.statistics import LEAST_LABELLED, labelled_cut
-from tamis.pool import Pool
 from tamis.recipe import load, shipped
 from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
@@ -85,8 +84,8 @@ _NAMED, _REGIONS = 20_000, (10, 50)
 class Explorer:
     """A run, the subsets it was opened with, and answers about them. `choose` applies a recipe."""
 
-    def __init__(self, run: CachedRun, subsets: Sequence[Subset], choose: Choose, pool: Pool | None = None) -> None:
-        self.run, self.pool = run, pool
+    def __init__(self, run: CachedRun, subsets: Sequence[Subset], choose: Choose) -> None:
+        self.run = run
         self.tags, self.near, self.painter = Tags(run), Near(run), TextPainter(run)
         self.lasso = ""  # the page's last one, as JSON
         self._opened_with = tuple(subsets)
@@ -273,7 +272,7 @@ class Explorer:
     def cards(self, rows: Sequence[int], recipe: Recipe, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Returns the contents of the grid's cards, except their images, in the given order."""
         subset = self.choose(recipe)
-        pairs = read_pairs(self.run, rows, list(columns), [], None)
+        pairs = read_pairs(self.run, rows, list(columns), [])
         codes, reasons = subset.verdict.dropped_by, subset.verdict.reasons
         return [
             {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tamis.data import check_class_attributes
 from tamis.store import Run
@@ -18,29 +18,26 @@ class Exporter(ABC):
 
     Attributes:
         name: what recipes and `--to` call the format.
-        needs_pool: whether `write` also takes the run's pool, opened, to copy samples from. Opening lists the pool.
         ending: extension of the files it writes ("npy"). Another format's extension is refused; "" accepts any.
         croissant: a setting of every format: `export` also writes Croissant metadata next to the output.
     """
 
     name: ClassVar[str]
-    needs_pool: ClassVar[bool] = False
     ending: ClassVar[str] = ""
     croissant: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        check_class_attributes(cls, {"name": str, "needs_pool": bool, "ending": str})
+        check_class_attributes(cls, {"name": str, "ending": str})
         for name in {"out", "overwrite", "croissant"} & vars(cls).get("__annotations__", {}).keys():
             raise TypeError(f"{cls.__qualname__}: a setting cannot be called {name}, which is an argument of export")
 
     @abstractmethod
-    def write(self, subset: Subset, out: Path, *pool: Any) -> int:
+    def write(self, subset: Subset, out: Path) -> int:
         """Writes a subset and returns the number of pairs written.
 
         Args:
             out: the file or folder. Write files with `tamis.storage.writing`, so that they appear when complete.
-            pool: the run's pool, if `needs_pool`.
 
         Raises:
             RunError: the place cannot be written to, or the pool's files have changed.

@@ -60,7 +60,9 @@ class HuggingFaceExport(ShardsExport):
             found["tags"] = xxh3_128_hexdigest(tags.encode())
         return found
 
-    def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
+    def shard_writer(self, subset: Subset) -> ShardWriter:
+        pool = subset.run.pool
+
         fields, columns = pair_columns(subset, captions=True)
         schema = pa.schema([("image", _IMAGE), *fields], metadata=_METADATA)
 

@@ -41,14 +41,13 @@ class ShardsExport(Exporter):
     A shard appears when it is complete, so the same command again writes the missing ones.
     """
 
-    needs_pool: ClassVar[bool] = True
     MANIFEST: ClassVar[str] = "export.json"
     FILE_NAMES: ClassVar[str]  # "{number:0{width}d}.tar"; `count` is the number of shards
     LEAST_FILES: ClassVar[int] = 0  # of an empty subset
     shard_size: int = 10_000
 
     @abstractmethod
-    def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
+    def shard_writer(self, subset: Subset) -> ShardWriter:
         """Returns a function of a temporary path, the file's name, and samples: key, files, a chosen caption."""
 
     def order(self, rows: Rows) -> Rows:
@@ -69,16 +68,17 @@ class ShardsExport(Exporter):
     def __post_init__(self) -> None:
         at_least_one(shard_size=self.shard_size)
 
-    def write(self, subset: Subset, out: Path, pool: Pool) -> int:
+    def write(self, subset: Subset, out: Path) -> int:
         """Writes the shards that are missing and returns the number of samples in all of them.
 
         Raises:
             RunError: the folder holds another export or a foreign shard; a shard of the pool is gone, or a sample
                 changed since it was scored.
         """
+        pool = subset.run.pool
         if not pool.has_images:
             raise RunError(f"{pool.spec.paths[0]} is metadata without images to copy: export npy, parquet or keys")
-        _check_pool(subset, pool)
+        _check_pool(subset)
         rows = self.order(_complete(subset))
         firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)
         count, width = len(firsts), max(5, len(str(len(firsts))))
@@ -88,9 +88,9 @@ class ShardsExport(Exporter):
         done = _finished(out, outputs, self.FILE_NAMES.rpartition(".")[2])
         missing = {name: own for name, own in outputs.items() if name not in done}
         order = np.concatenate([np.empty(0, np.int64), *missing.values()])
-        write_shard = self.shard_writer(subset, pool)
+        write_shard = self.shard_writer(subset)
         # One thread reads while this one writes. A remote store still gets many requests at once.
-        with closing(samples_of(subset, pool, order=order, fields={"key", "files", "caption"}, threads=1)) as samples:
+        with closing(samples_of(subset, order=order, fields={"key", "files", "caption"}, threads=1)) as samples:
             for name, own in missing.items():
                 with writing(out / name, durable=True) as temporary:
                     write_shard(temporary, name, itertools.islice(samples, own.size))
@@ -133,9 +133,9 @@ class ShardsExport(Exporter):
         write_json(manifest, {"fingerprint": identity, **facts, "files": self.files(names)})
 
 
-def _check_pool(subset: Subset, pool: Pool) -> None:
+def _check_pool(subset: Subset) -> None:
     """Checks that the pool has every shard with kept rows, and warns of slow ones."""
-    shards = {shard.name: shard for shard in pool.shards}
+    shards = {shard.name: shard for shard in subset.run.pool.shards}
     kept = [name for name, _ in subset.rows_by_shard()]
     if absent := [name for name in kept if name not in shards]:
         raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")

@@ -81,7 +81,9 @@ class WebDatasetExport(ShardsExport):
         index = [*(f"{name}.idx" for name in names), *(f".nv-meta/{name}" for name in _NV_META)]
         return [*names, "sizes.json", *(index if self.energon else [])]
 
-    def shard_writer(self, subset: Subset, pool: Pool) -> ShardWriter:
+    def shard_writer(self, subset: Subset) -> ShardWriter:
+        pool = subset.run.pool
+
         weights = (subset.keep if subset.times is None else subset.times) if self.weights else None
 
         def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tamis import __version__
 from tamis.errors import RunError
-from tamis.pool import Pool
 from tamis.reporting.context import Context
 from tamis.reporting.page import BEGINS, GENERATOR, as_json, gather, render
 from tamis.storage import writing
@@ -22,11 +21,11 @@ from tamis.store.targets import check_ending, check_target
 __all__ = ["check_page", "facts_path", "write_report"]
 
 
-def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | None, *, overwrite: bool = False) -> Path:
+def write_report(run: Run, subsets: Sequence[Subset], out: Path, *, overwrite: bool = False) -> Path:
     """Writes the report of a run and of subsets of it: a single file that loads nothing and runs no script.
 
     The same facts go into a JSON file next to it, without the images: `report.html` gets `report.json`.
-    Images come from the `pool`; None for a page without images. Returns the path of the page.
+    Images come from the run's pool. Returns the path of the page.
 
     Raises:
         RunError: a subset belongs to another run, a file of the run is damaged, or the page cannot be written.
@@ -35,7 +34,7 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, pool: Pool | No
     for subset in subsets:
         if subset.run.path.resolve() != run.path.resolve():
             raise RunError(f"the subset {subset.name!r} is of {subset.run.path}, not of {run.path}: select it again")
-    facts = gather(Context(run, subsets, pool))
+    facts = gather(Context(run, subsets))
     partly = partial_facts(run)  # comes first in the file if shards are missing
     text = as_json({**({"partial": partly} if partly else {}), "tamis": __version__, **facts})
     with writing(facts_path(out)) as aside, writing(out) as temporary:

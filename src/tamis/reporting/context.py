@@ -17,10 +17,19 @@ import pyarrow.compute as pc
 
 from tamis.arrays import U64, Float64s, Mask, Rows
 from tamis.data import Column
-from tamis.pool import Pool
 from tamis.reporting.distributions import Histogram, Tally, histograms, tallies
 from tamis.reporting.formats import clip, names_of
-from tamis.reporting.pairs import SIDES, Group, Painter, Pair, first_by, random_order, read_pairs, shown_groups
+from tamis.reporting.pairs import (
+    SIDES,
+    Group,
+    Painter,
+    Pair,
+    add_images,
+    first_by,
+    random_order,
+    read_pairs,
+    shown_groups,
+)
 from tamis.selectors.expression import parse
 from tamis.store import Run
 from tamis.store.reasons import Cut, Verdict, blocks
@@ -98,8 +107,8 @@ class Context:
     images. `budget` limits the images of the page.
     """
 
-    def __init__(self, run: Run, subsets: Sequence[Subset], pool: Pool | None, *, budget: int = BUDGET) -> None:
-        self.run, self.subsets, self.pool = run, tuple(subsets), pool
+    def __init__(self, run: Run, subsets: Sequence[Subset], *, budget: int = BUDGET) -> None:
+        self.run, self.subsets = run, tuple(subsets)
         self.rows, self.names = len(run), names_of(subsets)
         self.keeps: tuple[Mask, ...] = tuple(subset.keep for subset in subsets)
         shards = set(run.shards)
@@ -261,9 +270,8 @@ class Context:
         images = max(1, len(rows) + 2 * len(painted))
         # A WebP image of n pixels takes about n / 6 characters: many images are smaller, so that all fit.
         side = round(min(SIDES[1], max(SIDES[0], (4 * self._budget / images) ** 0.5)))
-        found = read_pairs(
-            self.run, rows, self.numbers, list(self.words), self.pool, painted=painted, painter=self.painter, side=side
-        )
+        found = read_pairs(self.run, rows, self.numbers, list(self.words))
+        add_images(self.run, found, painted=painted, painter=self.painter, side=side)
         texts = [name for name in self.words if self.tallies[name].kind == "text"] if rows else []
         for row, pair in self._pairs.items():
             known = replace(

@@ -18,7 +18,6 @@ from PIL import Image, features
 
 from tamis.arrays import U64, Float64s, Mask, Pixels, Rows
 from tamis.ids import format_uid, scramble
-from tamis.pool import Pool
 from tamis.store import Run, parts
 from tamis.store.reasons import Cut, blocks
 from tamis.store.stream import samples_of
@@ -190,16 +189,8 @@ def read_pairs(
     rows: Collection[int],
     numbers: Sequence[str],
     words: Sequence[str],
-    pool: Pool | None,
-    *,
-    painted: Collection[int] = (),
-    painter: Painter | None = None,
-    side: int = SIDES[0],
 ) -> dict[int, Pair]:
-    """Reads the values of some rows and, from the pool, their images; `painter` paints the images of `painted` rows.
-
-    `side`: longer side of the images, in pixels.
-    """
+    """Reads the values of some rows."""
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
     pairs: dict[int, Pair] = {}
@@ -225,7 +216,6 @@ def read_pairs(
             if run.hidden[pair.row]:
                 pair.key, pair.caption, pair.words = "", None, dict.fromkeys(pair.words)
         pairs |= {pair.row: pair for pair in found}
-    _add_images(run, pairs, pool, painted, painter, side)
     return pairs
 
 
@@ -242,15 +232,24 @@ def _explain_nulls(run: Run, shard: str, rows: Any, pairs: Sequence[Pair]) -> No
                 pair.why_null = (*pair.why_null, f"{group.label}: {reason}")
 
 
-def _add_images(
-    run: Run, pairs: Mapping[int, Pair], pool: Pool | None, painted: Collection[int], painter: Painter | None, side: int
+def add_images(
+    run: Run,
+    pairs: Mapping[int, Pair],
+    *,
+    painted: Collection[int] = (),
+    painter: Painter | None = None,
+    side: int = SIDES[0],
 ) -> None:
-    """Adds the thumbnails, or the reason why an image cannot be read."""
+    """Adds thumbnails from the run's pool, or the reason why an image cannot be read.
+
+    `painter` paints over the text of the `painted` rows. `side`: longer side of the images, in pixels.
+    """
+    pool = run.readable_pool
     if pool is None or not pool.has_images:
         for pair in pairs.values():
             pair.no_image = NO_IMAGE["absent"] if pool is None else "the pool is metadata only"
         return
-    for sample in samples_of(run, pool, order=sorted(pairs), fields={"pixels"}, errors="mark"):
+    for sample in samples_of(run, order=sorted(pairs), fields={"pixels"}, errors="mark"):
         pair = pairs[sample.row]
         if sample.problem is not None or sample.pixels is None:
             pair.no_image = NO_IMAGE[sample.problem.kind if sample.problem else "cut"]

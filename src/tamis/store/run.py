@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column
-from tamis.errors import RunError, nearest, unknown_message
+from tamis.errors import PoolError, RunError, ShardError, nearest, unknown_message
 from tamis.html import html_table
+from tamis.pool import Pool, PoolSpec, open_pool
+from tamis.pool.files import absolute, expand_braces
 from tamis.pool.source import RESERVED, pool_options
 from tamis.storage import files, folders, location, prefetch
 from tamis.store import parts
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+#: Environment variable: the pool's URLs with user, password or signature, separated by white space. The run stores them
+#: without these.
+POOL_URLS = "TAMIS_POOL"
 
 _AHEAD = 64  # parts of a run at a URL that are downloaded together
 
@@ -185,6 +191,43 @@ class Run:
                 f"To complete it: {self.completing_command()}. "
                 "To go on without them: --partial (in Python: partial=True)"
             )
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The pool that the run was made from, opened on first use; its shards have the names of the run.
+
+        Secrets of its URLs come from the environment (`POOL_URLS`), and stay in memory. Assign a pool to read its files
+        instead.
+
+        Raises:
+            PoolError: the pool does not exist.
+            RunError: the pool's settings in run.json are unusable.
+        """
+        settings: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.facts["pool"].items()
+            if name != "kind" and value is not None
+        }
+        try:
+            spec = PoolSpec(**settings)
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{self.path / 'run.json'}: the pool's settings cannot be read: {error}") from error
+        secret_urls = os.environ.get(POOL_URLS, "").split()
+        urls = set(self.urls.values()) if secret_urls else set()
+        for url in secret_urls:
+            known = absolute(url)  # keeps its secrets in memory
+            if known not in spec.paths and not urls & set(expand_braces(known)):
+                log.warning("%s names %s, from which %s was not made", POOL_URLS, known, self.path)
+        return open_pool(spec, self.urls)
+
+    @cached_property
+    def readable_pool(self) -> Pool | None:
+        """The pool; None, after a warning, if it cannot be read."""
+        try:
+            return self.pool
+        except (PoolError, ShardError) as error:
+            log.warning("the pool cannot be read (%s): the page has no images", error)
+            return None
 
     @property
     def pool_files(self) -> list[str]:

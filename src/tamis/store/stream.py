@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +26,8 @@ from tamis.arrays import Pixels, Rows
 from tamis.data import Member, Sample
 from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknown_message
 from tamis.ids import content_uid, format_uid, image_xxh3
-from tamis.pool import Pool, PoolSpec, Shard, open_pool
-from tamis.pool.files import absolute, expand_braces, is_remote
+from tamis.pool import Shard
+from tamis.pool.files import is_remote
 from tamis.pool.images import ORIENTATION, decode, pixels_in
 from tamis.pool.source import Problem, SampleFiles, SampleReader, too_many_bytes
 from tamis.store import parts
@@ -106,7 +105,6 @@ class KeptSample:
 
 def samples_of(
     source: Subset | Run,
-    pool: Pool | None = None,
     *,
     order: NDArray[np.integer[Any]] | Sequence[int] | None = None,
     fields: Collection[str] = ("caption", "image"),
@@ -129,7 +127,6 @@ def samples_of(
 
     Args:
         source: a subset, to read kept rows; or a run, to read any row.
-        pool: the pool; None: the one that the run was made from.
         order: (n,) row numbers of the run, in any order, repeats allowed; None: all, in the pool's order.
         fields: the fields to return, from `FIELDS`.
         errors: "raise" stops at a sample that cannot be read; "mark" yields it with its `problem`, and
@@ -155,11 +152,9 @@ def samples_of(
     run.check_complete()
     rows = _ordered(source, order)
     wanted = frozenset(fields)
-    if wanted & _FROM_FILES:
-        pool = pool_of(run) if pool is None else pool
-        if not pool.has_images:
-            raise RunError(f"{pool.spec.paths[0]} holds no image files: ask for caption, key, uid or status alone")
-    stream = _Stream(run, pool, rows, wanted, threads, ahead, errors == "mark")
+    if wanted & _FROM_FILES and not run.pool.has_images:
+        raise RunError(f"{run.pool.spec.paths[0]} holds no image files: ask for caption, key, uid or status alone")
+    stream = _Stream(run, rows, wanted, threads, ahead, errors == "mark")
     samples = stream.samples(stop=errors == "raise")
     others = other_captions(source) if isinstance(source, Subset) and "caption" in wanted else None
     return _chosen(samples, others) if others else samples
@@ -172,38 +167,6 @@ def _chosen(samples: Generator[KeptSample, None, None], others: OtherCaptions) -
             hidden = sample.problem is not None and sample.problem.kind == "hidden"
             text = None if hidden else others.of(sample.row)
             yield sample if text is None else replace(sample, caption=text, alt_text=sample.caption or "")
-
-
-#: Environment variable: the pool's URLs with user, password or signature, separated by white space. The run stores them
-#: without these.
-POOL_URLS = "TAMIS_POOL"
-
-
-def pool_of(run: Run) -> Pool:
-    """Opens the pool that a run was made from; its shards keep the names that they have in the run.
-
-    Secrets of its URLs come from the environment (`POOL_URLS`), and stay in memory.
-
-    Raises:
-        PoolError: the pool does not exist.
-        RunError: the pool's settings in run.json are unusable.
-    """
-    settings: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in run.facts["pool"].items()
-        if name != "kind" and value is not None
-    }
-    try:
-        spec = PoolSpec(**settings)
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{run.path / 'run.json'}: the pool's settings cannot be read: {error}") from error
-    secret_urls = os.environ.get(POOL_URLS, "").split()
-    urls = set(run.urls.values()) if secret_urls else set()
-    for url in secret_urls:
-        known = absolute(url)  # keeps its secrets in memory
-        if known not in spec.paths and not urls & set(expand_braces(known)):
-            log.warning("%s names %s, from which %s was not made", POOL_URLS, known, run.path)
-    return open_pool(spec, run.urls)
 
 
 def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[int] | None) -> Rows:
@@ -260,15 +223,14 @@ class _Stream:
     def __init__(
         self,
         run: Run,
-        pool: Pool | None,
         order: Rows,
         fields: frozenset[str],
         threads: int | None,
         ahead: int,
         hide: bool = False,
     ) -> None:
-        self._run, self._pool, self._order, self._fields, self._ahead = run, pool, order, fields, ahead
-        shards = {shard.name: shard for shard in pool.shards} if pool is not None else {}
+        self._run, self._order, self._fields, self._ahead = run, order, fields, ahead
+        shards = {shard.name: shard for shard in run.pool.shards} if fields & _FROM_FILES else {}
         far = any(is_remote(shard.url) for shard in shards.values())
         self._threads = threads or (_REMOTE_THREADS if far else _THREADS)
         self._files, self._image = "files" in fields, bool(fields & {"image", "pixels"})
@@ -368,13 +330,12 @@ class _Stream:
         if source.shard is None:
             entry.problem = Problem("absent", f"the pool no longer has the shard {source.name!r}")
             return entry
-        assert self._pool is not None
         members = [Member(**part) for part in entry.facts["members"]]
         if self._image:
             entry.image = source.shard.image_member(members)
             if entry.image is None:
                 entry.problem = Problem("image_missing", "the sample has no image file")
-            elif entry.image.size > (limit := self._pool.spec.max_bytes):
+            elif entry.image.size > (limit := self._run.pool.spec.max_bytes):
                 reason = f"the image has {too_many_bytes(entry.image.size, limit)}"
                 entry.image, entry.problem = None, Problem("image_too_large", reason)
         if self._files:
@@ -505,16 +466,15 @@ class _Stream:
             image = sample.image if "image" in self._fields else None
             return dataclasses.replace(sample, image=image, pixels=pixels, problem=problem)
 
+        spec = self._run.pool.spec
         for sample in samples:
             size, decoding = 0, None
             if sample.image is not None:
-                assert self._pool is not None
-                max_pixels = self._pool.spec.max_pixels
-                how: dict[str, Any] = {"transparency": self._pool.spec.transparency, "orientation": sample.orientation}
-                size = 3 * pixels_in(sample.image, max_pixels=max_pixels)
+                how: dict[str, Any] = {"transparency": spec.transparency, "orientation": sample.orientation}
+                size = 3 * pixels_in(sample.image, max_pixels=spec.max_pixels)
                 while waiting and (held + size > self._ahead or len(waiting) >= 2 * self._threads):
                     yield first()
-                decoding = executor.submit(decode, sample.image, max_pixels=max_pixels, **how)
+                decoding = executor.submit(decode, sample.image, max_pixels=spec.max_pixels, **how)
             waiting.append((sample, decoding, size))
             held += size
         while waiting:

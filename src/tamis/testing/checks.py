@@ -27,7 +27,6 @@ from tamis.lab import make_pool
 from tamis.scoring import score
 from tamis.selectors.outcome import Selection, Step, describe
 from tamis.selectors.steps import AllOf, AnyOf, NoneOf
-from tamis.store.stream import pool_of
 from tamis.store.subset import PER_ROW, Subset
 from tamis.store.table import Table
 from tamis.testing import pairs
@@ -332,7 +331,7 @@ def check_exporter(exporter: Exporter) -> None:
     assert isinstance(exporter, Exporter), f"{title} does not derive from tamis.exporters.Exporter"
 
     def write(subset: Subset, out: Path) -> int:
-        return exporter.write(subset, out, *((pool_of(subset.run),) if exporter.needs_pool else ()))
+        return exporter.write(subset, out)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

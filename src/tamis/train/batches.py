@@ -21,7 +21,6 @@ from PIL import Image
 from tamis.arrays import U64, Pixels
 from tamis.errors import RunError, SampleError
 from tamis.ids import uniforms
-from tamis.pool import Pool
 from tamis.pool.images import decode
 from tamis.processes import in_order, prefetched
 from tamis.store.run import Run
@@ -117,7 +116,6 @@ class Batches:
     """
 
     run: Run
-    pool: Pool
     rows: TrainingRows
     batch: int  # pairs in a batch, over all processes
     side: int  # image side in pixels
@@ -177,7 +175,7 @@ class Batches:
 
     def _samples(self, rows: Indices) -> Iterator[KeptSample]:
         """Yields the pairs of the run's rows in their order, copies included; without an image where there is none."""
-        for sample in samples_of(self.run, self.pool, order=rows, fields=("key", "caption", "image"), errors="mark"):
+        for sample in samples_of(self.run, order=rows, fields=("key", "caption", "image"), errors="mark"):
             if sample.problem is not None and sample.problem.kind in ("absent", "unread", "changed"):
                 raise RunError(f"{sample.key!r} of the shard {sample.shard!r} cannot be read: {sample.problem.reason}")
             text = self.rows.others.of(sample.row)
@@ -209,7 +207,7 @@ class Batches:
             return None
         pixels = cache.images.get(index)
         if pixels is None:
-            spec = self.pool.spec
+            spec = self.run.pool.spec
             how = partial(decode, max_pixels=spec.max_pixels, transparency=spec.transparency)
             try:
                 pixels = how(pair.image, orientation=pair.orientation)

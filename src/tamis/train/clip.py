@@ -23,7 +23,7 @@ from tamis.errors import ModelError, RunError, StopError, at_least_one, require
 from tamis.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.models.reference import TRAINING, complete, resolve
-from tamis.pool import Pool, PoolSpec
+from tamis.pool import PoolSpec
 from tamis.storage import sweep
 from tamis.store.checked import read_record, write_record
 from tamis.store.claims import lock_run
@@ -77,7 +77,6 @@ class Trained:
 def train_clip(
     source: Subset | Run,
     *,
-    pool: Pool,
     out: str | Path,
     training: ClipTraining,
     how: How,
@@ -95,7 +94,7 @@ def train_clip(
     require("torch", "transformers", "safetensors", extra="clip")
     run = _run_of(source)
     folder = Path(out).expanduser()
-    rows, left_out = _readable(source, pool)
+    rows, left_out = _readable(source)
     rows, held = split(rows, training.hold_out)
     if tokenizer and not needs_tokenizer(training):
         raise ModelError(f"{training.model} has a tokenizer of its own: leave --tokenizer out")
@@ -110,7 +109,7 @@ def train_clip(
         pieces = how.pieces or 1
         if training.batch % processes.count or training.batch // processes.count < pieces:
             raise StopError(f"a batch of {training.batch} does not divide into {processes.count} x {pieces} pieces")
-        context = TrainingContext(run, pool, rows, folder, training, how, processes, held)
+        context = TrainingContext(run, rows, folder, training, how, processes, held)
         done = False
         if processes.first:  # torchrun ends the others if this one fails
             check_folder(folder)
@@ -206,11 +205,11 @@ def fine_tuning(
 
 
 def train_c_ssft(
-    source: Subset | Run, *, pool: Pool, out: str | Path, training: ClipTraining, how: How, epochs: int = 5
+    source: Subset | Run, *, out: str | Path, training: ClipTraining, how: How, epochs: int = 5
 ) -> Trained:
     """Fine-tunes a CLIP and keeps the model of each epoch as `out/epoch-1` and so on. The same call again resumes."""
     training = over_epochs(training, source, epochs)
-    return train_clip(source, pool=pool, out=out, training=training, how=replace(how, keep_epochs=True))
+    return train_clip(source, out=out, training=training, how=replace(how, keep_epochs=True))
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,6 @@ class TrainingSet:
     """The pairs of a training and the number of epochs."""
 
     source: Subset | Run
-    pool: Pool
     epochs: int
 
 
@@ -233,13 +231,13 @@ def train_c_rho(
     parts = {CLEAN: clean, POOL: pool}
     trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
     for name, part in parts.items():  # check both trainings before starting the first
-        rows, _ = split(_readable(part.source, part.pool)[0], training.hold_out)
+        rows, _ = split(_readable(part.source)[0], training.hold_out)
         check_folder(Path(out) / name)
         identity = _identity(trainings[name], _run_of(part.source), rows, None)
         _resumed((Path(out) / name).expanduser(), identity)
     with started(how.device.kind):
         first, second = (
-            train_clip(part.source, pool=part.pool, out=Path(out) / name, training=trainings[name], how=how)
+            train_clip(part.source, out=Path(out) / name, training=trainings[name], how=how)
             for name, part in parts.items()
         )
     return first, second
@@ -259,13 +257,13 @@ def _run_of(source: Subset | Run) -> Run:
     return source.run if isinstance(source, Subset) else source
 
 
-def _readable(source: Subset | Run, pool: Pool) -> tuple[TrainingRows, int]:
+def _readable(source: Subset | Run) -> tuple[TrainingRows, int]:
     """Returns `training_rows`. RunError if the pool has no images or lacks a shard that is needed."""
-    if not pool.has_images:
-        raise RunError(f"{pool.spec.paths[0]} holds no images: there is nothing to train on")
     run = _run_of(source)
+    if not run.pool.has_images:
+        raise RunError(f"{run.pool.spec.paths[0]} holds no images: there is nothing to train on")
     rows, left_out = training_rows(source)
-    shards = {shard.name: shard for shard in pool.shards}
+    shards = {shard.name: shard for shard in run.pool.shards}
     needed = np.diff(np.searchsorted(rows.rows, np.cumsum([0, *run.sizes]))) > 0
     for name, is_needed in zip(run.shards, needed, strict=True):
         if is_needed:
@@ -348,7 +346,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     step = TrainingStep(context, towers, first)
     watch = Watch(context, towers, optimiser, step, facts, flops_per_pair(context, towers, states), held)
     batches = Batches(
-        run=context.run, pool=context.pool, rows=context.rows, batch=training.batch, side=towers.side,
+        run=context.run, rows=context.rows, batch=training.batch, side=towers.side,
         smallest=training.crop, resample=towers.steps.resample, seed=training.seed, processes=processes,
         threads=how.threads, cache=how.cache,
     )  # fmt: skip

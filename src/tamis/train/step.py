@@ -26,7 +26,6 @@ from tamis.data import Device
 from tamis.errors import DamageError, RunError, StopError, at_least_one
 from tamis.models.device import free_memory
 from tamis.models.reference import TRAINING
-from tamis.pool import Pool
 from tamis.storage import writing
 from tamis.store.checked import Owner, finish_array
 from tamis.store.parts import read_rows
@@ -88,7 +87,6 @@ class TrainingContext:
     """A training, as one of its processes sees it."""
 
     run: Run
-    pool: Pool
     rows: TrainingRows
     folder: Path
     training: ClipTraining
@@ -166,7 +164,7 @@ class TrainingStep:
 
         context, towers = self._context, self._towers
         if not context.processes.largest(int(batch.usable.any())):
-            raise StopError(f"no image of step {self._step + 1} can be read: restore {context.pool.spec.paths[0]}")
+            raise StopError(f"no image of step {self._step + 1} can be read: restore {context.run.pool.spec.paths[0]}")
         # Dropout depends on seed, step and process only, so checkpoints need no random state.
         torch.manual_seed(hash((context.training.seed, self._step, context.processes.rank)) % (1 << 62))
         self._step += 1

@@ -47,7 +47,7 @@ class HeldOut:
         self._context = context
         self._towers = towers
         batches = Batches(
-            run=context.run, pool=context.pool, rows=context.held,
+            run=context.run, rows=context.held,
             batch=min(context.held.epoch_size, context.training.batch), side=towers.side, smallest=1.0,
             resample=towers.steps.resample, threads=context.how.threads, cache=0,
         )  # fmt: skip

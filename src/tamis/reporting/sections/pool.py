@@ -45,7 +45,7 @@ MOSAIC = 60
 
 def mosaic(context: Context) -> Facts | None:
     """Picks random readable pairs for the mosaic; None without images."""
-    if context.pool is None or not context.pool.has_images:
+    if (pool := context.run.readable_pool) is None or not pool.has_images:
         return None
 
     def readable(columns: Mapping[str, Any]) -> dict[str, Mask]:
@@ -60,10 +60,10 @@ def notes(context: Context) -> Facts:
 
     `incomplete`: how many of the `shards` have a score; `unexplained`: subsets without reasons for their drops.
     """
-    no_images = ""
-    if context.pool is None:
+    no_images, pool = "", context.run.readable_pool
+    if pool is None:
         no_images = "The pool's files are not where the run read them, so there are no images."
-    elif not context.pool.has_images:
+    elif not pool.has_images:
         no_images = "The pool is metadata only, so there are no images."
     run, subsets = context.run, zip(context.names, context.verdicts, context.keeps, strict=True)
     return {
@@ -78,7 +78,7 @@ def notes(context: Context) -> Facts:
             if verdict.problem and not keep.all()
         ],
         "no_images": no_images,
-        "mixed": context.pool.mixed if context.pool else "",
+        "mixed": pool.mixed if pool else "",
         "drawn": drawn_world(run.models),
     }
 
